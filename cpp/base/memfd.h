@@ -1,0 +1,35 @@
+// A sealed anonymous shared-memory file with its mapping. Peers on this host may map the file; its size
+// is sealed so that no peer can truncate it under a reader.
+#pragma once
+
+#include <cstddef>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace rrpc {
+
+class SharedMapping {
+ public:
+  SharedMapping() = default;
+  SharedMapping(SharedMapping&& other) noexcept;
+  SharedMapping& operator=(SharedMapping&& other) noexcept;
+  ~SharedMapping();
+
+  // `peers_may_write` false seals the file so that later mappings can only be read-only.
+  static Result<SharedMapping> create(const char* name, size_t length_bytes, bool peers_may_write);
+  // Maps a file received from a peer; refuses one whose size isn't sealed or isn't `length_bytes`.
+  static Result<SharedMapping> adopt(UniqueFd fd, size_t length_bytes, bool writable);
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  int fd() const { return fd_.get(); }
+  explicit operator bool() const { return data_ != nullptr; }
+
+ private:
+  UniqueFd fd_;
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace rrpc

@@ -1,0 +1,60 @@
+#include "base/status.h"
+
+#include <cerrno>
+#include <cstring>
+
+namespace rrpc {
+
+std::string_view status_code_name(StatusCode code) {
+  static constexpr std::string_view kNames[] = {
+      "OK",           "CANCELLED",          "UNKNOWN",             "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
+      "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
+      "UNIMPLEMENTED", "INTERNAL",          "UNAVAILABLE",         "DATA_LOSS",        "UNAUTHENTICATED"};
+  const auto index = static_cast<size_t>(code);
+  return index < std::size(kNames) ? kNames[index] : "UNKNOWN";
+}
+
+static StatusCode code_for_errno(int error_number) {
+  switch (error_number) {
+    case EACCES:
+    case EPERM:
+      return StatusCode::kPermissionDenied;
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE:
+    case ENOSPC:
+      return StatusCode::kResourceExhausted;
+    case EADDRINUSE:
+    case EEXIST:
+      return StatusCode::kAlreadyExists;
+    case EINVAL:
+      return StatusCode::kInvalidArgument;
+    case ETIMEDOUT:
+      return StatusCode::kDeadlineExceeded;
+    case ENOSYS:
+    case EOPNOTSUPP:
+      return StatusCode::kUnimplemented;
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case EPIPE:
+    case ENOENT:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case ENOTCONN:
+      return StatusCode::kUnavailable;
+    default:
+      return StatusCode::kInternal;
+  }
+}
+
+Status Status::from_errno(int error_number, std::string_view what) {
+  return {code_for_errno(error_number), std::string(what) + ": " + std::strerror(error_number)};
+}
+
+std::string Status::to_string() const {
+  std::string text(status_code_name(code_));
+  if (!message_.empty()) text += ": " + message_;
+  return text;
+}
+
+}  // namespace rrpc

@@ -1,0 +1,78 @@
+// Status: how every fallible operation of the core reports. The codes are gRPC's sixteen plus ok, and
+// rrpc/errors.py mirrors them; a protocol violation by a peer is Internal with `is_protocol_error()`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace rrpc {
+
+enum class StatusCode : uint8_t {
+  kOk = 0,
+  kCancelled = 1,
+  kUnknown = 2,
+  kInvalidArgument = 3,
+  kDeadlineExceeded = 4,
+  kNotFound = 5,
+  kAlreadyExists = 6,
+  kPermissionDenied = 7,
+  kResourceExhausted = 8,
+  kFailedPrecondition = 9,
+  kAborted = 10,
+  kOutOfRange = 11,
+  kUnimplemented = 12,
+  kInternal = 13,
+  kUnavailable = 14,
+  kDataLoss = 15,
+  kUnauthenticated = 16,
+};
+
+constexpr uint8_t kStatusCodeMax = 16;
+
+std::string_view status_code_name(StatusCode code);
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  // The peer broke the protocol: its connection must close, nothing else may be disturbed.
+  static Status protocol_error(std::string message) {
+    Status status(StatusCode::kInternal, std::move(message));
+    status.protocol_error_ = true;
+    return status;
+  }
+  // "what: strerror(error_number)", with the code that fits the errno.
+  static Status from_errno(int error_number, std::string_view what);
+
+  bool ok() const { return code_ == StatusCode::kOk; }
+  explicit operator bool() const { return ok(); }
+  StatusCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+  bool is_protocol_error() const { return protocol_error_; }
+  std::string to_string() const;
+
+ private:
+  StatusCode code_ = StatusCode::kOk;
+  bool protocol_error_ = false;
+  std::string message_;
+};
+
+inline Status cancelled(std::string m) { return {StatusCode::kCancelled, std::move(m)}; }
+inline Status invalid_argument(std::string m) { return {StatusCode::kInvalidArgument, std::move(m)}; }
+inline Status deadline_exceeded(std::string m) { return {StatusCode::kDeadlineExceeded, std::move(m)}; }
+inline Status permission_denied(std::string m) { return {StatusCode::kPermissionDenied, std::move(m)}; }
+inline Status resource_exhausted(std::string m) { return {StatusCode::kResourceExhausted, std::move(m)}; }
+inline Status failed_precondition(std::string m) { return {StatusCode::kFailedPrecondition, std::move(m)}; }
+inline Status unimplemented(std::string m) { return {StatusCode::kUnimplemented, std::move(m)}; }
+inline Status internal_error(std::string m) { return {StatusCode::kInternal, std::move(m)}; }
+inline Status unavailable(std::string m) { return {StatusCode::kUnavailable, std::move(m)}; }
+
+#define RRPC_RETURN_IF_ERROR(expression)                      \
+  do {                                                        \
+    if (::rrpc::Status rrpc_status_ = (expression); !rrpc_status_.ok()) return rrpc_status_; \
+  } while (false)
+
+}  // namespace rrpc

@@ -1,0 +1,29 @@
+#include "provider/provider.h"
+
+namespace rrpc::provider {
+
+std::string_view wc_status_name(WcStatus status) {
+  switch (status) {
+    case WcStatus::kSuccess:
+      return "success";
+    case WcStatus::kLocalLength:
+      return "local length error";
+    case WcStatus::kLocalProtection:
+      return "local protection error";
+    case WcStatus::kFlushed:
+      return "flushed";
+    case WcStatus::kRemoteAccess:
+      return "remote access error";
+    case WcStatus::kRemoteOperation:
+      return "remote operation error";
+    case WcStatus::kRetryExceeded:
+      return "retry count exceeded";
+    case WcStatus::kRnrRetryExceeded:
+      return "receiver not ready";
+    case WcStatus::kFatal:
+      return "fatal error";
+  }
+  return "unknown";
+}
+
+}  // namespace rrpc::provider

@@ -1,0 +1,223 @@
+// The transport contract, shaped like verbs because verbs is the real thing and the others stand in for it.
+//
+// Rules that every provider keeps, and that provider/conformance checks:
+//  - A receive must be posted before a send may land; a send that finds none fails with kRnrRetryExceeded
+//    and both queue pairs go to the error state.
+//  - Work requests of one queue pair take effect in the order posted; completions of the send queue come
+//    in that order, and so do those of the receive queue.
+//  - Every posted receive and every signalled send-queue request ends in exactly one completion, also when
+//    the queue pair dies or is disconnected: then with kFlushed. An unsignalled request completes only
+//    when it fails.
+//  - Memory named by a posted request belongs to the device until its completion (for an inline send:
+//    until post_send returns).
+//  - READ and WRITE name (remote address, rkey) and are refused with kRemoteAccess outside the exposed range or
+//    its rights. A READ that overlaps a revocation never completes as success with bytes from after it.
+//    What refused it dies: the requester's queue pair goes to the error state, as in verbs.
+//  - A peer's bytes never crash or block the process: a malformed one puts the queue pair into the error
+//    state with a protocol_error() in error().
+//
+// Threads: calls on one CompletionQueue and the queue pairs attached to it must not overlap in time (the
+// driver holds one mutex for them). Device and MemoryRegion may be used from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/result.h"
+
+namespace rrpc::provider {
+
+enum Access : uint32_t { kRemoteRead = 1, kRemoteWrite = 2 };
+
+enum class Opcode : uint8_t { kSend, kReceive, kRead, kWrite };
+
+// The verbs work-completion statuses that matter here.
+enum class WcStatus : uint8_t {
+  kSuccess,
+  kLocalLength,       // a message longer than the receive that it landed in
+  kLocalProtection,   // a scatter/gather element outside its memory region
+  kFlushed,           // the queue pair died before the request ran
+  kRemoteAccess,      // rkey, range or rights refused
+  kRemoteOperation,   // the peer could not carry it out
+  kRetryExceeded,     // the peer doesn't answer
+  kRnrRetryExceeded,  // no receive was posted there
+  kFatal,
+};
+std::string_view wc_status_name(WcStatus status);
+
+// A range to register. `fd` names the shared-memory file behind it (or -1): providers on one host hand
+// it to the peer, as ibv_reg_dmabuf_mr would; others ignore it.
+struct MemoryRange {
+  std::byte* address = nullptr;
+  size_t length_bytes = 0;
+  int fd = -1;
+  bool peers_may_write = false;  // whether `fd` can be mapped for writing by a peer
+};
+
+// Locally registered memory. Deregistered by its destructor; no exposure of it may be live by then.
+class MemoryRegion {
+ public:
+  virtual ~MemoryRegion() = default;
+  const MemoryRange& range() const { return range_; }
+  uint32_t lkey() const { return lkey_; }
+  bool contains(const std::byte* address, size_t length_bytes) const {
+    return address >= range_.address && length_bytes <= range_.length_bytes &&
+           static_cast<size_t>(address - range_.address) <= range_.length_bytes - length_bytes;
+  }
+
+ protected:
+  MemoryRegion(MemoryRange range, uint32_t lkey) : range_(range), lkey_(lkey) {}
+
+ private:
+  MemoryRange range_;
+  uint32_t lkey_;
+};
+
+// One scatter/gather element: local memory inside a registered region. `region` may be null only for
+// inline sends.
+struct Sge {
+  std::byte* address = nullptr;
+  uint32_t length_bytes = 0;
+  const MemoryRegion* region = nullptr;
+};
+
+struct WorkRequest {
+  uint64_t wr_id = 0;
+  Opcode opcode = Opcode::kSend;
+  std::span<const Sge> sges;       // copied by post_send: need not outlive the call
+  uint64_t remote_address = 0;     // kRead, kWrite
+  uint32_t rkey = 0;               // kRead, kWrite
+  bool signalled = true;
+  bool inline_data = false;        // kSend up to limits().inline_bytes_max: bytes are taken before the call returns
+};
+
+struct ReceiveRequest {
+  uint64_t wr_id = 0;
+  Sge sge;
+};
+
+struct Completion {
+  uint64_t wr_id = 0;
+  Opcode opcode = Opcode::kSend;
+  WcStatus status = WcStatus::kSuccess;
+  uint32_t length_bytes = 0;  // of a receive: what landed
+  uint32_t qp_number = 0;
+};
+
+struct QueuePairLimits {
+  uint32_t send_depth = 0;         // requests posted and not completed
+  uint32_t receive_depth = 0;
+  uint32_t sge_count_max = 0;      // of a send or write
+  uint32_t read_sge_count_max = 0;
+  uint32_t read_depth = 0;         // READs in flight
+  uint32_t inline_bytes_max = 0;
+  uint32_t message_bytes_max = 0;  // of one READ or WRITE
+};
+
+struct QueuePairConfig {
+  uint32_t send_depth = 128;
+  uint32_t receive_depth = 64;
+  uint32_t read_depth = 16;
+};
+
+// What to wait on when nothing is left to poll. Valid until the next poll().
+struct WaitHandle {
+  int fd = -1;
+  bool want_write = false;
+};
+
+class CompletionQueue {
+ public:
+  virtual ~CompletionQueue() = default;
+  // Drives the attached queue pairs (handshake, transfers) and moves up to out.size() completions.
+  virtual size_t poll(std::span<Completion> out) = 0;
+  // After arm(), new work makes a wait handle ready. Poll once more after arming, then sleep. A poll()
+  // disarms. Cheap: no system call on the providers of one host.
+  virtual void arm() = 0;
+  virtual void append_wait_handles(std::vector<WaitHandle>& out) const = 0;
+};
+
+enum class QueuePairState : uint8_t { kInit, kConnecting, kConnected, kError };
+
+// kInit: post receives, then start(). kConnecting: poll the completion queue until the state moves.
+class QueuePair {
+ public:
+  virtual ~QueuePair() = default;  // takes outstanding work back; completions not yet polled are dropped
+
+  uint32_t number() const { return number_; }
+  virtual QueuePairState state() const = 0;
+  // Why the queue pair is in the error state; "peer closed" is Unavailable.
+  virtual const Status& error() const = 0;
+  virtual const QueuePairLimits& limits() const = 0;
+
+  // Connects (client) or accepts (server). `private_data` reaches the peer with the offer or the answer;
+  // at most kPrivateDataBytesMax.
+  virtual Status start(Bytes private_data) = 0;
+  // The peer's; empty until kConnected. May be longer than what was sent (zero padded), as in rdma_cm.
+  virtual Bytes peer_private_data() const = 0;
+  // "peer pid 1234 uid 0" or "10.0.0.1:4711".
+  virtual std::string peer_description() const = 0;
+  // How bulk moves, for rrpc.stats() and rrpc-info: "process_vm_readv", "staged", "socket", ...
+  virtual std::string_view bulk_method() const = 0;
+
+  virtual Status post_receive(const ReceiveRequest& request) = 0;
+  // All or none is posted. ResourceExhausted when the send queue is full.
+  virtual Status post_send(std::span<const WorkRequest> requests) = 0;
+
+  // Opens a range of `region` to this peer and no other, with these rights and no more; gives the rkey. The remote
+  // address is `address`. FailedPrecondition where this peer cannot reach that memory (the caller then
+  // stages it in pool memory). revoke() takes it back at once.
+  virtual Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
+                                  uint32_t access) = 0;
+  virtual void revoke(uint32_t rkey) = 0;
+
+  // Ends the connection in order; the peer sees it too. The state becomes kError, outstanding work is flushed. What was
+  // posted before is still delivered where the transport can (a reply, a goodbye).
+  virtual void disconnect(const std::string& reason) = 0;
+
+ protected:
+  explicit QueuePair(uint32_t number) : number_(number) {}
+
+ private:
+  uint32_t number_;
+};
+
+constexpr size_t kPrivateDataBytesMax = 56;  // rdma_cm's room over reliable connections
+
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  // With the port or path really bound.
+  virtual const std::string& address() const = 0;
+  virtual int wait_fd() const = 0;
+  // The next connection offered, in kInit, or null when none waits. Post receives and start() to accept it. Never blocks.
+  // An error concerns one connection attempt unless listener_failed().
+  virtual Result<std::unique_ptr<QueuePair>> accept(CompletionQueue& cq, const QueuePairConfig& config) = 0;
+};
+
+struct ListenOptions {
+  int backlog = 1024;
+  bool any_user = false;  // same-host providers: let other users in (modes 0666)
+};
+
+// A parsed address without its scheme: "127.0.0.1:7471", "/run/x.sock".
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string_view name() const = 0;  // "shm", "tcp", "sim", an ibv device
+  virtual Result<std::unique_ptr<MemoryRegion>> register_memory(const MemoryRange& range) = 0;
+  virtual std::unique_ptr<CompletionQueue> create_completion_queue(uint32_t depth) = 0;
+  virtual Result<std::unique_ptr<Listener>> listen(const std::string& address, const ListenOptions& options) = 0;
+  // Resolves the address and makes a queue pair in kInit. May block (name resolution) up to the deadline.
+  virtual Result<std::unique_ptr<QueuePair>> open(CompletionQueue& cq, const std::string& address,
+                                                  const QueuePairConfig& config, TimeNs deadline) = 0;
+};
+
+}  // namespace rrpc::provider

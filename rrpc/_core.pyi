@@ -1,0 +1,83 @@
+"""The C++ core as Python sees it. Private: users import from ``rrpc``.
+
+Every call that may wait releases the GIL. Timeouts are seconds; ``None`` means no deadline. Failures
+raise what the factory given to :func:`set_error_factory` makes of (code, message, protocol_error,
+details), where ``details`` is the opaque bytes that a server passed to :meth:`Server.reply_error`.
+
+A *buffer* is any object whose ``PyBUF_SIMPLE`` export is contiguous; it is held until the peer has
+read it. A :class:`Block` is pool memory that returns to the pool when its last reference goes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+class Block:
+    """Writable pool memory with the buffer protocol (1-D, unsigned bytes, at least 64-byte aligned)."""
+    @property
+    def nbytes(self) -> int: ...
+
+class Call:
+    """One call in flight, made by :meth:`Client.start`."""
+    def done(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool:
+        """Drive the connection until the call is done (True) or the timeout has passed (False)."""
+    def result(self, timeout: float | None = None) -> tuple[bytes, list[Block | None] | None]:
+        """Wait, then give the reply; raises the call's error, or TimeoutError if it isn't done in time."""
+    def cancel(self) -> bool:
+        """True if the call had not ended; it then ends with CANCELLED."""
+    def cancelled(self) -> bool: ...
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Call back once, on whatever thread, soon after the call ends (at once if it has ended)."""
+
+class Client:
+    def __init__(self, address: str, options: dict[str, Any], timeout: float | None) -> None:
+        """Connect; ``options`` as in :func:`default_options`."""
+    def call(
+        self, method: bytes, payload: bytes, buffers: Sequence[Any] | None, out: Any | None, timeout: float | None
+    ) -> tuple[bytes, list[Block | None] | None]:
+        """A unary call. ``out`` is a writable buffer offered for one result buffer; in the reply's list
+        that buffer stands as None."""
+    def start(
+        self, method: bytes, payload: bytes, buffers: Sequence[Any] | None, out: Any | None, timeout: float | None
+    ) -> Call: ...
+    def close(self, timeout: float | None = None) -> None: ...
+    def info(self) -> dict[str, Any]:
+        """address, transport, bulk_method, peer, state, why_not (reasons of upgrades that failed)."""
+    def stats(self) -> dict[str, int]: ...
+
+class Server:
+    def __init__(self, options: dict[str, Any]) -> None: ...
+    def listen(self, address: str) -> str:
+        """The address really bound."""
+    def next(self, timeout: float | None = None) -> tuple[int, bytes, bytes, list[Block] | None, int] | None:
+        """(handle, method, payload, buffers, nanoseconds left or -1); None on timeout or once drained/stopped."""
+    def reply(self, handle: int, payload: bytes, buffers: Sequence[Any] | None = None, out_index: int = -1) -> None:
+        """``out_index`` names the buffer to be written into the caller's ``out`` memory."""
+    def reply_next(
+        self, handle: int, payload: bytes, buffers: Sequence[Any] | None = None, out_index: int = -1
+    ) -> tuple[int, bytes, bytes, list[Block] | None, int] | None:
+        """:meth:`reply`, then :meth:`next` without a timeout, in one crossing."""
+    def reply_error(self, handle: int, code: int, message: str, details: bytes = b"") -> None: ...
+    def out_bytes(self, handle: int) -> int:
+        """The size of the caller's ``out`` memory, 0 when there is none."""
+    def is_cancelled(self, handle: int) -> bool: ...
+    def drain(self, timeout: float | None) -> bool:
+        """Refuse new calls, let running ones finish; True if all ended in time. Wakes every next()."""
+    def stop(self) -> None:
+        """Close everything at once; every next() returns None."""
+    def stopped(self) -> bool:
+        """True once drained or stopped: next() will give no more."""
+    def stats(self) -> dict[str, int]: ...
+
+def default_options() -> dict[str, Any]:
+    """slots, slot_bytes, calls_in_flight_max, exposed_bytes_max, poll ("adaptive", "busy" or "event"), spin_us,
+    keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, connections_max."""
+
+def allocate(nbytes: int) -> Block: ...
+def stats() -> dict[str, int]: ...
+def set_pool_limit(nbytes: int) -> None: ...
+def set_error_factory(factory: Callable[[int, str, bool, bytes], BaseException]) -> None: ...
+def transports() -> dict[str, str]:
+    """Scheme -> "" where usable, else the reason why not."""
+def shutdown() -> None:
+    """End the process's driver threads; called at interpreter exit."""
