@@ -1,0 +1,173 @@
+"""The client process: ``python -m bench.client JOB`` does one job (JSON) and prints its results as JSON."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from bench.measure import bandwidth, case_name, latency, percentile, time_calls
+from bench.peers import PEERS
+from bench.peers.base import Connection, Mode
+from bench.processes import cpu_seconds
+from bench.settings import MIB
+
+Task = Literal["unary", "pipelined", "argument", "result", "connections", "idle"]
+MODES: dict[Task, Mode] = {
+    "unary": "echo",
+    "pipelined": "echo",
+    "argument": "send",
+    "result": "fetch",
+    "connections": "echo",
+    "idle": "echo",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    task: Task
+    peer: str
+    address: str
+    server_pid: int
+    seconds: float
+    small_bytes: int
+    window: int
+    sizes_mib: list[float]
+    connections: int = 1
+
+    def command(self) -> list[str]:
+        return ["-m", "bench.client", json.dumps(asdict(self))]
+
+    def connect(self) -> Connection:
+        return PEERS[self.peer].connect(self.address, MODES[self.task])
+
+    def small(self) -> bytes:
+        return bytes(i % 256 for i in range(self.small_bytes))
+
+    def cpu(self) -> float:
+        """CPU seconds of both processes."""
+        return time.process_time() + cpu_seconds(self.server_pid)
+
+
+def say(results: object) -> None:
+    print(json.dumps(results), flush=True)
+
+
+def unary(job: Job) -> None:
+    connection, data = job.connect(), job.small()
+    assert connection.echo(data) == data
+    say([{"case": f"{len(data)} B", "metrics": latency(lambda: connection.echo(data), job.seconds)}])
+    connection.close()
+
+
+def pipelined(job: Job) -> None:
+    connection, data = job.connect(), job.small()
+    batch = job.window * 16
+    connection.pipeline(data, job.window, batch)
+    cpu_before = job.cpu()
+    times = time_calls(lambda: connection.pipeline(data, job.window, batch), job.seconds)
+    cpu_spent, calls = job.cpu() - cpu_before, batch * len(times)
+    metrics = {"calls_per_s": calls / sum(times) * 1e9, "cpu_us_per_call": cpu_spent / calls * 1e6}
+    say([{"case": f"{job.window} in flight", "metrics": metrics}])
+    connection.close()
+
+
+def arrays(job: Job) -> None:
+    connection, results = job.connect(), []
+    for size in job.sizes_mib:
+        nbytes = int(size * MIB)
+        call = send_call(connection, nbytes) if job.task == "argument" else fetch_call(connection, nbytes)
+        metrics = bandwidth(call, nbytes, job.seconds, job.cpu)
+        metrics |= copies(connection, call, nbytes)
+        results.append({"case": case_name(size), "metrics": metrics})
+    say(results)
+    connection.close()
+
+
+def send_call(connection: Connection, nbytes: int) -> Callable[[], None]:
+    array = connection.array(nbytes)
+
+    def call() -> None:
+        assert connection.send(array) == nbytes
+
+    return call
+
+
+def fetch_call(connection: Connection, nbytes: int) -> Callable[[], None]:
+    last = connection.fetch(nbytes)[-1]
+
+    def call() -> None:
+        array = connection.fetch(nbytes)
+        assert array.nbytes == nbytes
+        assert array[-1] == last
+
+    return call
+
+
+def copies(connection: Connection, call: Callable[[], None], nbytes: int) -> dict[str, float]:
+    """How often the bytes of one call are copied, where the peer counts it."""
+    before = connection.bytes_copied()
+    if before is None:
+        return {}
+    call()
+    after = connection.bytes_copied()
+    assert after is not None
+    return {"copies": (after - before) / nbytes}
+
+
+def connections(job: Job) -> None:
+    """Connect and say so; on a line, call round robin and say so; on another, close."""
+    data, open_connections, connect_ns = job.small(), [], []
+    for _ in range(job.connections):
+        before = time.perf_counter_ns()
+        connection = job.connect()
+        connection.echo(data)
+        connect_ns.append(time.perf_counter_ns() - before)
+        open_connections.append(connection)
+    say({f"connect_p{part}_ms": percentile(connect_ns, part / 100) / 1e6 for part in (50, 99)})
+    sys.stdin.readline()
+    say({"calls_per_s": round_robin(open_connections, data, job.seconds)})
+    sys.stdin.readline()
+    for connection in open_connections:
+        connection.close()
+
+
+def round_robin(open_connections: list[Connection], data: bytes, seconds: float) -> float:
+    start = now = time.perf_counter()
+    calls = 0
+    while now - start < seconds:
+        for connection in open_connections:
+            connection.echo(data)
+        calls += len(open_connections)
+        now = time.perf_counter()
+    return calls / (now - start)
+
+
+def idle(job: Job) -> None:
+    """Make calls, say so, stay connected until a line comes."""
+    connection, data = job.connect(), job.small()
+    time_calls(lambda: connection.echo(data), job.seconds)
+    say({})
+    sys.stdin.readline()
+    connection.close()
+
+
+TASKS: dict[Task, Callable[[Job], None]] = {
+    "unary": unary,
+    "pipelined": pipelined,
+    "argument": arrays,
+    "result": arrays,
+    "connections": connections,
+    "idle": idle,
+}
+
+
+def main(argument: str) -> None:
+    fields: dict[str, Any] = json.loads(argument)
+    job = Job(**fields)
+    TASKS[job.task](job)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

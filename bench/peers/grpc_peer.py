@@ -1,0 +1,74 @@
+"""grpcio, synchronous, over a Unix socket: generic handlers that pass bytes, so no protobuf in the way."""
+
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from bench.peers.base import Connection, Floats, Mode, Peer, WarmArrays
+from bench.peers.optional import load, missing_packages
+
+OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+class GrpcConnection(Connection):
+    def __init__(self, address: str) -> None:
+        self._channel = load("grpc").insecure_channel(address, options=OPTIONS)
+        self._echo = self._channel.unary_unary("/bench/echo")
+        self._send = self._channel.unary_unary("/bench/send")
+        self._fetch = self._channel.unary_unary("/bench/fetch")
+
+    def echo(self, data: bytes) -> bytes:
+        answer: bytes = self._echo(data)
+        return answer
+
+    def pipeline(self, data: bytes, window: int, calls: int) -> None:
+        in_flight: deque[Any] = deque()
+        for _ in range(calls):
+            if len(in_flight) == window:
+                in_flight.popleft().result()
+            in_flight.append(self._echo.future(data))
+        for future in in_flight:
+            future.result()
+
+    def send(self, array: Floats) -> int:
+        return int(self._send(array.tobytes()))
+
+    def fetch(self, nbytes: int) -> Floats:
+        return np.frombuffer(self._fetch(b"%d" % nbytes), np.float32)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class GrpcPeer(Peer):
+    def missing(self) -> str:
+        return missing_packages("grpc")
+
+    def serve(self, mode: Mode, ready: Callable[[str], None]) -> None:
+        grpc, arrays = load("grpc"), WarmArrays()
+        calls: dict[str, Callable[[bytes, Any], bytes]] = {
+            "echo": lambda request, context: request,
+            "send": lambda request, context: b"%d" % np.frombuffer(request, np.float32).nbytes,
+            "fetch": lambda request, context: arrays[int(request)].tobytes(),
+        }
+        handlers = {name: grpc.unary_unary_rpc_method_handler(call) for name, call in calls.items()}
+        with tempfile.TemporaryDirectory() as folder:
+            server = grpc.server(ThreadPoolExecutor(4), options=OPTIONS)
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", handlers),))
+            server.add_insecure_port(f"unix:{folder}/socket")
+            server.start()
+            ready(f"unix:{folder}/socket")
+            server.wait_for_termination()
+
+    def connect(self, address: str, mode: Mode) -> Connection:
+        connection = GrpcConnection(address)
+        load("grpc").channel_ready_future(connection._channel).result(30)
+        return connection

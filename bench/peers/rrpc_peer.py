@@ -1,0 +1,82 @@
+"""rrpc itself, over one transport, with ordinary arrays or arrays from its pool."""
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from bench.peers.base import Connection, Floats, Mode, Peer
+from bench.peers.optional import load
+
+if TYPE_CHECKING:
+    from bench.peers.rrpc_client import BenchClient
+
+COPIED = ("bytes_read", "bytes_copied")
+
+
+class RrpcConnection(Connection):
+    def __init__(self, client: "BenchClient", pool: bool) -> None:
+        self._client = client
+        self._pool = pool
+        self._fetch = client.fetch_pool if pool else client.fetch
+
+    def echo(self, data: bytes) -> bytes:
+        return self._client.echo(data)
+
+    def pipeline(self, data: bytes, window: int, calls: int) -> None:
+        in_flight: deque[Any] = deque()
+        start = self._client.echo.start
+        for _ in range(calls):
+            if len(in_flight) == window:
+                in_flight.popleft().result()
+            in_flight.append(start(data))
+        for future in in_flight:
+            future.result()
+
+    def array(self, nbytes: int) -> Floats:
+        ordinary = super().array(nbytes)
+        if not self._pool:
+            return ordinary
+        array: Floats = load("rrpc").empty(ordinary.shape, ordinary.dtype)
+        array[:] = ordinary
+        return array
+
+    def send(self, array: Floats) -> int:
+        return self._client.send(array)
+
+    def fetch(self, nbytes: int) -> Floats:
+        return self._fetch(nbytes)
+
+    def bytes_copied(self) -> int | None:
+        ours, theirs = load("rrpc").stats(), self._client.counters()
+        return sum(int(end[key]) for end in (ours, theirs) for key in COPIED)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class RrpcPeer(Peer):
+    def __init__(self, name: str, scheme: str, pool: bool) -> None:
+        super().__init__(name)
+        self._scheme = scheme
+        self._pool = pool
+        self.small_calls = not pool
+
+    def missing(self) -> str:
+        try:
+            load("rrpc._core")
+        except ImportError as error:
+            return f"the core is not built: {error}"
+        return ""
+
+    def server_arguments(self, mode: Mode) -> list[str]:
+        return [
+            "-m",
+            "rrpc.cli.serve",
+            "bench.peers.rrpc_service:Bench",
+            "--listen",
+            f"{self._scheme}://127.0.0.1:0",
+        ]
+
+    def connect(self, address: str, mode: Mode) -> Connection:
+        from bench.peers.rrpc_client import BenchClient
+
+        return RrpcConnection(BenchClient(address), self._pool)

@@ -1,0 +1,42 @@
+"""The service that the benchmark calls, served by rrpc-serve as any other."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+import rrpc
+from bench.peers.base import WarmArrays
+
+
+@rrpc.service
+class Bench:
+    """Echo, take an array, give an array."""
+
+    def __init__(self) -> None:
+        self._arrays = WarmArrays()
+        self._pool_arrays: dict[int, NDArray[np.float32]] = {}
+
+    @rrpc.method
+    def echo(self, data: bytes) -> bytes:
+        return data
+
+    @rrpc.method
+    def send(self, array: NDArray[np.float32]) -> int:
+        return array.nbytes
+
+    @rrpc.method
+    def fetch(self, nbytes: int) -> NDArray[np.float32]:
+        """An ordinary array, held and touched."""
+        return self._arrays[nbytes]
+
+    @rrpc.method
+    def fetch_pool(self, nbytes: int) -> NDArray[np.float32]:
+        """An array born in registered memory, held and touched."""
+        if nbytes not in self._pool_arrays:
+            self._pool_arrays[nbytes] = rrpc.empty(nbytes // 4, np.float32)
+            self._pool_arrays[nbytes][:] = self._arrays[nbytes]
+        return self._pool_arrays[nbytes]
+
+    @rrpc.method
+    def counters(self) -> dict[str, int]:
+        """What this process has moved."""
+        return dict(rrpc.stats())

@@ -1,0 +1,27 @@
+"""How long, how often and how large: one value object that every part of the benchmark reads."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The full run's figures; :meth:`quick` and the command line narrow them."""
+
+    rounds: int = 5
+    connection_rounds: int = 2
+    seconds: float = 0.5
+    small_bytes: int = 32
+    window: int = 64
+    sizes_mib: tuple[float, ...] = (1, 16, 256)
+    connections: tuple[int, ...] = (1, 10, 100, 1000)
+    client_processes: int = 2
+    rest_seconds: float = 1.0
+    child_timeout: float = 120.0
+
+    @staticmethod
+    def quick() -> "Settings":
+        return Settings(rounds=1, connection_rounds=1, seconds=0.15, connections=(1, 100), child_timeout=60.0)

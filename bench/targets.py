@@ -1,0 +1,108 @@
+"""The promises about speed, each set against this run: what was reached, what was wanted."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from bench.workloads import Record
+
+CONNECTION_KIB_MAX = 600
+BUSY_PERCENT_MAX = 3
+IDLE_PERCENT_MAX = 0.5
+BANDWIDTH_PART_MIN = 0.85
+
+
+@dataclass(frozen=True)
+class Target:
+    """``reached`` is None where this run didn't measure what the target needs."""
+
+    text: str
+    reached: float | None
+    wanted: float
+    sense: Literal["at least", "at most"]
+
+    @property
+    def verdict(self) -> str:
+        if self.reached is None:
+            return "not measured"
+        good = self.reached >= self.wanted if self.sense == "at least" else self.reached <= self.wanted
+        return "pass" if good else "MISS"
+
+
+class Medians:
+    """Medians over the rounds, and ratios of one subject's to another's."""
+
+    def __init__(self, records: list[Record]) -> None:
+        self._values: dict[tuple[str, str, str, str], list[float]] = {}
+        for record in records:
+            for name, value in record.metrics.items():
+                key = (record.workload, record.case, record.subject, name)
+                self._values.setdefault(key, []).append(value)
+
+    def get(self, workload: str, case: str, subject: str, metric: str) -> float | None:
+        values = self._values.get((workload, case, subject, metric))
+        return median(values) if values else None
+
+    def ratio(self, workload: str, case: str, metric: str, subject: str, other: str) -> float | None:
+        ours, theirs = self.get(workload, case, subject, metric), self.get(workload, case, other, metric)
+        return None if ours is None or not theirs else ours / theirs
+
+    def cases(self, workload: str) -> list[str]:
+        return list(dict.fromkeys(key[1] for key in self._values if key[0] == workload))
+
+    def subjects(self, workload: str) -> list[str]:
+        return list(dict.fromkeys(key[2] for key in self._values if key[0] == workload))
+
+    def metrics(self, workload: str) -> list[str]:
+        return list(dict.fromkeys(key[3] for key in self._values if key[0] == workload))
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return ""
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def targets(found: Medians) -> list[Target]:
+    return [*small(found), *arrays(found), *connections(found), *idle(found)]
+
+
+def small(found: Medians) -> Iterator[Target]:
+    unary = ("W1", "32 B", "p50_us", "rrpc shm")
+    yield Target("small unary p50 / bare Unix socket's", found.ratio(*unary, "unix socket"), 1 / 6, "at most")
+    yield Target("small unary p50 / grpcio's", found.ratio(*unary, "grpcio"), 1 / 50, "at most")
+    rate = found.get("W2", "64 in flight", "rrpc shm", "calls_per_s")
+    yield Target("pipelined, thousand calls/s", rate and rate / 1e3, 150, "at least")
+    ratio = found.ratio("W2", "64 in flight", "calls_per_s", "rrpc shm", "grpcio")
+    yield Target("pipelined calls/s / grpcio's", ratio, 20, "at least")
+
+
+def arrays(found: Medians) -> Iterator[Target]:
+    for workload, name in (("W3", "argument"), ("W4", "result")):
+        at = (workload, "16 MiB", "gbps")
+        ordinary = found.ratio(*at, "rrpc shm", "limit: process_vm_readv")
+        yield Target(f"16 MiB {name}, ordinary / process_vm_readv", ordinary, BANDWIDTH_PART_MIN, "at least")
+        pool = found.ratio(*at, "rrpc shm pool", "limit: memcpy")
+        yield Target(f"16 MiB {name}, pool / memcpy", pool, BANDWIDTH_PART_MIN, "at least")
+        tcp = found.ratio(*at, "rrpc tcp", "tcp socket")
+        yield Target(f"16 MiB {name}, over tcp / bare TCP socket", tcp, 1.0, "at least")
+        for kind, subject in (("ordinary", "rrpc shm"), ("pool", "rrpc shm pool")):
+            counted = found.get(workload, "16 MiB", subject, "copies")
+            yield Target(f"copies of a 16 MiB {name}, {kind}", counted and round(counted, 2), 1, "at most")
+
+
+def connections(found: Medians) -> Iterator[Target]:
+    at = ("W5", "1000 connections", "rrpc shm")
+    each = found.get(*at, "rss_kib_each")
+    yield Target("server KiB per connection at 1,000", each, CONNECTION_KIB_MAX, "at most")
+    busy = found.get(*at, "server_idle_cpu_percent")
+    yield Target("server CPU % with 1,000 idle connections", busy, BUSY_PERCENT_MAX, "at most")
+
+
+def idle(found: Medians) -> Iterator[Target]:
+    for side in ("server", "client"):
+        spent = found.get("W6", "after the last call", "rrpc shm", f"{side}_idle_cpu_percent")
+        yield Target(f"idle {side}'s CPU %, a second after the last call", spent, IDLE_PERCENT_MAX, "at most")

@@ -1,0 +1,196 @@
+"""What is run: each workload, over each of its subjects (peers and limits), in interleaved rounds."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from bench.client import MODES, Job, Task
+from bench.limits import LIMITS
+from bench.peers import PEERS
+from bench.processes import Child, ChildFailedError, cpu_seconds, memory_kib
+from bench.settings import Settings
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measurement of one subject in one round."""
+
+    workload: str
+    case: str
+    subject: str
+    round: int
+    metrics: Metrics
+
+
+@dataclass(frozen=True)
+class Workload:
+    key: str
+    title: str
+    task: Task
+
+    @property
+    def bounds(self) -> str:
+        """Which of the limits belong beside it."""
+        return {"unary": "echo", "argument": "array", "result": "array"}.get(self.task, "")
+
+    def peers(self) -> list[str]:
+        arrays = MODES[self.task] != "echo"
+        return [name for name, peer in PEERS.items() if (peer.arrays if arrays else peer.small_calls)]
+
+    def limits(self) -> list[str]:
+        return [name for name, limit in LIMITS.items() if limit.bounds == self.bounds]
+
+    def rounds(self, settings: Settings) -> int:
+        return settings.connection_rounds if self.task in ("connections", "idle") else settings.rounds
+
+
+WORKLOADS = [
+    Workload("W1", "small unary call, one in flight", "unary"),
+    Workload("W2", "small calls, pipelined from one blocking client", "pipelined"),
+    Workload("W3", "float32 array as argument", "argument"),
+    Workload("W4", "float32 array as result", "result"),
+    Workload("W5", "connections", "connections"),
+    Workload("W6", "CPU of idle processes", "idle"),
+]
+
+
+@dataclass
+class Outcome:
+    records: list[Record] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Server:
+    pid: int
+    address: str
+
+
+@contextmanager
+def serving(peer: str, task: Task, settings: Settings) -> Iterator[Server]:
+    """A fresh server process, ready to be called."""
+    with Child(PEERS[peer].server_arguments(MODES[task]), settings.child_timeout) as child:
+        yield Server(child.pid, child.read_line().split()[-1])
+
+
+def job(task: Task, peer: str, server: Server, settings: Settings, connections: int = 1) -> Job:
+    return Job(
+        task=task,
+        peer=peer,
+        address=server.address,
+        server_pid=server.pid,
+        seconds=settings.seconds,
+        small_bytes=settings.small_bytes,
+        window=settings.window,
+        sizes_mib=list(settings.sizes_mib),
+        connections=connections,
+    )
+
+
+def client(task: Task, peer: str, server: Server, settings: Settings, connections: int = 1) -> Child:
+    return Child(job(task, peer, server, settings, connections).command(), settings.child_timeout)
+
+
+Results = Iterator[tuple[str, Metrics]]
+
+
+def run_calls(task: Task, peer: str, settings: Settings) -> Results:
+    """The client process times the calls itself and prints what it found."""
+    with serving(peer, task, settings) as server, client(task, peer, server, settings) as child:
+        for result in child.read_json():
+            yield result["case"], result["metrics"]
+
+
+def run_connections(task: Task, peer: str, settings: Settings) -> Results:
+    for count in settings.connections:
+        with serving(peer, task, settings) as server:
+            yield f"{count} connection{'s' * (count > 1)}", many_connections(peer, server, count, settings)
+
+
+def many_connections(peer: str, server: Server, count: int, settings: Settings) -> Metrics:
+    processes = min(count, settings.client_processes)
+    shares = [count // processes + (number < count % processes) for number in range(processes)]
+    before = memory_kib(server.pid)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(client("connections", peer, server, settings, n)) for n in shares]
+        connected = [child.read_json() for child in clients]
+        after = memory_kib(server.pid)
+        rates = [result["calls_per_s"] for result in tell_all(clients)]
+        metrics = {key: max(result[key] for result in connected) for key in connected[0]}
+        metrics |= {f"{kind}_kib_each": (after[kind] - before[kind]) / count for kind in after}
+        return metrics | {"calls_per_s": sum(rates)} | idle_cpu({"server": server.pid}, settings)
+
+
+def tell_all(clients: list[Child]) -> list[Metrics]:
+    for child in clients:
+        child.write_line("go")
+    return [child.read_json() for child in clients]
+
+
+def idle_cpu(pids: dict[str, int], settings: Settings) -> Metrics:
+    """CPU, in percent of one core, after a rest: a stretch of time is the thing measured here."""
+    time.sleep(settings.rest_seconds)
+    before = {name: cpu_seconds(pid) for name, pid in pids.items()}
+    start = time.perf_counter()
+    time.sleep(settings.rest_seconds)
+    elapsed = time.perf_counter() - start
+    spent = {name: cpu_seconds(pid) - before[name] for name, pid in pids.items()}
+    return {f"{name}_idle_cpu_percent": seconds / elapsed * 100 for name, seconds in spent.items()}
+
+
+def run_idle(task: Task, peer: str, settings: Settings) -> Results:
+    with serving(peer, task, settings) as server, client(task, peer, server, settings) as child:
+        child.read_json()
+        yield "after the last call", idle_cpu({"server": server.pid, "client": child.pid}, settings)
+
+
+RUN: dict[Task, Callable[[Task, str, Settings], Results]] = {
+    "unary": run_calls,
+    "pipelined": run_calls,
+    "argument": run_calls,
+    "result": run_calls,
+    "connections": run_connections,
+    "idle": run_idle,
+}
+
+
+def run_limit(name: str, settings: Settings) -> Results:
+    arguments = ["-m", "bench.limits", name, str(settings.seconds), json.dumps(settings.sizes_mib)]
+    with Child(arguments, settings.child_timeout) as child:
+        for result in child.read_json():
+            yield result["case"], result["metrics"]
+
+
+def missing(subject: str) -> str:
+    return PEERS[subject].missing() if subject in PEERS else LIMITS[subject].missing()
+
+
+def run_workload(
+    workload: Workload,
+    chosen: Callable[[str], bool],
+    settings: Settings,
+    outcome: Outcome,
+    note: Callable[[str], None],
+) -> None:
+    """Every subject once a round, so that a slow minute of the machine falls on all of them."""
+    subjects = [name for name in workload.limits() + workload.peers() if chosen(name)]
+    for turn in range(workload.rounds(settings)):
+        for subject in subjects:
+            note(f"{workload.key} round {turn + 1}/{workload.rounds(settings)}: {subject}")
+            run_subject(workload, subject, turn, settings, outcome)
+
+
+def run_subject(workload: Workload, subject: str, turn: int, settings: Settings, outcome: Outcome) -> None:
+    if why := missing(subject):
+        outcome.failures[subject] = why
+        return
+    task = workload.task
+    run = run_limit(subject, settings) if subject in LIMITS else RUN[task](task, subject, settings)
+    try:
+        outcome.records += [Record(workload.key, case, subject, turn, metrics) for case, metrics in run]
+    except ChildFailedError as error:
+        outcome.failures[f"{workload.key} {subject}"] = str(error)
