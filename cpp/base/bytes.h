@@ -14,7 +14,8 @@ namespace rrpc {
 using Bytes = std::span<const std::byte>;
 using MutableBytes = std::span<std::byte>;
 
-static_assert(std::endian::native == std::endian::little, "the wire is little-endian; a big-endian port must swap here");
+static_assert(std::endian::native == std::endian::little,
+              "the wire is little-endian; a big-endian port must swap here");
 
 inline Bytes as_bytes(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
 inline std::string_view as_text(Bytes bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }

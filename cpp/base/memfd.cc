@@ -43,19 +43,20 @@ Result<SharedMapping> SharedMapping::create(const char* name, size_t length_byte
   // A kernel before 5.1 lacks FUTURE_WRITE: the size seals alone are what memory safety needs.
   if (!peers_may_write && fcntl(mapping.fd(), F_ADD_SEALS, size_seals | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0)
     return mapping;
-  if (fcntl(mapping.fd(), F_ADD_SEALS, size_seals | F_SEAL_SEAL) != 0) return Status::from_errno(errno, "sealing shared memory");
+  if (fcntl(mapping.fd(), F_ADD_SEALS, size_seals | F_SEAL_SEAL) != 0)
+    return Status::from_errno(errno, "sealing shared memory");
   return mapping;
 }
 
 Result<SharedMapping> SharedMapping::adopt(UniqueFd fd, size_t length_bytes, bool writable) {
-  struct stat info {};
+  struct stat info{};
   if (fstat(fd.get(), &info) != 0) return Status::from_errno(errno, "fstat of the peer's shared memory");
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
     return Status::protocol_error("the peer's shared memory is not sealed against shrinking");
   if (length_bytes == 0 || static_cast<size_t>(info.st_size) != length_bytes)
-    return Status::protocol_error("the peer's shared memory has " + std::to_string(info.st_size) + " bytes, it announced " +
-                                  std::to_string(length_bytes));
+    return Status::protocol_error("the peer's shared memory has " + std::to_string(info.st_size) +
+                                  " bytes, it announced " + std::to_string(length_bytes));
   void* address = mmap(nullptr, length_bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd.get(), 0);
   if (address == MAP_FAILED) return Status::from_errno(errno, "mapping the peer's shared memory");
   SharedMapping mapping;

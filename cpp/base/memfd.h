@@ -24,6 +24,8 @@ class SharedMapping {
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   int fd() const { return fd_.get(); }
+  // The mapping outlives its file descriptor; a server with a thousand peers can't keep both.
+  void close_fd() { fd_.reset(); }
   explicit operator bool() const { return data_ != nullptr; }
 
  private:

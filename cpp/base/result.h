@@ -12,8 +12,8 @@ namespace rrpc {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                 // NOLINT(google-explicit-constructor)
-  Result(Status status) : status_(std::move(status)) {          // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     RRPC_CHECK(!status_.ok(), "a Result without a value needs an error");
   }
 
@@ -45,10 +45,9 @@ class [[nodiscard]] Result {
 #define RRPC_CONCAT_INNER(a, b) a##b
 #define RRPC_CONCAT(a, b) RRPC_CONCAT_INNER(a, b)
 // RRPC_ASSIGN_OR_RETURN(auto x, expression-of-Result<T>);
-#define RRPC_ASSIGN_OR_RETURN(declaration, expression)                             \
-  auto RRPC_CONCAT(rrpc_result_, __LINE__) = (expression);                         \
-  if (!RRPC_CONCAT(rrpc_result_, __LINE__).ok())                                   \
-    return RRPC_CONCAT(rrpc_result_, __LINE__).status();                           \
+#define RRPC_ASSIGN_OR_RETURN(declaration, expression)                                                \
+  auto RRPC_CONCAT(rrpc_result_, __LINE__) = (expression);                                            \
+  if (!RRPC_CONCAT(rrpc_result_, __LINE__).ok()) return RRPC_CONCAT(rrpc_result_, __LINE__).status(); \
   declaration = std::move(RRPC_CONCAT(rrpc_result_, __LINE__)).value()
 
 }  // namespace rrpc

@@ -70,8 +70,8 @@ inline Status unimplemented(std::string m) { return {StatusCode::kUnimplemented,
 inline Status internal_error(std::string m) { return {StatusCode::kInternal, std::move(m)}; }
 inline Status unavailable(std::string m) { return {StatusCode::kUnavailable, std::move(m)}; }
 
-#define RRPC_RETURN_IF_ERROR(expression)                      \
-  do {                                                        \
+#define RRPC_RETURN_IF_ERROR(expression)                                                     \
+  do {                                                                                       \
     if (::rrpc::Status rrpc_status_ = (expression); !rrpc_status_.ok()) return rrpc_status_; \
   } while (false)
 

@@ -91,11 +91,11 @@ struct Sge {
 struct WorkRequest {
   uint64_t wr_id = 0;
   Opcode opcode = Opcode::kSend;
-  std::span<const Sge> sges;       // copied by post_send: need not outlive the call
-  uint64_t remote_address = 0;     // kRead, kWrite
-  uint32_t rkey = 0;               // kRead, kWrite
+  std::span<const Sge> sges;    // copied by post_send: need not outlive the call
+  uint64_t remote_address = 0;  // kRead, kWrite
+  uint32_t rkey = 0;            // kRead, kWrite
   bool signalled = true;
-  bool inline_data = false;        // kSend up to limits().inline_bytes_max: bytes are taken before the call returns
+  bool inline_data = false;  // kSend up to limits().inline_bytes_max: bytes are taken before the call returns
 };
 
 struct ReceiveRequest {
@@ -112,11 +112,11 @@ struct Completion {
 };
 
 struct QueuePairLimits {
-  uint32_t send_depth = 0;         // requests posted and not completed
+  uint32_t send_depth = 0;  // requests posted and not completed
   uint32_t receive_depth = 0;
-  uint32_t sge_count_max = 0;      // of a send or write
+  uint32_t sge_count_max = 0;  // of a send or write
   uint32_t read_sge_count_max = 0;
-  uint32_t read_depth = 0;         // READs in flight
+  uint32_t read_depth = 0;  // READs in flight
   uint32_t inline_bytes_max = 0;
   uint32_t message_bytes_max = 0;  // of one READ or WRITE
 };
@@ -197,8 +197,8 @@ class Listener {
   // With the port or path really bound.
   virtual const std::string& address() const = 0;
   virtual int wait_fd() const = 0;
-  // The next connection offered, in kInit, or null when none waits. Post receives and start() to accept it. Never blocks.
-  // An error concerns one connection attempt unless listener_failed().
+  // The next connection offered, in kInit, or null when none waits. Post receives and start() to accept it. Never
+  // blocks. An error concerns one connection attempt unless listener_failed().
   virtual Result<std::unique_ptr<QueuePair>> accept(CompletionQueue& cq, const QueuePairConfig& config) = 0;
 };
 

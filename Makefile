@@ -1,0 +1,61 @@
+# The front door. Everything sets itself up: a first `make test` on a fresh clone needs only make, g++ and Python.
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-fast test-cpp test-python check format tidy bench asan tsan wheel-test clean
+PY := .venv/bin/python
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|'
+
+setup: ## install what development needs (into .venv; system packages when root)
+	@tools/setup.sh test
+
+build: setup ## build the core and its tests, and put the extension into rrpc/
+	@tools/build.sh release
+
+demo: ## start a server and run the generated client of examples/nearest against it
+	@tools/setup.sh demo
+	@tools/build.sh python
+	@$(PY) examples/nearest/demo.py
+
+test: build ## all tests, C++ and Python
+	@tools/ctest.sh release
+	@$(PY) -m pytest -q $(ARGS)
+
+test-fast: build ## the tests that take less than four minutes together
+	@tools/ctest.sh fast
+	@$(PY) -m pytest -q -m "not slow" $(ARGS)
+
+test-cpp: build ## the C++ tests alone
+	@tools/ctest.sh release
+
+test-python: build ## the Python tests alone; ARGS="-k name" goes to pytest
+	@$(PY) -m pytest -q $(ARGS)
+
+check: setup ## layers, house rules, ruff, mypy, clang-format, clang-tidy
+	@tools/check.sh
+
+format: setup ## format everything
+	@tools/check.sh --fix
+
+tidy: setup ## clang-tidy alone, on what changed since it last passed
+	@tools/build.sh tidy
+	@$(PY) tools/tidy.py
+
+bench: ## run the benchmarks; results in bench/out
+	@tools/setup.sh bench
+	@tools/build.sh python
+	@$(PY) bench/run.py $(ARGS)
+
+asan: setup ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@tools/build.sh asan
+	@tools/ctest.sh asan
+
+tsan: setup ## the C++ tests under ThreadSanitizer
+	@tools/build.sh tsan
+	@tools/ctest.sh tsan
+
+wheel-test: setup ## build sdist and wheel, use them in an empty environment
+	@tools/wheel_test.sh
+
+clean: ## remove what was built (not .venv)
+	@rm -rf build dist rrpc/*.so .mypy_cache .ruff_cache .pytest_cache

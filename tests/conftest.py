@@ -1,0 +1,85 @@
+"""Fixtures for tests that run real processes, and the rule that CI skips nothing."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from processes import ServeFactory
+
+TRANSPORTS = ("shm", "tcp", "rrpc")
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> str:
+    """The scheme of an address; `new_address(transport)` gives one to listen on."""
+    return str(request.param)
+
+
+@pytest.fixture
+def short_tmp() -> Iterator[Path]:
+    """A directory whose name is short enough for a Unix socket in it (107 bytes in all)."""
+    path = Path(tempfile.mkdtemp(prefix="rrpc-"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def new_address(short_tmp: Path) -> Callable[[str], str]:
+    """Gives an address of a scheme to listen on that nobody else has."""
+    count = iter(range(1_000_000))
+
+    def make(scheme: str) -> str:
+        return f"shm://{short_tmp}/{next(count)}.sock" if scheme == "shm" else f"{scheme}://127.0.0.1:0"
+
+    return make
+
+
+@pytest.fixture
+def address(transport: str, new_address: Callable[[str], str]) -> str:
+    """An address to listen on, once for each transport."""
+    return new_address(transport)
+
+
+@pytest.fixture
+def serve(tmp_path: Path, new_address: Callable[[str], str]) -> Iterator[ServeFactory]:
+    """``serve(module_text, "Echo")`` starts rrpc-serve and waits until it listens; see processes.Served."""
+    factory = ServeFactory(tmp_path, new_address)
+    yield factory
+    factory.close()
+
+
+_skipped: list[tuple[str, str]] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _skipped.append((report.nodeid, _reason(report)))
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped:
+        _skipped.append((report.nodeid, _reason(report)))
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    return str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+
+
+def _skips_fail() -> bool:
+    return os.environ.get("CI") == "true" and bool(_skipped)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _skips_fail() and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _skips_fail():
+        terminalreporter.section("skipped, which CI counts as failed", red=True)
+        for nodeid, reason in _skipped:
+            terminalreporter.line(f"FAILED {nodeid} - {reason}", red=True)

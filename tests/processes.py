@@ -1,0 +1,191 @@
+"""Helpers for tests that run real processes: start, wait for a condition, look at what a process holds, end."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+ROOT = Path(__file__).resolve().parent.parent
+START_UP = re.compile(r"^rrpc-serve: (?P<services>[\w, ]+) on (?P<address>\S+)$", re.MULTILINE)
+START_UP_SECONDS = 30.0
+
+
+def eventually(predicate: Callable[[], T], timeout: float = 10.0, what: str = "") -> T:
+    """Waits until the predicate gives something true, and gives that; fails after the timeout."""
+    deadline = time.monotonic() + timeout
+    while not (value := predicate()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout} s: {what or predicate.__name__} (last: {value!r})")
+        time.sleep(0.005)
+    return value
+
+
+def child_environment(**extra: str) -> dict[str, str]:
+    # The package is found wherever the child runs, installed or not.
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **extra}
+
+
+def run_python(
+    code: str, *args: str, cwd: Path | None = None, timeout: float = 60.0, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Runs code in an interpreter of its own; a non-zero exit fails the test with what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=child_environment(),
+        timeout=timeout,
+        check=False,
+    )
+    if check:
+        assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process holds now."""
+
+    rss_bytes: int
+    pinned_bytes: int
+    fd_count: int
+    thread_count: int
+
+    @classmethod
+    def of(cls, pid: int) -> "Usage":
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+
+        def bytes_of(key: str) -> int:
+            return int(status[key].split()[0]) * 1024
+
+        fds = len(os.listdir(f"/proc/{pid}/fd"))
+        return cls(bytes_of("VmRSS"), bytes_of("VmLck") + bytes_of("VmPin"), fds, int(status["Threads"]))
+
+
+def assert_no_growth(before: Usage, after: Usage, rss_slack_bytes: int = 8 << 20) -> None:
+    assert after.fd_count <= before.fd_count, f"descriptors grew: {before} -> {after}"
+    assert after.thread_count <= before.thread_count, f"threads grew: {before} -> {after}"
+    assert after.pinned_bytes <= before.pinned_bytes, f"pinned memory grew: {before} -> {after}"
+    assert after.rss_bytes <= before.rss_bytes + rss_slack_bytes, f"memory grew: {before} -> {after}"
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used, its own and in the kernel."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Served:
+    """A running rrpc-serve, started by the `serve` fixture."""
+
+    def __init__(
+        self, command: Sequence[str], cwd: Path, log_path: Path, environment: dict[str, str]
+    ) -> None:
+        self.cwd = cwd
+        self.log_path = log_path
+        with log_path.open("wb") as out:
+            self.process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        self.addresses: list[str] = []
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def address(self) -> str:
+        return self.addresses[0]
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def wait_until_listening(self, count: int) -> None:
+        def listening() -> bool:
+            self.addresses = [match["address"] for match in START_UP.finditer(self.log)]
+            ended = self.process.poll()
+            assert ended is None, f"rrpc-serve ended with {ended} before it listened:\n{self.log}"
+            return len(self.addresses) >= count
+
+        eventually(listening, START_UP_SECONDS, f"start-up of rrpc-serve, which said:\n{self.log}")
+
+    def usage(self) -> Usage:
+        return Usage.of(self.pid)
+
+    def wait(self, timeout: float = 30.0) -> int:
+        return self.process.wait(timeout)
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def terminate(self, timeout: float = 30.0) -> int:
+        """SIGTERM, then the exit code."""
+        self.process.terminate()
+        return self.wait(timeout)
+
+    def kill(self) -> int:
+        """SIGKILL: no goodbye."""
+        self.process.kill()
+        return self.wait()
+
+    def stop(self) -> None:
+        """SIGSTOP: alive and silent. `resume` undoes it."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
+
+class ServeFactory:
+    """Starts servers in the test's own directory and ends those that still run."""
+
+    def __init__(self, folder: Path, new_address: Callable[[str], str]) -> None:
+        self.folder = folder
+        self._new_address = new_address
+        self._servers: list[Served] = []
+
+    def __call__(
+        self,
+        module_text: str,
+        *services: str,
+        listen: str | Sequence[str] = "tcp",
+        args: Sequence[str] = (),
+        module: str = "",
+        env: dict[str, str] | None = None,
+    ) -> Served:
+        """`listen`: addresses, or bare schemes for which one is made. `args`: more of rrpc-serve's own."""
+        number = len(self._servers)
+        name = module or f"served_{number}"
+        (self.folder / f"{name}.py").write_text(module_text)
+        listens = [listen] if isinstance(listen, str) else list(listen)
+        addresses = [item if "://" in item else self._new_address(item) for item in listens]
+        command = [sys.executable, "-m", "rrpc.cli.serve", *(f"{name}:{service}" for service in services)]
+        for address in addresses:
+            command += ["--listen", address]
+        log_path = self.folder / f"serve-{number}.log"
+        server = Served([*command, *args], self.folder, log_path, child_environment(**(env or {})))
+        self._servers.append(server)
+        server.wait_until_listening(len(addresses))
+        return server
+
+    def close(self) -> None:
+        for server in self._servers:
+            if server.process.poll() is None:
+                server.resume()
+                server.process.kill()
+                server.process.wait(30)

@@ -1,0 +1,66 @@
+"""The test harness itself: under CI a skip fails the run, with its reason."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import Usage, eventually, run_python
+
+HERE = Path(__file__).resolve().parent
+SKIPPING = """
+import pytest
+
+@pytest.mark.skip(reason="no adapter here")
+def test_a(): ...
+
+def test_b(): ...
+"""
+
+
+@pytest.mark.parametrize(("ci", "status"), [("true", 1), ("", 0)])
+def test_a_skip_fails_in_ci(tmp_path: Path, ci: str, status: int) -> None:
+    for name in ("conftest.py", "processes.py"):
+        (tmp_path / name).write_text((HERE / name).read_text())
+    (tmp_path / "test_skips.py").write_text(SKIPPING)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--rootdir",
+            str(tmp_path),
+            str(tmp_path),
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CI": ci},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout
+    assert ("FAILED test_skips.py::test_a" in done.stdout) == bool(status)
+    assert "no adapter here" in done.stdout or not status
+
+
+def test_eventually_gives_up() -> None:
+    assert eventually(lambda: 7) == 7
+    with pytest.raises(AssertionError, match=r"not within 0.01 s: the moon"):
+        eventually(lambda: False, 0.01, "the moon")
+
+
+def test_usage_counts_a_descriptor() -> None:
+    before = Usage.of(os.getpid())
+    with (HERE / "conftest.py").open():
+        assert Usage.of(os.getpid()).fd_count == before.fd_count + 1
+    assert before.rss_bytes > 0
+
+
+def test_run_python_shows_what_failed() -> None:
+    assert run_python("import sys; print(sys.argv[1])", "hello").stdout == "hello\n"
+    with pytest.raises(AssertionError, match="exit code 3"):
+        run_python("raise SystemExit(3)")

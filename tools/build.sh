@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# tools/build.sh release|asan|tsan|tidy|python: configures once, then builds what changed in build/PRESET.
+# release and python (release without the tests) also put the extension into rrpc/.
+source "$(dirname "$0")/lib.sh"
+goal="${1:-release}"
+preset="${goal/python/release}"
+options=(-DPython_EXECUTABLE="$PWD/.venv/bin/python" -Dpybind11_DIR="$(.venv/bin/python -m pybind11 --cmakedir)")
+targets=(all)
+if [ "$goal" = python ]; then targets=(rrpc_python); fi
+# What was chosen before stays: `make demo` on a tree that builds tests must not configure it anew without them.
+cache="build/$preset/CMakeCache.txt"
+if ! echo '#include <gtest/gtest.h>' | g++ -E -x c++ - >/dev/null 2>&1; then options+=(-DRRPC_BUILD_TESTS=OFF); fi
+if [ ! -e "build/$preset/build.ninja" ] || ! grep -qF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "$cache" ||
+  [ CMakePresets.json -nt "$cache" ] || { [ -e "build/$preset/no-tests" ] && [[ "${options[*]}" != *TESTS=OFF* ]]; }; then
+  rm -f "$cache" "build/$preset/no-tests"
+  step "configure $preset" cmake --preset "$preset" "${options[@]}"
+  if [[ "${options[*]}" == *TESTS=OFF* ]]; then touch "build/$preset/no-tests"; fi
+fi
+if [ "$goal" = tidy ]; then exit 0; fi
+step "build $goal" cmake --build "build/$preset" --parallel "$JOBS" --target "${targets[@]}"
+
+if [ "$preset" = release ]; then
+  stage=build/release/stage
+  rm -rf "$stage"
+  step "install release" cmake --install build/release --prefix "$stage" --component python
+  for built in "$stage"/rrpc/*; do
+    [ -e "$built" ] || continue
+    target="rrpc/$(basename "$built")"
+    # Renamed into place: a process that has the old one mapped keeps it.
+    cmp -s "$built" "$target" || { cp "$built" "$target.new" && mv "$target.new" "$target"; }
+  done
+fi

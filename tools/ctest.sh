@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# tools/ctest.sh release|fast|asan|tsan: runs the C++ tests of that build (fast: all but those named *Slow*).
+source "$(dirname "$0")/lib.sh"
+preset="${1:-release}"
+directory="build/${preset/fast/release}"
+if [ -e "$directory/no-tests" ]; then
+  missing "no GoogleTest when $directory was configured: the C++ tests are left out"
+  exit 0
+fi
+if ! compgen -G "cpp/tests/*_test.cc" >/dev/null; then
+  echo "cpp/tests has no tests yet"
+  exit 0
+fi
+run=(ctest --preset "$preset" --parallel "$JOBS")
+# ThreadSanitizer's shadow memory needs addresses that randomisation may take.
+if [ "$preset" = tsan ]; then run=(setarch "$(uname -m)" -R "${run[@]}"); fi
+status=0
+step "C++ tests ($preset)" "${run[@]}" || status=$?
+if [ "$status" -eq 0 ]; then grep -E "tests passed" "$LOGS/C++-tests-($preset).log" || true; fi
+exit "$status"

@@ -1,0 +1,31 @@
+# Shared by the scripts of tools/: sourced, never run. Each script works from the repository's root.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PATH="$PWD/.venv/bin:$PATH"
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+LOGS=build/logs
+JOBS="${JOBS:-$(nproc)}"
+mkdir -p "$LOGS"
+
+in_ci() { [ "${CI:-}" = true ]; }
+
+# step NAME COMMAND...: runs quietly into build/logs/NAME.log, prints one line, and the log's end on failure.
+step() {
+  local name="$1" log="$LOGS/${1// /-}.log" start=$SECONDS status=0
+  shift
+  # "||" would switch `set -e` off inside a shell function: commands given here are programs or do without it.
+  "$@" >"$log" 2>&1 </dev/null || status=$?
+  if [ "$status" -eq 0 ]; then
+    printf '%-32s ok      %3d s\n' "$name" $((SECONDS - start))
+  else
+    printf '%-32s FAILED  %3d s  (%s)\n' "$name" $((SECONDS - start)) "$log"
+    tail -n "${LOG_TAIL:-80}" "$log" | sed 's/^/    /'
+  fi
+  return "$status"
+}
+
+# missing WHAT: says what the build goes on without; in CI that is a failure.
+missing() {
+  echo "setup: $*" >&2
+  if in_ci; then exit 1; fi
+}

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# tools/setup.sh demo|test|bench: system packages, the virtual environment .venv and rrpc in it, for development.
+# Does nothing when nothing changed. PYTHON names the interpreter (default python3).
+source "$(dirname "$0")/lib.sh"
+goal="${1:-test}"
+python="${PYTHON:-python3}"
+
+apt_updated=no
+apt_install() {  # apt_install PACKAGE...: false where there is no apt or no right to use it
+  [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || return 1
+  if [ "$apt_updated" = no ]; then
+    step "apt-get update" apt-get update -qq || return 1
+    apt_updated=yes
+  fi
+  DEBIAN_FRONTEND=noninteractive step "apt-get install $1" apt-get install -y -qq --no-install-recommends "$@"
+}
+
+has_header() { echo "#include <$1>" | g++ -E -x c++ "${@:2}" - >/dev/null 2>&1; }
+python_headers() { "$1" -c 'import sysconfig; print(sysconfig.get_path("include"))'; }
+
+require_toolchain() {
+  command -v g++ >/dev/null || apt_install g++ || { echo "setup: a C++20 compiler (g++) is needed" >&2; exit 1; }
+  command -v "$python" >/dev/null || apt_install python3 python3-venv || { echo "setup: Python 3.10 or later is needed" >&2; exit 1; }
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "setup: $python is older than Python 3.10" >&2; exit 1; }
+  [ -e "$(python_headers "$python")/Python.h" ] || apt_install python3-dev || { echo "setup: Python's headers (python3-dev) are needed" >&2; exit 1; }
+  if [ "$goal" != demo ] && ! has_header gtest/gtest.h; then
+    apt_install libgtest-dev || missing "no GoogleTest (libgtest-dev): going on without the C++ tests"
+  fi
+}
+
+make_venv() {
+  [ -x .venv/bin/python ] && .venv/bin/python -c 'import pip' 2>/dev/null && return
+  "$python" -c 'import ensurepip' 2>/dev/null || apt_install python3-venv || { echo "setup: Python's venv module (python3-venv) is needed" >&2; exit 1; }
+  step "virtual environment" "$python" -m venv --clear .venv
+}
+
+install_packages() {  # install_packages EXTRAS STAMP
+  local stamp=".venv/setup-$2" hash
+  hash="$(cat pyproject.toml tools/constraints.txt tools/setup.sh | sha256sum)"
+  [ "$(cat "$stamp" 2>/dev/null)" = "$hash" ] && return
+  # In place and without CMake: the package is imported from here, `make build` puts the extension beside it.
+  step "python packages ($1)" .venv/bin/python -m pip install -q -c tools/constraints.txt -e ".[$1]" \
+    -Ceditable.mode=inplace -Cwheel.cmake=false
+  echo "$hash" >"$stamp"
+}
+
+require_toolchain
+make_venv
+case "$goal" in
+  demo) install_packages build,demo demo ;;
+  test) install_packages dev,demo,bench test ;;
+  bench) install_packages dev,demo,bench test ;;
+  *) echo "usage: tools/setup.sh [demo|test|bench]" >&2; exit 2 ;;
+esac

@@ -1,0 +1,73 @@
+"""Run clang-tidy over the C++ sources, a few at a time, skipping what has passed before unchanged.
+
+A pass is remembered under build/tidy/passed by the content of the source, of every header of ours that it
+includes, and of .clang-tidy.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "tidy"
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+def headers_of(source: Path, seen: set[Path]) -> set[Path]:
+    """The file and all of cpp/ that it includes, directly or not."""
+    if source in seen or not source.is_file():
+        return seen
+    seen.add(source)
+    for name in INCLUDE.findall(source.read_text()):
+        headers_of(ROOT / "cpp" / name, seen)
+        headers_of(source.parent / name, seen)
+    return seen
+
+
+def fingerprint(entry: dict[str, Any]) -> str:
+    digest = hashlib.sha256((ROOT / ".clang-tidy").read_bytes())
+    digest.update(" ".join(shlex.split(entry["command"])[1:]).encode())
+    for path in sorted(headers_of(Path(entry["file"]), set())):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def tidy(entry: dict[str, Any]) -> str:
+    """What clang-tidy found in one source; empty when nothing."""
+    marker = BUILD / "passed" / fingerprint(entry)
+    if marker.exists():
+        return ""
+    command = ["clang-tidy", "--quiet", "-p", str(BUILD), entry["file"]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        marker.touch()
+        return ""
+    return done.stdout + (done.stderr if not done.stdout.strip() else "")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("files", nargs="*", help="only sources whose path contains one of these")
+    args = parser.parse_args()
+    (BUILD / "passed").mkdir(parents=True, exist_ok=True)
+    entries = json.loads((BUILD / "compile_commands.json").read_text())
+    entries = [entry for entry in entries if "/cpp/" in entry["file"] and Path(entry["file"]).exists()]
+    if args.files:
+        entries = [entry for entry in entries if any(part in entry["file"] for part in args.files)]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        reports = [report for report in pool.map(tidy, entries) if report]
+    print("\n".join(reports))
+    print(f"clang-tidy: {len(entries)} sources, {len(reports)} with findings")
+    return 1 if reports else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Run by an interpreter that has nothing but the wheel: the package is whole and a first call works."""
+
+import importlib.metadata
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import rrpc
+
+SERVICE = """
+import rrpc
+
+@rrpc.service
+class Echo:
+    @rrpc.method
+    def echo(self, value: object) -> object:
+        return value
+"""
+
+
+def main() -> None:
+    here = Path(rrpc.__file__).parent
+    assert here.parent.name == "site-packages", f"rrpc was imported from {here}, not from the wheel"
+    assert (here / "py.typed").exists()
+    assert rrpc.__version__ == importlib.metadata.version("rrpc")
+    scripts = Path(sys.executable).parent
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "echo.py").write_text(SERVICE)
+        command = [str(scripts / "rrpc-gen"), "echo:Echo", "-o", "echo_client.py"]
+        subprocess.run(command, cwd=folder, check=True, timeout=60)
+        serve = [str(scripts / "rrpc-serve"), "echo:Echo", "--listen", "tcp://127.0.0.1:0"]
+        with subprocess.Popen(
+            serve, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as server:
+            try:
+                assert server.stdout is not None
+                line = next(text for text in server.stdout if text.startswith("rrpc-serve: Echo on "))
+                call(folder, line.rsplit(" on ", 1)[1].strip())
+            finally:
+                server.terminate()
+            assert server.wait(timeout=30) == 0
+
+
+def call(folder: str, address: str) -> None:
+    sys.path.insert(0, folder)
+    from echo_client import EchoClient
+
+    values = np.arange(100_000, dtype=np.float64)
+    with EchoClient(address) as echo:
+        assert echo.echo("hello", timeout=10.0) == "hello"
+        assert np.array_equal(echo.echo(values, timeout=10.0), values)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# tools/wheel_test.sh: sdist -> wheel -> an empty virtual environment -> a first import, as a user would do.
+source "$(dirname "$0")/lib.sh"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+constraints="$PWD/tools/constraints.txt"
+smoke="$PWD/tools/wheel_smoke.py"
+python="$PWD/.venv/bin/python"
+step "sdist" "$python" -c 'import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])' "$work"
+step "wheel" "$python" -m pip wheel -q --no-deps --no-build-isolation -w "$work" "$work"/rrpc-*.tar.gz
+cd "$work"
+LOGS="$OLDPWD/$LOGS"
+step "empty environment" "$python" -m venv clean
+step "install wheel" clean/bin/python -m pip install -q -c "$constraints" "$work"/rrpc-*.whl
+step "use wheel" clean/bin/python "$smoke"
