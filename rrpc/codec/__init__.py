@@ -1,0 +1,34 @@
+"""Values as message bytes plus the large buffers that travel beside them.
+
+A payload is MessagePack. What MessagePack has no type for goes as an extension (``wire.py`` lists the
+codes). Buffers of :data:`LIFT_BYTES` and more are *lifted*: they stand in the payload as an index
+into the message's buffer list, and the peer fetches their bytes by remote read.
+
+Payload of a request
+    ``[argument, ...]``: all arguments in the order of the method's parameters (trailing ones may be
+    absent, the server then takes its defaults); or, where names or ``out=`` are needed,
+    ``{"a": [argument, ...], "k": {name: argument}, "o": [dtype, [dimension, ...]]}`` (``k`` and ``o``
+    only when used; dtype as in ``dtypes.py``).
+Payload of a reply
+    the result, one value.
+
+A payload that holds tuples, sets or dataclasses starts with the byte 0xC1, which MessagePack never
+uses: the rest is decoded with a hook for every list. Others do without that cost.
+"""
+
+from .decode import Record, decode
+from .encode import Message, Refused, encode, pack, prepare, refusal
+from .wire import LIFT_BYTES, MAX_DEPTH
+
+__all__ = [
+    "LIFT_BYTES",
+    "MAX_DEPTH",
+    "Message",
+    "Record",
+    "Refused",
+    "decode",
+    "encode",
+    "pack",
+    "prepare",
+    "refusal",
+]

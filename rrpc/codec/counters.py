@@ -1,0 +1,29 @@
+"""The copies that Python makes, counted."""
+
+from __future__ import annotations
+
+import threading
+
+__all__: list[str] = []
+
+_lock = threading.Lock()
+_counts = {"packs": 0, "bytes_packed": 0, "unpacks": 0, "bytes_unpacked": 0}
+
+
+def count_pack(nbytes: int) -> None:
+    """An array that wasn't contiguous was gathered into one."""
+    with _lock:
+        _counts["packs"] += 1
+        _counts["bytes_packed"] += nbytes
+
+
+def count_unpack(nbytes: int) -> None:
+    """A large buffer that arrived was copied into bytes, bytearray or array.array."""
+    with _lock:
+        _counts["unpacks"] += 1
+        _counts["bytes_unpacked"] += nbytes
+
+
+def snapshot() -> dict[str, int]:
+    with _lock:
+        return dict(_counts)

@@ -1,0 +1,229 @@
+"""Payloads to values. Every byte may be a stranger's: what is wrong raises ProtocolError and says what."""
+
+from __future__ import annotations
+
+import array
+import datetime
+import decimal
+import math
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from ..errors import ProtocolError
+from . import wire
+from .counters import count_unpack
+from .dtypes import parse
+
+__all__ = ["Record", "decode"]
+
+# An array whose items have no bytes costs no memory however many there are, but whoever walks it pays.
+_MAX_EMPTY_ITEMS = 1 << 24
+_BIG_INT_BYTES = 1 << 16
+
+
+class Record(dict[str, Any]):
+    """A dataclass that arrived where its class isn't known: its fields, and the class's name."""
+
+    type_name = ""
+
+
+class _Mark:
+    """The first element of a marked list."""
+
+    def __init__(self, code: int, name: str = "") -> None:
+        self.code = code
+        self.name = name
+
+
+_MARKS = {code: _Mark(code) for code in (wire.TUPLE, wire.SET, wire.FROZENSET)}
+
+
+def decode(payload: bytes, blocks: list[Any] | None = None, out: np.ndarray[Any, Any] | None = None) -> Any:
+    """The value that ``payload`` stands for; its lifted buffers are ``blocks``.
+
+    Arrays are writable. Large ones stand in their block's memory, which they keep alive. ``out`` is what
+    the sender's mark for "written into your own array" becomes.
+    """
+    hook = _Reader(blocks, out).extension if blocks or out is not None else _WITHOUT_BLOCKS
+    try:
+        if payload[0] == wire.MARKED:
+            marked = memoryview(payload)[1:]
+            return msgpack.unpackb(marked, ext_hook=hook, list_hook=_container, strict_map_key=False)
+        return msgpack.unpackb(payload, ext_hook=hook, strict_map_key=False)
+    except ProtocolError:
+        raise
+    except IndexError:
+        raise ProtocolError("malformed payload: it is empty") from None
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise ProtocolError(f"malformed payload: {reason}") from None
+
+
+class _Reader:
+    """The extensions of one message."""
+
+    __slots__ = ("blocks", "out", "used")
+
+    def __init__(self, blocks: list[Any] | None, out: np.ndarray[Any, Any] | None) -> None:
+        self.blocks = blocks or []
+        self.out = out
+        self.used: set[int] = set()
+
+    def extension(self, code: int, data: bytes) -> Any:
+        if code == wire.ARRAY_LIFTED:
+            return self._array(data)
+        if code == wire.ARRAY:
+            return _inline_array(data)
+        if code == wire.BYTES_LIFTED:
+            block = self._block(data)
+            return _bytes_like(data, 4, block, block.nbytes)
+        if code == wire.OUT:
+            return self._out()
+        reader = _SMALL.get(code)
+        if reader is None:
+            raise ProtocolError(f"malformed payload: extension code {code} is unknown")
+        return reader(data)
+
+    def _block(self, data: bytes) -> Any:
+        (index,) = wire.INDEX.unpack_from(data)
+        if index >= len(self.blocks):
+            raise ProtocolError(f"malformed payload: buffer {index} of {len(self.blocks)}")
+        if index in self.used:
+            # Two arrays in one memory would see each other's writes.
+            raise ProtocolError(f"malformed payload: buffer {index} stands for two values")
+        self.used.add(index)
+        block = self.blocks[index]
+        if block is None:
+            raise ProtocolError(f"malformed payload: buffer {index} was written elsewhere")
+        return block
+
+    def _array(self, data: bytes) -> Any:
+        flags, dtype, shape, offset = _array_head(data, 4)
+        block = self._block(data)
+        _check_size(dtype, shape, block.nbytes)
+        if offset != len(data):
+            raise ProtocolError("malformed payload: bytes behind a lifted array's header")
+        order = "F" if flags & wire.FORTRAN else "C"
+        return _present(np.ndarray(shape, dtype, buffer=block, order=order), flags)
+
+    def _out(self) -> Any:
+        out, self.out = self.out, None
+        if out is None:
+            raise ProtocolError("malformed payload: an out= mark without out=, or a second one")
+        if out.nbytes and None not in self.blocks:
+            raise ProtocolError("malformed payload: an out= mark, but nothing was written to out=")
+        return out
+
+
+_WITHOUT_BLOCKS = _Reader(None, None).extension
+
+
+def _container(items: list[Any]) -> Any:
+    if not items or type(items[0]) is not _Mark:
+        return items
+    mark = items[0]
+    if mark.code == wire.TUPLE:
+        return tuple(items[1:])
+    if mark.code == wire.SET:
+        return set(items[1:])
+    if mark.code == wire.FROZENSET:
+        return frozenset(items[1:])
+    if len(items) != 2 or type(items[1]) is not dict or any(type(key) is not str for key in items[1]):
+        raise ProtocolError(f"malformed payload: dataclass {mark.name[:80]!r} without its fields")
+    record = Record(items[1])
+    record.type_name = mark.name
+    return record
+
+
+def _array_head(data: bytes, start: int) -> tuple[int, np.dtype[Any], tuple[int, ...], int]:
+    """Flags, dtype, shape and where the header ends."""
+    flags, rank, described = wire.ARRAY_HEAD.unpack_from(data, start)
+    if rank > 64 or flags > wire.FORTRAN | wire.SCALAR | wire.VIEW:
+        raise ProtocolError(f"malformed payload: an array of rank {rank} with flags {flags:#x}")
+    start += wire.ARRAY_HEAD.size
+    end = start + described
+    try:
+        dtype = parse(data[start:end])
+    except Exception as error:
+        raise ProtocolError(f"malformed payload: bad dtype: {error}") from None
+    if not rank:
+        return flags, dtype, (), end
+    dimensions = wire.DIMENSIONS[rank]
+    return flags, dtype, dimensions.unpack_from(data, end), end + dimensions.size
+
+
+def _check_size(dtype: np.dtype[Any], shape: tuple[int, ...], nbytes: int) -> None:
+    items = math.prod(shape)
+    if items * dtype.itemsize != nbytes:
+        raise ProtocolError(f"malformed payload: {dtype} {shape} doesn't fill {nbytes} bytes")
+    if not dtype.itemsize and items > _MAX_EMPTY_ITEMS:
+        raise ProtocolError(f"malformed payload: {items} items without bytes")
+
+
+def _inline_array(data: bytes) -> Any:
+    flags, dtype, shape, offset = _array_head(data, 0)
+    _check_size(dtype, shape, len(data) - offset)
+    order = "F" if flags & wire.FORTRAN else "C"
+    if not dtype.itemsize:  # copy() would make its items one byte long
+        return _present(np.ndarray(shape, dtype, bytearray(), order=order), flags)
+    # data is read-only and may be unaligned: the copy is neither.
+    return _present(np.ndarray(shape, dtype, data, offset, order=order).copy(order), flags)
+
+
+def _present(value: np.ndarray[Any, Any], flags: int) -> Any:
+    if flags & wire.SCALAR:
+        return value[()]
+    return memoryview(value) if flags & wire.VIEW else value
+
+
+def _inline_bytes(data: bytes) -> Any:
+    return _bytes_like(data, 0, memoryview(data)[2:], 0)
+
+
+def _bytes_like(head: bytes, start: int, source: Any, lifted_bytes: int) -> Any:
+    kind, typecode = head[start], head[start + 1]
+    if kind == wire.KIND_VIEW:
+        return memoryview(source) if lifted_bytes else memoryview(bytearray(source))
+    if lifted_bytes:
+        count_unpack(lifted_bytes)
+    if kind == wire.KIND_BYTES:
+        return bytes(source)
+    if kind == wire.KIND_BYTEARRAY:
+        return bytearray(source)
+    if kind == wire.KIND_ARRAY:
+        values: array.array[Any] = array.array(chr(typecode))
+        values.frombytes(source)
+        return values
+    raise ProtocolError(f"malformed payload: bytes of kind {kind}")
+
+
+def _big_int(data: bytes) -> int:
+    if len(data) > _BIG_INT_BYTES:
+        raise ProtocolError(f"malformed payload: an int of {len(data)} bytes")
+    return int.from_bytes(data, "little", signed=True)
+
+
+def _mark(code: int) -> Callable[[bytes], _Mark]:
+    mark = _MARKS[code]
+    return lambda data: mark
+
+
+_SMALL: dict[int, Callable[[bytes], Any]] = {
+    wire.BYTES: _inline_bytes,
+    wire.TUPLE: _mark(wire.TUPLE),
+    wire.SET: _mark(wire.SET),
+    wire.FROZENSET: _mark(wire.FROZENSET),
+    wire.RECORD: lambda data: _Mark(wire.RECORD, data.decode()),
+    wire.BIG_INT: _big_int,
+    wire.COMPLEX: lambda data: complex(*wire.COMPLEX_PARTS.unpack(data)),
+    wire.DATETIME: lambda data: datetime.datetime.fromisoformat(data.decode()),
+    wire.DATE: lambda data: datetime.date.fromisoformat(data.decode()),
+    wire.TIME: lambda data: datetime.time.fromisoformat(data.decode()),
+    wire.TIMEDELTA: lambda data: datetime.timedelta(*wire.TIMEDELTA_PARTS.unpack(data)),
+    wire.DECIMAL: lambda data: decimal.Decimal(data.decode()),
+    wire.UUID: lambda data: uuid.UUID(bytes=data),
+}

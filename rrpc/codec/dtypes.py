@@ -1,0 +1,96 @@
+"""numpy dtypes as bytes and back.
+
+A plain dtype is its numpy string in ASCII (``<f4``, ``>i8``, ``<M8[ns]``, ``|S5``). A structured one is
+MessagePack: ``[itemsize, aligned, [[name, title or nil, offset, description, [dimension, ...]], ...]]``.
+Python objects and anything without a fixed size have no description.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgpack
+import numpy as np
+
+__all__ = ["describe", "parse"]
+
+_PLAIN = re.compile(
+    rb"[<>|](?:b1|[iu][1248]|f(?:2|4|8|12|16)|c(?:8|16|24|32)|[mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?|[SUV]\d{1,9})"
+)
+_MAX_NESTING = 16
+_CACHE_LIMIT = 1024
+
+_described: dict[np.dtype[Any], bytes] = {}
+_parsed: dict[bytes, np.dtype[Any]] = {}
+
+
+def describe(dtype: np.dtype[Any]) -> bytes:
+    """The description of ``dtype``; TypeError says why there is none."""
+    known = _described.get(dtype)
+    if known is not None:
+        return known
+    if dtype.names is not None:
+        # Not cached: dtypes that differ only in alignment compare equal.
+        description: bytes = msgpack.packb(_fields(dtype))
+        return description
+    plain = dtype.str.encode("ascii", "replace")
+    if dtype.hasobject or not _PLAIN.fullmatch(plain) or np.dtype(plain.decode()) != dtype:
+        raise TypeError(f"arrays of dtype {dtype} can't be sent; convert to a fixed-size dtype")
+    return _remember(_described, dtype, plain)
+
+
+def parse(description: bytes) -> np.dtype[Any]:
+    """The dtype that ``description`` stands for; ValueError says what is wrong with it."""
+    known = _parsed.get(description)
+    if known is not None:
+        return known
+    if _PLAIN.fullmatch(description):
+        dtype: np.dtype[Any] = np.dtype(description.decode())
+    elif description[:1] in b"<>|=":
+        raise ValueError(f"dtype {description[:40]!r} isn't one that may be sent")
+    else:
+        dtype = _build(msgpack.unpackb(description), 0)
+    return _remember(_parsed, description, dtype)
+
+
+def _remember(cache: dict[Any, Any], key: Any, value: Any) -> Any:
+    if len(cache) >= _CACHE_LIMIT:  # a peer must not be able to grow it
+        cache.clear()
+    cache[key] = value
+    return value
+
+
+def _fields(dtype: np.dtype[Any]) -> list[Any]:
+    assert dtype.names is not None and dtype.fields is not None
+    fields = []
+    for name in dtype.names:
+        field, offset, *title = dtype.fields[name]
+        base, shape = field.subdtype or (field, ())
+        inner = _fields(base) if base.names is not None else describe(base)
+        fields.append([name, title[0] if title else None, offset, inner, list(shape)])
+    return [dtype.itemsize, dtype.isalignedstruct, fields]
+
+
+def _build(description: Any, depth: int) -> np.dtype[Any]:
+    if isinstance(description, bytes):
+        if not _PLAIN.fullmatch(description):
+            raise ValueError(f"dtype {description[:40]!r} isn't one that may be sent")
+        return np.dtype(description.decode())
+    if depth > _MAX_NESTING:
+        raise ValueError("a structured dtype is nested too deep")
+    itemsize, aligned, fields = description
+    names, titles, offsets, formats = [], [], [], []
+    for name, title, offset, inner, shape in fields:
+        if type(name) is not str or type(offset) is not int or offset < 0:
+            raise ValueError(f"a structured dtype has a bad field {name!r} at {offset!r}")
+        if any(type(n) is not int or not 0 <= n < 1 << 31 for n in shape):
+            raise ValueError(f"field {name!r} of a structured dtype has the shape {shape!r}")
+        names.append(name)
+        titles.append(title)
+        offsets.append(offset)
+        formats.append((_build(inner, depth + 1), tuple(shape)) if shape else _build(inner, depth + 1))
+    spec = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
+    if any(title is not None for title in titles):
+        spec["titles"] = titles
+    return np.dtype(spec, align=bool(aligned))

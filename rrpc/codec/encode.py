@@ -1,0 +1,371 @@
+"""Values to payloads.
+
+``prepare`` turns a value into one that MessagePack's C packer takes as it is, so that no Python code
+runs while it packs: that is why one packer serves all threads under the GIL.
+"""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import datetime
+import decimal
+import enum
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from ..errors import InvalidArgument
+from . import wire
+from .counters import count_pack
+from .dtypes import describe
+
+__all__ = ["Message", "Refused", "encode", "pack", "prepare", "refusal"]
+
+_Preparer = Callable[[Any, "Message", int], Any]
+
+_PACKER_KEEPS_BYTES = 1 << 20
+
+
+class Message(list[Any]):
+    """The buffers of one message in the making, and what preparing its values found."""
+
+    marked = False
+    wide_ints = False
+    out: np.ndarray[Any, Any] | None = None
+    out_index = -1
+
+
+class Refused(Exception):
+    """A value can't be sent: the reason, and the path to it (outermost step first)."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []
+
+
+def refusal(refused: Refused, what: str) -> InvalidArgument:
+    """The error for the user; ``what`` names the value, for example ``argument 'queries'``."""
+    steps = refused.path if len(refused.path) <= 12 else [*refused.path[:10], "...", refused.path[-1]]
+    return InvalidArgument(f"{what}{''.join(steps)}: {refused.reason}")
+
+
+def encode(value: Any, message: Message) -> bytes:
+    """The payload for ``value``; large buffers are appended to ``message``. Raises :class:`Refused`."""
+    return pack(prepare(value, message), message, value)
+
+
+def pack(prepared: Any, message: Message, original: Any) -> bytes:
+    """Pack what :func:`prepare` gave for ``original``."""
+    global _packer
+    try:
+        payload: bytes = _packer.pack(prepared)
+    except OverflowError:
+        return _pack_wide(original, message)
+    except UnicodeEncodeError as error:
+        raise Refused(f"a str can't be sent as UTF-8: {error.reason} at {error.start}") from None
+    except ValueError:
+        raise Refused(_too_deep()) from None
+    if len(payload) > _PACKER_KEEPS_BYTES:
+        _packer = msgpack.Packer()  # the old one would keep a buffer of this size for good
+    return b"\xc1" + payload if message.marked else payload
+
+
+def _pack_wide(original: Any, message: Message) -> bytes:
+    """Again, now looking at every int: one of them has more than 64 bits."""
+    if message.wide_ints:
+        raise Refused("an int has too many digits to be sent")
+    message.clear()
+    message.wide_ints = True
+    return pack(prepare(original, message), message, original)
+
+
+_packer = msgpack.Packer()
+
+
+def _ext(code: int, data: bytes) -> Any:
+    # ExtType's own constructor checks both in Python, which costs three times as much.
+    return tuple.__new__(msgpack.ExtType, (code, data))
+
+
+_TUPLE, _SET, _FROZENSET = (_ext(code, b"") for code in (wire.TUPLE, wire.SET, wire.FROZENSET))
+
+# What the packer takes as it is, whatever the value.
+_LEAVES = frozenset({type(None), bool, int, float, str})
+
+
+def prepare(value: Any, message: Message, depth: int = 0) -> Any:
+    """``value`` as the packer takes it; large buffers are appended to ``message``."""
+    kind = type(value)
+    if kind in _LEAVES and not (message.wide_ints and kind is int):
+        return value
+    preparer = _PREPARERS.get(kind)
+    if preparer is None:
+        preparer = _preparer_for(value)
+    return preparer(value, message, depth)
+
+
+def _too_deep() -> str:
+    return f"nested deeper than {wire.MAX_DEPTH} levels, or contains itself"
+
+
+def _items(values: Any, message: Message, depth: int, prepared: list[Any]) -> list[Any]:
+    """Append each of ``values``, prepared."""
+    if depth >= wire.MAX_DEPTH:
+        raise Refused(_too_deep())
+    start = len(prepared)
+    try:
+        for value in values:
+            prepared.append(prepare(value, message, depth + 1))
+    except Refused as refused:
+        refused.path.insert(0, f"[{len(prepared) - start}]")
+        raise
+    return prepared
+
+
+def _int(value: int, message: Message, depth: int) -> Any:
+    if -(1 << 63) <= value < 1 << 64:
+        return value
+    return _ext(wire.BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+
+
+def _list(value: list[Any], message: Message, depth: int) -> Any:
+    if not message.wide_ints and _LEAVES.issuperset(map(type, value)):
+        return value
+    return _items(value, message, depth, [])
+
+
+def _tuple(value: tuple[Any, ...], message: Message, depth: int) -> Any:
+    message.marked = True
+    return _items(value, message, depth, [_TUPLE])
+
+
+def _set(value: set[Any], message: Message, depth: int) -> Any:
+    message.marked = True
+    return _items(value, message, depth, [_SET])
+
+
+def _frozenset(value: frozenset[Any], message: Message, depth: int) -> Any:
+    message.marked = True
+    return _items(value, message, depth, [_FROZENSET])
+
+
+def _dict(value: dict[Any, Any], message: Message, depth: int) -> Any:
+    simple = not message.wide_ints and _LEAVES.issuperset(map(type, value))
+    if simple and _LEAVES.issuperset(map(type, value.values())):
+        return value
+    if depth >= wire.MAX_DEPTH:
+        raise Refused(_too_deep())
+    prepared = {}
+    key: Any = None
+    try:
+        for key, item in value.items():
+            packable = key if simple else _hashable(prepare(key, message, depth + 1))
+            prepared[packable] = prepare(item, message, depth + 1)
+    except Refused as refused:
+        refused.path.insert(0, f"[{key!r:.60}]")
+        raise
+    return prepared
+
+
+def _hashable(prepared: Any) -> Any:
+    """A prepared key; the packer takes a tuple and a list alike."""
+    return tuple(map(_hashable, prepared)) if type(prepared) is list else prepared
+
+
+def _record(value: Any, message: Message, depth: int) -> Any:
+    if depth >= wire.MAX_DEPTH:
+        raise Refused(_too_deep())
+    message.marked = True
+    fields = {}
+    name = ""
+    try:
+        for field in dataclasses.fields(value):
+            name = field.name
+            fields[name] = prepare(getattr(value, name), message, depth + 1)
+    except Refused as refused:
+        refused.path.insert(0, f".{name}")
+        raise
+    return [_ext(wire.RECORD, type(value).__name__.encode()), fields]
+
+
+def _array(value: np.ndarray[Any, Any], message: Message, depth: int) -> Any:
+    if value is message.out:
+        return _out(value, message)
+    return _array_as(value, message, 0)
+
+
+def _array_as(value: np.ndarray[Any, Any], message: Message, flags: int) -> Any:
+    dtype = value.dtype
+    try:
+        description = describe(dtype)
+    except TypeError as error:
+        raise Refused(str(error)) from None
+    layout = value.flags
+    if not layout.c_contiguous and layout.f_contiguous:
+        flags |= wire.FORTRAN
+    rank = value.ndim
+    head = wire.ARRAY_HEAD.pack(flags, rank, len(description)) + description
+    if rank:
+        head += wire.DIMENSIONS[rank].pack(*value.shape)
+    if value.nbytes < wire.LIFT_BYTES:
+        data = value.T.tobytes() if flags & wire.FORTRAN else value.tobytes()
+        return _ext(wire.ARRAY, head + data)
+    if flags & wire.FORTRAN:
+        lifted = value.T
+    elif layout.c_contiguous:
+        lifted = value
+    else:
+        lifted = _gather(value)
+    message.append(lifted)
+    return _ext(wire.ARRAY_LIFTED, wire.INDEX.pack(len(message) - 1) + head)
+
+
+def _gather(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A C-contiguous copy in pool memory, which needs no registration of its own."""
+    from ..bulk import empty
+
+    packed = empty(value.shape, value.dtype)
+    packed[...] = value
+    count_pack(value.nbytes)
+    return packed
+
+
+def _out(value: np.ndarray[Any, Any], message: Message) -> Any:
+    """The array that is to be written into the caller's own memory: always a buffer, in C order."""
+    if value.nbytes:
+        message.out_index = len(message)
+        message.append(value if value.flags.c_contiguous else _gather(value))
+    message.out = None  # the same array a second time is a result like any other
+    return _ext(wire.OUT, b"")
+
+
+def _scalar(value: np.generic, message: Message, depth: int) -> Any:
+    return _array_as(np.asarray(value), message, wire.SCALAR)
+
+
+def _bytes(value: bytes, message: Message, depth: int) -> Any:
+    return value if len(value) < wire.LIFT_BYTES else _bytes_like(value, len(value), message, wire.KIND_BYTES)
+
+
+def _bytearray(value: bytearray, message: Message, depth: int) -> Any:
+    return _bytes_like(value, len(value), message, wire.KIND_BYTEARRAY)
+
+
+def _memoryview(value: memoryview, message: Message, depth: int) -> Any:
+    if value.ndim == 1 and value.format == "B" and value.c_contiguous:
+        return _bytes_like(value, value.nbytes, message, wire.KIND_VIEW)
+    try:
+        viewed = np.asarray(value)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise Refused(f"a memoryview of format {value.format!r} can't be sent: {error}") from None
+    return _array_as(viewed, message, wire.VIEW)
+
+
+def _array_array(value: array.array[Any], message: Message, depth: int) -> Any:
+    return _bytes_like(value, len(value) * value.itemsize, message, wire.KIND_ARRAY, ord(value.typecode))
+
+
+def _bytes_like(value: Any, nbytes: int, message: Message, kind: int, typecode: int = 0) -> Any:
+    head = bytes((kind, typecode))
+    if nbytes < wire.LIFT_BYTES:
+        return _ext(wire.BYTES, head + bytes(value) if kind != wire.KIND_ARRAY else head + value.tobytes())
+    message.append(value)
+    return _ext(wire.BYTES_LIFTED, wire.INDEX.pack(len(message) - 1) + head)
+
+
+def _complex(value: complex, message: Message, depth: int) -> Any:
+    return _ext(wire.COMPLEX, wire.COMPLEX_PARTS.pack(value.real, value.imag))
+
+
+def _iso(code: int) -> _Preparer:
+    def iso(value: Any, message: Message, depth: int) -> Any:
+        return _ext(code, value.isoformat().encode())
+
+    return iso
+
+
+def _timedelta(value: datetime.timedelta, message: Message, depth: int) -> Any:
+    return _ext(wire.TIMEDELTA, wire.TIMEDELTA_PARTS.pack(value.days, value.seconds, value.microseconds))
+
+
+def _decimal(value: decimal.Decimal, message: Message, depth: int) -> Any:
+    return _ext(wire.DECIMAL, str(value).encode())
+
+
+def _uuid(value: uuid.UUID, message: Message, depth: int) -> Any:
+    return _ext(wire.UUID, value.bytes)
+
+
+def _enum(value: enum.Enum, message: Message, depth: int) -> Any:
+    return prepare(value.value, message, depth + 1)
+
+
+_PREPARERS: dict[type, _Preparer] = {
+    int: _int,
+    bytes: _bytes,
+    bytearray: _bytearray,
+    memoryview: _memoryview,
+    list: _list,
+    tuple: _tuple,
+    dict: _dict,
+    set: _set,
+    frozenset: _frozenset,
+    complex: _complex,
+    np.ndarray: _array,
+    array.array: _array_array,
+    datetime.datetime: _iso(wire.DATETIME),
+    datetime.date: _iso(wire.DATE),
+    datetime.time: _iso(wire.TIME),
+    datetime.timedelta: _timedelta,
+    decimal.Decimal: _decimal,
+    uuid.UUID: _uuid,
+}
+
+
+def _plain(base: Callable[[Any], Any]) -> _Preparer:
+    """Subclasses of built-in types go as their base."""
+
+    def plain(value: Any, message: Message, depth: int) -> Any:
+        return prepare(base(value), message, depth)
+
+    return plain
+
+
+# Tried in this order for types that aren't in _PREPARERS themselves.
+_BY_BASE: tuple[tuple[type, _Preparer], ...] = (
+    (enum.Enum, _enum),
+    (np.generic, _scalar),
+    (np.ndarray, _array),
+    (tuple, _tuple),
+    (list, _list),
+    (dict, _plain(dict)),
+    (set, _set),
+    (frozenset, _frozenset),
+    (int, _plain(int.__int__)),
+    (float, _plain(float.__float__)),
+    (str, _plain(lambda text: str.__str__(text))),
+    (bytes, _plain(lambda data: bytes(memoryview(data)))),
+    (bytearray, _bytearray),
+    (array.array, _array_array),
+    (datetime.datetime, _PREPARERS[datetime.datetime]),
+    (datetime.date, _PREPARERS[datetime.date]),
+    (datetime.timedelta, _timedelta),
+    (uuid.UUID, _uuid),
+)
+
+
+def _preparer_for(value: Any) -> _Preparer:
+    kind = type(value)
+    if isinstance(value, np.ma.MaskedArray):
+        raise Refused("masked arrays can't be sent: the mask would be lost; send .data and .mask")
+    if dataclasses.is_dataclass(kind):
+        return _record
+    for base, preparer in _BY_BASE:
+        if isinstance(value, base):
+            return preparer
+    raise Refused(f"{kind.__module__}.{kind.__qualname__} can't be sent".replace("builtins.", ""))

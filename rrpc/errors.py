@@ -1,0 +1,224 @@
+"""The errors rrpc raises: one class per status code, all of them :class:`RpcError`.
+
+A handler that raises one of these has it raised again, same class and message, on the caller's side.
+Any other exception in a handler reaches the caller as :class:`RemoteError`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, ClassVar
+
+__all__ = [
+    "Aborted",
+    "AlreadyExists",
+    "Cancelled",
+    "DataLoss",
+    "DeadlineExceeded",
+    "FailedPrecondition",
+    "Internal",
+    "InvalidArgument",
+    "NotFound",
+    "OutOfRange",
+    "PermissionDenied",
+    "ProtocolError",
+    "RemoteError",
+    "ResourceExhausted",
+    "RpcError",
+    "StatusCode",
+    "Unauthenticated",
+    "Unavailable",
+    "Unimplemented",
+    "Unknown",
+]
+
+
+class StatusCode(enum.IntEnum):
+    """How a call ended; names and numbers are gRPC's."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class RpcError(Exception):
+    """A call that failed. ``code`` says how, ``message`` says why in one line or a few."""
+
+    code: ClassVar[StatusCode] = StatusCode.UNKNOWN
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message or self.code.name
+
+
+class Cancelled(RpcError):
+    """The caller cancelled the call."""
+
+    code = StatusCode.CANCELLED
+
+
+class Unknown(RpcError):
+    """The call failed and nothing better is known."""
+
+    code = StatusCode.UNKNOWN
+
+
+class InvalidArgument(RpcError, TypeError, ValueError):
+    """An argument has the wrong type, dtype, shape or value, is missing, or can't be sent.
+
+    One status code covers what Python splits in two, so this is a TypeError and a ValueError.
+    """
+
+    code = StatusCode.INVALID_ARGUMENT
+
+
+class DeadlineExceeded(RpcError, TimeoutError):
+    """The call, or the connection it waited for, did not finish within its timeout."""
+
+    code = StatusCode.DEADLINE_EXCEEDED
+
+
+class NotFound(RpcError):
+    """What was asked for doesn't exist."""
+
+    code = StatusCode.NOT_FOUND
+
+
+class AlreadyExists(RpcError):
+    """What was to be created exists already."""
+
+    code = StatusCode.ALREADY_EXISTS
+
+
+class PermissionDenied(RpcError):
+    """The caller is known and may not do this."""
+
+    code = StatusCode.PERMISSION_DENIED
+
+
+class ResourceExhausted(RpcError):
+    """A limit was hit; the message names it."""
+
+    code = StatusCode.RESOURCE_EXHAUSTED
+
+
+class FailedPrecondition(RpcError):
+    """The system isn't in the state the call needs."""
+
+    code = StatusCode.FAILED_PRECONDITION
+
+
+class Aborted(RpcError):
+    """The call gave way to another one."""
+
+    code = StatusCode.ABORTED
+
+
+class OutOfRange(RpcError):
+    """The call went past the valid range."""
+
+    code = StatusCode.OUT_OF_RANGE
+
+
+class Unimplemented(RpcError):
+    """The server has no such service or method."""
+
+    code = StatusCode.UNIMPLEMENTED
+
+
+class Internal(RpcError):
+    """Something that must hold did not."""
+
+    code = StatusCode.INTERNAL
+
+
+class Unavailable(RpcError, ConnectionError):
+    """The peer can't be reached, went away, or takes no new calls. Trying again may help."""
+
+    code = StatusCode.UNAVAILABLE
+
+
+class DataLoss(RpcError):
+    """Data is lost or damaged beyond repair."""
+
+    code = StatusCode.DATA_LOSS
+
+
+class Unauthenticated(RpcError):
+    """The caller didn't prove who it is."""
+
+    code = StatusCode.UNAUTHENTICATED
+
+
+class ProtocolError(Internal):
+    """The peer sent bytes that mean nothing in this protocol."""
+
+
+class RemoteError(Unknown):
+    """A handler raised an exception that isn't an :class:`RpcError`.
+
+    ``type_name`` is the exception's class as the server names it, ``message`` its text, and
+    ``remote_traceback`` the server's traceback where the server allows that, else None.
+    """
+
+    def __init__(self, type_name: str, message: str = "", remote_traceback: str | None = None) -> None:
+        super().__init__(message)
+        self.args = (type_name, message, remote_traceback)
+        self.type_name = type_name
+        self.remote_traceback = remote_traceback
+
+    def __str__(self) -> str:
+        line = f"{self.type_name}: {self.message}" if self.message else self.type_name
+        if self.remote_traceback is None:
+            return line
+        return f"{line}\n\nOn the server:\n{self.remote_traceback.rstrip()}"
+
+
+def _by_code() -> dict[int, type[RpcError]]:
+    direct = {cls.code: cls for cls in RpcError.__subclasses__()}
+    return {int(code): direct[code] for code in StatusCode if code is not StatusCode.OK}
+
+
+_CLASSES = _by_code()
+
+# Keys of the details map that a server's error carries beside code and message (msgpack).
+TYPE_KEY, TRACEBACK_KEY, PROTOCOL_KEY = "type", "traceback", "protocol"
+
+
+def from_status(code: int, message: str, protocol_error: bool = False, details: bytes = b"") -> RpcError:
+    """The exception for a status; a code that nobody knows becomes :class:`Unknown`."""
+    facts = _unpack_details(details) if details else {}
+    if protocol_error or facts.get(PROTOCOL_KEY) is True:
+        return ProtocolError(message)
+    type_name = facts.get(TYPE_KEY)
+    if isinstance(type_name, str):
+        traceback = facts.get(TRACEBACK_KEY)
+        return RemoteError(type_name, message, traceback if isinstance(traceback, str) else None)
+    return _CLASSES.get(code, Unknown)(message)
+
+
+def _unpack_details(details: bytes) -> dict[Any, Any]:
+    import msgpack
+
+    try:
+        facts = msgpack.unpackb(details)
+    except Exception:  # whatever the peer put there, its code and message still count
+        return {}
+    return facts if isinstance(facts, dict) else {}
