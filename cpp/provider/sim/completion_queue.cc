@@ -1,0 +1,33 @@
+#include "provider/sim/completion_queue.h"
+
+#include "provider/sim/queue_pair.h"
+
+namespace rrpc::provider::sim {
+
+SimCompletionQueue::~SimCompletionQueue() {
+  RRPC_CHECK(attached_count_ == 0, "a completion queue outlives its queue pairs");
+}
+
+size_t SimCompletionQueue::poll(std::span<Completion> out) {
+  size_t count = 0;
+  for (; count < out.size() && !visible_.empty(); ++count) {
+    const CompletionEntry entry = std::move(visible_.front());
+    visible_.pop_front();
+    out[count] = entry.completion;
+    fabric_.queue_pair(entry.completion.qp_number)->on_polled(entry);
+  }
+  return count;
+}
+
+void SimCompletionQueue::detach(uint32_t qp_number) {
+  std::erase_if(visible_, [qp_number](const auto& entry) { return entry.completion.qp_number == qp_number; });
+  --attached_count_;
+}
+
+void SimCompletionQueue::push(CompletionEntry entry) {
+  visible_.push_back(std::move(entry));
+  if (visible_.size() == depth_ + 1)
+    fabric_.violation(host_, "completion queue of depth " + std::to_string(depth_) + " overflowed");
+}
+
+}  // namespace rrpc::provider::sim
