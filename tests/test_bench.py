@@ -1,0 +1,51 @@
+"""The benchmark runs, at tiny sizes; what it measures is never judged here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import ROOT, child_environment
+
+TINY = ["--rounds", "1", "--seconds", "0.01", "--sizes", "0.25", "--connections", "1,3"]
+
+
+def bench(*arguments: str, program: tuple[str, ...] = ("-m", "bench")) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *program, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=child_environment(),
+        timeout=110,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("workload", ["W1", "W2", "W3", "W4"])
+def test_calls_and_arrays(workload: str, tmp_path: Path) -> None:
+    done = bench("--only", workload, "--out", str(tmp_path), *TINY)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "bench.json").read_text())
+    assert report["left_out"] == {}
+    subjects = {record["subject"] for record in report["records"]}
+    assert {"rrpc shm", "rrpc tcp", "unix socket", "tcp socket", "zmq+msgpack", "grpcio"} <= subjects
+    assert all(value > 0 for record in report["records"] for value in record["metrics"].values())
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert "targets" in done.stdout
+
+
+@pytest.mark.parametrize("workload", ["W5", "W6"])
+def test_connections_and_idleness(workload: str, tmp_path: Path) -> None:
+    done = bench("--only", workload, "--peers", "rrpc shm,unix socket", "--out", str(tmp_path), *TINY)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "bench.json").read_text())
+    assert report["left_out"] == {}
+    assert {record["subject"] for record in report["records"]} == {"rrpc shm", "unix socket"}
+
+
+def test_runs_as_a_script_and_refuses_what_it_does_not_know() -> None:
+    done = bench("--only", "W99", program=("bench/run.py",))
+    assert done.returncode == 2
+    assert "no such workload or peer: W99" in done.stderr
