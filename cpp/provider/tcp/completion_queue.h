@@ -1,0 +1,69 @@
+// The completions of several queue pairs, and the sockets to drive and to wait on.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "provider/provider.h"
+#include "provider/tcp/linger.h"
+
+namespace rrpc::provider::tcp {
+
+// A queue pair as its completion queue sees it.
+class Pollable {
+ public:
+  virtual int fd() const = 0;
+  virtual bool want_write() const = 0;
+  virtual void drive() = 0;
+  virtual void completion_taken(Opcode opcode) = 0;
+
+ protected:
+  ~Pollable() = default;
+};
+
+class TcpCompletionQueue final : public CompletionQueue {
+ public:
+  ~TcpCompletionQueue() override;
+
+  size_t poll(std::span<Completion> out) override;
+  void arm() override;
+  void append_wait_handles(std::vector<WaitHandle>& out) const override;
+
+  void register_queue_pair() { ++queue_pair_count_; }
+  // Drops its completions: it is being destroyed.
+  void forget(Pollable* queue_pair);
+  void push(Pollable* queue_pair, const Completion& completion);
+
+  // From when the queue pair has a socket until it gives it up; update when want_write() has changed.
+  void attach(Pollable* queue_pair);
+  void update(Pollable* queue_pair);
+  void detach(Pollable* queue_pair);
+  void linger(UniqueFd fd, std::vector<std::byte> rest);
+
+ private:
+  struct Ready {
+    Completion completion;
+    Pollable* queue_pair;
+  };
+
+  void drive();
+  void drive_ready();
+  void drive_lingering();
+  bool ensure_epoll() const;
+  void watch(int operation, int fd, bool want_write, Pollable* queue_pair) const;
+  void wake();
+
+  size_t queue_pair_count_ = 0;
+  std::vector<Pollable*> attached_;
+  std::vector<Lingering> lingering_;
+  size_t lingering_bytes_ = 0;
+  std::deque<Ready> ready_;
+  // Made when first waited on, so that what only spins takes no descriptors.
+  mutable UniqueFd epoll_;
+  UniqueFd event_;
+  bool armed_ = false;
+  bool event_set_ = false;
+};
+
+}  // namespace rrpc::provider::tcp

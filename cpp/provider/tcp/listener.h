@@ -1,0 +1,27 @@
+// A listening TCP socket.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/unique_fd.h"
+#include "provider/provider.h"
+
+namespace rrpc::provider::tcp {
+
+class TcpListener final : public Listener {
+ public:
+  static Result<std::unique_ptr<Listener>> create(const std::string& address, const ListenOptions& options);
+
+  const std::string& address() const override { return address_; }
+  int wait_fd() const override { return socket_.get(); }
+  Result<std::unique_ptr<QueuePair>> accept(CompletionQueue& cq, const QueuePairConfig& config) override;
+
+ private:
+  explicit TcpListener(UniqueFd socket);
+
+  UniqueFd socket_;
+  std::string address_;
+};
+
+}  // namespace rrpc::provider::tcp

@@ -1,0 +1,111 @@
+#include "provider/tcp/output.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace rrpc::provider::tcp {
+
+static constexpr size_t kIovecsMax = 64;
+
+// Calls visit(address, length) for the pieces of the frame that are still to be written; stops when it returns false.
+template <typename Visit>
+static void for_each_rest(const OutFrame& frame, Visit visit) {
+  uint64_t skip = frame.written_bytes;
+  auto piece = [&](const void* address, size_t length_bytes) {
+    const auto skipped = static_cast<size_t>(std::min<uint64_t>(skip, length_bytes));
+    skip -= skipped;
+    return skipped == length_bytes || visit(static_cast<const std::byte*>(address) + skipped, length_bytes - skipped);
+  };
+  if (!piece(frame.header.data(), frame.header.size())) return;
+  for (const iovec& part : frame.parts) {
+    if (!piece(part.iov_base, part.iov_len)) return;
+  }
+}
+
+void append_rest(const OutFrame& frame, std::vector<std::byte>& out) {
+  for_each_rest(frame, [&](const std::byte* address, size_t length_bytes) {
+    out.insert(out.end(), address, address + length_bytes);
+    return true;
+  });
+}
+
+void Output::pop() {
+  pending_bytes_ -= front().total_bytes - front().written_bytes;
+  std::vector<std::byte>().swap(front().owned);
+  frames_.pop();
+}
+
+OutFrame& Output::push(const FrameHeader& header, OutFrame::Source source) {
+  OutFrame& frame = frames_.push_slot();
+  frame.header = encode_header(header);
+  frame.source = source;
+  frame.parts = {};
+  frame.written_bytes = 0;
+  frame.total_bytes = kFrameHeaderBytes + header.payload_bytes();
+  pending_bytes_ += frame.total_bytes;
+  frame.sequence = 0;
+  frame.rkey = 0;
+  return frame;
+}
+
+void Output::push_control(const FrameHeader& header, std::vector<std::byte> body) {
+  OutFrame& frame = push(header, OutFrame::Source::kControl);
+  frame.owned = std::move(body);
+  frame.single = {frame.owned.data(), frame.owned.size()};
+  frame.parts = {&frame.single, 1};
+}
+
+void Output::push_request(const FrameHeader& header, std::span<const iovec> parts, uint64_t sequence) {
+  OutFrame& frame = push(header, OutFrame::Source::kRequest);
+  frame.parts = parts;
+  frame.sequence = sequence;
+}
+
+void Output::push_response(const FrameHeader& header, std::byte* bytes, uint32_t rkey) {
+  OutFrame& frame = push(header, OutFrame::Source::kResponse);
+  frame.single = {bytes, header.length_bytes};
+  frame.parts = {&frame.single, 1};
+  frame.rkey = rkey;
+}
+
+size_t Output::gather(std::span<iovec> out, size_t bytes_max, size_t& asked_bytes) {
+  size_t count = 0;
+  for (size_t i = 0; i < frames_.size() && count < out.size() && asked_bytes < bytes_max; ++i) {
+    for_each_rest(frames_[i], [&](const std::byte* address, size_t length_bytes) {
+      const size_t taken = std::min(length_bytes, bytes_max - asked_bytes);
+      out[count++] = {const_cast<std::byte*>(address), taken};
+      asked_bytes += taken;
+      return count < out.size() && asked_bytes < bytes_max;
+    });
+  }
+  return count;
+}
+
+void Output::advance(size_t bytes) {
+  pending_bytes_ -= bytes;
+  for (size_t i = 0; bytes > 0; ++i) {
+    OutFrame& frame = frames_[i];
+    const auto taken = static_cast<size_t>(std::min<uint64_t>(bytes, frame.total_bytes - frame.written_bytes));
+    frame.written_bytes += taken;
+    bytes -= taken;
+  }
+}
+
+WriteOutcome Output::write_some(int fd, size_t bytes_max) {
+  iovec parts[kIovecsMax];
+  size_t asked_bytes = 0;
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = gather(parts, bytes_max, asked_bytes);
+  const ssize_t sent = ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0) {
+    if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS) return {.blocked = true};
+    return {.error_number = errno};
+  }
+  advance(static_cast<size_t>(sent));
+  return {.written_bytes = static_cast<size_t>(sent), .blocked = static_cast<size_t>(sent) < asked_bytes};
+}
+
+}  // namespace rrpc::provider::tcp

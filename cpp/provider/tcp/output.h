@@ -1,0 +1,69 @@
+// The frames on their way into the socket, in wire order; several go out in one system call.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "provider/tcp/frame.h"
+#include "provider/tcp/ring.h"
+
+namespace rrpc::provider::tcp {
+
+struct OutFrame {
+  enum class Source : uint8_t { kControl, kRequest, kResponse };
+
+  HeaderBytes header{};
+  Source source = Source::kControl;
+  std::span<const iovec> parts;  // a request's parts stay in its send queue slot; else &single
+  iovec single{};
+  std::vector<std::byte> owned;  // a control frame's payload
+  uint64_t total_bytes = 0;
+  uint64_t written_bytes = 0;
+  uint64_t sequence = 0;  // of a request
+  uint32_t rkey = 0;      // of a response
+
+  bool written() const { return written_bytes == total_bytes; }
+};
+
+struct WriteOutcome {
+  size_t written_bytes = 0;
+  bool blocked = false;
+  int error_number = 0;
+};
+
+class Output {
+ public:
+  static constexpr size_t kFramesMax = 16;
+
+  Output() : frames_(kFramesMax) {}
+
+  bool empty() const { return frames_.empty(); }
+  bool full() const { return frames_.full(); }
+  size_t size() const { return frames_.size(); }
+  uint64_t pending_bytes() const { return pending_bytes_; }
+  OutFrame& operator[](size_t index) { return frames_[index]; }
+  OutFrame& front() { return frames_.front(); }
+  void pop();
+
+  void push_control(const FrameHeader& header, std::vector<std::byte> body);
+  void push_request(const FrameHeader& header, std::span<const iovec> parts, uint64_t sequence);
+  void push_response(const FrameHeader& header, std::byte* bytes, uint32_t rkey);
+
+  WriteOutcome write_some(int fd, size_t bytes_max);
+
+ private:
+  OutFrame& push(const FrameHeader& header, OutFrame::Source source);
+  size_t gather(std::span<iovec> out, size_t bytes_max, size_t& asked_bytes);
+  void advance(size_t bytes);
+
+  Ring<OutFrame> frames_;
+  uint64_t pending_bytes_ = 0;  // of frames queued and not popped, not yet written
+};
+
+// The frame's bytes from written_bytes on, appended.
+void append_rest(const OutFrame& frame, std::vector<std::byte>& out);
+
+}  // namespace rrpc::provider::tcp

@@ -1,0 +1,151 @@
+// One queue pair on one TCP socket.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "provider/exposure_table.h"
+#include "provider/provider.h"
+#include "provider/tcp/completion_queue.h"
+#include "provider/tcp/frame.h"
+#include "provider/tcp/input.h"
+#include "provider/tcp/output.h"
+#include "provider/tcp/send_queue.h"
+#include "provider/tcp/socket.h"
+
+namespace rrpc::provider::tcp {
+
+class TcpQueuePair final : public QueuePair, public Pollable {
+ public:
+  // The client's end, yet to be dialled, and the server's, on an accepted socket.
+  TcpQueuePair(TcpCompletionQueue& cq, const QueuePairConfig& config, Dialler dialler, std::string target);
+  TcpQueuePair(TcpCompletionQueue& cq, const QueuePairConfig& config, UniqueFd socket);
+  ~TcpQueuePair() override;
+
+  QueuePairState state() const override;
+  const Status& error() const override { return error_; }
+  const QueuePairLimits& limits() const override { return limits_; }
+  Status start(Bytes private_data) override;
+  Bytes peer_private_data() const override;
+  std::string peer_description() const override { return peer_; }
+  std::string_view bulk_method() const override { return "socket"; }
+  Status post_receive(const ReceiveRequest& request) override;
+  Status post_send(std::span<const WorkRequest> requests) override;
+  Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
+                          uint32_t access) override;
+  void revoke(uint32_t rkey) override;
+  void disconnect(const std::string& reason) override;
+
+  int fd() const override { return socket_.get(); }
+  bool want_write() const override { return want_write_; }
+  void drive() override;
+  void completion_taken(Opcode opcode) override;
+
+ private:
+  enum class Phase : uint8_t { kInit, kDialling, kSettingUp, kUp, kDead };
+
+  // What the peer is told when the queue pair dies.
+  struct Farewell {
+    enum class Kind : uint8_t {
+      kNone,     // the socket is dead, or the peer has said its own farewell
+      kQuiet,    // only what was queued before
+      kGoodbye,  // and why
+      kNak,      // and that its request was refused
+    };
+    Kind kind = Kind::kNone;
+    WcStatus refusal = WcStatus::kSuccess;
+    uint32_t tag = 0;
+  };
+  // A READ of the peer that waits for its response.
+  struct PendingResponse {
+    uint32_t tag = 0;
+    uint32_t rkey = 0;
+    uint32_t length_bytes = 0;
+    std::byte* address = nullptr;
+  };
+
+  bool live() const { return phase_ != Phase::kDead; }
+
+  // queue_pair.cc
+  void dial_next();
+  void drive_dialling();
+  void begin_setup_exchange();
+  Status check_request(const WorkRequest& request) const;
+  bool in_use_by_peer(uint32_t rkey);
+  void complete_send(SendRequest& request, WcStatus status);
+  void complete_receive(WcStatus status, uint32_t length_bytes);
+  void complete_done();
+
+  // queue_pair_close.cc
+  void fail(Status status, Farewell farewell);
+  void fail_protocol(Status status);
+  void refuse(const FrameHeader& header, WcStatus refusal, Status why);
+  void say_farewell(const Farewell& farewell, bool was_up);
+  bool collect_unsent(std::vector<std::byte>& rest);
+  void flush_posted();
+
+  // queue_pair_input.cc
+  void read_input();
+  void end_of_input(const ReadOutcome& outcome);
+  bool bulk_expected();
+  void parse_input();
+  bool begin_next_frame();
+  void begin_frame();
+  void begin_setup();
+  void begin_send();
+  void begin_read_request();
+  void begin_read_response();
+  void begin_write();
+  void land_control();
+  void finish_frame();
+  void finish_setup();
+  void finish_nak();
+  void finish_write_ack();
+
+  // queue_pair_output.cc
+  void flush_output();
+  void refill();
+  bool push_request();
+  bool push_response();
+  void push_setup();
+  void retire_written();
+  void set_want_write(bool want_write);
+
+  TcpCompletionQueue& cq_;
+  const bool client_;
+  Phase phase_ = Phase::kInit;
+  Status error_;
+  QueuePairLimits limits_;
+  std::string peer_;
+  std::vector<std::byte> private_data_;
+  std::vector<std::byte> peer_private_data_;
+
+  Dialler dialler_;
+  UniqueFd socket_;
+  bool want_write_ = false;
+  int write_errno_ = 0;
+  bool failing_ = false;
+
+  Ring<ReceiveRequest> receives_;
+  uint32_t receives_outstanding_ = 0;  // posted, completion not yet polled
+  SendQueue sends_;
+  uint32_t sends_outstanding_ = 0;
+  Ring<uint64_t> reads_in_flight_;  // sequences
+  Ring<uint64_t> writes_in_flight_;
+  uint32_t reads_in_flight_max_ = 0;
+
+  ExposureTable exposures_;
+  Ring<PendingResponse> responses_;
+  uint32_t acks_pending_ = 0;
+  bool response_turn_ = false;
+
+  Output output_;
+  Input input_;
+  FrameHeader frame_;  // being received, if frame_open_
+  bool frame_open_ = false;
+  std::array<std::byte, kControlBodyBytesMax> control_body_{};
+};
+
+}  // namespace rrpc::provider::tcp

@@ -1,0 +1,119 @@
+// From the queues into the socket.
+#include "provider/tcp/queue_pair.h"
+
+namespace rrpc::provider::tcp {
+
+static constexpr size_t kWriteBytesPerPoll = 2 << 20;
+// No more than this is put in line ahead of what may be posted next.
+static constexpr uint64_t kRefillBytes = 1 << 20;
+
+void TcpQueuePair::flush_output() {
+  if (write_errno_ != 0) return;
+  size_t budget_bytes = kWriteBytesPerPoll;
+  while (true) {
+    refill();
+    if (!live()) return;
+    if (output_.empty()) return set_want_write(false);
+    if (budget_bytes == 0) return set_want_write(true);
+    const WriteOutcome outcome = output_.write_some(socket_.get(), budget_bytes);
+    retire_written();
+    budget_bytes -= outcome.written_bytes;
+    if (outcome.error_number != 0) {
+      // What the peer said before it went is still to be read; the end of the input will end the queue pair.
+      write_errno_ = outcome.error_number;
+      return set_want_write(false);
+    }
+    if (outcome.blocked) return set_want_write(true);
+  }
+}
+
+void TcpQueuePair::set_want_write(bool want_write) {
+  if (want_write_ == want_write) return;
+  want_write_ = want_write;
+  cq_.update(this);
+}
+
+// The peer's READs and this side's requests take turns, so that neither waits for all of the other.
+void TcpQueuePair::refill() {
+  if (phase_ != Phase::kUp) return;
+  while (!output_.full() && output_.pending_bytes() < kRefillBytes) {
+    if (acks_pending_ > 0) {
+      output_.push_control({.type = FrameType::kWriteAck, .tag = acks_pending_}, {});
+      acks_pending_ = 0;
+      continue;
+    }
+    const bool pushed = response_turn_ ? push_response() || push_request() : push_request() || push_response();
+    if (!pushed) return;
+    response_turn_ = !response_turn_;
+  }
+}
+
+static FrameType frame_type_for(Opcode opcode) {
+  switch (opcode) {
+    case Opcode::kRead:
+      return FrameType::kReadRequest;
+    case Opcode::kWrite:
+      return FrameType::kWrite;
+    default:
+      return FrameType::kSend;
+  }
+}
+
+bool TcpQueuePair::push_request() {
+  SendRequest* request = sends_.next_to_write();
+  if (request == nullptr) return false;
+  if (request->failure == WcStatus::kLocalProtection) {
+    fail(internal_error("a posted request names memory outside its region"), {.kind = Farewell::Kind::kGoodbye});
+    return false;
+  }
+  const uint64_t sequence = sends_.next_to_write_sequence();
+  if (request->opcode == Opcode::kRead) {
+    if (reads_in_flight_.size() >= reads_in_flight_max_) return false;
+    reads_in_flight_.push(sequence);
+  } else if (request->opcode == Opcode::kWrite) {
+    writes_in_flight_.push(sequence);
+  }
+  const FrameHeader header{.type = frame_type_for(request->opcode),
+                           .rkey = request->rkey,
+                           .address = request->remote_address,
+                           .length_bytes = request->length_bytes,
+                           .tag = static_cast<uint32_t>(sequence)};
+  std::span<const iovec> parts = request->part_span();
+  if (request->opcode == Opcode::kRead) parts = {};
+  request->state = SendRequest::State::kWriting;
+  output_.push_request(header, parts, sequence);
+  sends_.advance();
+  return true;
+}
+
+bool TcpQueuePair::push_response() {
+  if (responses_.empty()) return false;
+  const PendingResponse response = responses_.front();
+  responses_.pop();
+  output_.push_response(
+      {.type = FrameType::kReadResponse, .length_bytes = response.length_bytes, .tag = response.tag},
+      response.address, response.rkey);
+  return true;
+}
+
+void TcpQueuePair::push_setup() {
+  std::vector<std::byte> body =
+      encode_setup_body({.read_depth = limits_.read_depth, .private_data = private_data_});
+  const auto length_bytes = static_cast<uint32_t>(body.size());
+  output_.push_control({.type = FrameType::kSetup, .detail = kProtocolVersion, .length_bytes = length_bytes},
+                       std::move(body));
+}
+
+void TcpQueuePair::retire_written() {
+  while (!output_.empty() && output_.front().written()) {
+    const OutFrame& frame = output_.front();
+    if (frame.source == OutFrame::Source::kRequest) {
+      SendRequest& request = sends_.at(frame.sequence);
+      request.state = request.opcode == Opcode::kSend ? SendRequest::State::kDone : SendRequest::State::kWaiting;
+    }
+    output_.pop();
+  }
+  complete_done();
+}
+
+}  // namespace rrpc::provider::tcp
