@@ -49,7 +49,7 @@ _VALUES = ("errors", "codec", "bulk")
 _SHELLS = (*_VALUES, "service", "client", "server")
 PY_LAYERS: dict[str, tuple[str, ...]] = {
     "errors": (),
-    "codec": ("errors",),
+    "codec": ("errors", "bulk"),
     "bulk": ("errors",),
     "service": _VALUES,
     "client": (*_VALUES, "service"),

@@ -24,7 +24,7 @@ require_toolchain() {
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "setup: $python is older than Python 3.10" >&2; exit 1; }
   [ -e "$(python_headers "$python")/Python.h" ] || apt_install python3-dev || { echo "setup: Python's headers (python3-dev) are needed" >&2; exit 1; }
   if [ "$goal" != demo ] && ! has_header gtest/gtest.h; then
-    apt_install libgtest-dev || missing "no GoogleTest (libgtest-dev): going on without the C++ tests"
+    { apt_install libgtest-dev && has_header gtest/gtest.h; } || missing "no GoogleTest (libgtest-dev): going on without the C++ tests"
   fi
 }
 
