@@ -1,0 +1,46 @@
+// Polls its queue pairs in memory; asks the kernel about their sockets only now and then, for all of them at once.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "provider/provider.h"
+
+namespace rrpc::provider::shm {
+
+class ShmQueuePair;
+
+class ShmCompletionQueue : public CompletionQueue {
+ public:
+  ~ShmCompletionQueue() override;
+
+  size_t poll(std::span<Completion> out) override;
+  void arm() override;
+  void append_wait_handles(std::vector<WaitHandle>& out) const override;
+
+  // For queue pairs.
+  Status attach(ShmQueuePair& queue_pair);
+  void detach(ShmQueuePair& queue_pair);
+  Status watch(ShmQueuePair& queue_pair, int socket);
+  void unwatch(int socket);
+  void set_connecting(bool connecting) { connecting_count_ += connecting ? 1 : -1; }
+  // It received something while armed, or has just connected: arm() must set its flag again.
+  void disarmed(ShmQueuePair& queue_pair) { to_arm_.push_back(&queue_pair); }
+
+ private:
+  static constexpr int kPollsPerSocketCheck = 64;
+  static constexpr size_t kWorkBytesPerPoll = 1 << 20;
+
+  void check_sockets();
+
+  UniqueFd epoll_;
+  int polls_to_socket_check_ = 1;
+  int connecting_count_ = 0;
+  size_t first_ = 0;  // where the next poll begins, so that a busy queue pair starves no other
+  std::vector<ShmQueuePair*> queue_pairs_;
+  std::vector<ShmQueuePair*> to_arm_;
+};
+
+}  // namespace rrpc::provider::shm

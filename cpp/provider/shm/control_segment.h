@@ -1,0 +1,91 @@
+// The memory that one side creates and its peer maps writable: where that side receives. Both ends treat all of it as
+// the other's bytes; whatever matters for safety is kept in private copies or checked before use.
+#pragma once
+
+#include <atomic>
+#include <bit>
+#include <cstdint>
+
+#include "base/memfd.h"
+#include "base/result.h"
+
+namespace rrpc::provider::shm {
+
+constexpr uint32_t kReceiveDepthMax = 1 << 16;
+constexpr uint32_t kExposureIndexBits = 13;
+constexpr uint32_t kExposureCount = 1 << kExposureIndexBits;
+
+// The n-th receive of a connection walks through these values; none of them recurs before 2^30 receives.
+constexpr uint32_t kWithdrawn = 0;
+constexpr uint32_t posted_state(uint32_t sequence) { return sequence * 4 + 1; }
+constexpr uint32_t claimed_state(uint32_t sequence) { return sequence * 4 + 2; }  // the sender is copying
+constexpr uint32_t landed_state(uint32_t sequence) { return sequence * 4 + 3; }
+
+struct alignas(64) ReceiveEntry {
+  std::atomic<uint32_t> state;
+  std::atomic<uint32_t> slab_id;
+  std::atomic<uint64_t> offset_bytes;
+  std::atomic<uint32_t> posted_bytes;
+  std::atomic<uint32_t> landed_bytes;
+};
+
+enum ExposureKind : uint32_t { kMapped = 1 << 8, kOrdinary = 1 << 9 };  // beside the Access bits
+
+struct alignas(32) ExposureEntry {
+  std::atomic<uint32_t> generation;  // 0: closed
+  std::atomic<uint32_t> rights;      // Access | ExposureKind
+  std::atomic<uint32_t> slab_id;
+  uint32_t unused;
+  std::atomic<uint64_t> address;  // the owner's
+  std::atomic<uint64_t> length_bytes;
+};
+
+struct alignas(64) ControlHeader {
+  alignas(64) std::atomic<uint32_t> armed;         // the receiver sleeps: whoever lands something rings the bell
+  alignas(64) std::atomic<uint32_t> active_write;  // the rkey that the peer is writing through, 0 for none
+};
+
+static_assert(sizeof(ReceiveEntry) == 64 && sizeof(ExposureEntry) == 32 && sizeof(ControlHeader) == 128);
+static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
+
+// Orders the copy before the second look at what permitted it.
+inline void acquire_fence() {
+#if defined(__SANITIZE_THREAD__)  // no fences there; the two processes are beyond its sight anyway
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+#else
+  std::atomic_thread_fence(std::memory_order_acquire);
+#endif
+}
+
+class ControlSegment {
+ public:
+  static size_t segment_bytes(uint32_t ring_entries) {
+    constexpr size_t kPage = 4096;
+    const size_t used = sizeof(ControlHeader) + ring_entries * sizeof(ReceiveEntry) + kExposureCount * sizeof(ExposureEntry);
+    return (used + kPage - 1) / kPage * kPage;
+  }
+  static uint32_t ring_entries(uint32_t receive_depth) { return std::bit_ceil(receive_depth == 0 ? 1 : receive_depth); }
+
+  ControlSegment() = default;
+  ControlSegment(SharedMapping mapping, uint32_t ring_entries) : mapping_(std::move(mapping)), mask_(ring_entries - 1) {}
+
+  explicit operator bool() const { return static_cast<bool>(mapping_); }
+  uint32_t ring_entries() const { return mask_ + 1; }
+  int fd() const { return mapping_.fd(); }
+  void close_fd() { mapping_.close_fd(); }
+
+  ControlHeader& header() const { return *reinterpret_cast<ControlHeader*>(mapping_.data()); }
+  ReceiveEntry& receive(uint32_t sequence) const {
+    return reinterpret_cast<ReceiveEntry*>(mapping_.data() + sizeof(ControlHeader))[sequence & mask_];
+  }
+  ExposureEntry& exposure(uint32_t index) const {
+    std::byte* table = mapping_.data() + sizeof(ControlHeader) + ring_entries() * sizeof(ReceiveEntry);
+    return reinterpret_cast<ExposureEntry*>(table)[index & (kExposureCount - 1)];
+  }
+
+ private:
+  SharedMapping mapping_;
+  uint32_t mask_ = 0;
+};
+
+}  // namespace rrpc::provider::shm

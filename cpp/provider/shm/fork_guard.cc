@@ -1,0 +1,63 @@
+#include "provider/shm/fork_guard.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include <mutex>
+#include <unordered_set>
+
+namespace rrpc::provider::shm {
+
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::unordered_set<int> fds;
+};
+
+Registry& registry();
+
+void before_fork() { registry().mutex.lock(); }
+void after_fork_in_parent() { registry().mutex.unlock(); }
+
+// The numbers stay taken, by a socket that leads nowhere, so that the child's objects close what is theirs.
+void after_fork_in_child() {
+  const int nowhere = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  for (const int fd : registry().fds) dup3(nowhere, fd, O_CLOEXEC);
+  if (nowhere >= 0) close(nowhere);
+  registry().mutex.unlock();
+}
+
+Registry& registry() {
+  static Registry* const instance = [] {
+    auto* made = new Registry;  // never destroyed: a fork may come at any time until the end
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    return made;
+  }();
+  return *instance;
+}
+
+}  // namespace
+
+GuardedFd::GuardedFd(UniqueFd fd) : fd_(std::move(fd)) {
+  if (!fd_) return;
+  std::lock_guard lock(registry().mutex);
+  registry().fds.insert(fd_.get());
+}
+
+GuardedFd& GuardedFd::operator=(GuardedFd&& other) noexcept {
+  if (this == &other) return *this;
+  reset();
+  fd_ = std::move(other.fd_);
+  return *this;
+}
+
+void GuardedFd::reset() {
+  if (!fd_) return;
+  std::lock_guard lock(registry().mutex);
+  registry().fds.erase(fd_.get());
+  fd_.reset();
+}
+
+}  // namespace rrpc::provider::shm

@@ -1,0 +1,25 @@
+// After fork() a child holds copies of the parent's sockets: the parent's peers would not see its death while the
+// child lives, and a listener's path would look alive. The guard takes these copies away in the child.
+#pragma once
+
+#include "base/unique_fd.h"
+
+namespace rrpc::provider::shm {
+
+class GuardedFd {
+ public:
+  GuardedFd() = default;
+  explicit GuardedFd(UniqueFd fd);
+  GuardedFd(GuardedFd&& other) noexcept = default;
+  GuardedFd& operator=(GuardedFd&& other) noexcept;
+  ~GuardedFd() { reset(); }
+
+  int get() const { return fd_.get(); }
+  explicit operator bool() const { return static_cast<bool>(fd_); }
+  void reset();
+
+ private:
+  UniqueFd fd_;
+};
+
+}  // namespace rrpc::provider::shm

@@ -1,0 +1,233 @@
+#include "provider/shm/queue_pair.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/limits.h"
+
+namespace rrpc::provider::shm {
+
+namespace {
+
+constexpr uint32_t kSgeCountMax = 16;
+constexpr uint32_t kMessageBytesMax = 1 << 30;
+
+QueuePairLimits limits_for(const QueuePairConfig& config) {
+  QueuePairLimits limits;
+  limits.send_depth = std::max(config.send_depth, 1u);
+  limits.receive_depth = std::clamp(config.receive_depth, 1u, kReceiveDepthMax);
+  limits.sge_count_max = kSgeCountMax;
+  limits.read_sge_count_max = kSgeCountMax;
+  limits.read_depth = std::clamp(config.read_depth, 1u, limits.send_depth);
+  limits.inline_bytes_max = kSlotBytesMax;  // a send is copied when it is posted anyway
+  limits.message_bytes_max = kMessageBytesMax;
+  return limits;
+}
+
+bool vm_forbidden_by_environment() {
+  const char* value = std::getenv("RRPC_SHM_NO_VM_READV");
+  return value != nullptr && value[0] != '\0' && std::string_view(value) != "0";
+}
+
+}  // namespace
+
+Result<std::unique_ptr<QueuePair>> ShmQueuePair::create(std::shared_ptr<DeviceState> device, ShmCompletionQueue& cq,
+                                                        UniqueFd socket, const QueuePairConfig& config, Role role) {
+  RRPC_ASSIGN_OR_RETURN(PeerCredentials peer, peer_credentials(socket.get()));
+  const uint32_t entries = ControlSegment::ring_entries(limits_for(config).receive_depth);
+  RRPC_ASSIGN_OR_RETURN(SharedMapping mapping,
+                        SharedMapping::create("rrpc-control", ControlSegment::segment_bytes(entries), true));
+  std::unique_ptr<ShmQueuePair> made(new ShmQueuePair(std::move(device), cq, std::move(socket),
+                                                      ControlSegment(std::move(mapping), entries), config, role, peer));
+  if (getrandom(made->nonce_.data(), made->nonce_.size(), 0) != static_cast<ssize_t>(made->nonce_.size()))
+    return Status::from_errno(errno, "getrandom");
+  RRPC_RETURN_IF_ERROR(cq.attach(*made));
+  return std::unique_ptr<QueuePair>(std::move(made));
+}
+
+ShmQueuePair::ShmQueuePair(std::shared_ptr<DeviceState> device, ShmCompletionQueue& cq, UniqueFd socket,
+                           ControlSegment own, const QueuePairConfig& config, Role role, PeerCredentials peer)
+    : QueuePair(device->next_number.fetch_add(1, std::memory_order_relaxed)),
+      device_(std::move(device)),
+      cq_(&cq),
+      vm_forbidden_(vm_forbidden_by_environment()),
+      role_(role),
+      own_(std::move(own)),
+      channel_(std::move(socket)),
+      receives_(own_, limits_for(config).receive_depth),
+      exposures_(own_),
+      shared_(device_->registry),
+      remote_(peer_, slabs_),
+      limits_(limits_for(config)),
+      peer_process_(peer) {}
+
+// The peer must be out of our memory before its owner gets it back.
+ShmQueuePair::~ShmQueuePair() {
+  fail(unavailable("destroyed"), "closed");
+  if (cq_ != nullptr) cq_->detach(*this);
+}
+
+std::string ShmQueuePair::peer_description() const {
+  return "peer pid " + std::to_string(peer_process_.pid) + " uid " + std::to_string(peer_process_.uid);
+}
+
+Status ShmQueuePair::post_receive(const ReceiveRequest& request) {
+  if (state_ == QueuePairState::kError) return error_;
+  if (receives_.full()) return resource_exhausted("receive queue full: depth " + std::to_string(limits_.receive_depth));
+  const auto* region = static_cast<const ShmRegion*>(request.sge.region);
+  if (region == nullptr || !region->contains(request.sge.address, request.sge.length_bytes))
+    return invalid_argument("a receive outside its memory region");
+  if (!region->shared() || !region->range().peers_may_write)
+    return failed_precondition("a receive over shm needs shared memory that peers may write");
+  RRPC_RETURN_IF_ERROR(share(*region));
+  receives_.post(request.wr_id, region->slab_id(), static_cast<uint64_t>(request.sge.address - region->range().address),
+                 request.sge.length_bytes);
+  return {};
+}
+
+Status ShmQueuePair::check_request(const WorkRequest& request) const {
+  RRPC_CHECK(request.opcode != Opcode::kReceive, "receives are posted by post_receive");
+  const bool is_read = request.opcode == Opcode::kRead;
+  if (request.sges.size() > (is_read ? limits_.read_sge_count_max : limits_.sge_count_max))
+    return invalid_argument("more scatter/gather elements than the limit");
+  const uint64_t length_bytes = total_bytes(request.sges);
+  if (length_bytes > limits_.message_bytes_max) return invalid_argument("longer than the limit of one message");
+  if (!request.inline_data) return {};
+  if (request.opcode != Opcode::kSend) return invalid_argument("only a send may be inline");
+  if (length_bytes > limits_.inline_bytes_max) return invalid_argument("longer than the limit of inline data");
+  return {};
+}
+
+Status ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
+  if (state_ == QueuePairState::kError) return error_;
+  if (state_ != QueuePairState::kConnected) return failed_precondition("the queue pair is not connected yet");
+  for (const WorkRequest& request : requests) RRPC_RETURN_IF_ERROR(check_request(request));
+  if (pending_.size() + ready_sends_count_ + requests.size() > limits_.send_depth)
+    return resource_exhausted("send queue full: depth " + std::to_string(limits_.send_depth));
+  for (const WorkRequest& request : requests) post_one(request);
+  return {};
+}
+
+void ShmQueuePair::post_one(const WorkRequest& request) {
+  if (state_ != QueuePairState::kConnected) {  // one before it in the list has failed
+    complete_send(request.wr_id, request.opcode, WcStatus::kFlushed);
+  } else if (request.opcode == Opcode::kSend && pending_.empty()) {
+    finish(request.wr_id, request.opcode, request.signalled, deliver(request.sges, request.inline_data));
+  } else {
+    queue_request(request);
+  }
+}
+
+void ShmQueuePair::queue_request(const WorkRequest& request) {
+  SendRequest queued{request.wr_id,          request.opcode, request.signalled,
+                     request.inline_data,    request.rkey,   request.remote_address,
+                     total_bytes(request.sges), SgeCursor(request.sges), {}};
+  if (request.inline_data) {
+    queued.inline_bytes.resize(queued.left_bytes);
+    gather(request.sges, queued.inline_bytes.data());
+    const Sge taken{queued.inline_bytes.data(), static_cast<uint32_t>(queued.left_bytes), nullptr};
+    queued.cursor = SgeCursor({&taken, 1});
+  }
+  pending_.push_back(std::move(queued));
+}
+
+void ShmQueuePair::complete_send(uint64_t wr_id, Opcode opcode, WcStatus status) {
+  ready_.push_back({wr_id, opcode, status, 0, number()});
+  ++ready_sends_count_;
+}
+
+void ShmQueuePair::finish(uint64_t wr_id, Opcode opcode, bool signalled, Outcome outcome) {
+  const bool failed = outcome.status != WcStatus::kSuccess;
+  if (signalled || failed) complete_send(wr_id, opcode, outcome.status);
+  if (failed) fail(std::move(outcome.why));
+}
+
+size_t ShmQueuePair::poll_busy(std::span<Completion> out, size_t& work_bytes) {
+  if (channel_.backlogged()) {
+    if (Status status = channel_.flush(); !status.ok()) fail(std::move(status));
+  }
+  if (!pending_.empty()) run_pending(work_bytes);
+  size_t used = take_ready(out);
+  if (state_ == QueuePairState::kConnected) used += take_landed(out.subspan(used));
+  return used;
+}
+
+size_t ShmQueuePair::take_ready(std::span<Completion> out) {
+  size_t used = 0;
+  for (; used < out.size() && !ready_.empty(); ++used) {
+    out[used] = ready_.front();
+    ready_.pop_front();
+    if (out[used].opcode != Opcode::kReceive) --ready_sends_count_;
+  }
+  return used;
+}
+
+size_t ShmQueuePair::take_landed(std::span<Completion> out) {
+  size_t used = 0;
+  while (used < out.size() && receives_.landed()) {
+    Completion& completion = out[used++];
+    completion = receives_.take_landed();
+    completion.qp_number = number();
+    if (completion.status == WcStatus::kSuccess) continue;
+    fail(Status::protocol_error("a message of " + std::to_string(completion.length_bytes) +
+                                " bytes came for a shorter receive"));
+    return used;
+  }
+  if (used > 0 && armed_) disarm();
+  return used;
+}
+
+bool ShmQueuePair::arm() {
+  if (state_ != QueuePairState::kConnected) return state_ == QueuePairState::kError;
+  armed_ = true;
+  own_.header().armed.store(1, std::memory_order_seq_cst);
+  return true;
+}
+
+void ShmQueuePair::disarm() {
+  armed_ = false;
+  own_.header().armed.store(0, std::memory_order_relaxed);
+  cq_->disarmed(*this);
+}
+
+void ShmQueuePair::fail(Status why) {
+  const std::string goodbye = why.message();
+  fail(std::move(why), goodbye);
+}
+
+// First the peer is told, then the memory is taken back: what lands in between is still delivered.
+void ShmQueuePair::fail(Status why, const std::string& goodbye) {
+  if (state_ == QueuePairState::kError) return;
+  const bool started = state_ != QueuePairState::kInit;
+  if (started) (void)channel_.send_now(encode_goodbye(Status(why.code(), goodbye), false));
+  leave_completion_queue();
+  state_ = QueuePairState::kError;
+  error_ = std::move(why);
+  exposures_.close_all(channel_);
+  receives_.withdraw(channel_);
+  flush_everything();
+  channel_.close();
+  slabs_.clear();
+}
+
+void ShmQueuePair::leave_completion_queue() {
+  if (cq_ == nullptr || state_ == QueuePairState::kInit) return;
+  cq_->unwatch(channel_.fd());
+  if (state_ == QueuePairState::kConnecting) cq_->set_connecting(false);
+}
+
+void ShmQueuePair::flush_everything() {
+  for (const SendRequest& request : pending_) complete_send(request.wr_id, request.opcode, WcStatus::kFlushed);
+  pending_.clear();
+  bool intact = true;
+  while (!receives_.empty()) {
+    Completion completion = intact && receives_.landed() ? receives_.take_landed() : receives_.take_flushed();
+    if (completion.status != WcStatus::kSuccess) intact = false;
+    completion.qp_number = number();
+    ready_.push_back(completion);
+  }
+}
+
+}  // namespace rrpc::provider::shm

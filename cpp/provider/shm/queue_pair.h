@@ -1,0 +1,157 @@
+// One connection between two processes of a host. queue_pair.cc: requests and the end; queue_pair_setup.cc: the
+// handshake and the socket's messages; queue_pair_transfer.cc: how bytes move.
+#pragma once
+
+#include <sys/types.h>
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "provider/shm/address.h"
+#include "provider/shm/completion_queue.h"
+#include "provider/shm/control_segment.h"
+#include "provider/shm/receive_ring.h"
+#include "provider/shm/remote_memory.h"
+#include "provider/shm/shared_exposures.h"
+#include "provider/shm/slab.h"
+#include "provider/shm/socket_channel.h"
+
+namespace rrpc::provider::shm {
+
+// What all connections of a device share.
+struct DeviceState {
+  std::shared_ptr<SlabRegistry> registry = std::make_shared<SlabRegistry>();
+  SlabCache slab_cache;
+  std::atomic<uint32_t> next_number{1};
+};
+
+class ShmQueuePair : public QueuePair {
+ public:
+  struct Role {
+    bool server = false;
+    bool any_user = false;  // of a server: other users are let in
+  };
+
+  static Result<std::unique_ptr<QueuePair>> create(std::shared_ptr<DeviceState> device, ShmCompletionQueue& cq,
+                                                   UniqueFd socket, const QueuePairConfig& config, Role role);
+  ~ShmQueuePair() override;
+
+  QueuePairState state() const override { return state_; }
+  const Status& error() const override { return error_; }
+  const QueuePairLimits& limits() const override { return limits_; }
+  Status start(Bytes private_data) override;
+  Bytes peer_private_data() const override { return state_ == QueuePairState::kConnected ? peer_private_data_ : Bytes(); }
+  std::string peer_description() const override;
+  std::string_view bulk_method() const override { return peer_reads_us_ ? "process_vm_readv" : "staged"; }
+  Status post_receive(const ReceiveRequest& request) override;
+  Status post_send(std::span<const WorkRequest> requests) override;
+  Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
+                          uint32_t access) override;
+  void revoke(uint32_t rkey) override { exposures_.close(rkey, channel_); }
+  void disconnect(const std::string& reason) override { fail(unavailable("disconnected: " + reason), reason); }
+
+  // For the completion queue.
+  size_t poll(std::span<Completion> out, size_t& work_bytes) {
+    if (state_ == QueuePairState::kConnected) [[likely]] {
+      if (pending_.empty() && ready_.empty() && !receives_.landed() && !channel_.backlogged()) return 0;
+    } else if (ready_.empty() && !channel_.backlogged()) {
+      return 0;
+    }
+    return poll_busy(out, work_bytes);
+  }
+  void on_socket_readable();
+  // False while there is nothing to arm yet.
+  bool arm();
+  bool has_local_work() const { return !pending_.empty() || !ready_.empty(); }
+  bool backlogged() const { return channel_.backlogged(); }
+  int socket() const { return channel_.fd(); }
+  void forget_completion_queue() { cq_ = nullptr; }
+
+ private:
+  struct SendRequest {
+    uint64_t wr_id;
+    Opcode opcode;
+    bool signalled;
+    bool inline_data;
+    uint32_t rkey;
+    uint64_t remote_address;
+    uint64_t left_bytes;
+    SgeCursor cursor;
+    std::vector<std::byte> inline_bytes;
+  };
+  // What became of a request: its status and, if that is a failure, what the connection dies of.
+  struct Outcome {
+    WcStatus status = WcStatus::kSuccess;
+    Status why;
+  };
+
+  ShmQueuePair(std::shared_ptr<DeviceState> device, ShmCompletionQueue& cq, UniqueFd socket, ControlSegment own,
+               const QueuePairConfig& config, Role role, PeerCredentials peer);
+
+  // Requests and the end.
+  Status check_request(const WorkRequest& request) const;
+  void post_one(const WorkRequest& request);
+  void queue_request(const WorkRequest& request);
+  void finish(uint64_t wr_id, Opcode opcode, bool signalled, Outcome outcome);
+  void complete_send(uint64_t wr_id, Opcode opcode, WcStatus status);
+  size_t poll_busy(std::span<Completion> out, size_t& work_bytes);
+  size_t take_ready(std::span<Completion> out);
+  size_t take_landed(std::span<Completion> out);
+  void disarm();
+  void fail(Status why, const std::string& goodbye);
+  void fail(Status why);
+  void flush_everything();
+  void leave_completion_queue();
+
+  // The handshake and the socket's messages.
+  Status send_setup(Bytes private_data);
+  Status read_socket();
+  Status on_message(Message& message);
+  Status on_setup(Message& message);
+  Status check_peer_user(const Setup& setup) const;
+  void connect_when_ready();
+  Status share(const MemoryRegion& region);
+
+  // How bytes move.
+  void run_pending(size_t& work_bytes);
+  Outcome deliver(std::span<const Sge> sges, bool inline_data);
+  Outcome land(ReceiveEntry& entry, std::span<const Sge> sges, uint32_t length_bytes);
+  Outcome not_ready();
+  bool transfer_some(SendRequest& request, size_t& work_bytes, Outcome& outcome);
+  Outcome transfer_chunk(SendRequest& request, uint64_t count);
+  Outcome checked_chunk(SendRequest& request, uint64_t count, Access wanted);
+  void ring_bell();
+
+  std::shared_ptr<DeviceState> device_;
+  ShmCompletionQueue* cq_;
+  QueuePairState state_ = QueuePairState::kInit;
+  bool armed_ = false;
+  bool peer_setup_seen_ = false;
+  bool peer_ready_seen_ = false;
+  bool peer_reads_us_ = false;
+  bool we_read_peer_ = false;
+  const bool vm_forbidden_;
+  const Role role_;
+  ControlSegment own_;
+  ControlSegment peer_;
+  SocketChannel channel_;
+  ReceiveRing receives_;
+  std::deque<SendRequest> pending_;
+  std::deque<Completion> ready_;
+  size_t ready_sends_count_ = 0;
+  uint32_t send_sequence_ = 0;
+  SharedExposures exposures_;
+  PeerSlabs slabs_;
+  SharedWithPeer shared_;
+  RemoteMemory remote_;
+  std::vector<const ShmRegion*> regions_before_start_;
+  QueuePairLimits limits_;
+  PeerCredentials peer_process_;
+  Status error_;
+  std::array<std::byte, kNonceBytes> nonce_{};
+  std::array<std::byte, kPrivateDataBytesMax> peer_private_bytes_{};
+  Bytes peer_private_data_;
+};
+
+}  // namespace rrpc::provider::shm

@@ -1,0 +1,151 @@
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "provider/shm/queue_pair.h"
+
+namespace rrpc::provider::shm {
+
+namespace {
+constexpr int kMessagesPerReadMax = 1024;
+}  // namespace
+
+Status ShmQueuePair::start(Bytes private_data) {
+  if (state_ == QueuePairState::kError) return error_;
+  if (state_ != QueuePairState::kInit) return failed_precondition("the queue pair was started before");
+  if (private_data.size() > kPrivateDataBytesMax)
+    return invalid_argument("more than " + std::to_string(kPrivateDataBytesMax) + " bytes of private data");
+  if (cq_ == nullptr) return failed_precondition("the completion queue is gone");
+  RRPC_RETURN_IF_ERROR(cq_->watch(*this, channel_.fd()));
+  state_ = QueuePairState::kConnecting;
+  cq_->set_connecting(true);
+  Status status = send_setup(private_data);
+  if (!status.ok()) fail(status);
+  return status;
+}
+
+Status ShmQueuePair::send_setup(Bytes private_data) {
+  Setup setup;
+  setup.ring_entries = own_.ring_entries();
+  setup.exposure_count = kExposureCount;
+  setup.segment_bytes = ControlSegment::segment_bytes(own_.ring_entries());
+  setup.flags = (vm_forbidden_ ? Setup::kNoVmAccess : 0) | (role_.any_user ? Setup::kAnyUser : 0);
+  setup.pid = static_cast<uint32_t>(getpid());
+  setup.nonce_address = reinterpret_cast<uint64_t>(nonce_.data());
+  setup.nonce = nonce_;
+  setup.private_bytes = static_cast<uint32_t>(private_data.size());
+  std::ranges::copy(private_data, setup.private_data.begin());
+  RRPC_RETURN_IF_ERROR(channel_.send(encode_setup(setup), own_.fd()));
+  own_.close_fd();
+  for (const ShmRegion* region : regions_before_start_) RRPC_RETURN_IF_ERROR(shared_.share(*region, channel_, true));
+  regions_before_start_ = {};
+  return {};
+}
+
+// The peer learns of a file before anything refers to it: the socket keeps the order, and the peer reads the socket
+// when it meets a number that it doesn't know.
+Status ShmQueuePair::share(const MemoryRegion& memory_region) {
+  const auto& region = static_cast<const ShmRegion&>(memory_region);
+  if (state_ != QueuePairState::kInit) return shared_.share(region, channel_, !peer_setup_seen_);
+  if (std::ranges::find(regions_before_start_, &region) == regions_before_start_.end())
+    regions_before_start_.push_back(&region);
+  return {};
+}
+
+void ShmQueuePair::on_socket_readable() {
+  if (Status status = read_socket(); !status.ok()) fail(std::move(status));
+}
+
+Status ShmQueuePair::read_socket() {
+  for (int count = 0;; ++count) {
+    RRPC_ASSIGN_OR_RETURN(std::optional<Message> message, channel_.next(count < kMessagesPerReadMax));
+    if (!message) break;
+    RRPC_RETURN_IF_ERROR(on_message(*message));
+  }
+  return peer_setup_seen_ ? shared_.drop_retired(channel_) : Status();
+}
+
+Status ShmQueuePair::on_message(Message& message) {
+  const bool set_up_first = message.type != MessageType::kSetup && message.type != MessageType::kGoodbye;
+  if (set_up_first && !peer_setup_seen_) return Status::protocol_error("the peer's first message is not SETUP");
+  switch (message.type) {
+    case MessageType::kSetup:
+      return on_setup(message);
+    case MessageType::kReady: {
+      if (peer_ready_seen_) return Status::protocol_error("the peer says READY twice");
+      RRPC_ASSIGN_OR_RETURN(bool can_access, decode_ready(message.payload));
+      peer_ready_seen_ = true;
+      peer_reads_us_ = can_access && !vm_forbidden_;
+      connect_when_ready();
+      return {};
+    }
+    case MessageType::kSlab: {
+      RRPC_ASSIGN_OR_RETURN(SlabNotice notice, decode_slab(message.payload));
+      return slabs_.add(device_->slab_cache, notice, std::move(message.fd));
+    }
+    case MessageType::kDropSlab: {
+      RRPC_ASSIGN_OR_RETURN(uint32_t id, decode_drop_slab(message.payload));
+      slabs_.drop(id);
+      return {};
+    }
+    case MessageType::kDoorbell:
+      return {};
+    case MessageType::kGoodbye: {
+      RRPC_ASSIGN_OR_RETURN(Goodbye goodbye, decode_goodbye(message.payload));
+      const bool orderly = goodbye.code == StatusCode::kUnavailable;
+      return {goodbye.code, (orderly ? "peer closed: " : "the peer ended the connection: ") + goodbye.reason};
+    }
+  }
+  return Status::protocol_error("unknown message type on the shm socket");
+}
+
+Status ShmQueuePair::check_peer_user(const Setup& setup) const {
+  const bool trusted = peer_process_.uid == geteuid() || role_.any_user || (!role_.server && (setup.flags & Setup::kAnyUser) != 0);
+  if (trusted) return {};
+  return permission_denied("the peer runs as uid " + std::to_string(peer_process_.uid) + ", this process as uid " +
+                           std::to_string(geteuid()));
+}
+
+Status ShmQueuePair::on_setup(Message& message) {
+  if (peer_setup_seen_) return Status::protocol_error("the peer sends SETUP twice");
+  RRPC_ASSIGN_OR_RETURN(Setup setup, decode_setup(message.payload));
+  RRPC_RETURN_IF_ERROR(check_peer_user(setup));
+  RRPC_RETURN_IF_ERROR(check_plain_shared_memory(message.fd.get()));
+  RRPC_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::adopt(std::move(message.fd), setup.segment_bytes, true));
+  peer_ = ControlSegment(std::move(mapping), setup.ring_entries);
+  peer_.close_fd();
+  peer_setup_seen_ = true;
+  peer_private_bytes_ = setup.private_data;
+  peer_private_data_ = Bytes(peer_private_bytes_).first(setup.private_bytes);
+  const bool forbidden = vm_forbidden_ || (setup.flags & Setup::kNoVmAccess) != 0;
+  we_read_peer_ = !forbidden && probe_memory(peer_process_.pid, setup.nonce_address, setup.nonce);
+  RRPC_RETURN_IF_ERROR(channel_.send(encode_ready(we_read_peer_)));
+  connect_when_ready();
+  return {};
+}
+
+void ShmQueuePair::connect_when_ready() {
+  if (!peer_setup_seen_ || !peer_ready_seen_) return;
+  state_ = QueuePairState::kConnected;
+  cq_->set_connecting(false);
+  cq_->disarmed(*this);
+}
+
+Result<uint32_t> ShmQueuePair::expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
+                                      uint32_t access) {
+  if (state_ == QueuePairState::kError) return error_;
+  if (state_ != QueuePairState::kConnected) return failed_precondition("the queue pair is not connected yet");
+  if (access == 0 || (access & ~(kRemoteRead | kRemoteWrite)) != 0 || !region.contains(address, length_bytes))
+    return invalid_argument("an exposure outside its memory region, or without rights");
+  const auto& memory = static_cast<const ShmRegion&>(region);
+  const bool mapped = memory.shared() && ((access & kRemoteWrite) == 0 || memory.range().peers_may_write);
+  if (!mapped && !peer_reads_us_)
+    return failed_precondition(
+        "the peer's kernel forbids reading this process's memory (ptrace rules); staged through the pool");
+  if (mapped) RRPC_RETURN_IF_ERROR(share(region));
+  return exposures_.open({reinterpret_cast<uint64_t>(address), length_bytes,
+                          access | static_cast<uint32_t>(mapped ? kMapped : kOrdinary), memory.slab_id()});
+}
+
+}  // namespace rrpc::provider::shm

@@ -1,0 +1,122 @@
+#include "provider/shm/queue_pair.h"
+
+namespace rrpc::provider::shm {
+
+namespace {
+
+Status memory_refused() { return internal_error("the peer refused access to its memory: rkey, range or rights"); }
+
+}  // namespace
+
+void ShmQueuePair::run_pending(size_t& work_bytes) {
+  while (!pending_.empty()) {
+    SendRequest& request = pending_.front();
+    Outcome outcome;
+    if (request.opcode == Opcode::kSend)
+      outcome = deliver(request.cursor.sges(), request.inline_data);
+    else if (!transfer_some(request, work_bytes, outcome))
+      return;
+    const SendRequest done = std::move(request);
+    pending_.pop_front();
+    finish(done.wr_id, done.opcode, done.signalled, std::move(outcome));
+  }
+}
+
+// A send copies into the peer's next posted slot; the slot's state changes hands, and that is all.
+ShmQueuePair::Outcome ShmQueuePair::deliver(std::span<const Sge> sges, bool inline_data) {
+  if (!inside_their_regions(sges, inline_data))
+    return {WcStatus::kLocalProtection, internal_error("a send from outside its memory region")};
+  ReceiveEntry& entry = peer_.receive(send_sequence_);
+  uint32_t expected = posted_state(send_sequence_);
+  if (!entry.state.compare_exchange_strong(expected, claimed_state(send_sequence_), std::memory_order_acq_rel))
+    return not_ready();
+  Outcome outcome = land(entry, sges, static_cast<uint32_t>(total_bytes(sges)));
+  entry.state.exchange(landed_state(send_sequence_), std::memory_order_seq_cst);
+  ++send_sequence_;
+  ring_bell();
+  return outcome;
+}
+
+// The peer has either left (its goodbye is in the socket by now) or broken the rule that a receive comes first.
+ShmQueuePair::Outcome ShmQueuePair::not_ready() {
+  if (Status status = read_socket(); !status.ok()) return {WcStatus::kFlushed, std::move(status)};
+  return {WcStatus::kRnrRetryExceeded, internal_error("receiver not ready: no receive was posted for a message")};
+}
+
+ShmQueuePair::Outcome ShmQueuePair::land(ReceiveEntry& entry, std::span<const Sge> sges, uint32_t length_bytes) {
+  const uint32_t slab_id = entry.slab_id.load(std::memory_order_relaxed);
+  const uint64_t offset_bytes = entry.offset_bytes.load(std::memory_order_relaxed);
+  entry.landed_bytes.store(length_bytes, std::memory_order_relaxed);
+  if (length_bytes > entry.posted_bytes.load(std::memory_order_relaxed))
+    return {WcStatus::kRemoteOperation, internal_error("a message of " + std::to_string(length_bytes) +
+                                                       " bytes is longer than the peer's receive")};
+  const PeerSlabs::Entry* slab = slabs_.find(slab_id);
+  if (slab == nullptr) {
+    if (Status status = read_socket(); !status.ok()) return {WcStatus::kFlushed, std::move(status)};
+    slab = slabs_.find(slab_id);
+  }
+  if (slab == nullptr || !slab->writable || !slab->contains(offset_bytes, length_bytes))
+    return {WcStatus::kRemoteOperation, Status::protocol_error("the peer posted a receive outside its slab " +
+                                                               std::to_string(slab_id))};
+  gather(sges, slab->local(offset_bytes));
+  return {};
+}
+
+void ShmQueuePair::ring_bell() {
+  std::atomic<uint32_t>& armed = peer_.header().armed;
+  if (armed.load(std::memory_order_seq_cst) == 0) [[likely]] return;
+  if (armed.exchange(0, std::memory_order_seq_cst) == 0) return;
+  (void)channel_.send_now(Frame(MessageType::kDoorbell));  // without room the peer has something to read already
+}
+
+// False while something is left to do.
+bool ShmQueuePair::transfer_some(SendRequest& request, size_t& work_bytes, Outcome& outcome) {
+  if (!inside_their_regions(request.cursor.sges(), false)) {
+    outcome = {WcStatus::kLocalProtection, internal_error("a transfer outside its local memory region")};
+    return true;
+  }
+  if (work_bytes == 0) return false;
+  const uint64_t count = std::min<uint64_t>(request.left_bytes, work_bytes);
+  work_bytes -= count;
+  outcome = transfer_chunk(request, count);
+  return outcome.status != WcStatus::kSuccess || request.left_bytes == 0;
+}
+
+ShmQueuePair::Outcome ShmQueuePair::transfer_chunk(SendRequest& request, uint64_t count) {
+  if (request.opcode == Opcode::kRead) return checked_chunk(request, count, kRemoteRead);
+  // The owner that takes the range back looks here after it has closed the entry, we look at the entry after this.
+  std::atomic<uint32_t>& active_write = peer_.header().active_write;
+  active_write.exchange(request.rkey, std::memory_order_seq_cst);
+  Outcome outcome = checked_chunk(request, count, kRemoteWrite);
+  active_write.store(0, std::memory_order_release);
+  return outcome;
+}
+
+ShmQueuePair::Outcome ShmQueuePair::checked_chunk(SendRequest& request, uint64_t count, Access wanted) {
+  const auto grant = remote_.find(request.rkey, request.remote_address, request.left_bytes, wanted);
+  if (!grant) return {WcStatus::kRemoteAccess, memory_refused()};
+  if (grant->kind == kOrdinary && !we_read_peer_)
+    return {WcStatus::kRemoteAccess, Status::protocol_error("the peer exposed memory that this process can't reach")};
+  const auto move = [&] {
+    return wanted == kRemoteRead ? remote_.read(*grant, peer_process_.pid, request.remote_address, count, request.cursor)
+                                 : remote_.write(*grant, peer_process_.pid, request.remote_address, count, request.cursor);
+  };
+  RemoteMemory::Copied copied = move();
+  if (copied == RemoteMemory::Copied::kUnknownSlab) {
+    if (Status status = read_socket(); !status.ok()) return {WcStatus::kFlushed, std::move(status)};
+    copied = move();
+  }
+  // While its socket is open the number still belongs to that process: bytes of a successor never pass for its own.
+  if (copied == RemoteMemory::Copied::kPeerGone || (grant->kind == kOrdinary && channel_.peer_gone()))
+    return {WcStatus::kFlushed, unavailable("peer closed: it ended during a transfer")};
+  if (!remote_.still_open(request.rkey)) return {WcStatus::kRemoteAccess, memory_refused()};
+  if (copied == RemoteMemory::Copied::kUnknownSlab)
+    return {WcStatus::kRemoteOperation, Status::protocol_error("the peer exposed memory of slab " +
+                                                               std::to_string(grant->slab_id) + ", which it never shared")};
+  if (copied != RemoteMemory::Copied::kAll) return {WcStatus::kRemoteAccess, memory_refused()};
+  request.remote_address += count;
+  request.left_bytes -= count;
+  return {};
+}
+
+}  // namespace rrpc::provider::shm

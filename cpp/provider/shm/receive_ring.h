@@ -1,0 +1,43 @@
+// The receiver's side of its own ring: what is posted, in private copies, and what has landed.
+#pragma once
+
+#include <vector>
+
+#include "provider/provider.h"
+#include "provider/shm/control_segment.h"
+#include "provider/shm/socket_channel.h"
+
+namespace rrpc::provider::shm {
+
+class ReceiveRing {
+ public:
+  ReceiveRing(const ControlSegment& control, uint32_t depth)
+      : control_(control), depth_(depth), posted_(control.ring_entries()) {}
+
+  bool full() const { return tail_ - head_ == depth_; }
+  bool empty() const { return tail_ == head_; }
+  void post(uint64_t wr_id, uint32_t slab_id, uint64_t offset_bytes, uint32_t length_bytes);
+
+  bool landed() const {
+    return control_.receive(head_).state.load(std::memory_order_seq_cst) == landed_state(head_) && !empty();
+  }
+  // The next landed message. kLocalLength where it claims more than was posted.
+  Completion take_landed();
+  // After the end: the sender may be in the middle of a copy, which is waited for; what then has not landed is flushed.
+  void withdraw(const SocketChannel& channel);
+  Completion take_flushed();
+
+ private:
+  struct Posted {
+    uint64_t wr_id = 0;
+    uint32_t length_bytes = 0;
+  };
+
+  const ControlSegment& control_;
+  uint32_t depth_;
+  uint32_t head_ = 0;  // the oldest posted receive
+  uint32_t tail_ = 0;  // the next to post
+  std::vector<Posted> posted_;
+};
+
+}  // namespace rrpc::provider::shm

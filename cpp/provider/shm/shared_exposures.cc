@@ -1,0 +1,80 @@
+#include "provider/shm/shared_exposures.h"
+
+#include "provider/shm/patience.h"
+
+namespace rrpc::provider::shm {
+
+namespace {
+
+constexpr uint32_t kGenerationMask = (1u << (32 - kExposureIndexBits)) - 1;
+uint32_t rkey_of(uint32_t index, uint32_t generation) { return index | generation << kExposureIndexBits; }
+
+}  // namespace
+
+Result<uint32_t> SharedExposures::take_index() {
+  const bool rested = free_.size() >= kReuseDistance || (slots_.size() >= kReuseDistance && !free_.empty());
+  if (!rested && slots_.size() < kExposureCount) {
+    slots_.emplace_back();
+    return static_cast<uint32_t>(slots_.size() - 1);
+  }
+  if (free_.empty())
+    return resource_exhausted("more than " + std::to_string(kExposureCount) + " ranges exposed on one connection");
+  const uint32_t index = free_.front();
+  free_.pop_front();
+  return index;
+}
+
+Result<uint32_t> SharedExposures::open(const Range& range) {
+  RRPC_ASSIGN_OR_RETURN(uint32_t index, take_index());
+  Slot& slot = slots_[index];
+  slot.generation = (slot.generation + 1) & kGenerationMask;
+  if (slot.generation == 0) slot.generation = 1;
+  slot.open = true;
+  slot.writable = (range.rights & kRemoteWrite) != 0;
+  ExposureEntry& entry = control_.exposure(index);
+  entry.rights.store(range.rights, std::memory_order_relaxed);
+  entry.slab_id.store(range.slab_id, std::memory_order_relaxed);
+  entry.address.store(range.address, std::memory_order_relaxed);
+  entry.length_bytes.store(range.length_bytes, std::memory_order_relaxed);
+  entry.generation.store(slot.generation, std::memory_order_release);
+  return rkey_of(index, slot.generation);
+}
+
+// An exchange, not a store: whatever the owner writes to the memory afterwards must come after it for the reader.
+void SharedExposures::close_index(uint32_t index) {
+  slots_[index].open = false;
+  control_.exposure(index).generation.exchange(0, std::memory_order_seq_cst);
+  free_.push_back(index);
+}
+
+void SharedExposures::close(uint32_t rkey, const SocketChannel& channel) {
+  const uint32_t index = rkey & (kExposureCount - 1);
+  if (index >= slots_.size()) return;
+  const Slot slot = slots_[index];
+  if (!slot.open || rkey_of(index, slot.generation) != rkey) return;
+  close_index(index);
+  if (slot.writable) await_writer(rkey, channel);
+}
+
+void SharedExposures::close_all(const SocketChannel& channel) {
+  bool any_writable = false;
+  for (uint32_t index = 0; index < slots_.size(); ++index) {
+    if (!slots_[index].open) continue;
+    any_writable |= slots_[index].writable;
+    close_index(index);
+  }
+  if (any_writable) await_writer(0, channel);
+}
+
+// rkey 0: any.
+void SharedExposures::await_writer(uint32_t rkey, const SocketChannel& channel) const {
+  const std::atomic<uint32_t>& active = control_.header().active_write;
+  wait_patiently(
+      [&] {
+        const uint32_t now = active.load(std::memory_order_seq_cst);
+        return now == 0 || (rkey != 0 && now != rkey);
+      },
+      [&] { return channel.peer_gone(); });
+}
+
+}  // namespace rrpc::provider::shm
