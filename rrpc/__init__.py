@@ -1,0 +1,110 @@
+"""RPC for Python over RDMA: small calls as messages, large arrays by remote read.
+
+Decorate a class with :func:`service` and its methods with :func:`method`, serve it with ``rrpc-serve`` or
+:class:`Server`, generate a typed client with ``rrpc-gen`` or call by name with :func:`connect`.
+"""
+
+from typing import Any
+
+from . import _core
+from .bulk import empty, set_pool_limit, zeros
+from .client import Client, Future, UnaryMethod, connect, stub
+from .codec import Record, copies
+from .codec import use_allocator as _use_allocator
+from .errors import (
+    Aborted,
+    AlreadyExists,
+    Cancelled,
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    PermissionDenied,
+    ProtocolError,
+    RemoteError,
+    ResourceExhausted,
+    RpcError,
+    StatusCode,
+    Unauthenticated,
+    Unavailable,
+    Unimplemented,
+    Unknown,
+)
+from .errors import from_status as _from_status
+from .server import Server, serve
+from .service import AnnotationError, method, service
+
+__all__ = [
+    "Aborted",
+    "AlreadyExists",
+    "AnnotationError",
+    "Cancelled",
+    "Client",
+    "DataLoss",
+    "DeadlineExceeded",
+    "FailedPrecondition",
+    "Future",
+    "Internal",
+    "InvalidArgument",
+    "NotFound",
+    "OutOfRange",
+    "PermissionDenied",
+    "ProtocolError",
+    "Record",
+    "RemoteError",
+    "ResourceExhausted",
+    "RpcError",
+    "Server",
+    "StatusCode",
+    "UnaryMethod",
+    "Unauthenticated",
+    "Unavailable",
+    "Unimplemented",
+    "Unknown",
+    "connect",
+    "empty",
+    "method",
+    "serve",
+    "service",
+    "set_pool_limit",
+    "stats",
+    "stub",
+    "transports",
+    "zeros",
+]
+
+__version__: str
+
+
+def stats() -> dict[str, int]:
+    """What this process moved and how often it was copied, since it started.
+
+    The core's counters, and of Python's own: ``packs`` and ``bytes_packed`` (arrays that weren't contiguous,
+    gathered before sending), ``unpacks`` and ``bytes_unpacked`` (large bytes, bytearrays and array.arrays,
+    copied out of the landing memory). ``bytes_copied`` has the core's copies and these.
+    """
+    counts = _core.stats()
+    ours = copies()
+    copied = ours["bytes_packed"] + ours["bytes_unpacked"]
+    return counts | ours | {"bytes_copied": counts.get("bytes_copied", 0) + copied}
+
+
+def transports() -> dict[str, str]:
+    """The address schemes: "" for one that can be used here, else the reason why it can't."""
+    return _core.transports()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":  # reading the metadata costs more than all else here
+        from importlib.metadata import version
+
+        return version("rrpc")
+    raise AttributeError(f"module 'rrpc' has no attribute {name!r}")
+
+
+# The one place where the layers that may not see each other are joined.
+_core.set_error_factory(_from_status)
+_use_allocator(empty)

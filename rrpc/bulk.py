@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 
 from . import _core
 
-__all__ = ["empty", "zeros"]
+__all__ = ["empty", "set_pool_limit", "zeros"]
 
 
 def empty(
@@ -37,7 +37,8 @@ def empty(
         raise ValueError(f"array is too big: shape {dimensions} of {kind}")
     if not nbytes:
         return np.empty(dimensions, kind, order=order)
-    return np.ndarray(dimensions, kind, buffer=_core.allocate(nbytes), order=order)
+    block: Any = _core.allocate(nbytes)
+    return np.ndarray(dimensions, kind, buffer=block, order=order)
 
 
 def zeros(
@@ -49,6 +50,11 @@ def zeros(
     array = empty(shape, dtype, order)
     array[...] = np.zeros((), array.dtype)
     return array
+
+
+def set_pool_limit(nbytes: int) -> None:
+    """The most memory, in bytes, that this process registers for its pool; ResourceExhausted beyond it."""
+    _core.set_pool_limit(nbytes)
 
 
 def _dimensions(shape: Any) -> tuple[int, ...]:

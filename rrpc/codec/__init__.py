@@ -16,8 +16,11 @@ A payload that holds tuples, sets or dataclasses starts with the byte 0xC1, whic
 uses: the rest is decoded with a hook for every list. Others do without that cost.
 """
 
+from .counters import snapshot as copies
 from .decode import Record, decode
-from .encode import Message, Refused, encode, pack, prepare, refusal
+from .dtypes import describe as describe_dtype
+from .dtypes import parse as parse_dtype
+from .encode import Message, Refused, encode, pack, prepare, refusal, use_allocator
 from .wire import LIFT_BYTES, MAX_DEPTH
 
 __all__ = [
@@ -26,9 +29,13 @@ __all__ = [
     "Message",
     "Record",
     "Refused",
+    "copies",
     "decode",
+    "describe_dtype",
     "encode",
     "pack",
+    "parse_dtype",
     "prepare",
     "refusal",
+    "use_allocator",
 ]

@@ -8,12 +8,13 @@ import decimal
 import math
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgpack
 import numpy as np
 
-from ..errors import ProtocolError
+from rrpc.errors import ProtocolError
+
 from . import wire
 from .counters import count_unpack
 from .dtypes import parse
@@ -22,7 +23,8 @@ __all__ = ["Record", "decode"]
 
 # An array whose items have no bytes costs no memory however many there are, but whoever walks it pays.
 _MAX_EMPTY_ITEMS = 1 << 24
-_BIG_INT_BYTES = 1 << 16
+
+_Order = Literal["C", "F"]
 
 
 class Record(dict[str, Any]):
@@ -107,7 +109,7 @@ class _Reader:
         _check_size(dtype, shape, block.nbytes)
         if offset != len(data):
             raise ProtocolError("malformed payload: bytes behind a lifted array's header")
-        order = "F" if flags & wire.FORTRAN else "C"
+        order: _Order = "F" if flags & wire.FORTRAN else "C"
         return _present(np.ndarray(shape, dtype, buffer=block, order=order), flags)
 
     def _out(self) -> Any:
@@ -167,14 +169,14 @@ def _check_size(dtype: np.dtype[Any], shape: tuple[int, ...], nbytes: int) -> No
 def _inline_array(data: bytes) -> Any:
     flags, dtype, shape, offset = _array_head(data, 0)
     _check_size(dtype, shape, len(data) - offset)
-    order = "F" if flags & wire.FORTRAN else "C"
+    order: _Order = "F" if flags & wire.FORTRAN else "C"
     if not dtype.itemsize:  # copy() would make its items one byte long
         return _present(np.ndarray(shape, dtype, bytearray(), order=order), flags)
     # data is read-only and may be unaligned: the copy is neither.
     return _present(np.ndarray(shape, dtype, data, offset, order=order).copy(order), flags)
 
 
-def _present(value: np.ndarray[Any, Any], flags: int) -> Any:
+def _present(value: Any, flags: int) -> Any:
     if flags & wire.SCALAR:
         return value[()]
     return memoryview(value) if flags & wire.VIEW else value
@@ -202,7 +204,7 @@ def _bytes_like(head: bytes, start: int, source: Any, lifted_bytes: int) -> Any:
 
 
 def _big_int(data: bytes) -> int:
-    if len(data) > _BIG_INT_BYTES:
+    if len(data) > wire.BIG_INT_BYTES:
         raise ProtocolError(f"malformed payload: an int of {len(data)} bytes")
     return int.from_bytes(data, "little", signed=True)
 

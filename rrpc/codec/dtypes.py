@@ -8,7 +8,7 @@ Python objects and anything without a fixed size have no description.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 import numpy as np
@@ -21,6 +21,9 @@ _PLAIN = re.compile(
 _MAX_NESTING = 16
 _CACHE_LIMIT = 1024
 
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
 _described: dict[np.dtype[Any], bytes] = {}
 _parsed: dict[bytes, np.dtype[Any]] = {}
 
@@ -32,8 +35,8 @@ def describe(dtype: np.dtype[Any]) -> bytes:
         return known
     if dtype.names is not None:
         # Not cached: dtypes that differ only in alignment compare equal.
-        description: bytes = msgpack.packb(_fields(dtype))
-        return description
+        packed: bytes = msgpack.packb(_fields(dtype))
+        return packed
     plain = dtype.str.encode("ascii", "replace")
     if dtype.hasobject or not _PLAIN.fullmatch(plain) or np.dtype(plain.decode()) != dtype:
         raise TypeError(f"arrays of dtype {dtype} can't be sent; convert to a fixed-size dtype")
@@ -54,7 +57,7 @@ def parse(description: bytes) -> np.dtype[Any]:
     return _remember(_parsed, description, dtype)
 
 
-def _remember(cache: dict[Any, Any], key: Any, value: Any) -> Any:
+def _remember(cache: dict[_K, _V], key: _K, value: _V) -> _V:
     if len(cache) >= _CACHE_LIMIT:  # a peer must not be able to grow it
         cache.clear()
     cache[key] = value
@@ -62,7 +65,8 @@ def _remember(cache: dict[Any, Any], key: Any, value: Any) -> Any:
 
 
 def _fields(dtype: np.dtype[Any]) -> list[Any]:
-    assert dtype.names is not None and dtype.fields is not None
+    assert dtype.names is not None
+    assert dtype.fields is not None
     fields = []
     for name in dtype.names:
         field, offset, *title = dtype.fields[name]
@@ -90,7 +94,8 @@ def _build(description: Any, depth: int) -> np.dtype[Any]:
         titles.append(title)
         offsets.append(offset)
         formats.append((_build(inner, depth + 1), tuple(shape)) if shape else _build(inner, depth + 1))
-    spec = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
+    spec: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
     if any(title is not None for title in titles):
         spec["titles"] = titles
-    return np.dtype(spec, align=bool(aligned))
+    built: np.dtype[Any] = np.dtype(spec, align=bool(aligned))
+    return built

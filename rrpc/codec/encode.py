@@ -18,23 +18,32 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from ..errors import InvalidArgument
+from rrpc.errors import InvalidArgument
+
 from . import wire
 from .counters import count_pack
 from .dtypes import describe
 
-__all__ = ["Message", "Refused", "encode", "pack", "prepare", "refusal"]
+__all__ = ["Message", "Refused", "encode", "pack", "prepare", "refusal", "use_allocator"]
 
 _Preparer = Callable[[Any, "Message", int], Any]
 
 _PACKER_KEEPS_BYTES = 1 << 20
+
+_Allocator = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray[Any, Any]]
+_allocate: _Allocator = np.empty
+
+
+def use_allocator(allocate: _Allocator) -> None:
+    """Where arrays are gathered that aren't contiguous; the package puts registered memory here."""
+    global _allocate
+    _allocate = allocate
 
 
 class Message(list[Any]):
     """The buffers of one message in the making, and what preparing its values found."""
 
     marked = False
-    wide_ints = False
     out: np.ndarray[Any, Any] | None = None
     out_index = -1
 
@@ -56,32 +65,35 @@ def refusal(refused: Refused, what: str) -> InvalidArgument:
 
 def encode(value: Any, message: Message) -> bytes:
     """The payload for ``value``; large buffers are appended to ``message``. Raises :class:`Refused`."""
-    return pack(prepare(value, message), message, value)
+    return pack(prepare(value, message), message)
 
 
-def pack(prepared: Any, message: Message, original: Any) -> bytes:
-    """Pack what :func:`prepare` gave for ``original``."""
+def pack(prepared: Any, message: Message) -> bytes:
+    """Pack what :func:`prepare` gave."""
     global _packer
     try:
         payload: bytes = _packer.pack(prepared)
     except OverflowError:
-        return _pack_wide(original, message)
+        payload = _packer.pack(_widen(prepared))
     except UnicodeEncodeError as error:
         raise Refused(f"a str can't be sent as UTF-8: {error.reason} at {error.start}") from None
-    except ValueError:
-        raise Refused(_too_deep()) from None
+    except ValueError as error:
+        raise Refused(str(error)) from None
     if len(payload) > _PACKER_KEEPS_BYTES:
         _packer = msgpack.Packer()  # the old one would keep a buffer of this size for good
     return b"\xc1" + payload if message.marked else payload
 
 
-def _pack_wide(original: Any, message: Message) -> bytes:
-    """Again, now looking at every int: one of them has more than 64 bits."""
-    if message.wide_ints:
-        raise Refused("an int has too many digits to be sent")
-    message.clear()
-    message.wide_ints = True
-    return pack(prepare(original, message), message, original)
+def _widen(prepared: Any) -> Any:
+    """``prepared`` again, with ints of more than 64 bits as extensions: rare, so looked for only now."""
+    kind = type(prepared)
+    if kind is int:
+        return _int(prepared)
+    if kind is list or kind is tuple:
+        return kind(map(_widen, prepared))
+    if kind is dict:
+        return {_widen(key): _widen(item) for key, item in prepared.items()}
+    return prepared
 
 
 _packer = msgpack.Packer()
@@ -101,7 +113,7 @@ _LEAVES = frozenset({type(None), bool, int, float, str})
 def prepare(value: Any, message: Message, depth: int = 0) -> Any:
     """``value`` as the packer takes it; large buffers are appended to ``message``."""
     kind = type(value)
-    if kind in _LEAVES and not (message.wide_ints and kind is int):
+    if kind in _LEAVES:
         return value
     preparer = _PREPARERS.get(kind)
     if preparer is None:
@@ -120,21 +132,24 @@ def _items(values: Any, message: Message, depth: int, prepared: list[Any]) -> li
     start = len(prepared)
     try:
         for value in values:
-            prepared.append(prepare(value, message, depth + 1))
+            prepared.append(prepare(value, message, depth + 1))  # noqa: PERF401 - its length tells where it failed
     except Refused as refused:
         refused.path.insert(0, f"[{len(prepared) - start}]")
         raise
     return prepared
 
 
-def _int(value: int, message: Message, depth: int) -> Any:
+def _int(value: int) -> Any:
     if -(1 << 63) <= value < 1 << 64:
         return value
-    return _ext(wire.BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+    nbytes = value.bit_length() // 8 + 1
+    if nbytes > wire.BIG_INT_BYTES:
+        raise Refused(f"an int of {nbytes} bytes can't be sent, {wire.BIG_INT_BYTES} is the most")
+    return _ext(wire.BIG_INT, value.to_bytes(nbytes, "little", signed=True))
 
 
 def _list(value: list[Any], message: Message, depth: int) -> Any:
-    if not message.wide_ints and _LEAVES.issuperset(map(type, value)):
+    if _LEAVES.issuperset(map(type, value)):
         return value
     return _items(value, message, depth, [])
 
@@ -155,7 +170,7 @@ def _frozenset(value: frozenset[Any], message: Message, depth: int) -> Any:
 
 
 def _dict(value: dict[Any, Any], message: Message, depth: int) -> Any:
-    simple = not message.wide_ints and _LEAVES.issuperset(map(type, value))
+    simple = _LEAVES.issuperset(map(type, value))
     if simple and _LEAVES.issuperset(map(type, value.values())):
         return value
     if depth >= wire.MAX_DEPTH:
@@ -226,10 +241,7 @@ def _array_as(value: np.ndarray[Any, Any], message: Message, flags: int) -> Any:
 
 
 def _gather(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A C-contiguous copy in pool memory, which needs no registration of its own."""
-    from ..bulk import empty
-
-    packed = empty(value.shape, value.dtype)
+    packed = _allocate(value.shape, value.dtype)
     packed[...] = value
     count_pack(value.nbytes)
     return packed
@@ -306,7 +318,6 @@ def _enum(value: enum.Enum, message: Message, depth: int) -> Any:
 
 
 _PREPARERS: dict[type, _Preparer] = {
-    int: _int,
     bytes: _bytes,
     bytearray: _bytearray,
     memoryview: _memoryview,

@@ -22,6 +22,9 @@ LIFT_BYTES: Final = 4096
 MAX_DEPTH: Final = 128
 """How deep lists, tuples, dicts, sets and dataclasses may nest in what is sent."""
 
+BIG_INT_BYTES: Final = 1 << 16
+"""The longest int."""
+
 MARKED: Final = 0xC1
 """First byte of a payload with marked lists."""
 

@@ -1,0 +1,262 @@
+"""The server: worker threads that take requests from the core, run handlers and reply."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgpack
+
+from . import _core
+from .errors import (
+    PROTOCOL_KEY,
+    TRACEBACK_KEY,
+    TYPE_KEY,
+    InvalidArgument,
+    ProtocolError,
+    RemoteError,
+    RpcError,
+    StatusCode,
+    Unimplemented,
+)
+from .service import Plan, interface_of
+
+__all__ = ["Server", "serve"]
+
+_MESSAGE_CHARS = 16_384
+_TRACEBACK_CHARS = 65_536
+_Request = tuple[int, bytes, bytes, "list[_core.Block] | None", int]
+
+
+class Server:
+    """Serves instances of service classes.
+
+    ``listen`` is an address or several; ``workers`` is how many handlers run at a time; with
+    ``tracebacks`` a handler's exception carries its traceback to the caller. Other ``options`` as for
+    :class:`Client`. As a context manager it starts, and stops at the end.
+    """
+
+    def __init__(
+        self,
+        *services: object,
+        listen: str | Sequence[str] = (),
+        workers: int = 4,
+        tracebacks: bool = False,
+        **options: Any,
+    ) -> None:
+        if workers < 1:
+            raise ValueError(f"workers must be at least 1, not {workers}")
+        self._dispatch, self._methods = _dispatch(services)
+        self._tracebacks = tracebacks
+        self._listen = [listen] if isinstance(listen, str) else list(listen)
+        self._running: list[bytes | None] = [None] * workers
+        self._threads: list[threading.Thread] = []
+        self._core = _core.Server(_merged(options))
+        self.addresses: list[str] = []
+        """What the server really listens on, in the order asked for."""
+
+    def listen(self, address: str) -> str:
+        """Listen on one more address; gives the one really bound. Raises InvalidArgument or Unavailable."""
+        bound = self._core.listen(address)
+        self.addresses.append(bound)
+        return bound
+
+    def start(self) -> Server:
+        """Listen, and take calls from now on."""
+        if self._threads:
+            raise RuntimeError("the server has been started already")
+        for address in self._listen:
+            self.listen(address)
+        for index in range(len(self._running)):
+            thread = threading.Thread(target=self._work, args=(index,), name=f"rrpc-worker-{index}")
+            self._threads.append(thread)
+            thread.start()
+        return self
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until every worker has ended; False if they haven't within ``timeout`` seconds."""
+        from time import monotonic
+
+        end = None if timeout is None else monotonic() + timeout
+        for thread in self._threads:
+            thread.join(None if end is None else max(0.0, end - monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def drain(self, grace: float | None = None) -> bool:
+        """Refuse new calls and let running ones end; True if they did within ``grace`` seconds."""
+        return self._core.drain(grace)
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Close everything now, calls in progress included; True if every handler has returned.
+
+        Handlers can't be interrupted: without ``timeout`` this waits for them.
+        """
+        self._core.stop()
+        return self.wait(timeout)
+
+    def running(self) -> list[str]:
+        """The methods whose handlers run at this moment."""
+        return sorted(name.decode() for name in self._running if name is not None)
+
+    def stats(self) -> dict[str, int]:
+        """What moved over this server's connections; keys as in :func:`rrpc.stats`."""
+        return self._core.stats()
+
+    def __enter__(self) -> Server:
+        return self if self._threads else self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def _work(self, index: int) -> None:
+        """One worker. While it waits it must hold no request's memory: the pool needs that back."""
+        core, dispatch, running = self._core, self._dispatch, self._running
+        request = core.next()
+        while request is not None or not core.stopped():
+            if request is None:
+                request = core.next()
+                continue
+            handle, name, payload, blocks, _ = request
+            request = arguments = result = None
+            running[index] = name
+            try:
+                plan, function = dispatch[name]
+                arguments, out = plan.decode_arguments(payload, blocks)
+                if out is not None:
+                    _check_memory(core, handle, out)
+                result = function(*arguments)
+                payload, buffers = plan.encode_result(result, out)
+            except BaseException as error:  # SystemExit too: a worker outlives its handlers
+                blocks = arguments = result = buffers = None
+                self._fail(handle, name, error)
+            else:
+                blocks = arguments = result = None
+                running[index] = None
+                if not buffers:
+                    request = core.reply_next(handle, payload)
+                    continue
+                core.reply(handle, payload, buffers, buffers.out_index)
+                buffers = None
+            running[index] = None
+            request = core.next()
+
+    def _fail(self, handle: int, name: bytes, error: BaseException) -> None:
+        shown = name.decode(errors="replace")
+        if isinstance(error, KeyError) and name not in self._dispatch:
+            error = self._unimplemented(shown)
+        code, message, details = self._status(shown, error)
+        packed = msgpack.packb(details, unicode_errors="replace") if details else b""
+        self._core.reply_error(handle, code, message[:_MESSAGE_CHARS], packed)
+
+    def _status(self, name: str, error: BaseException) -> tuple[int, str, dict[str, Any]]:
+        """Code, message and details of the reply for what a call raised."""
+        if isinstance(error, RemoteError):  # from a call the handler made itself
+            details = {TYPE_KEY: error.type_name}
+            if self._tracebacks and error.remote_traceback:
+                details[TRACEBACK_KEY] = error.remote_traceback[-_TRACEBACK_CHARS:]
+            return int(error.code), error.message, details
+        if isinstance(error, RpcError):
+            return (
+                int(error.code),
+                str(error),
+                {PROTOCOL_KEY: True} if isinstance(error, ProtocolError) else {},
+            )
+        _log(name, error)
+        kind = type(error)
+        type_name = (
+            kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        )
+        if not isinstance(error, Exception):
+            return int(StatusCode.INTERNAL), f"{name}(): the handler raised {type_name}", {}
+        details = {TYPE_KEY: type_name}
+        if self._tracebacks:
+            details[TRACEBACK_KEY] = _format(error)[-_TRACEBACK_CHARS:]
+        return int(StatusCode.UNKNOWN), _text(error), details
+
+    def _unimplemented(self, name: str) -> Unimplemented:
+        service, _, method = name.rpartition(".")
+        if service in self._methods:
+            there = ", ".join(self._methods[service])
+            return Unimplemented(f"{service} has no method {method!r}; it has {there}")
+        return Unimplemented(
+            f"there is no service {service!r} here (asked for {name!r}); there is {self.services}"
+        )
+
+    @property
+    def services(self) -> str:
+        """The names of the services, separated by commas."""
+        return ", ".join(self._methods)
+
+
+def serve(
+    *services: object, listen: str | Sequence[str] = "rrpc://127.0.0.1:7471", workers: int = 4, **options: Any
+) -> Server:
+    """Start a :class:`Server`; stop it with ``stop()`` or use it in a ``with`` statement."""
+    return Server(*services, listen=listen, workers=workers, **options).start()
+
+
+def _merged(options: dict[str, Any]) -> dict[str, Any]:
+    known = _core.default_options()
+    for name in options:
+        if name not in known:
+            raise TypeError(f"there is no option {name!r}; there are {', '.join(sorted(known))}")
+    return known | options
+
+
+def _dispatch(
+    services: Sequence[object],
+) -> tuple[dict[bytes, tuple[Plan, Callable[..., Any]]], dict[str, list[str]]]:
+    dispatch: dict[bytes, tuple[Plan, Callable[..., Any]]] = {}
+    methods: dict[str, list[str]] = {}
+    if not services:
+        raise TypeError("a server needs a service")
+    for instance in services:
+        interface = interface_of(instance)
+        if interface is None:
+            raise TypeError(f"{type(instance).__name__} is no service: decorate its class with @rrpc.service")
+        if isinstance(instance, type):
+            raise TypeError(f"pass an instance, {instance.__name__}(...), not the class")
+        if interface.name in methods:
+            raise ValueError(f"two services are called {interface.name}")
+        methods[interface.name] = list(interface.methods)
+        for name, method in interface.resolved().methods.items():
+            plan = Plan(method.name, method.parameters, method.result)
+            dispatch[method.name.encode()] = plan, _positional(plan, getattr(instance, name))
+    return dispatch, methods
+
+
+def _positional(plan: Plan, function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, taking keyword-only arguments by position too."""
+    count = plan.positional_count
+    if count == len(plan.names):
+        return function
+    names = plan.names[count:]
+    return lambda *values: function(*values[:count], **dict(zip(names, values[count:], strict=True)))
+
+
+def _check_memory(core: _core.Server, handle: int, out: Any) -> None:
+    if core.out_bytes(handle) != out.nbytes:
+        raise InvalidArgument(f"out= is {out}, but the memory offered has {core.out_bytes(handle)} bytes")
+
+
+def _log(name: str, error: BaseException) -> None:
+    import logging
+
+    logging.getLogger("rrpc.server").error("%s() raised", name, exc_info=error)
+
+
+def _format(error: BaseException) -> str:
+    """The traceback from the handler on; the worker's own frame says nothing."""
+    import traceback
+
+    start = error.__traceback__
+    lines = traceback.format_exception(type(error), error, start.tb_next if start is not None else None)
+    return "".join(lines)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(its message can't be shown)"

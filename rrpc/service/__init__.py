@@ -1,0 +1,112 @@
+"""Services: the decorators, and what they make of a class.
+
+::
+
+    @rrpc.service
+    class Nearest:
+        @rrpc.method
+        def search(self, queries: NDArray[np.float32], k: int = 10) -> NDArray[np.int64]: ...
+
+A method's signature is its interface: every parameter and the result are annotated, with None, bool,
+int, float, complex, str, bytes, bytearray, memoryview, array.array, NDArray of a dtype, numpy scalars,
+date and time types, Decimal, UUID, enums, dataclasses, named tuples, Literal, Any, and lists, tuples,
+dicts, sets, Optional and Union of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from .checks import AnnotationError, Mismatch, compile_check
+from .interface import MISSING, Interface, Method, Parameter, describe_method, signature_text
+from .out import OutSpec
+from .plan import Plan, untyped_request
+
+__all__ = [
+    "MISSING",
+    "AnnotationError",
+    "Interface",
+    "Method",
+    "Mismatch",
+    "OutSpec",
+    "Parameter",
+    "Plan",
+    "compile_check",
+    "interface_of",
+    "method",
+    "service",
+    "signature_text",
+    "untyped_request",
+]
+
+_C = TypeVar("_C", bound=type)
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_METHOD_MARK = "__rrpc_method__"
+_INTERFACE = "__rrpc_interface__"
+
+
+def method(function: _F) -> _F:
+    """Mark a method of a service as one that clients may call."""
+    try:
+        setattr(function, _METHOD_MARK, True)
+    except AttributeError:  # property, functools.partial and the like
+        raise TypeError(f"@rrpc.method goes on plain methods, not on {type(function).__name__}") from None
+    return function
+
+
+@overload
+def service(cls: _C, /) -> _C: ...
+@overload
+def service(*, name: str | None = None) -> Callable[[_C], _C]: ...
+def service(cls: Any = None, /, *, name: str | None = None) -> Any:
+    """Make a class a service, called ``name`` (the class's own name by default) on the wire.
+
+    Its methods are those marked with :func:`method`, inherited ones included. TypeError names a method
+    that can't be called remotely, and why.
+    """
+    if cls is None:
+        return lambda decorated: _decorate(decorated, name)
+    return _decorate(cls, name)
+
+
+def _decorate(cls: Any, name: str | None) -> Any:
+    if not isinstance(cls, type):
+        raise TypeError(f"@rrpc.service goes on a class, not on {type(cls).__name__}")
+    name = cls.__name__ if name is None else name
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise TypeError(f"a service can't be called {name!r}: use letters, digits, _ and dots")
+    methods = {}
+    for member in _member_names(cls):
+        found = getattr(cls, member)
+        static = cls.__dict__.get(member)
+        if isinstance(static, (staticmethod, classmethod)) and getattr(found, _METHOD_MARK, False):
+            raise TypeError(
+                f"{name}.{member}: @rrpc.method goes on plain methods, not on {type(static).__name__}"
+            )
+        if getattr(found, _METHOD_MARK, False):
+            methods[member] = describe_method(name, member, found)
+    if not methods:
+        raise TypeError(f"{name} has no method marked with @rrpc.method")
+    doc = cls.__doc__ or ""
+    setattr(cls, _INTERFACE, Interface(name, _clean(doc), methods))
+    return cls
+
+
+def _member_names(cls: type) -> list[str]:
+    """In order of definition, base classes first."""
+    return list(dict.fromkeys(member for base in reversed(cls.__mro__) for member in base.__dict__))
+
+
+def _clean(doc: str) -> str:
+    import inspect
+
+    return inspect.cleandoc(doc)
+
+
+def interface_of(thing: Any) -> Interface | None:
+    """The interface of a service class or of its instance; None if it isn't a service."""
+    cls = thing if isinstance(thing, type) else type(thing)
+    interface = cls.__dict__.get(_INTERFACE)
+    return interface if isinstance(interface, Interface) else None

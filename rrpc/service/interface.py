@@ -1,0 +1,140 @@
+"""What a service offers, as data: its methods, their parameters, annotations and documentation."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from .checks import AnnotationError, compile_check, type_text
+
+__all__ = ["MISSING", "Interface", "Method", "Parameter", "describe_method"]
+
+MISSING: Final = inspect.Parameter.empty
+"""The default of a parameter without one."""
+
+RESERVED_PARAMETERS = frozenset({"timeout", "out"})
+RESERVED_METHODS = frozenset({"address", "call", "close", "info", "start", "stats"})
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a method; ``default`` is :data:`MISSING` where there is none."""
+
+    name: str
+    annotation: Any
+    default: Any = MISSING
+    keyword_only: bool = False
+    positional_only: bool = False
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of a service; ``name`` is qualified: ``Nearest.search``."""
+
+    name: str
+    doc: str
+    parameters: tuple[Parameter, ...]
+    result: Any
+    function: Callable[..., Any] = field(compare=False, repr=False)
+
+    def resolved(self) -> Method:
+        """The same with every annotation an object; :class:`AnnotationError` names the one that isn't."""
+        hints = _hints(self.name, self.function)
+        parameters = []
+        for parameter in self.parameters:
+            annotation = hints[parameter.name]
+            _must_compile(f"{self.name}(): parameter {parameter.name!r}", annotation)
+            parameters.append(
+                Parameter(
+                    parameter.name,
+                    annotation,
+                    parameter.default,
+                    parameter.keyword_only,
+                    parameter.positional_only,
+                )
+            )
+        _must_compile(f"{self.name}(): result", hints["return"])
+        return Method(self.name, self.doc, tuple(parameters), hints["return"], self.function)
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A service: its name, documentation and methods by their short names."""
+
+    name: str
+    doc: str
+    methods: dict[str, Method]
+
+    def resolved(self) -> Interface:
+        """The same with every annotation an object."""
+        return Interface(self.name, self.doc, {name: m.resolved() for name, m in self.methods.items()})
+
+
+def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except (NameError, AttributeError, SyntaxError, TypeError) as error:
+        raise AnnotationError(f"{name}(): an annotation can't be resolved: {error}") from None
+
+
+def _must_compile(what: str, annotation: Any) -> None:
+    try:
+        compile_check(annotation)
+    except AnnotationError as error:
+        raise AnnotationError(f"{what}: {error}") from None
+
+
+def describe_method(service: str, name: str, function: Callable[..., Any]) -> Method:
+    """The method's description, annotations as written. TypeError says what can't be a method, and why."""
+    qualified = f"{service}.{name}"
+    if name.startswith("_") or name in RESERVED_METHODS:
+        raise TypeError(f"{qualified}(): a client has {name!r} itself; choose another name")
+    if not inspect.isfunction(function):
+        raise TypeError(f"{qualified}: @rrpc.method goes on plain methods, not on {type(function).__name__}")
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{qualified}(): async methods aren't supported yet; use def")
+    if inspect.isgeneratorfunction(function):
+        raise TypeError(f"{qualified}(): generator methods aren't supported yet; return a list")
+    signature = inspect.signature(function)
+    own, *rest = signature.parameters.values() or (None,)
+    if own is None or own.kind in (own.VAR_POSITIONAL, own.VAR_KEYWORD, own.KEYWORD_ONLY):
+        raise TypeError(f"{qualified}(): the first parameter must be self")
+    parameters = tuple(_parameter(qualified, parameter) for parameter in rest)
+    if signature.return_annotation is inspect.Signature.empty:
+        raise TypeError(f"{qualified}(): the result has no annotation; write -> None if there is none")
+    method = Method(
+        qualified, inspect.getdoc(function) or "", parameters, signature.return_annotation, function
+    )
+    if not any(isinstance(a, str) for a in (method.result, *(p.annotation for p in parameters))):
+        method.resolved()  # what can be known now is refused now
+    return method
+
+
+def _parameter(qualified: str, parameter: inspect.Parameter) -> Parameter:
+    what = f"{qualified}(): parameter {parameter.name!r}"
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+        raise TypeError(f"{qualified}(): {stars}{parameter.name} isn't supported; name each parameter")
+    if parameter.name in RESERVED_PARAMETERS:
+        raise TypeError(f"{what}: the name is taken by the caller's own {parameter.name}=")
+    if parameter.annotation is inspect.Parameter.empty:
+        raise TypeError(f"{what} has no annotation")
+    return Parameter(
+        parameter.name,
+        parameter.annotation,
+        parameter.default,
+        parameter.kind is parameter.KEYWORD_ONLY,
+        parameter.kind is parameter.POSITIONAL_ONLY,
+    )
+
+
+def signature_text(method: Method) -> str:
+    """The method as its ``def`` line would show it."""
+    parts = []
+    for parameter in method.parameters:
+        default = "" if parameter.default is MISSING else f" = {parameter.default!r}"
+        parts.append(f"{parameter.name}: {type_text(parameter.annotation)}{default}")
+    return f"{method.name}({', '.join(parts)}) -> {type_text(method.result)}"

@@ -1,0 +1,198 @@
+"""What is worked out once per method, so that a call only runs it.
+
+Both sides use the same plan: the caller encodes arguments and decodes the result, the server the other
+way round, and both check values against the annotations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgpack
+
+from rrpc.codec import LIFT_BYTES, Message, Refused, decode, pack, prepare, refusal
+from rrpc.errors import Internal, InvalidArgument, ProtocolError
+
+from .checks import EXACT, Check, Mismatch, compile_check
+from .interface import MISSING, Parameter
+from .out import OutSpec
+
+__all__ = ["Plan", "untyped_request"]
+
+_Sender = Callable[[Any, Message], Any]
+_unpack = msgpack.unpackb
+
+
+class Plan:
+    """The compiled form of one method."""
+
+    def __init__(self, name: str, parameters: Sequence[Parameter], result: Any) -> None:
+        self.name = name
+        self.parameters = tuple(parameters)
+        self.names = tuple(parameter.name for parameter in parameters)
+        self.positional_count = sum(not parameter.keyword_only for parameter in parameters)
+        self._checks = [compile_check(parameter.annotation) for parameter in parameters]
+        self._senders = [_sender(p.annotation, c) for p, c in zip(parameters, self._checks, strict=True)]
+        plain = all(parameter.annotation in _PLAIN for parameter in parameters)
+        self._plain_types = [parameter.annotation for parameter in parameters] if plain else None
+        self._check_result = compile_check(result)
+        self._send_result = _sender(result, self._check_result)
+        self._plain_result: Any = type(None) if result is None else result if result in _PLAIN else MISSING
+
+    # The caller's side
+
+    def encode_arguments(self, arguments: Sequence[Any], out: OutSpec | None = None) -> tuple[bytes, Message]:
+        """The request's payload and buffers; ``arguments`` stand in the order of the parameters."""
+        message = Message()
+        try:
+            values = [send(value, message) for send, value in zip(self._senders, arguments)]  # noqa: B905
+            if out is None:
+                return pack(values, message), message
+            return pack({"a": values, "o": out.packable()}, message), message
+        except (Mismatch, Refused) as error:
+            raise self._argument_fault(arguments, error) from None
+
+    def decode_result(self, payload: bytes, blocks: list[Any] | None, out: Any = None) -> Any:
+        """The result of a reply; ``out`` takes the place of the array that was written into it."""
+        if blocks is None and self._plain_result is not MISSING:
+            try:
+                value = _unpack(payload)
+            except Exception:
+                return decode(payload)  # which says what is wrong with it
+            if type(value) is self._plain_result:
+                return value
+        try:
+            return self._check_result(decode(payload, blocks, out))
+        except Mismatch as mismatch:
+            raise Internal(
+                f"{self.name}(): the result{mismatch.path} isn't as declared: {mismatch}"
+            ) from None
+
+    # The server's side
+
+    def decode_arguments(self, payload: bytes, blocks: list[Any] | None) -> tuple[list[Any], OutSpec | None]:
+        """The arguments in the order of the parameters, and what the caller wants in its own memory."""
+        if blocks is None and self._plain_types is not None:
+            try:
+                values = _unpack(payload)
+            except Exception:  # not plain, or malformed: the full decoder tells
+                values = None
+            if type(values) is list and list(map(type, values)) == self._plain_types:
+                return values, None
+        values, named, out = _request(decode(payload, blocks))
+        if named or len(values) != len(self.names):
+            values = self.bind(values, named)
+        try:
+            return [check(value) for check, value in zip(self._checks, values)], out  # noqa: B905
+        except Mismatch as mismatch:
+            raise self._argument_fault(values, mismatch) from None
+
+    def encode_result(self, value: Any, out: OutSpec | None = None) -> tuple[bytes, Message]:
+        """The reply's payload and buffers (``out_index`` among them says which is for the caller's memory)."""
+        message = Message()
+        try:
+            if out is None:
+                return pack(self._send_result(value, message), message), message
+            checked = self._check_result(value)
+            message.out = out.choose(checked)
+            return pack(prepare(checked, message), message), message
+        except Mismatch as mismatch:
+            text = f"{self.name}(): the result{mismatch.path} isn't as declared: {mismatch}"
+            raise Internal(text) from None
+        except Refused as refused:
+            raise Internal(refusal(refused, f"{self.name}(): the result").message) from None
+
+    def bind(self, positional: Sequence[Any], named: dict[str, Any]) -> list[Any]:
+        """All arguments in the parameters' order, defaults filled in; TypeError-like as Python's own."""
+        if len(positional) > self.positional_count:
+            takes = f"takes {self.positional_count} positional argument{'s' * (self.positional_count != 1)}"
+            raise InvalidArgument(f"{self.name}() {takes} but {len(positional)} were given")
+        values = list(positional)
+        given = set(self.names[: len(positional)])
+        for name in named:
+            if name not in self.names:
+                raise InvalidArgument(f"{self.name}() got an unexpected keyword argument {name!r}")
+            if name in given:
+                raise InvalidArgument(f"{self.name}() got multiple values for argument {name!r}")
+        for parameter in self.parameters[len(positional) :]:
+            if parameter.name in named:
+                values.append(named[parameter.name])
+            elif parameter.default is not MISSING:
+                values.append(parameter.default)
+            else:
+                raise InvalidArgument(f"{self.name}() missing a required argument: {parameter.name!r}")
+        return values
+
+    def _argument_fault(self, values: Sequence[Any], error: Mismatch | Refused) -> InvalidArgument:
+        """The error that names the argument, found by trying each again."""
+        for name, send, value in zip(self.names, self._senders, values, strict=True):
+            what = f"{self.name}(): argument {name!r}"
+            try:
+                send(value, Message())
+                pack(prepare(value, message := Message()), message)
+            except Mismatch as mismatch:
+                return InvalidArgument(f"{what}{mismatch.path}: {mismatch}")
+            except Refused as refused:
+                return refusal(refused, what)
+        return InvalidArgument(f"{self.name}(): {error}")
+
+
+_PLAIN = (*EXACT, bytes)
+
+
+def _sender(annotation: Any, check: Check) -> _Sender:
+    """Check a value and make it packable."""
+    if annotation in EXACT:
+        kind = annotation
+
+        def send_exact(value: Any, message: Message) -> Any:
+            return value if type(value) is kind else check(value)
+
+        return send_exact
+    if annotation is bytes:
+
+        def send_bytes(value: Any, message: Message) -> Any:
+            if type(value) is bytes and len(value) < LIFT_BYTES:
+                return value
+            return prepare(check(value), message)
+
+        return send_bytes
+    return lambda value, message: prepare(check(value), message)
+
+
+def _request(decoded: Any) -> tuple[list[Any], dict[str, Any], OutSpec | None]:
+    if type(decoded) is list:
+        return decoded, {}, None
+    if type(decoded) is not dict or not decoded.keys() <= {"a", "k", "o"}:
+        raise ProtocolError("malformed request: neither a list nor a map of arguments")
+    values, named, out = decoded.get("a", []), decoded.get("k", {}), decoded.get("o")
+    if type(values) is not list or type(named) is not dict:
+        raise ProtocolError("malformed request: arguments of the wrong kind")
+    return values, named, None if out is None else OutSpec.parse(out)
+
+
+def untyped_request(
+    values: Sequence[Any], named: dict[str, Any], out: OutSpec | None
+) -> tuple[bytes, Message]:
+    """The request of a caller that knows nothing of the method's signature."""
+    message = Message()
+    prepared = [_untyped(f"argument {i}", value, message) for i, value in enumerate(values)]
+    request: Any = prepared
+    if named or out is not None:
+        request = {"a": prepared}
+    if named:
+        request["k"] = {name: _untyped(f"argument {name!r}", v, message) for name, v in named.items()}
+    if out is not None:
+        request["o"] = out.packable()
+    try:
+        return pack(request, message), message
+    except Refused as refused:  # found only while packing: a lone surrogate, an endless int
+        raise InvalidArgument(f"an argument can't be sent: {refused.reason}") from None
+
+
+def _untyped(what: str, value: Any, message: Message) -> Any:
+    try:
+        return prepare(value, message)
+    except Refused as refused:
+        raise refusal(refused, what) from None
