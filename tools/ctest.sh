@@ -15,6 +15,7 @@ run=(ctest --preset "$preset" --parallel "$JOBS")
 # ThreadSanitizer's shadow memory needs addresses that randomisation may take.
 if [ "$preset" = tsan ]; then run=(setarch "$(uname -m)" -R "${run[@]}"); fi
 status=0
+export LOG_SKIP='^ +Start +[0-9]+:|   Passed  |^$'
 step "C++ tests ($preset)" "${run[@]}" || status=$?
 if [ "$status" -eq 0 ]; then grep -E "tests passed" "$LOGS/C++-tests-($preset).log" || true; fi
 exit "$status"

@@ -9,7 +9,8 @@ mkdir -p "$LOGS"
 
 in_ci() { [ "${CI:-}" = true ]; }
 
-# step NAME COMMAND...: runs quietly into build/logs/NAME.log, prints one line, and the log's end on failure.
+# step NAME COMMAND...: runs quietly into build/logs/NAME.log, prints one line, and the log's end on failure
+# (LOG_SKIP: without the lines that match).
 step() {
   local name="$1" log="$LOGS/${1// /-}.log" start=$SECONDS status=0
   shift
@@ -19,7 +20,7 @@ step() {
     printf '%-32s ok      %3d s\n' "$name" $((SECONDS - start))
   else
     printf '%-32s FAILED  %3d s  (%s)\n' "$name" $((SECONDS - start)) "$log"
-    tail -n "${LOG_TAIL:-80}" "$log" | sed 's/^/    /'
+    grep -vE "${LOG_SKIP:-^$}" "$log" | tail -n "${LOG_TAIL:-80}" | sed 's/^/    /'
   fi
   return "$status"
 }
