@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -22,7 +23,7 @@ TcpCompletionQueue::~TcpCompletionQueue() {
 }
 
 size_t TcpCompletionQueue::poll(std::span<Completion> out) {
-  armed_ = false;
+  const bool was_armed = std::exchange(armed_, false);
   if (event_set_) {
     eventfd_t count = 0;
     eventfd_read(event_.get(), &count);
@@ -36,6 +37,8 @@ size_t TcpCompletionQueue::poll(std::span<Completion> out) {
     out[i] = ready.completion;
     ready.queue_pair->completion_taken(ready.completion.opcode);
   }
+  // The empty poll between arm() and the sleep leaves it armed.
+  armed_ = was_armed && count == 0 && ready_.empty();
   return count;
 }
 

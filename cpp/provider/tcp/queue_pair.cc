@@ -115,6 +115,8 @@ void TcpQueuePair::drive_dialling() {
 
 void TcpQueuePair::begin_setup_exchange() {
   peer_ = peer_address(socket_.get()).to_string();
+  // A port of this host that nobody listens on can end up connected to itself.
+  if (peer_ == local_address(socket_.get()).to_string()) return dial_next();
   phase_ = Phase::kSettingUp;
   push_setup();
 }

@@ -178,7 +178,7 @@ int Dialler::progress(int fd) {
   int error = 0;
   socklen_t length = sizeof(error);
   if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
-  last_errno_ = error;
+  if (error != 0) last_errno_ = error;
   return error;
 }
 

@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <string>
 #include <vector>
 
@@ -51,7 +52,7 @@ class Dialler {
   std::string target_;
   std::vector<SocketAddress> candidates_;
   size_t next_ = 0;
-  int last_errno_ = 0;
+  int last_errno_ = ECONNREFUSED;
 };
 
 }  // namespace rrpc::provider::tcp
