@@ -33,12 +33,22 @@ class Client:
     def __init__(self, address: str, options: dict[str, Any], timeout: float | None) -> None:
         """Connect; ``options`` as in :func:`default_options`."""
     def call(
-        self, method: bytes, payload: bytes, buffers: Sequence[Any] | None, out: Any | None, timeout: float | None
+        self,
+        method: bytes,
+        payload: bytes,
+        buffers: Sequence[Any] | None,
+        out: Any | None,
+        timeout: float | None,
     ) -> tuple[bytes, list[Block | None] | None]:
         """A unary call. ``out`` is a writable buffer offered for one result buffer; in the reply's list
         that buffer stands as None."""
     def start(
-        self, method: bytes, payload: bytes, buffers: Sequence[Any] | None, out: Any | None, timeout: float | None
+        self,
+        method: bytes,
+        payload: bytes,
+        buffers: Sequence[Any] | None,
+        out: Any | None,
+        timeout: float | None,
     ) -> Call: ...
     def close(self, timeout: float | None = None) -> None: ...
     def info(self) -> dict[str, Any]:
@@ -51,7 +61,9 @@ class Server:
         """The address really bound."""
     def next(self, timeout: float | None = None) -> tuple[int, bytes, bytes, list[Block] | None, int] | None:
         """(handle, method, payload, buffers, nanoseconds left or -1); None on timeout or once drained/stopped."""
-    def reply(self, handle: int, payload: bytes, buffers: Sequence[Any] | None = None, out_index: int = -1) -> None:
+    def reply(
+        self, handle: int, payload: bytes, buffers: Sequence[Any] | None = None, out_index: int = -1
+    ) -> None:
         """``out_index`` names the buffer to be written into the caller's ``out`` memory."""
     def reply_next(
         self, handle: int, payload: bytes, buffers: Sequence[Any] | None = None, out_index: int = -1
@@ -79,5 +91,6 @@ def set_pool_limit(nbytes: int) -> None: ...
 def set_error_factory(factory: Callable[[int, str, bool, bytes], BaseException]) -> None: ...
 def transports() -> dict[str, str]:
     """Scheme -> "" where usable, else the reason why not."""
+
 def shutdown() -> None:
     """End the process's driver threads; called at interpreter exit."""

@@ -17,7 +17,8 @@ __all__ = ["Client", "Future", "UnaryMethod", "connect", "stub"]
 
 _T = TypeVar("_T")
 _C = TypeVar("_C", bound="Client")
-_M = TypeVar("_M", bound="UnaryMethod")
+_R = TypeVar("_R")
+_M = TypeVar("_M", bound="UnaryMethod[Any]")
 _callbacks_lock = threading.Lock()
 
 
@@ -205,7 +206,7 @@ def _memory_of(out: Any) -> Any:
     return None if out is None or not out.nbytes else out
 
 
-class UnaryMethod:
+class UnaryMethod(Generic[_R]):
     """The base of a generated client's methods: callable, with ``start`` for a future.
 
     A subclass has ``rpc_name`` and defines ``__call__`` with the method's own parameters, then the
@@ -226,23 +227,24 @@ class UnaryMethod:
         self._core_call = client._core.call
         self._core_start = client._core.start
 
-    def _call(self, arguments: tuple[Any, ...], timeout: float | None, out: Any = None) -> Any:
+    def _call(self, arguments: tuple[Any, ...], timeout: float | None, out: Any = None) -> _R:
         if out is not None:
             return self._start(arguments, timeout, out).result()
         payload, buffers = self._encode(arguments)
         reply, blocks = self._core_call(
             self._name, payload, buffers or None, None, self._timeout if timeout is None else timeout
         )
-        return self._decode(reply, blocks)
+        result: _R = self._decode(reply, blocks)
+        return result
 
-    def _start(self, arguments: tuple[Any, ...], timeout: float | None, out: Any = None) -> Future[Any]:
+    def _start(self, arguments: tuple[Any, ...], timeout: float | None, out: Any = None) -> Future[_R]:
         payload, buffers = self._encode(arguments, None if out is None else OutSpec.of(out))
         wait = self._timeout if timeout is None else timeout
         call = self._core_start(self._name, payload, buffers or None, _memory_of(out), wait)
         return Future(call, self._decode, out)
 
 
-def _plan_of(cls: type[UnaryMethod]) -> Plan:
+def _plan_of(cls: type[UnaryMethod[Any]]) -> Plan:
     """From the signature of ``__call__``."""
     function = cls.__dict__["__call__"]
     hints = typing.get_type_hints(function, include_extras=True)

@@ -1,0 +1,90 @@
+"""What the commands share: finding a service, and saying what is wrong in one line."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+from typing import Any, NoReturn
+
+from rrpc.service import Interface, interface_of
+
+__all__ = ["BadInput", "Parser", "debugging", "find_service", "problem", "user_line"]
+
+
+class BadInput(Exception):
+    """What the user gave can't be used; the message is the line to show."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, with exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def debugging() -> bool:
+    return os.environ.get("RRPC_DEBUG", "") not in ("", "0")
+
+
+def problem(program: str, error: BaseException) -> int:
+    """Report on stderr; the exit code for bad input."""
+    if debugging():
+        traceback.print_exception(type(error), error, error.__traceback__)
+    print(f"{program}: {_one_line(str(error))}", file=sys.stderr, flush=True)
+    return 2
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def find_service(target: str) -> tuple[type, Interface]:
+    """The class and the interface behind ``module:Service``. Raises BadInput."""
+    module_name, colon, attribute = target.partition(":")
+    if not colon or not module_name or not attribute:
+        raise BadInput(f"{target!r} isn't of the form module:Service")
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    found: Any = _import(module_name)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise BadInput(f"module {module_name} has no {attribute}{_services_in(found)}")
+        found = getattr(found, part)
+    interface = interface_of(found) if isinstance(found, type) else None
+    if interface is None:
+        raise BadInput(f"{target} is no service: decorate the class with @rrpc.service")
+    return found, interface
+
+
+def _services_in(module: Any) -> str:
+    names = [name for name, value in vars(module).items() if isinstance(value, type) and interface_of(value)]
+    return f"; it has {', '.join(sorted(names))}" if names else ""
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise BadInput(
+                f"there is no module {name} (looked in the current directory and sys.path)"
+            ) from None
+        raise BadInput(f"importing {name}: {user_line(error)}") from error
+    except Exception as error:
+        raise BadInput(f"importing {name}: {user_line(error)}") from error
+    except SystemExit as error:
+        raise BadInput(f"importing {name}: it ended the process with {error.code!r}") from error
+
+
+def user_line(error: BaseException) -> str:
+    """Type, message, and the last line of the user's own code on the way."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    ours = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "<frozen", importlib.__file__)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+    if not frames:
+        return text
+    return f"{text} ({frames[-1].filename}:{frames[-1].lineno})"
