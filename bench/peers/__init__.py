@@ -9,10 +9,10 @@ from bench.peers.zmq_peer import ZmqPeer
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
-        RrpcPeer("rrpc shm", scheme="shm", pool=False),
-        RrpcPeer("rrpc shm pool", scheme="shm", pool=True),
-        RrpcPeer("rrpc tcp", scheme="tcp", pool=False),
-        RrpcPeer("rrpc tcp pool", scheme="tcp", pool=True),
+        RrpcPeer("rrpc shm", transport="shm", pool=False),
+        RrpcPeer("rrpc shm pool", transport="shm", pool=True),
+        RrpcPeer("rrpc tcp", transport="tcp", pool=False),
+        RrpcPeer("rrpc tcp pool", transport="tcp", pool=True),
         SocketPeer("unix socket", unix=True),
         SocketPeer("tcp socket", unix=False),
         ZmqPeer("zmq+msgpack"),

@@ -9,7 +9,7 @@ from bench.peers.optional import load
 if TYPE_CHECKING:
     from bench.peers.rrpc_client import BenchClient
 
-COPIED = ("bytes_read", "bytes_copied")
+COPIED = ("bytes_read", "bytes_written", "bytes_copied", "bytes_staged")
 
 
 class RrpcConnection(Connection):
@@ -47,16 +47,17 @@ class RrpcConnection(Connection):
 
     def bytes_copied(self) -> int | None:
         ours, theirs = load("rrpc").stats(), self._client.counters()
-        return sum(int(end[key]) for end in (ours, theirs) for key in COPIED)
+        return sum(end[key] for end in (ours, theirs) for key in COPIED)
 
     def close(self) -> None:
         self._client.close()
 
 
 class RrpcPeer(Peer):
-    def __init__(self, name: str, scheme: str, pool: bool) -> None:
+    def __init__(self, name: str, transport: str, pool: bool) -> None:
         super().__init__(name)
-        self._scheme = scheme
+        self._transport = transport
+        self._listen = "tcp" if transport == "tcp" else "rrpc"
         self._pool = pool
         self.small_calls = not pool
 
@@ -73,10 +74,12 @@ class RrpcPeer(Peer):
             "rrpc.cli.serve",
             "bench.peers.rrpc_service:Bench",
             "--listen",
-            f"{self._scheme}://127.0.0.1:0",
+            f"{self._listen}://127.0.0.1:0",
         ]
 
     def connect(self, address: str, mode: Mode) -> Connection:
         from bench.peers.rrpc_client import BenchClient
 
-        return RrpcConnection(BenchClient(address), self._pool)
+        client = BenchClient(address)
+        assert client.info()["transport"] == self._transport, client.info()
+        return RrpcConnection(client, self._pool)

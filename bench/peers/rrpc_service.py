@@ -1,9 +1,9 @@
 """The service that the benchmark calls, served by rrpc-serve as any other."""
 
 import numpy as np
+import rrpc
 from numpy.typing import NDArray
 
-import rrpc
 from bench.peers.base import WarmArrays
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
-
 import rrpc
+from numpy.typing import NDArray
 
 CHUNK_BYTES_MAX = 16 << 20
 NAME_BYTES_MAX = 200
@@ -163,8 +162,8 @@ def version_of(status: os.stat_result) -> str:
 
 def sha256(descriptor: int) -> str:
     digest, landing, offset = hashlib.sha256(), np.empty(1 << 20, np.uint8), 0
-    while got := os.preadv(descriptor, [landing], offset):
-        digest.update(landing[:got])
+    while got := os.preadv(descriptor, [landing.data], offset):
+        digest.update(landing.data[:got])
         offset += got
     return digest.hexdigest()
 
@@ -172,13 +171,13 @@ def sha256(descriptor: int) -> str:
 def write_all(descriptor: int, chunk: NDArray[np.uint8], offset: int) -> None:
     done = 0
     while done < chunk.size:
-        done += os.pwritev(descriptor, [chunk[done:]], offset + done)
+        done += os.pwritev(descriptor, [chunk.data[done:]], offset + done)
 
 
 def read_all(descriptor: int, chunk: NDArray[np.uint8], offset: int) -> None:
     done = 0
     while done < chunk.size:
-        got = os.preadv(descriptor, [chunk[done:]], offset + done)
+        got = os.preadv(descriptor, [chunk.data[done:]], offset + done)
         if not got:
             raise rrpc.Aborted("the file became shorter while it was being read")
         done += got

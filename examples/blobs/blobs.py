@@ -5,12 +5,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import rrpc
 import transfer
 from blob_store_client import BlobStoreClient
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-import rrpc
 
 DEFAULT_SERVER = "rrpc://127.0.0.1:7472"
 CONNECT_TIMEOUT_S = 10
@@ -84,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     arguments = parser().parse_args()
     try:
-        with BlobStoreClient(arguments.server, timeout=CONNECT_TIMEOUT_S) as store:
+        with BlobStoreClient(arguments.server, connect_timeout=CONNECT_TIMEOUT_S) as store:
             arguments.run(store, arguments)
     except rrpc.RpcError as error:
         print(f"blobs: {error}", file=sys.stderr)

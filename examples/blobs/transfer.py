@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import rrpc
 from blob_store_client import BlobStoreClient
 from numpy.typing import NDArray
-
-import rrpc
 
 CHUNK_BYTES = 8 << 20
 IN_FLIGHT_MAX = 4
@@ -60,7 +59,7 @@ def send(store: BlobStoreClient, upload: str, source: BinaryIO, progress: Progre
         if not chunk.size:
             break
         in_flight.append((store.write.start(upload, offset, chunk), memory, chunk.size))
-        digest.update(chunk)
+        digest.update(chunk.data)
         offset += chunk.size
     while in_flight:
         finish_oldest()
@@ -70,7 +69,7 @@ def send(store: BlobStoreClient, upload: str, source: BinaryIO, progress: Progre
 def read_into(source: BinaryIO, memory: Chunk) -> int:
     """Fill the memory as far as the file goes."""
     done = 0
-    while got := source.readinto(memory[done:]):  # type: ignore[attr-defined]
+    while got := source.readinto(memory.data[done:]):  # type: ignore[attr-defined]
         done += got
     return done
 
@@ -99,7 +98,7 @@ def receive(
         view = chunk.data
         while view:
             view = view[file.write(view) :]
-        digest.update(chunk)
+        digest.update(chunk.data)
         progress(chunk.size)
     return digest.hexdigest()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 import numpy as np
+import rrpc
 from nearest_client import NearestClient
 from numpy.typing import NDArray
 from rich.console import Console
@@ -16,12 +17,10 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 
-import rrpc
-
 FOLDER = Path(__file__).resolve().parent
 LARGE_ROWS = 64 * (1 << 20) // (64 * 4)  # of 64 float32: 64 MiB
 K = 5
-COPIES = ("bytes_read", "bytes_written", "bytes_copied", "bytes_packed", "bytes_unpacked")
+COPIES = ("bytes_read", "bytes_written", "bytes_copied", "bytes_staged")
 
 Rows = NDArray[np.float32]
 
@@ -46,7 +45,8 @@ def queries() -> Rows:
     """The digits themselves, every pixel a little off: no query is a row of the table."""
     rows = load_digits().data
     blurred = rows + np.random.default_rng(7).integers(-2, 3, rows.shape)
-    return np.clip(blurred, 0, 16).astype(np.float32)
+    asked: Rows = np.clip(blurred, 0, 16).astype(np.float32)
+    return asked
 
 
 def wrong_answers(nearest: NearestClient, asked: Rows) -> list[str]:

@@ -4,10 +4,9 @@ The search is numpy's alone; scikit-learn only lends the data, which its wheel h
 """
 
 import numpy as np
+import rrpc
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
-
-import rrpc
 
 
 @rrpc.service
