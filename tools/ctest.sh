@@ -17,5 +17,5 @@ if [ "$preset" = tsan ]; then run=(setarch "$(uname -m)" -R "${run[@]}"); fi
 status=0
 export LOG_SKIP='^ +Start +[0-9]+:|   Passed  |^$'
 step "C++ tests ($preset)" "${run[@]}" || status=$?
-if [ "$status" -eq 0 ]; then grep -E "tests passed" "$LOGS/C++-tests-($preset).log" || true; fi
+if [ "$status" -eq 0 ]; then grep -E "tests passed|\(Skipped\)" "$LOGS/C++-tests-($preset).log" || true; fi
 exit "$status"

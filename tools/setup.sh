@@ -40,7 +40,7 @@ install_packages() {  # install_packages EXTRAS STAMP
   [ "$(cat "$stamp" 2>/dev/null)" = "$hash" ] && return
   # In place and without CMake: the package is imported from here, `make build` puts the extension beside it.
   step "python packages ($1)" .venv/bin/python -m pip install -q -c tools/constraints.txt -e ".[$1]" \
-    -Ceditable.mode=inplace -Cwheel.cmake=false
+    --config-settings=editable.mode=inplace --config-settings=wheel.cmake=false
   echo "$hash" >"$stamp"
 }
 
