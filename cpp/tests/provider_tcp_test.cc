@@ -22,10 +22,9 @@ std::string wire(const FrameHeader& header, std::string_view body = {}) {
 }
 std::string setup_frame(uint32_t read_depth = 16) {
   const auto body = encode_setup_body({.read_depth = read_depth, .private_data = {}});
-  return wire({.type = FrameType::kSetup,
-               .detail = kProtocolVersion,
-               .length_bytes = static_cast<uint32_t>(body.size())},
-              as_text(body));
+  return wire(
+      {.type = FrameType::kSetup, .detail = kProtocolVersion, .length_bytes = static_cast<uint32_t>(body.size())},
+      as_text(body));
 }
 std::string patched(std::string bytes, size_t index, uint8_t value) {
   bytes[index] = static_cast<char>(value);
@@ -94,8 +93,8 @@ class TcpTest : public ::testing::Test {
   }
   void expect_death(const std::string& needle, bool protocol_error) {
     ASSERT_TRUE(wait_for([&] { return qp_->state() == QueuePairState::kError; })) << needle;
-    EXPECT_NE(qp_->error().message().find(needle), std::string::npos) << qp_->error().to_string() << "\n  wanted: "
-                                                                      << needle;
+    EXPECT_NE(qp_->error().message().find(needle), std::string::npos)
+        << qp_->error().to_string() << "\n  wanted: " << needle;
     EXPECT_EQ(qp_->error().is_protocol_error(), protocol_error) << qp_->error().to_string();
     qp_.reset();
   }
@@ -105,9 +104,8 @@ class TcpTest : public ::testing::Test {
     auto client = std::move(opened).value();
     ASSERT_TRUE(client->start({}).ok());
     accept();
-    ASSERT_TRUE(wait_for([&] {
-      return client->state() == QueuePairState::kConnected && qp_->state() == QueuePairState::kConnected;
-    }));
+    ASSERT_TRUE(wait_for(
+        [&] { return client->state() == QueuePairState::kConnected && qp_->state() == QueuePairState::kConnected; }));
     client.reset();
     qp_.reset();
   }
@@ -242,9 +240,7 @@ TEST_F(TcpTest, AReadResponseOfAnotherLengthOrTagIsRefused) {
     const Sge sge{memory_.data(), 64, region_.get()};
     const WorkRequest read{.wr_id = 1, .opcode = Opcode::kRead, .sges = {&sge, 1}};
     ASSERT_TRUE(qp_->post_send({&read, 1}).ok());
-    say(peer, wire({.type = FrameType::kReadResponse,
-                    .length_bytes = bad_tag ? 64u : 65u,
-                    .tag = bad_tag ? 1u : 0u}));
+    say(peer, wire({.type = FrameType::kReadResponse, .length_bytes = bad_tag ? 64u : 65u, .tag = bad_tag ? 1u : 0u}));
     expect_death(bad_tag ? "another READ than the oldest" : "READ_RESPONSE of 65 bytes to a READ of 64", true);
   }
 }

@@ -9,8 +9,8 @@ namespace rrpc::provider::tcp {
 // Both return true if the connection is over.
 bool Lingering::write_rest() {
   while (want_write()) {
-    const ssize_t sent = ::send(fd(), rest_.data() + written_bytes_, rest_.size() - written_bytes_,
-                                MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent =
+        ::send(fd(), rest_.data() + written_bytes_, rest_.size() - written_bytes_, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) return errno != EAGAIN && errno != EINTR;
     written_bytes_ += static_cast<size_t>(sent);
   }

@@ -13,8 +13,7 @@ TcpListener::TcpListener(UniqueFd socket)
     : socket_(std::move(socket)), address_(local_address(socket_.get()).to_string()) {}
 
 Result<std::unique_ptr<Listener>> TcpListener::create(const std::string& address, const ListenOptions& options) {
-  RRPC_ASSIGN_OR_RETURN(const std::vector<SocketAddress> candidates,
-                        resolve(address, ResolveFor::kListen, kNever));
+  RRPC_ASSIGN_OR_RETURN(const std::vector<SocketAddress> candidates, resolve(address, ResolveFor::kListen, kNever));
   Status first_error;
   for (const SocketAddress& candidate : candidates) {
     Result<UniqueFd> socket = listen_on(candidate, address, options.backlog);
@@ -25,8 +24,8 @@ Result<std::unique_ptr<Listener>> TcpListener::create(const std::string& address
 }
 
 static bool concerns_one_attempt(int error_number) {
-  return error_number == ECONNABORTED || error_number == EPROTO || error_number == EINTR ||
-         error_number == ENETDOWN || error_number == EHOSTUNREACH || error_number == ENETUNREACH;
+  return error_number == ECONNABORTED || error_number == EPROTO || error_number == EINTR || error_number == ENETDOWN ||
+         error_number == EHOSTUNREACH || error_number == ENETUNREACH;
 }
 
 Result<std::unique_ptr<QueuePair>> TcpListener::accept(CompletionQueue& cq, const QueuePairConfig& config) {

@@ -143,8 +143,8 @@ Status TcpQueuePair::post_receive(const ReceiveRequest& request) {
 Status TcpQueuePair::check_request(const WorkRequest& request) const {
   if (request.opcode == Opcode::kReceive) return invalid_argument("a receive posted to the send queue");
   if (request.sges.size() > kSgeCountMax) {
-    return invalid_argument("a request of " + std::to_string(request.sges.size()) +
-                            " scatter/gather elements (limit " + std::to_string(kSgeCountMax) + ")");
+    return invalid_argument("a request of " + std::to_string(request.sges.size()) + " scatter/gather elements (limit " +
+                            std::to_string(kSgeCountMax) + ")");
   }
   uint64_t length_bytes = 0;
   for (const Sge& sge : request.sges) length_bytes += sge.length_bytes;

@@ -77,8 +77,8 @@ void TcpQueuePair::begin_frame() {
   input_.land({}, 0);
   if ((frame_.type == FrameType::kSetup) != (phase_ == Phase::kSettingUp)) {
     const std::string name(frame_type_name(frame_.type));
-    return fail_protocol(Status::protocol_error(phase_ == Phase::kUp ? "a second SETUP frame"
-                                                                     : "a " + name + " frame before SETUP"));
+    return fail_protocol(
+        Status::protocol_error(phase_ == Phase::kUp ? "a second SETUP frame" : "a " + name + " frame before SETUP"));
   }
   switch (frame_.type) {
     case FrameType::kSetup:
@@ -140,8 +140,7 @@ void TcpQueuePair::begin_read_request() {
     return fail_protocol(Status::protocol_error("more READs in flight than the " +
                                                 std::to_string(responses_.capacity()) + " agreed on"));
   }
-  responses_.push(
-      {.tag = frame_.tag, .rkey = frame_.rkey, .length_bytes = frame_.length_bytes, .address = *source});
+  responses_.push({.tag = frame_.tag, .rkey = frame_.rkey, .length_bytes = frame_.length_bytes, .address = *source});
 }
 
 void TcpQueuePair::begin_read_response() {
@@ -201,8 +200,7 @@ void TcpQueuePair::finish_setup() {
 
 void TcpQueuePair::finish_write_ack() {
   for (uint32_t i = 0; i < frame_.tag; ++i) {
-    if (writes_in_flight_.empty() ||
-        sends_.at(writes_in_flight_.front()).state != SendRequest::State::kWaiting) {
+    if (writes_in_flight_.empty() || sends_.at(writes_in_flight_.front()).state != SendRequest::State::kWaiting) {
       return fail_protocol(Status::protocol_error("a WRITE_ACK for more WRITEs than were sent"));
     }
     sends_.at(writes_in_flight_.front()).state = SendRequest::State::kDone;

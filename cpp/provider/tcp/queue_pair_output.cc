@@ -90,15 +90,13 @@ bool TcpQueuePair::push_response() {
   if (responses_.empty()) return false;
   const PendingResponse response = responses_.front();
   responses_.pop();
-  output_.push_response(
-      {.type = FrameType::kReadResponse, .length_bytes = response.length_bytes, .tag = response.tag},
-      response.address, response.rkey);
+  output_.push_response({.type = FrameType::kReadResponse, .length_bytes = response.length_bytes, .tag = response.tag},
+                        response.address, response.rkey);
   return true;
 }
 
 void TcpQueuePair::push_setup() {
-  std::vector<std::byte> body =
-      encode_setup_body({.read_depth = limits_.read_depth, .private_data = private_data_});
+  std::vector<std::byte> body = encode_setup_body({.read_depth = limits_.read_depth, .private_data = private_data_});
   const auto length_bytes = static_cast<uint32_t>(body.size());
   output_.push_control({.type = FrameType::kSetup, .detail = kProtocolVersion, .length_bytes = length_bytes},
                        std::move(body));

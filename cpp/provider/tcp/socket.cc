@@ -136,7 +136,8 @@ void set_connection_options(int fd) {
 static Status listen_error(const std::string& address, int error_number) {
   const std::string what = "cannot listen on " + address;
   Status status = Status::from_errno(error_number, what);
-  if (error_number == EADDRINUSE) return {status.code(), status.message() + "; choose another port, or 0 for a free one"};
+  if (error_number == EADDRINUSE)
+    return {status.code(), status.message() + "; choose another port, or 0 for a free one"};
   if (error_number == EADDRNOTAVAIL) {
     return invalid_argument(status.message() + "; use an address of this host, or 0.0.0.0 for all");
   }

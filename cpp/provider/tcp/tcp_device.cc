@@ -35,9 +35,8 @@ class TcpDevice final : public Device {
   Result<std::unique_ptr<QueuePair>> open(CompletionQueue& cq, const std::string& address,
                                           const QueuePairConfig& config, TimeNs deadline) override {
     RRPC_ASSIGN_OR_RETURN(auto candidates, tcp::resolve(address, tcp::ResolveFor::kConnect, deadline));
-    return std::unique_ptr<QueuePair>(
-        std::make_unique<tcp::TcpQueuePair>(static_cast<tcp::TcpCompletionQueue&>(cq), config,
-                                            tcp::Dialler(address, std::move(candidates)), address));
+    return std::unique_ptr<QueuePair>(std::make_unique<tcp::TcpQueuePair>(
+        static_cast<tcp::TcpCompletionQueue&>(cq), config, tcp::Dialler(address, std::move(candidates)), address));
   }
 
  private:
