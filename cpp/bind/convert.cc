@@ -1,0 +1,161 @@
+#include "bind/convert.h"
+
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "bind/deferred.h"
+#include "driver/devices.h"
+
+namespace rrpc::bind {
+namespace {
+
+PyObject* g_error_factory = nullptr;
+
+class PythonHold : public endpoint::Hold {
+ public:
+  explicit PythonHold(const Py_buffer& view) : view_(view) {}
+  ~PythonHold() override { defer_release(view_); }
+
+ private:
+  Py_buffer view_;
+};
+
+constexpr size_t kCachedBytesMin = 64 << 10;  // smaller registrations aren't worth a weak reference
+
+TimeNs seconds_to_ns(double seconds, const char* name) {
+  if (std::isnan(seconds) || seconds < 0)
+    raise_status(invalid_argument(std::string(name) + " must be a number of seconds from 0 up, not " + std::to_string(seconds)));
+  return seconds >= 9e9 ? kNever : static_cast<TimeNs>(seconds * 1e9);
+}
+
+}  // namespace
+
+void set_error_factory(py::object factory) { g_error_factory = factory.release().ptr(); }
+
+void raise_status(const Status& status, const std::string& details) {
+  if (g_error_factory == nullptr) throw std::runtime_error(status.to_string());
+  py::object error = py::handle(g_error_factory)(static_cast<int>(status.code()), status.message(),
+                                                 status.is_protocol_error(), py::bytes(details));
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw py::error_already_set();
+}
+
+TimeNs deadline_from(py::handle timeout) {
+  if (timeout.is_none()) return kNever;
+  const double seconds = PyFloat_AsDouble(timeout.ptr());
+  if (seconds == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return deadline_after(now_ns(), seconds_to_ns(seconds, "timeout"));
+}
+
+py::dict default_options() {
+  const driver::Options options;
+  const rpc::SessionOptions& session = options.session;
+  py::dict out;
+  out["slots"] = session.geometry.slots;
+  out["slot_bytes"] = session.geometry.slot_bytes;
+  out["read_depth"] = session.geometry.read_depth;
+  out["calls_in_flight_max"] = session.calls_in_flight_max;
+  out["exposed_bytes_max"] = session.exposed_bytes_max;
+  out["poll"] = "adaptive";
+  out["spin_us"] = static_cast<double>(options.spin) / kMicrosecond;
+  out["keepalive_interval"] = static_cast<double>(session.keepalive_interval) / kSecond;
+  out["keepalive_timeout"] = static_cast<double>(session.keepalive_timeout) / kSecond;
+  out["lease_timeout"] = static_cast<double>(session.lease_timeout) / kSecond;
+  out["connections_max"] = options.connections_max;
+  out["any_user"] = options.any_user;
+  return out;
+}
+
+static driver::PollMode poll_mode_from(const std::string& name) {
+  if (name == "adaptive") return driver::PollMode::kAdaptive;
+  if (name == "busy") return driver::PollMode::kBusy;
+  if (name == "event") return driver::PollMode::kEvent;
+  raise_status(invalid_argument("poll must be 'adaptive', 'busy' or 'event', not '" + name + "'"));
+}
+
+static void set_option(driver::Options& options, const std::string& name, py::handle value) {
+  rpc::SessionOptions& session = options.session;
+  if (name == "slots") session.geometry.slots = value.cast<uint32_t>();
+  else if (name == "slot_bytes") session.geometry.slot_bytes = value.cast<uint32_t>();
+  else if (name == "read_depth") session.geometry.read_depth = value.cast<uint32_t>();
+  else if (name == "calls_in_flight_max") session.calls_in_flight_max = value.cast<uint32_t>();
+  else if (name == "exposed_bytes_max") session.exposed_bytes_max = value.cast<size_t>();
+  else if (name == "poll") options.poll = poll_mode_from(value.cast<std::string>());
+  else if (name == "spin_us") options.spin = seconds_to_ns(value.cast<double>() / 1e6, "spin_us");
+  else if (name == "keepalive_interval") session.keepalive_interval = seconds_to_ns(value.cast<double>(), "keepalive_interval");
+  else if (name == "keepalive_timeout") session.keepalive_timeout = seconds_to_ns(value.cast<double>(), "keepalive_timeout");
+  else if (name == "lease_timeout") session.lease_timeout = seconds_to_ns(value.cast<double>(), "lease_timeout");
+  else if (name == "connections_max") options.connections_max = value.cast<uint32_t>();
+  else if (name == "any_user") options.any_user = value.cast<bool>();
+  else raise_status(invalid_argument("unknown option '" + name + "'; see rrpc's options"));
+}
+
+driver::Options options_from(const py::dict& given) {
+  driver::Options options;
+  for (const auto& [key, value] : given) {
+    const auto name = key.cast<std::string>();
+    try {
+      set_option(options, name, value);
+    } catch (const py::cast_error&) {
+      raise_status(invalid_argument("option '" + name + "' can't be " + py::repr(value).cast<std::string>()));
+    }
+  }
+  raise_if_error(endpoint::validate(options.session.geometry));
+  return options;
+}
+
+Bytes bytes_view(const py::bytes& value) {
+  return {reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(value.ptr())), static_cast<size_t>(PyBytes_GET_SIZE(value.ptr()))};
+}
+
+uint64_t owner_id_of(PyObject* exporter) {
+  static PyObject* const cache = PyDict_New();  // owner's address -> (weak reference, id); lives for good
+  static uint64_t next_id = 1;
+  py::object owner = py::reinterpret_borrow<py::object>(exporter);
+  while (py::hasattr(owner, "base") && !owner.attr("base").is_none()) owner = owner.attr("base");
+  const py::int_ key(reinterpret_cast<uintptr_t>(owner.ptr()));
+  if (PyObject* entry = PyDict_GetItem(cache, key.ptr())) return py::handle(entry)[py::int_(1)].cast<uint64_t>();
+  const uint64_t id = next_id++;
+  PyObject* reference = PyWeakref_NewRef(
+      owner.ptr(), py::cpp_function([key, id](py::handle) {
+                     driver::evict_owner(id);
+                     if (PyDict_DelItem(cache, key.ptr()) != 0) PyErr_Clear();
+                   }).ptr());
+  if (reference == nullptr) {
+    PyErr_Clear();  // bytes and the like take no weak references
+    return endpoint::kNoOwner;
+  }
+  PyDict_SetItem(cache, key.ptr(), py::make_tuple(py::reinterpret_steal<py::object>(reference), id).ptr());
+  return id;
+}
+
+endpoint::Buffer export_buffer(py::handle object, bool writable) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(object.ptr(), &view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) throw py::error_already_set();
+  endpoint::Buffer buffer;
+  buffer.data = static_cast<std::byte*>(view.buf);
+  buffer.length_bytes = static_cast<size_t>(view.len);
+  buffer.hold = std::make_unique<PythonHold>(view);
+  const bool in_pool = endpoint::Pool::process().find(buffer.data) != nullptr;
+  if (!in_pool && buffer.length_bytes >= kCachedBytesMin) buffer.owner_id = owner_id_of(object.ptr());
+  return buffer;
+}
+
+std::vector<endpoint::Buffer> export_buffers(py::handle sequence) {
+  std::vector<endpoint::Buffer> buffers;
+  if (sequence.is_none()) return buffers;
+  for (const py::handle item : sequence) buffers.push_back(export_buffer(item, false));
+  return buffers;
+}
+
+py::object wrap_blocks(std::vector<endpoint::PoolBlock>& blocks) {
+  if (blocks.empty()) return py::none();
+  py::list list(blocks.size());
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    list[i] = blocks[i] ? wrap_block(std::move(blocks[i])) : py::object(py::none());
+  }
+  return list;
+}
+
+}  // namespace rrpc::bind

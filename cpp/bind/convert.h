@@ -1,0 +1,43 @@
+// Python values <-> the core's, and the one place where a Status becomes an exception.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "driver/options.h"
+#include "endpoint/exposure.h"
+#include "endpoint/pool.h"
+
+namespace rrpc::bind {
+
+namespace py = pybind11;
+
+// Raises what the factory of set_error_factory() makes of it.
+[[noreturn]] void raise_status(const Status& status, const std::string& details = {});
+inline void raise_if_error(const Status& status) {
+  if (!status.ok()) raise_status(status);
+}
+void set_error_factory(py::object factory);
+
+// Seconds or None to an absolute deadline.
+TimeNs deadline_from(py::handle timeout);
+driver::Options options_from(const py::dict& options);
+py::dict default_options();
+
+Bytes bytes_view(const py::bytes& value);
+
+// Exports the buffer until the returned Buffer goes.
+endpoint::Buffer export_buffer(py::handle object, bool writable);
+std::vector<endpoint::Buffer> export_buffers(py::handle sequence);
+
+// A Block object for each, None for an empty one; None for no blocks at all.
+py::object wrap_blocks(std::vector<endpoint::PoolBlock>& blocks);
+py::object wrap_block(endpoint::PoolBlock block);
+
+// Registers the owner of memory with the registration caches until it is collected; its id there.
+uint64_t owner_id_of(PyObject* exporter);
+
+}  // namespace rrpc::bind

@@ -1,0 +1,25 @@
+// Python work that threads without the GIL leave behind: buffer exports to release, callbacks to run. It
+// is done at the next crossing from Python, or by an engine's thread when it finds the time.
+#pragma once
+
+#include <Python.h>
+
+#include <atomic>
+
+namespace rrpc::bind {
+
+extern std::atomic<bool> g_deferred_pending;
+
+void defer_release(const Py_buffer& view);
+// Takes over the reference; called without arguments, errors are reported as unraisable.
+void defer_callback(PyObject* callback);
+
+// With the GIL held. Cheap when nothing is pending.
+void run_deferred_slow();
+inline void run_deferred() {
+  if (g_deferred_pending.load(std::memory_order_relaxed)) run_deferred_slow();
+}
+
+void install_deferred_hook();
+
+}  // namespace rrpc::bind

@@ -1,0 +1,36 @@
+// rrpc._core: a table of contents.
+#include <pybind11/pybind11.h>
+
+#include "bind/convert.h"
+#include "bind/deferred.h"
+#include "bind/register.h"
+#include "driver/client.h"
+#include "driver/devices.h"
+
+namespace py = pybind11;
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "The C++ core of rrpc.";
+  rrpc::bind::install_deferred_hook();
+  rrpc::bind::register_memory(module);
+  rrpc::bind::register_client(module);
+  rrpc::bind::register_server(module);
+  module.def("set_error_factory", &rrpc::bind::set_error_factory);
+  module.def("default_options", &rrpc::bind::default_options);
+  module.def("transports", [] {
+    py::dict out;
+    for (const char* scheme : {"shm", "tcp", "verbs"}) {
+      const auto device = rrpc::driver::find_device(scheme);
+      out[scheme] = device.ok() ? std::string() : device.status().message();
+    }
+    return out;
+  });
+  module.def("shutdown", [] {
+    {
+      py::gil_scoped_release release;
+      rrpc::bind::stop_all_servers();
+      rrpc::driver::end_client_engine();
+    }
+    rrpc::bind::run_deferred();
+  });
+}

@@ -1,0 +1,11 @@
+// One function per topic; module.cc calls them all.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace rrpc::bind {
+void register_memory(pybind11::module_& module);
+void register_client(pybind11::module_& module);
+void register_server(pybind11::module_& module);
+void stop_all_servers();
+}  // namespace rrpc::bind

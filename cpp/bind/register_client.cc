@@ -1,0 +1,202 @@
+// Client and Call. The GIL is released around everything that may wait or take a lock of the core.
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "bind/convert.h"
+#include "bind/deferred.h"
+#include "bind/register.h"
+#include "driver/client.h"
+
+namespace rrpc::bind {
+namespace {
+
+using driver::WaitResult;
+using ClientRef = std::shared_ptr<driver::Client>;
+
+// Closing waits for a mutex, so never under the GIL; and in a forked child nothing may be touched.
+ClientRef share(std::unique_ptr<driver::Client> client) {
+  return {client.release(), [](driver::Client* dying) {
+            if (dying->belongs_to_parent()) return;
+            if (PyGILState_Check() == 0) {
+              delete dying;
+              return;
+            }
+            py::gil_scoped_release release;
+            delete dying;
+          }};
+}
+
+py::tuple take_reply(rpc::ClientCall& call) {
+  if (!call.status().ok()) raise_status(call.status(), call.details());
+  const Bytes payload = call.payload();
+  return py::make_tuple(py::bytes(reinterpret_cast<const char*>(payload.data()), payload.size()), wrap_blocks(call.blocks()));
+}
+
+// True when done, false at the deadline. Signals and deferred Python work are seen to meanwhile.
+bool wait_for(driver::Client& client, const rpc::ClientCallRef& call, TimeNs deadline) {
+  while (true) {
+    WaitResult result;
+    {
+      py::gil_scoped_release release;
+      result = client.wait(call, deadline, g_deferred_pending);
+    }
+    run_deferred();
+    if (result != WaitResult::kInterrupted) return result == WaitResult::kDone;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
+
+class Call {
+ public:
+  Call(ClientRef client, rpc::ClientCallRef call) : client_(std::move(client)), call_(std::move(call)) {}
+
+  bool done() {
+    if (call_->done()) return true;
+    if (call_->deadline() > now_ns()) return false;
+    return wait(py::float_(0.0));
+  }
+  bool wait(py::handle timeout) { return call_->done() || wait_for(*client_, call_, deadline_from(timeout)); }
+  py::tuple result(py::handle timeout) {
+    if (!wait(timeout)) {
+      PyErr_SetString(PyExc_TimeoutError, "the call is not done yet");
+      throw py::error_already_set();
+    }
+    if (taken_) return *taken_;
+    py::tuple reply = take_reply(*call_);
+    taken_ = std::make_unique<py::tuple>(reply);
+    return reply;
+  }
+  bool cancel() {
+    bool cancelled_now = false;
+    {
+      py::gil_scoped_release release;
+      cancelled_now = client_->cancel(call_, cancelled("the call was cancelled by its caller"));
+    }
+    run_deferred();
+    return cancelled_now;
+  }
+  bool was_cancelled() const { return call_->done() && call_->status().code() == StatusCode::kCancelled; }
+  void on_done(py::object callback) {
+    PyObject* function = callback.release().ptr();
+    {
+      py::gil_scoped_release release;
+      client_->on_done(call_, [function] { defer_callback(function); });
+    }
+    run_deferred();
+  }
+
+ private:
+  ClientRef client_;
+  rpc::ClientCallRef call_;
+  std::unique_ptr<py::tuple> taken_;
+};
+
+class PyClient {
+ public:
+  PyClient(const std::string& address, const py::dict& options, py::handle timeout) {
+    const driver::Options parsed = options_from(options);
+    const TimeNs deadline = deadline_from(timeout);
+    Result<std::unique_ptr<driver::Client>> client = unavailable("");
+    {
+      py::gil_scoped_release release;
+      client = driver::Client::connect(address, parsed, deadline);
+    }
+    raise_if_error(client.status());
+    client_ = share(std::move(*client));
+  }
+
+  rpc::ClientCallRef begin(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out,
+                           py::handle timeout) {
+    if (client_ == nullptr) raise_status(unavailable("the client is closed"));
+    rpc::CallRequest request;
+    request.method = as_text(bytes_view(method));
+    request.payload = bytes_view(payload);
+    request.buffers = export_buffers(buffers);
+    if (!out.is_none()) request.out = export_buffer(out, true);
+    request.deadline = deadline_from(timeout);
+    auto call = std::make_shared<rpc::ClientCall>();
+    Status status;
+    {
+      py::gil_scoped_release release;
+      status = client_->start(call, std::move(request));
+    }
+    raise_if_error(status);
+    return call;
+  }
+
+  py::tuple call(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out, py::handle timeout) {
+    const ClientRef client = client_;  // survives a close() by another thread
+    const rpc::ClientCallRef call = begin(method, payload, buffers, out, timeout);
+    try {
+      wait_for(*client, call, kNever);
+    } catch (...) {  // Ctrl-C: the caller goes, so the call does
+      py::gil_scoped_release release;
+      client->cancel(call, cancelled("the caller was interrupted"));
+      throw;
+    }
+    return take_reply(*call);
+  }
+
+  Call start(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out, py::handle timeout) {
+    rpc::ClientCallRef call = begin(method, payload, buffers, out, timeout);
+    run_deferred();
+    return {client_, std::move(call)};
+  }
+
+  void close(py::handle) {
+    const ClientRef client = std::exchange(client_, nullptr);
+    if (client == nullptr) return;
+    {
+      py::gil_scoped_release release;
+      client->close();
+    }
+    run_deferred();
+  }
+
+  py::dict info() {
+    if (client_ == nullptr) raise_status(unavailable("the client is closed"));
+    std::map<std::string, std::string> fields;
+    {
+      py::gil_scoped_release release;
+      fields = client_->info();
+    }
+    py::dict out, why_not;
+    for (const auto& [name, value] : fields) {
+      if (name.starts_with("why_not_"))
+        why_not[py::str(name.substr(8))] = value;
+      else
+        out[py::str(name)] = value;
+    }
+    out["why_not"] = why_not;
+    return out;
+  }
+
+ private:
+  ClientRef client_;
+};
+
+}  // namespace
+
+void register_client(py::module_& module) {
+  py::class_<Call>(module, "Call")
+      .def("done", &Call::done)
+      .def("wait", &Call::wait, py::arg("timeout") = py::none())
+      .def("result", &Call::result, py::arg("timeout") = py::none())
+      .def("cancel", &Call::cancel)
+      .def("cancelled", &Call::was_cancelled)
+      .def("on_done", &Call::on_done, py::arg("callback"));
+  py::class_<PyClient>(module, "Client")
+      .def(py::init<const std::string&, const py::dict&, py::handle>(), py::arg("address"), py::arg("options"),
+           py::arg("timeout"))
+      .def("call", &PyClient::call, py::arg("method"), py::arg("payload"), py::arg("buffers"), py::arg("out"),
+           py::arg("timeout"))
+      .def("start", &PyClient::start, py::arg("method"), py::arg("payload"), py::arg("buffers"), py::arg("out"),
+           py::arg("timeout"))
+      .def("close", &PyClient::close, py::arg("timeout") = py::none())
+      .def("info", &PyClient::info);
+}
+
+}  // namespace rrpc::bind

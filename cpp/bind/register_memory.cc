@@ -1,0 +1,52 @@
+// Block: pool memory as a Python buffer; allocation and counters.
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <utility>
+
+#include "bind/convert.h"
+#include "bind/register.h"
+#include "driver/devices.h"
+#include "endpoint/counters.h"
+
+namespace rrpc::bind {
+namespace {
+
+struct Block {
+  endpoint::PoolBlock memory;
+};
+
+// The type's own buffer slot: pybind11's generic one allocates a description at every export.
+int get_block_buffer(PyObject* self, Py_buffer* view, int flags) {
+  auto* block = py::handle(self).cast<Block*>();
+  return PyBuffer_FillInfo(view, self, block->memory.data(), static_cast<Py_ssize_t>(block->memory.size()), 0, flags);
+}
+
+}  // namespace
+
+py::object wrap_block(endpoint::PoolBlock block) { return py::cast(std::make_unique<Block>(Block{std::move(block)})); }
+
+void register_memory(py::module_& module) {
+  py::class_<Block>(module, "Block", py::custom_type_setup([](PyHeapTypeObject* heap_type) {
+                      heap_type->as_buffer.bf_getbuffer = &get_block_buffer;
+                    }))
+      .def_property_readonly("nbytes", [](const Block& block) { return block.memory.size(); });
+  module.def("allocate", [](size_t nbytes) {
+    auto block = endpoint::Pool::process().allocate(nbytes);
+    raise_if_error(block.status());
+    return wrap_block(std::move(*block));
+  });
+  module.def("set_pool_limit", [](size_t nbytes) { endpoint::Pool::process().set_limit(nbytes); });
+  module.def("trim_pool", [] { endpoint::Pool::process().trim(); });
+  module.def("stats", [] {
+    py::dict out;
+    const endpoint::Counters& counters = endpoint::counters();
+#define RRPC_COUNTER_ITEM(name, meaning) out[#name] = counters.name.load(std::memory_order_relaxed);
+    RRPC_COUNTERS(RRPC_COUNTER_ITEM)
+#undef RRPC_COUNTER_ITEM
+    out["pool_limit_bytes"] = endpoint::Pool::process().limit_bytes();
+    return out;
+  });
+}
+
+}  // namespace rrpc::bind

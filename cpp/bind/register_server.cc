@@ -1,0 +1,221 @@
+// Server. The GIL is released around everything that may wait or take a lock of the core.
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "bind/convert.h"
+#include "bind/deferred.h"
+#include "bind/register.h"
+#include "driver/server.h"
+
+namespace rrpc::bind {
+namespace {
+
+using driver::NextResult;
+
+std::mutex g_servers_mutex;
+std::set<driver::Server*> g_servers;  // to be stopped before the interpreter ends
+
+class PyServer {
+ public:
+  explicit PyServer(const py::dict& options) {
+    const driver::Options parsed = options_from(options);
+    py::gil_scoped_release release;
+    server_ = std::make_unique<driver::Server>(parsed);
+    std::lock_guard lock(g_servers_mutex);
+    g_servers.insert(server_.get());
+  }
+  ~PyServer() {
+    if (server_->belongs_to_parent()) {
+      (void)server_.release();  // its threads and connections are the parent's
+      return;
+    }
+    py::gil_scoped_release release;
+    {
+      std::lock_guard lock(g_servers_mutex);
+      g_servers.erase(server_.get());
+    }
+    server_.reset();
+  }
+  PyServer(const PyServer&) = delete;
+  PyServer& operator=(const PyServer&) = delete;
+
+  std::string listen(const std::string& address) {
+    check_process();
+    Result<std::string> bound = unavailable("");
+    {
+      py::gil_scoped_release release;
+      bound = server_->listen(address);
+    }
+    raise_if_error(bound.status());
+    return *bound;
+  }
+
+  py::object next(py::handle timeout) { return next_until(deadline_from(timeout)); }
+
+  void reply(uint64_t handle, const py::bytes& payload, py::handle buffers, int out_index) {
+    check_process();
+    rpc::Reply reply = make_reply(payload, buffers, out_index);
+    send(handle, std::move(reply));
+  }
+
+  py::object reply_next(uint64_t handle, const py::bytes& payload, py::handle buffers, int out_index) {
+    check_process();
+    rpc::Reply reply = make_reply(payload, buffers, out_index);
+    driver::Work work;
+    NextResult result;
+    Status status;
+    {
+      py::gil_scoped_release release;
+      status = server_->reply(handle, std::move(reply));
+      result = status.ok() ? server_->next(work, kNever, g_deferred_pending) : NextResult::kTimeout;
+    }
+    run_deferred();
+    raise_if_error(status);
+    if (result == NextResult::kWork) return describe(work);
+    return result == NextResult::kInterrupted ? next_until(kNever) : py::object(py::none());
+  }
+
+  void reply_error(uint64_t handle, int code, const std::string& message, const py::bytes& details) {
+    check_process();
+    if (code <= 0 || code > kStatusCodeMax) raise_status(invalid_argument("status code " + std::to_string(code)));
+    rpc::Reply reply;
+    reply.status = Status(static_cast<StatusCode>(code), message);
+    reply.message_details = as_text(bytes_view(details));
+    send(handle, std::move(reply));
+  }
+
+  size_t out_bytes(uint64_t handle) {
+    driver::Work work;
+    return find(handle, work) ? work.call->out_bytes() : 0;
+  }
+  bool is_cancelled(uint64_t handle) {
+    driver::Work work;
+    return !find(handle, work) || work.call->cancelled();
+  }
+
+  bool drain(py::handle timeout) {
+    check_process();
+    const TimeNs deadline = deadline_from(timeout);
+    bool finished = false;
+    {
+      py::gil_scoped_release release;
+      finished = server_->drain(deadline);
+    }
+    run_deferred();
+    return finished;
+  }
+  void stop() {
+    if (server_->belongs_to_parent()) return;
+    {
+      py::gil_scoped_release release;
+      server_->stop();
+    }
+    run_deferred();
+  }
+  bool stopped() const { return server_->ended(); }
+
+  py::dict stats() {
+    size_t connections = 0, running = 0;
+    {
+      py::gil_scoped_release release;
+      connections = server_->connection_count();
+      running = server_->calls_running();
+    }
+    py::dict out;
+    out["connections"] = connections;
+    out["calls_running"] = running;
+    return out;
+  }
+
+ private:
+  void check_process() const {
+    if (server_->belongs_to_parent())
+      raise_status(failed_precondition("this server belongs to the parent process; make a new one after fork"));
+  }
+
+  static rpc::Reply make_reply(const py::bytes& payload, py::handle buffers, int out_index) {
+    rpc::Reply reply;
+    reply.payload = bytes_view(payload);
+    if (!buffers.is_none()) reply.buffers = export_buffers(buffers);
+    if (out_index >= 0) reply.out_index = static_cast<uint16_t>(out_index);
+    return reply;
+  }
+
+  void send(uint64_t handle, rpc::Reply reply) {
+    Status status;
+    {
+      py::gil_scoped_release release;
+      status = server_->reply(handle, std::move(reply));
+    }
+    run_deferred();
+    raise_if_error(status);
+  }
+
+  bool find(uint64_t handle, driver::Work& work) {
+    py::gil_scoped_release release;
+    return server_->find(handle, work);
+  }
+
+  py::object next_until(TimeNs deadline) {
+    check_process();
+    while (true) {
+      driver::Work work;
+      NextResult result;
+      {
+        py::gil_scoped_release release;
+        result = server_->next(work, deadline, g_deferred_pending);
+      }
+      run_deferred();
+      if (result == NextResult::kWork) return describe(work);
+      if (result != NextResult::kInterrupted) return py::none();
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    }
+  }
+
+  static py::object describe(driver::Work& work) {
+    const std::string_view method = work.call->method();
+    const Bytes payload = work.call->payload();
+    const TimeNs deadline = work.call->deadline();
+    const int64_t left_ns = deadline == kNever ? -1 : std::max<TimeNs>(deadline - work.taken_at, 0);
+    return py::make_tuple(work.handle, py::bytes(method.data(), method.size()),
+                          py::bytes(reinterpret_cast<const char*>(payload.data()), payload.size()),
+                          wrap_blocks(work.call->blocks()), left_ns);
+  }
+
+  std::unique_ptr<driver::Server> server_;
+};
+
+}  // namespace
+
+void stop_all_servers() {
+  std::lock_guard lock(g_servers_mutex);
+  for (driver::Server* server : g_servers) {
+    if (!server->belongs_to_parent()) server->stop();
+  }
+}
+
+void register_server(py::module_& module) {
+  py::class_<PyServer>(module, "Server")
+      .def(py::init<const py::dict&>(), py::arg("options"))
+      .def("listen", &PyServer::listen, py::arg("address"))
+      .def("next", &PyServer::next, py::arg("timeout") = py::none())
+      .def("reply", &PyServer::reply, py::arg("handle"), py::arg("payload"), py::arg("buffers") = py::none(),
+           py::arg("out_index") = -1)
+      .def("reply_next", &PyServer::reply_next, py::arg("handle"), py::arg("payload"), py::arg("buffers") = py::none(),
+           py::arg("out_index") = -1)
+      .def("reply_error", &PyServer::reply_error, py::arg("handle"), py::arg("code"), py::arg("message"),
+           py::arg("details") = py::bytes())
+      .def("out_bytes", &PyServer::out_bytes, py::arg("handle"))
+      .def("is_cancelled", &PyServer::is_cancelled, py::arg("handle"))
+      .def("drain", &PyServer::drain, py::arg("timeout"))
+      .def("stop", &PyServer::stop)
+      .def("stopped", &PyServer::stopped)
+      .def("stats", &PyServer::stats);
+}
+
+}  // namespace rrpc::bind

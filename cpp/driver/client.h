@@ -1,0 +1,62 @@
+// The calling end of one connection, for any number of threads.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "driver/address.h"
+#include "driver/connection.h"
+#include "driver/engine.h"
+
+namespace rrpc::driver {
+
+enum class WaitResult : uint8_t { kDone, kTimeout, kInterrupted };
+
+class Client {
+ public:
+  // Dials, shakes hands and, for rrpc://, moves to shared memory where both ends share a host.
+  static Result<std::unique_ptr<Client>> connect(const std::string& address, const Options& options, TimeNs deadline);
+  ~Client();
+
+  // Sends the call or queues it; `call` is new. An error means that nothing was begun.
+  Status start(const rpc::ClientCallRef& call, rpc::CallRequest request);
+  // Polls, then sleeps, until the call is done or the deadline has passed. kInterrupted: a signal came
+  // or `interrupt` is set; see to it and wait again. A call past its own deadline ends here.
+  WaitResult wait(const rpc::ClientCallRef& call, TimeNs deadline, const std::atomic<bool>& interrupt);
+  // False if it had ended already.
+  bool cancel(const rpc::ClientCallRef& call, Status why);
+  // Runs `callback` when the call ends, at once if it has. Not under the GIL, maybe under the mutex.
+  void on_done(const rpc::ClientCallRef& call, std::function<void()> callback);
+  void close();
+
+  bool belongs_to_parent() const { return connection_->belongs_to_parent(); }
+  std::map<std::string, std::string> info();
+
+ private:
+  Client(Address address, ConnectionRef connection, std::string transport);
+  static Result<std::unique_ptr<Client>> dial(const Address& address, const std::string& transport, const Options& options,
+                                              TimeNs deadline);
+  void upgrade(const Options& options, TimeNs deadline);
+  template <typename Predicate>
+  WaitResult wait_until(Predicate done, rpc::ClientCall* call, TimeNs deadline, const std::atomic<bool>& interrupt);
+  template <typename Predicate>
+  WaitResult sleep_as_leader(Predicate done, TimeNs deadline, const std::atomic<bool>& interrupt);
+  template <typename Predicate>
+  WaitResult sleep_as_follower(Predicate done, TimeNs deadline);
+  Status check_usable() const;
+
+  Address address_;
+  std::string transport_;
+  std::map<std::string, std::string> why_not_;
+  ConnectionRef connection_;
+};
+
+// The process's engine for clients, made when first needed; end_client_engine() joins its thread.
+Engine& client_engine();
+void end_client_engine();
+
+}  // namespace rrpc::driver

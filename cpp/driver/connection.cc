@@ -1,0 +1,78 @@
+#include "driver/connection.h"
+
+#include <sys/eventfd.h>
+
+#include <random>
+#include <utility>
+
+#include "endpoint/counters.h"
+
+namespace rrpc::driver {
+namespace {
+
+uint32_t random_epoch() {
+  static thread_local std::minstd_rand generator{std::random_device{}()};
+  return static_cast<uint32_t>(generator());
+}
+
+}  // namespace
+
+Connection::Connection(rpc::Role role, uint64_t id, DeviceEntry& device,
+                       std::unique_ptr<provider::CompletionQueue> cq, std::unique_ptr<provider::QueuePair> qp,
+                       const Options& options, rpc::HelloFields hello, RequestSink* sink)
+    : id_(id),
+      fork_generation_(fork_generation()),
+      options_(options),
+      sink_(sink),
+      session_(role, device.context(), std::move(cq), std::move(qp), options.session, random_epoch(), std::move(hello),
+               *this) {
+  endpoint::count(endpoint::counters().connections_open);
+}
+
+Connection::~Connection() {
+  session_.close(unavailable("the connection was closed"));
+  endpoint::count(endpoint::counters().connections_open, -1);
+}
+
+void Connection::arm_until_quiet(TimeNs now) {
+  do {
+    session_.endpoint().arm();
+  } while (session_.progress(now) > 0);
+}
+
+int Connection::kick_fd() {
+  if (!kick_fd_) kick_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  return kick_fd_.get();
+}
+
+void Connection::wake_sleepers() {
+  // Pairs with the sleeper's order: announce the sleep, then look once more.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (followers.load() > 0) {
+    std::lock_guard lock(wait_mutex);
+    wait_condition.notify_all();
+  }
+  if (leader_asleep.load()) (void)eventfd_write(kick_fd_.get(), 1);
+}
+
+void Connection::on_ready() {
+  ready.store(true);
+  wake_sleepers();
+}
+
+void Connection::on_closed(const Status&) {
+  closed.store(true);
+  wake_sleepers();
+}
+
+void Connection::on_call_done(const rpc::ClientCallRef& call) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (call->watched.load(std::memory_order_relaxed)) wake_sleepers();
+  if (call->on_done) std::exchange(call->on_done, nullptr)();
+}
+
+void Connection::on_request(const rpc::ServerCallRef& call) {
+  if (sink_ != nullptr) sink_->on_request(shared_from_this(), call);
+}
+
+}  // namespace rrpc::driver

@@ -1,0 +1,85 @@
+// A session with what threads need: its mutex, who attends to it, who sleeps for it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "driver/devices.h"
+#include "driver/options.h"
+#include "rpc/session.h"
+
+namespace rrpc::driver {
+
+class Engine;
+class Connection;
+using ConnectionRef = std::shared_ptr<Connection>;
+
+// What a server does with requests. Called with the connection's mutex held.
+class RequestSink {
+ public:
+  virtual ~RequestSink() = default;
+  virtual void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) = 0;
+};
+
+// Who polls a connection:
+//  kHot     the engine's polling thread, over and over;
+//  kArmed   nobody: the peer's next message makes its wait handle ready, for which epoll waits;
+//  kLeader  a caller that sleeps on the wait handle itself (no hand-over between threads).
+// A caller may poll besides, under the mutex, and leaves the connection armed if that is its state.
+enum class Attendance : uint8_t { kHot, kArmed, kLeader };
+
+class Connection : public std::enable_shared_from_this<Connection>, private rpc::SessionEvents {
+ public:
+  Connection(rpc::Role role, uint64_t id, DeviceEntry& device, std::unique_ptr<provider::CompletionQueue> cq,
+             std::unique_ptr<provider::QueuePair> qp, const Options& options, rpc::HelloFields hello, RequestSink* sink);
+  ~Connection() override;
+
+  uint64_t id() const { return id_; }
+  const Options& options() const { return options_; }
+  bool belongs_to_parent() const { return fork_generation_ != fork_generation(); }
+
+  // Guards everything below it up to `session`.
+  std::mutex mutex;
+  rpc::Session& session() { return session_; }
+  std::atomic<TimeNs> last_active{0};
+  TimeNs handshake_deadline = kNever;
+  // Written under the mutex by the engine or a leader.
+  std::atomic<Attendance> attendance{Attendance::kHot};
+  bool in_epoll = false;
+  std::vector<provider::WaitHandle> epoll_handles;
+
+  // Progress until nothing is left, then arm, so that the next message wakes somebody. Mutex held.
+  void arm_until_quiet(TimeNs now);
+  std::atomic<bool> ready{false};  // both ends said HELLO
+  std::atomic<bool> closed{false};
+
+  // Sleeping callers.
+  std::mutex wait_mutex;
+  std::condition_variable wait_condition;
+  std::atomic<bool> has_leader{false};
+  std::atomic<bool> leader_asleep{false};
+  std::atomic<int> followers{0};
+  int kick_fd();     // of the leader, made when first needed
+  void wake_sleepers();
+
+ private:
+  void on_ready() override;
+  void on_closed(const Status& why) override;
+  void on_call_done(const rpc::ClientCallRef& call) override;
+  void on_request(const rpc::ServerCallRef& call) override;
+
+  const uint64_t id_;
+  const int fork_generation_;
+  const Options options_;
+  RequestSink* const sink_;
+  UniqueFd kick_fd_;
+  rpc::Session session_;
+};
+
+}  // namespace rrpc::driver

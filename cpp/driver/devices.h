@@ -1,0 +1,33 @@
+// The one explicit list of providers, and what belongs to each in this process.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "endpoint/endpoint.h"
+#include "provider/provider.h"
+
+namespace rrpc::driver {
+
+struct DeviceEntry {
+  explicit DeviceEntry(std::unique_ptr<provider::Device> d)
+      : device(std::move(d)), registrations(*device, endpoint::Pool::process(), kPinnedBytesMax) {}
+  endpoint::DeviceContext context() { return {*device, endpoint::Pool::process(), registrations}; }
+
+  static constexpr size_t kPinnedBytesMax = size_t{4} << 30;
+  std::unique_ptr<provider::Device> device;
+  endpoint::RegistrationCache registrations;
+};
+
+// The device for a scheme ("shm", "tcp"); Unavailable with the reason where there is none.
+Result<DeviceEntry*> find_device(const std::string& scheme);
+// Forgets cached registrations of memory that is about to go.
+void evict_owner(uint64_t owner_id);
+
+// Tells hosts (strictly: boots of a kernel) apart.
+const std::string& host_identity();
+
+// Counts forks: what was made under another number belongs to a parent process.
+int fork_generation();
+
+}  // namespace rrpc::driver

@@ -1,0 +1,27 @@
+// Options of a client or a server as a whole.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "rpc/options.h"
+
+namespace rrpc::driver {
+
+enum class PollMode : uint8_t { kAdaptive, kBusy, kEvent };
+
+struct Options {
+  rpc::SessionOptions session;
+  PollMode poll = PollMode::kAdaptive;
+  TimeNs spin = 200 * kMicrosecond;  // how long adaptive polling spins before it sleeps
+  TimeNs handshake_timeout = 10 * kSecond;
+  uint32_t connections_max = 100'000;
+  bool any_user = false;
+
+  TimeNs spin_ns() const {
+    if (poll == PollMode::kBusy) return kNever;
+    return poll == PollMode::kEvent ? 0 : spin;
+  }
+};
+
+}  // namespace rrpc::driver

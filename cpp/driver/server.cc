@@ -1,0 +1,224 @@
+#include "driver/server.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <random>
+#include <thread>
+#include <utility>
+
+namespace rrpc::driver {
+namespace {
+
+// Handlers slower than this make it worth waking another worker before one leaves the polling.
+constexpr TimeNs kSlowHandler = 50 * kMicrosecond;
+
+std::string random_text() {
+  std::random_device device;
+  std::string text;
+  for (int i = 0; i < 4; ++i) {
+    static constexpr char kDigits[] = "0123456789abcdef";
+    uint32_t word = device();
+    for (int digit = 0; digit < 8; ++digit, word >>= 4) text += kDigits[word & 15];
+  }
+  return text;
+}
+
+}  // namespace
+
+Server::Server(const Options& options) : options_(options), fork_generation_(fork_generation()), instance_(random_text()) {
+  Engine::Hooks hooks;
+  hooks.work_waits = [this] { return ready_count_.load(std::memory_order_relaxed) > 0 || ended_.load(std::memory_order_relaxed); };
+  hooks.accept = [this](DeviceEntry& device, provider::Listener& listener, uint64_t id) { return accept(device, listener, id); };
+  engine_ = std::make_unique<Engine>(std::move(hooks));
+}
+
+Server::~Server() { stop(); }
+
+// --- listening -------------------------------------------------------------------------------------
+
+Result<std::string> Server::listen(const std::string& text) {
+  RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(text));
+  RRPC_RETURN_IF_ERROR(endpoint::validate(options_.session.geometry));
+  if (address.scheme != "rrpc") {
+    RRPC_ASSIGN_OR_RETURN(const std::string bound, listen_on(address.scheme, address.rest));
+    return address.scheme + "://" + bound;
+  }
+  // Callers dial TCP; those on this host are told of a socket from which they move to shared memory.
+  std::string offer;
+  const std::string name = "rrpc-" + std::to_string(getpid()) + "-" + random_text().substr(0, 12);
+  if (auto shm = listen_on("shm", name); shm.ok()) offer = *shm;
+  RRPC_ASSIGN_OR_RETURN(DeviceEntry * device, find_device("tcp"));
+  RRPC_ASSIGN_OR_RETURN(auto listener, device->device->listen(address.rest, {1024, options_.any_user}));
+  const std::string bound = listener->address();
+  {
+    std::lock_guard lock(mutex_);
+    shm_offers_[listener.get()] = offer;
+  }
+  engine_->add_listener({std::move(listener), device});
+  return "rrpc://" + bound;
+}
+
+Result<std::string> Server::listen_on(const std::string& scheme, const std::string& rest) {
+  RRPC_ASSIGN_OR_RETURN(DeviceEntry * device, find_device(scheme));
+  RRPC_ASSIGN_OR_RETURN(auto listener, device->device->listen(rest, {1024, options_.any_user}));
+  const std::string bound = listener->address();
+  engine_->add_listener({std::move(listener), device});
+  return bound;
+}
+
+ConnectionRef Server::accept(DeviceEntry& device, provider::Listener& listener, uint64_t id) {
+  const auto config = endpoint::queue_pair_config(options_.session.geometry);
+  while (true) {
+    auto cq = device.device->create_completion_queue(config.send_depth + config.receive_depth);
+    auto offered = listener.accept(*cq, config);
+    if (!offered.ok()) {
+      if (offered.status().code() == StatusCode::kResourceExhausted) return nullptr;  // no descriptors left: later
+      continue;  // one bad connection attempt
+    }
+    if (*offered == nullptr) return nullptr;
+    if (engine_->connection_count() >= options_.connections_max) continue;  // turned away
+    rpc::HelloFields hello{{"wire", "1"}, {"host", host_identity()}, {"instance", instance_}};
+    {
+      std::lock_guard lock(mutex_);
+      if (const auto it = shm_offers_.find(&listener); it != shm_offers_.end()) hello["shm"] = it->second;
+    }
+    auto connection = std::make_shared<Connection>(rpc::Role::kServer, id, device, std::move(cq), std::move(*offered), options_,
+                                                   std::move(hello), this);
+    std::lock_guard lock(connection->mutex);
+    const TimeNs now = now_ns();
+    connection->last_active = now;
+    connection->handshake_deadline = deadline_after(now, options_.handshake_timeout);
+    if (!connection->session().start(now).ok()) continue;
+    if (draining_) connection->session().drain("shutting down");
+    return connection;
+  }
+}
+
+// --- calls -----------------------------------------------------------------------------------------
+
+void Server::on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) {
+  std::lock_guard lock(mutex_);
+  ready_.push_back({next_handle_++, connection, call, 0});
+  ready_count_.store(ready_.size(), std::memory_order_relaxed);
+}
+
+bool Server::take(Work& work) {
+  size_t left = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (ready_.empty()) return false;
+    work = std::move(ready_.front());
+    ready_.pop_front();
+    left = ready_.size();
+    ready_count_.store(left, std::memory_order_relaxed);
+    work.taken_at = now_ns();
+    running_.emplace(work.handle, work);
+  }
+  if (handler_ns_average_.load(std::memory_order_relaxed) > kSlowHandler) engine_->offer_token();
+  return true;
+}
+
+NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt) {
+  while (true) {
+    if (ended_) return NextResult::kEnded;
+    if (interrupt.load()) return NextResult::kInterrupted;
+    if (take(work)) {
+      if (work.call->cancelled() || work.taken_at >= work.call->deadline()) {
+        rpc::Reply late;
+        late.status = deadline_exceeded("the call's deadline passed before a worker was free");
+        (void)reply(work.handle, std::move(late));
+        continue;
+      }
+      return NextResult::kWork;
+    }
+    if (now_ns() >= deadline) return NextResult::kTimeout;
+    if (!engine_->attend(options_.spin_ns(), deadline, interrupt)) engine_->worker_waits(deadline);
+  }
+}
+
+bool Server::find(uint64_t handle, Work& work) {
+  std::lock_guard lock(mutex_);
+  const auto it = running_.find(handle);
+  if (it == running_.end()) return false;
+  work = it->second;
+  return true;
+}
+
+void Server::note_handler_time(const Work& work) {
+  const TimeNs average = handler_ns_average_.load(std::memory_order_relaxed);
+  handler_ns_average_.store(average + (now_ns() - work.taken_at - average) / 8, std::memory_order_relaxed);
+}
+
+Status Server::reply(uint64_t handle, rpc::Reply reply) {
+  Work work;
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = running_.find(handle);
+    if (it == running_.end())
+      return {StatusCode::kNotFound, "call handle " + std::to_string(handle) + " is unknown or was answered already"};
+    work = std::move(it->second);
+    running_.erase(it);
+  }
+  note_handler_time(work);
+  std::lock_guard lock(work.connection->mutex);
+  const TimeNs now = now_ns();
+  work.connection->session().server().reply(work.call, std::move(reply), now);
+  work.connection->last_active = now;
+  return {};
+}
+
+size_t Server::calls_running() {
+  std::lock_guard lock(mutex_);
+  return ready_.size() + running_.size();
+}
+
+// --- the end ---------------------------------------------------------------------------------------
+
+bool Server::all_quiet() {
+  if (calls_running() > 0) return false;
+  for (const ConnectionRef& connection : engine_->connections()) {
+    std::lock_guard lock(connection->mutex);
+    if (!connection->session().failed() && connection->session().server().calls_under_way() > 0) return false;
+  }
+  return true;
+}
+
+bool Server::drain(TimeNs deadline) {
+  draining_ = true;
+  engine_->close_listeners();
+  for (const ConnectionRef& connection : engine_->connections()) {
+    std::lock_guard lock(connection->mutex);
+    if (!connection->session().failed()) connection->session().drain("shutting down");
+  }
+  // Results wait for their readers too, so there is no one event to wait for.
+  while (!all_quiet() && now_ns() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  const bool finished = calls_running() == 0;
+  stop();
+  return finished;
+}
+
+void Server::close_all(const std::string& reason) {
+  for (const ConnectionRef& connection : engine_->connections()) {
+    {
+      std::lock_guard lock(connection->mutex);
+      connection->session().close(unavailable(reason));
+    }
+    engine_->remove(connection);
+  }
+}
+
+void Server::stop() {
+  if (ended_.exchange(true)) return;
+  engine_->wake_workers();
+  engine_->close_listeners();
+  close_all("the server was stopped");
+  engine_->stop();
+  std::lock_guard lock(mutex_);
+  ready_.clear();
+  ready_count_ = 0;
+}
+
+}  // namespace rrpc::driver

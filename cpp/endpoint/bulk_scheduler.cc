@@ -1,0 +1,116 @@
+#include "endpoint/bulk_scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "endpoint/counters.h"
+
+namespace rrpc::endpoint {
+
+using provider::Opcode;
+using provider::WcStatus;
+
+BulkScheduler::BulkScheduler(uint32_t window, size_t chunk_bytes_max)
+    : chunk_bytes_max_(chunk_bytes_max), slot_cookies_(window) {
+  RRPC_CHECK(window > 0 && chunk_bytes_max > 0, "a bulk scheduler needs a window");
+  for (uint32_t slot = window; slot-- > 0;) free_slots_.push_back(slot);
+}
+
+void BulkScheduler::start(uint64_t cookie, Opcode opcode, std::vector<TransferSegment> segments) {
+  std::erase_if(segments, [](const TransferSegment& segment) { return segment.length_bytes == 0; });
+  const auto [it, inserted] = transfers_.try_emplace(cookie);
+  RRPC_CHECK(inserted, "transfer cookies are unique");
+  it->second.opcode = opcode;
+  it->second.segments = std::move(segments);
+  if (it->second.all_posted())
+    finish_if_ended(cookie);
+  else
+    turn_.push_back(cookie);
+}
+
+void BulkScheduler::stop(Transfer& transfer) {
+  transfer.stopped = true;
+  if (transfer.status == WcStatus::kSuccess) transfer.status = WcStatus::kFlushed;
+}
+
+void BulkScheduler::cancel(uint64_t cookie) {
+  const auto it = transfers_.find(cookie);
+  if (it == transfers_.end()) return;
+  stop(it->second);
+  std::erase(turn_, cookie);
+  finish_if_ended(cookie);
+}
+
+void BulkScheduler::cancel_all() {
+  std::vector<uint64_t> cookies;
+  for (const auto& [cookie, transfer] : transfers_) cookies.push_back(cookie);
+  for (const uint64_t cookie : cookies) cancel(cookie);
+}
+
+Status BulkScheduler::pump(provider::QueuePair& qp, uint64_t wr_id_tag) {
+  while (!turn_.empty() && !free_slots_.empty()) {
+    const uint64_t cookie = turn_.front();
+    Transfer& transfer = transfers_.at(cookie);
+    const Status status = post_chunk(qp, wr_id_tag, cookie, transfer);
+    if (status.code() == StatusCode::kResourceExhausted) return {};  // the send queue is full: at the next pump
+    RRPC_RETURN_IF_ERROR(status);
+    turn_.pop_front();
+    if (!transfer.all_posted()) turn_.push_back(cookie);
+  }
+  return {};
+}
+
+Status BulkScheduler::post_chunk(provider::QueuePair& qp, uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer) {
+  const TransferSegment& segment = transfer.segments[transfer.segment_index];
+  const size_t length = std::min(chunk_bytes_max_, segment.length_bytes - transfer.offset_bytes);
+  const uint32_t slot = free_slots_.back();
+  const provider::Sge sge{segment.local + transfer.offset_bytes, static_cast<uint32_t>(length), segment.region.get()};
+  provider::WorkRequest request;
+  request.wr_id = wr_id_tag | slot;
+  request.opcode = transfer.opcode;
+  request.sges = {&sge, 1};
+  request.remote_address = segment.remote_address + transfer.offset_bytes;
+  request.rkey = segment.rkey;
+  RRPC_RETURN_IF_ERROR(qp.post_send({&request, 1}));
+  free_slots_.pop_back();
+  slot_cookies_[slot] = cookie;
+  ++transfer.in_flight;
+  transfer.offset_bytes += length;
+  if (transfer.offset_bytes == segment.length_bytes) {
+    ++transfer.segment_index;
+    transfer.offset_bytes = 0;
+  }
+  return {};
+}
+
+void BulkScheduler::on_completion(uint32_t slot, WcStatus status) {
+  const uint64_t cookie = slot_cookies_[slot];
+  free_slots_.push_back(slot);
+  Transfer& transfer = transfers_.at(cookie);
+  --transfer.in_flight;
+  if (status != WcStatus::kSuccess) {
+    if (transfer.status == WcStatus::kSuccess) transfer.status = status;
+    stop(transfer);
+    std::erase(turn_, cookie);
+  }
+  finish_if_ended(cookie);
+}
+
+void BulkScheduler::finish_if_ended(uint64_t cookie) {
+  const auto it = transfers_.find(cookie);
+  if (it->second.in_flight > 0 || !it->second.all_posted()) return;
+  if (it->second.status == WcStatus::kSuccess) {
+    size_t length = 0;
+    for (const TransferSegment& segment : it->second.segments) length += segment.length_bytes;
+    const bool is_read = it->second.opcode == Opcode::kRead;
+    count(is_read ? counters().reads : counters().writes);
+    count(is_read ? counters().bytes_read : counters().bytes_written, static_cast<int64_t>(length));
+  }
+  finished_.push_back({cookie, it->second.status});
+  transfers_.erase(it);
+}
+
+std::vector<FinishedTransfer> BulkScheduler::take_finished() { return std::exchange(finished_, {}); }
+
+}  // namespace rrpc::endpoint

@@ -1,0 +1,71 @@
+// Remote reads and writes cut into chunks, a bounded number in flight, transfers served in turn.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <unordered_map>
+#include <vector>
+
+#include "endpoint/registration_cache.h"
+#include "provider/provider.h"
+
+namespace rrpc::endpoint {
+
+struct TransferSegment {
+  std::byte* local = nullptr;
+  RegionRef region;  // covers `local`
+  uint64_t remote_address = 0;
+  uint32_t rkey = 0;
+  size_t length_bytes = 0;
+};
+
+struct FinishedTransfer {
+  uint64_t cookie = 0;
+  provider::WcStatus status = provider::WcStatus::kSuccess;
+};
+
+class BulkScheduler {
+ public:
+  // `window`: chunks in flight at most; `chunk_bytes_max`: no work request is longer.
+  BulkScheduler(uint32_t window, size_t chunk_bytes_max);
+
+  // The memory belongs to the transfer until it is reported finished. `cookie` is the caller's, unique.
+  void start(uint64_t cookie, provider::Opcode opcode, std::vector<TransferSegment> segments);
+  // Posts no more chunks; the transfer still finishes (kFlushed) only when those in flight have.
+  void cancel(uint64_t cookie);
+  void cancel_all();
+
+  // Posts what the window allows.
+  Status pump(provider::QueuePair& qp, uint64_t wr_id_tag);
+  void on_completion(uint32_t slot, provider::WcStatus status);
+  // Moves out the transfers that ended since the last call.
+  std::vector<FinishedTransfer> take_finished();
+  bool has_finished() const { return !finished_.empty(); }
+  bool idle() const { return transfers_.empty(); }
+
+ private:
+  struct Transfer {
+    provider::Opcode opcode = provider::Opcode::kRead;
+    std::vector<TransferSegment> segments;
+    size_t segment_index = 0;
+    size_t offset_bytes = 0;
+    uint32_t in_flight = 0;
+    bool stopped = false;
+    provider::WcStatus status = provider::WcStatus::kSuccess;
+    bool all_posted() const { return stopped || segment_index == segments.size(); }
+  };
+
+  Status post_chunk(provider::QueuePair& qp, uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer);
+  void stop(Transfer& transfer);
+  void finish_if_ended(uint64_t cookie);
+
+  const size_t chunk_bytes_max_;
+  std::unordered_map<uint64_t, Transfer> transfers_;
+  std::deque<uint64_t> turn_;  // transfers with chunks to post
+  std::vector<uint64_t> slot_cookies_;
+  std::vector<uint32_t> free_slots_;
+  std::vector<FinishedTransfer> finished_;
+};
+
+}  // namespace rrpc::endpoint

@@ -1,0 +1,65 @@
+// Credits: no send without a posted receive at the other end.
+//
+// Each direction has a window of data messages and a reserve of control slots (base/limits.h). Returns
+// travel as cumulative counters in every message, so a repeated or merged return does no harm. Counted
+// control messages (DONE, CANCEL, PING...) have a small window of their own; stand-alone CREDIT messages
+// are never counted, and cannot overrun their reserve: a receiver sends one per half window of data or of
+// counted control that it consumed, so at most two of each can be unseen by the peer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/limits.h"
+#include "base/status.h"
+
+namespace rrpc::endpoint {
+
+enum class MessageClass : uint8_t { kData, kControl, kCredit };
+
+// One window at the sending end.
+class SendWindow {
+ public:
+  SendWindow() = default;
+  explicit SendWindow(uint32_t size) : size_(size) {}
+
+  bool open() const { return sent_ - granted_ < size_; }
+  void take() { ++sent_; }
+  uint32_t in_flight() const { return sent_ - granted_; }
+
+  // The peer's cumulative counter. It can't pass what was sent.
+  Status on_grant(uint32_t granted, const char* what) {
+    if (granted - granted_ > in_flight())
+      return Status::protocol_error("the peer returned " + std::to_string(granted - granted_) + " " + what +
+                                    " credits, only " + std::to_string(in_flight()) + " were out");
+    granted_ = granted;
+    return {};
+  }
+
+ private:
+  uint32_t size_ = 0;
+  uint32_t sent_ = 0;
+  uint32_t granted_ = 0;
+};
+
+// One window at the receiving end: counts reposted slots and says when the sender must be told.
+class ReceiveWindow {
+ public:
+  ReceiveWindow() = default;
+  explicit ReceiveWindow(uint32_t size) : size_(size) {}
+
+  // False when the peer sent more than it had credits for. Called at arrival, before the repost.
+  bool on_arrival() { return ++arrived_ - announced_ <= size_; }
+  void on_reposted() { ++reposted_; }
+  uint32_t granted() const { return reposted_; }
+  void announced() { announced_ = reposted_; }
+  bool owes_return() const { return reposted_ - announced_ >= (size_ + 1) / 2; }
+
+ private:
+  uint32_t size_ = 0;
+  uint32_t arrived_ = 0;
+  uint32_t reposted_ = 0;
+  uint32_t announced_ = 0;
+};
+
+}  // namespace rrpc::endpoint

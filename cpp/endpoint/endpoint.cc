@@ -1,0 +1,340 @@
+#include "endpoint/endpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "endpoint/counters.h"
+
+namespace rrpc::endpoint {
+
+using provider::Completion;
+using provider::Opcode;
+using provider::QueuePairState;
+using provider::Sge;
+using provider::WcStatus;
+using provider::WorkRequest;
+
+namespace {
+
+// Work request ids: what kind, and a slot or (for sends) how many sends the completion retires.
+constexpr uint64_t kTagReceive = 1ULL << 56;
+constexpr uint64_t kTagSend = 2ULL << 56;
+constexpr uint64_t kTagBulk = 3ULL << 56;
+constexpr uint64_t kTagMask = 0xffULL << 56;
+
+constexpr size_t kMessagePartsMax = 8;
+constexpr size_t kCompletionsPerPoll = 16;
+
+uint32_t send_slots_for(const Geometry& geometry) { return geometry.slots * 2; }
+
+}  // namespace
+
+Status validate(const Geometry& geometry) {
+  const uint32_t slots = geometry.slots;
+  if (slots < kRingSlotsMin || slots > kRingSlotsMax || (slots & (slots - 1)) != 0)
+    return invalid_argument("slots must be a power of two from " + std::to_string(kRingSlotsMin) + " to " +
+                            std::to_string(kRingSlotsMax) + ", not " + std::to_string(slots));
+  const uint32_t bytes = geometry.slot_bytes;
+  if (bytes < kSlotBytesMin || bytes > kSlotBytesMax || bytes % 64 != 0)
+    return invalid_argument("slot_bytes must be a multiple of 64 from " + std::to_string(kSlotBytesMin) + " to " +
+                            std::to_string(kSlotBytesMax) + ", not " + std::to_string(bytes));
+  if (geometry.read_depth == 0) return invalid_argument("read_depth must be at least 1");
+  return {};
+}
+
+provider::QueuePairConfig queue_pair_config(const Geometry& geometry) {
+  return {send_slots_for(geometry) + geometry.read_depth, geometry.slots, geometry.read_depth};
+}
+
+Endpoint::Endpoint(DeviceContext context, std::unique_ptr<provider::CompletionQueue> cq,
+                   std::unique_ptr<provider::QueuePair> qp, const Geometry& geometry, uint32_t epoch,
+                   EndpointEvents& events)
+    : context_(context),
+      events_(events),
+      geometry_(geometry),
+      epoch_(epoch),
+      cq_(std::move(cq)),
+      qp_(std::move(qp)),
+      receive_data_(geometry.slots - kControlSlots),
+      receive_control_(kControlSlotsCounted),
+      send_slot_count_(std::min(send_slots_for(geometry), qp_->limits().send_depth)),
+      bulk_(std::max(1u, std::min(geometry.read_depth, qp_->limits().read_depth)),
+            std::min<size_t>(kReadChunkBytes, qp_->limits().message_bytes_max)) {}
+
+Endpoint::~Endpoint() {
+  qp_.reset();  // takes every posted buffer back before the ring goes
+}
+
+Status Endpoint::allocate_ring() {
+  const size_t ring_bytes = size_t{geometry_.slots} * geometry_.slot_bytes;
+  const bool needs_send_slots = qp_->limits().inline_bytes_max < geometry_.slot_bytes;
+  const size_t send_bytes = needs_send_slots ? size_t{send_slot_count_} * geometry_.slot_bytes : 0;
+  RRPC_ASSIGN_OR_RETURN(ring_, SharedMapping::create("rrpc-ring", ring_bytes + send_bytes, true));
+  if (needs_send_slots) send_slots_ = ring_.data() + ring_bytes;
+  RRPC_ASSIGN_OR_RETURN(ring_region_, context_.device.register_memory({ring_.data(), ring_.size(), ring_.fd(), true}));
+  return {};
+}
+
+Status Endpoint::post_slot(uint32_t slot) {
+  return qp_->post_receive(
+      {kTagReceive | slot, {ring_.data() + size_t{slot} * geometry_.slot_bytes, geometry_.slot_bytes, ring_region_.get()}});
+}
+
+Status Endpoint::start() {
+  RRPC_RETURN_IF_ERROR(allocate_ring());
+  for (uint32_t slot = 0; slot < geometry_.slots; ++slot) RRPC_RETURN_IF_ERROR(post_slot(slot));
+  Offer offer;
+  offer.slots = geometry_.slots;
+  offer.slot_bytes = geometry_.slot_bytes;
+  offer.epoch = epoch_;
+  return qp_->start(std::as_bytes(std::span(&offer, 1)));
+}
+
+Status Endpoint::adopt_offer() {
+  ByteReader reader(qp_->peer_private_data());
+  const auto offer = reader.read<Offer>();
+  if (reader.failed()) return Status::protocol_error("the peer's connection offer is cut short");
+  if (offer.magic != kOfferMagic) return Status::protocol_error("the peer's connection offer has a wrong magic: not rrpc");
+  if (offer.version != kWireVersion)
+    return Status::protocol_error("the peer speaks rrpc wire version " + std::to_string(offer.version) + ", this end " +
+                                  std::to_string(kWireVersion) + "; use the same release on both ends");
+  if (!validate({offer.slots, offer.slot_bytes, 1}).ok())
+    return Status::protocol_error("the peer offers an impossible ring of " + std::to_string(offer.slots) + " slots of " +
+                                  std::to_string(offer.slot_bytes) + " bytes");
+  peer_epoch_ = offer.epoch;
+  body_bytes_max_ = std::min(offer.slot_bytes, geometry_.slot_bytes) - sizeof(MessageHeader);
+  send_data_ = SendWindow(std::min(offer.slots, send_slot_count_) - kControlSlots);
+  send_control_ = SendWindow(kControlSlotsCounted);
+  return {};
+}
+
+void Endpoint::establish() {
+  if (Status status = adopt_offer(); !status.ok()) return close(status);
+  established_ = true;
+  events_.on_established();
+}
+
+size_t Endpoint::progress() {
+  std::array<Completion, kCompletionsPerPoll> completions;
+  const size_t polled = cq_->poll(completions);
+  // The state first: the peer's first message can't be understood before its offer.
+  const QueuePairState state = qp_->state();
+  size_t handled = polled;
+  if (!established_ && !failed() && !qp_->peer_private_data().empty()) {
+    establish();
+    ++handled;
+  }
+  for (size_t i = 0; i < polled; ++i) handle(completions[i]);
+  if (bulk_.has_finished()) deliver_finished_transfers();
+  // Messages that came before the end are delivered before it: fail only when the queue has run dry.
+  if (state == QueuePairState::kError && polled < completions.size() && !failed()) {
+    fail(qp_->error());
+    ++handled;
+  }
+  if (!failed() && established_) {
+    if (!bulk_.idle()) pump();
+    return_credits();
+  }
+  return handled;
+}
+
+void Endpoint::handle(const Completion& completion) {
+  const uint64_t value = completion.wr_id & ~kTagMask;
+  switch (completion.wr_id & kTagMask) {
+    case kTagReceive:
+      if (completion.status == WcStatus::kSuccess) handle_receive(static_cast<uint32_t>(value), completion.length_bytes);
+      return;
+    case kTagSend:
+      if (completion.status == WcStatus::kSuccess) sends_unretired_ -= static_cast<uint32_t>(value);
+      return;
+    case kTagBulk:
+      bulk_.on_completion(static_cast<uint32_t>(value), completion.status);
+      return;
+    default:
+      RRPC_CHECK(false, "a completion with an unknown work request id");
+  }
+}
+
+void Endpoint::handle_receive(uint32_t slot, uint32_t length_bytes) {
+  if (failed()) return;
+  const Bytes message(ring_.data() + size_t{slot} * geometry_.slot_bytes, length_bytes);
+  if (!established_) return close(Status::protocol_error("a message arrived before the connection was established"));
+  MessageHeader header;
+  if (message.size() >= sizeof(header)) std::memcpy(&header, message.data(), sizeof(header));
+  if (Status status = deliver(message); !status.ok()) return close(status);
+  if (!failed()) repost(slot, class_of(header.type));
+}
+
+Status Endpoint::check_header(const MessageHeader& header, Bytes message) {
+  if (header.magic != kHeaderMagic) return Status::protocol_error("a message with a wrong magic");
+  if (header.body_bytes != message.size() - sizeof(header))
+    return Status::protocol_error("a message of " + std::to_string(message.size()) + " bytes announces a body of " +
+                                  std::to_string(header.body_bytes));
+  if (header.epoch != peer_epoch_) return Status::protocol_error("a message of another connection's epoch");
+  if (header.type > kCreditType) return Status::protocol_error("unknown message type " + std::to_string(header.type));
+  RRPC_RETURN_IF_ERROR(send_data_.on_grant(header.data_granted, "data"));
+  return send_control_.on_grant(header.control_granted, "control");
+}
+
+Status Endpoint::deliver(Bytes message) {
+  if (message.size() < sizeof(MessageHeader))
+    return Status::protocol_error("a message of " + std::to_string(message.size()) + " bytes is shorter than its header");
+  MessageHeader header;
+  std::memcpy(&header, message.data(), sizeof(header));
+  RRPC_RETURN_IF_ERROR(check_header(header, message));
+  const MessageClass message_class = class_of(header.type);
+  if (message_class == MessageClass::kData && !receive_data_.on_arrival())
+    return Status::protocol_error("the peer sent more data messages than it had credits for");
+  if (message_class == MessageClass::kControl && !receive_control_.on_arrival())
+    return Status::protocol_error("the peer sent more control messages than it had credits for");
+  count(counters().messages_received);
+  count(counters().bytes_inline_received, static_cast<int64_t>(header.body_bytes));
+  if (message_class == MessageClass::kCredit) return {};
+  return events_.on_message(header.type, message.subspan(sizeof(header)));
+}
+
+void Endpoint::repost(uint32_t slot, MessageClass message_class) {
+  if (Status status = post_slot(slot); !status.ok()) return fail(status);
+  // Only now: a grant before the repost would invite a send that finds no receive.
+  if (message_class == MessageClass::kData) receive_data_.on_reposted();
+  if (message_class == MessageClass::kControl) receive_control_.on_reposted();
+}
+
+void Endpoint::deliver_finished_transfers() {
+  for (const FinishedTransfer& finished : bulk_.take_finished()) {
+    events_.on_transfer_finished(finished.cookie, finished.status);
+  }
+}
+
+void Endpoint::return_credits() {
+  if (!receive_data_.owes_return() && !receive_control_.owes_return()) return;
+  if (can_send(kCreditType)) send(kCreditType, {});
+}
+
+bool Endpoint::can_send(uint8_t type) const {
+  if (!established_ || failed() || sends_unretired_ >= send_slot_count_) return false;
+  switch (class_of(type)) {
+    case MessageClass::kData:
+      // The control reserve holds in the own send queue too.
+      return send_data_.open() && sends_unretired_ + kControlSlots < send_slot_count_;
+    case MessageClass::kControl:
+      return send_control_.open();
+    case MessageClass::kCredit:
+      return true;
+  }
+  return false;
+}
+
+void Endpoint::send(uint8_t type, std::span<const Bytes> parts) {
+  RRPC_CHECK(can_send(type), "no send without a credit");
+  RRPC_CHECK(parts.size() < kMessagePartsMax, "too many message parts");
+  MessageHeader header;
+  header.type = type;
+  header.epoch = epoch_;
+  header.data_granted = receive_data_.granted();
+  header.control_granted = receive_control_.granted();
+  std::array<Sge, kMessagePartsMax> sges;
+  size_t sge_count = 1;
+  size_t length = sizeof(header);
+  for (const Bytes part : parts) {
+    if (part.empty()) continue;
+    sges[sge_count++] = {const_cast<std::byte*>(part.data()), static_cast<uint32_t>(part.size()), nullptr};
+    length += part.size();
+  }
+  RRPC_CHECK(length <= body_bytes_max_ + sizeof(header), "a message larger than a slot");
+  header.body_bytes = static_cast<uint32_t>(length - sizeof(header));
+  sges[0] = {reinterpret_cast<std::byte*>(&header), sizeof(header), nullptr};
+  if (class_of(type) == MessageClass::kData) send_data_.take();
+  if (class_of(type) == MessageClass::kControl) send_control_.take();
+  receive_data_.announced();
+  receive_control_.announced();
+  count(counters().messages_sent);
+  count(counters().bytes_inline_sent, header.body_bytes);
+  post_message({sges.data(), sge_count}, length);
+}
+
+void Endpoint::post_message(std::span<const Sge> inline_sges, size_t length_bytes) {
+  WorkRequest request;
+  Sge slot_sge;
+  const uint32_t slot = send_next_;
+  send_next_ = (send_next_ + 1) % send_slot_count_;
+  if (length_bytes <= qp_->limits().inline_bytes_max && inline_sges.size() <= qp_->limits().sge_count_max) {
+    request.sges = inline_sges;
+    request.inline_data = true;
+  } else {
+    std::byte* target = send_slots_ + size_t{slot} * geometry_.slot_bytes;
+    slot_sge = {target, static_cast<uint32_t>(length_bytes), ring_region_.get()};
+    for (const Sge& sge : inline_sges) {
+      std::memcpy(target, sge.address, sge.length_bytes);
+      target += sge.length_bytes;
+    }
+    request.sges = {&slot_sge, 1};
+  }
+  ++sends_unretired_;
+  ++sends_since_signal_;
+  // One signalled send retires all before it; often enough that a full queue can't be all unsignalled.
+  request.signalled = sends_since_signal_ >= std::max(1u, send_slot_count_ / 4);
+  request.wr_id = kTagSend | sends_since_signal_;
+  if (request.signalled) sends_since_signal_ = 0;
+  if (Status status = qp_->post_send({&request, 1}); !status.ok()) fail(status);
+}
+
+void Endpoint::start_transfer(uint64_t cookie, Opcode opcode, std::vector<TransferSegment> segments) {
+  bulk_.start(cookie, opcode, std::move(segments));
+  if (failed())
+    bulk_.cancel(cookie);
+  else
+    pump();
+}
+
+void Endpoint::pump() {
+  if (Status status = bulk_.pump(*qp_, kTagBulk); !status.ok()) fail(status);
+}
+
+Result<Exposure> Endpoint::expose(Buffer buffer, uint32_t access) {
+  Exposure exposure;
+  exposure.descriptor.length_bytes = buffer.length_bytes;
+  std::byte* address = buffer.data;
+  RRPC_ASSIGN_OR_RETURN(exposure.region, region_for(address, buffer.length_bytes, buffer.owner_id));
+  auto rkey = qp_->expose(*exposure.region, address, buffer.length_bytes, access);
+  if (rkey.status().code() == StatusCode::kFailedPrecondition && access == provider::kRemoteRead) {
+    RRPC_ASSIGN_OR_RETURN(exposure.staged, allocate(buffer.length_bytes));
+    address = exposure.staged.data();
+    std::memcpy(address, buffer.data, buffer.length_bytes);
+    count(counters().stagings);
+    count(counters().bytes_staged, static_cast<int64_t>(buffer.length_bytes));
+    RRPC_ASSIGN_OR_RETURN(exposure.region, region_for(address, buffer.length_bytes));
+    rkey = qp_->expose(*exposure.region, address, buffer.length_bytes, access);
+  }
+  if (!rkey.ok()) return rkey.status();
+  exposure.descriptor.address = reinterpret_cast<uint64_t>(address);
+  exposure.descriptor.rkey = *rkey;
+  exposure.buffer = std::move(buffer);
+  count(counters().exposures_live);
+  count(counters().bytes_exposed, static_cast<int64_t>(exposure.descriptor.length_bytes));
+  return exposure;
+}
+
+void Endpoint::revoke(Exposure& exposure) {
+  qp_->revoke(exposure.descriptor.rkey);
+  count(counters().exposures_live, -1);
+  count(counters().bytes_exposed, -static_cast<int64_t>(exposure.descriptor.length_bytes));
+}
+
+void Endpoint::fail(const Status& status) {
+  if (failed()) return;
+  failure_ = status.ok() ? unavailable("the connection ended") : status;
+  bulk_.cancel_all();
+  events_.on_failed(failure_);
+}
+
+void Endpoint::close(const Status& reason) {
+  if (failed()) return;
+  qp_->disconnect(reason.message());
+  fail(reason);
+}
+
+}  // namespace rrpc::endpoint

@@ -1,0 +1,145 @@
+// One end of a connection: receive ring, send ring, credits, bulk transfers, exposures. No I/O of its own
+// and no clock: everything goes through provider.h, everything happens in progress() or in the caller.
+// Not thread-safe: the driver holds the connection's mutex.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/memfd.h"
+#include "base/status.h"
+#include "endpoint/bulk_scheduler.h"
+#include "endpoint/credits.h"
+#include "endpoint/exposure.h"
+#include "endpoint/header.h"
+#include "endpoint/pool.h"
+#include "endpoint/registration_cache.h"
+#include "provider/provider.h"
+
+namespace rrpc::endpoint {
+
+// Message types below kControlTypeFirst are data, below kCreditType control.
+constexpr uint8_t kControlTypeFirst = 64;
+constexpr uint8_t kCreditType = 128;
+
+inline MessageClass class_of(uint8_t type) {
+  if (type < kControlTypeFirst) return MessageClass::kData;
+  return type < kCreditType ? MessageClass::kControl : MessageClass::kCredit;
+}
+
+struct Geometry {
+  uint32_t slots = 64;
+  uint32_t slot_bytes = 8192;
+  uint32_t read_depth = 16;
+};
+Status validate(const Geometry& geometry);
+provider::QueuePairConfig queue_pair_config(const Geometry& geometry);
+
+// What endpoints of one device share.
+struct DeviceContext {
+  provider::Device& device;
+  Pool& pool;
+  RegistrationCache& registrations;
+};
+
+class EndpointEvents {
+ public:
+  virtual ~EndpointEvents() = default;
+  virtual void on_established() = 0;
+  // `body` is valid only during the call: ring slots are never lent. An error closes the connection.
+  virtual Status on_message(uint8_t type, Bytes body) = 0;
+  virtual void on_transfer_finished(uint64_t cookie, provider::WcStatus status) = 0;
+  // Once. Transfers still running are reported later, as their completions come.
+  virtual void on_failed(const Status& status) = 0;
+};
+
+class Endpoint {
+ public:
+  Endpoint(DeviceContext context, std::unique_ptr<provider::CompletionQueue> cq, std::unique_ptr<provider::QueuePair> qp,
+           const Geometry& geometry, uint32_t epoch, EndpointEvents& events);
+  ~Endpoint();
+
+  // Posts every receive, then offers or accepts the connection.
+  Status start();
+  // Polls once, delivers events, returns credits. Gives the number of completions handled.
+  size_t progress();
+  void arm() { cq_->arm(); }
+  void append_wait_handles(std::vector<provider::WaitHandle>& out) const { cq_->append_wait_handles(out); }
+
+  bool established() const { return established_; }
+  bool failed() const { return !failure_.ok(); }
+  const Status& failure() const { return failure_; }
+  const provider::QueuePair& queue_pair() const { return *qp_; }
+
+  size_t body_bytes_max() const { return body_bytes_max_; }
+  bool can_send(uint8_t type) const;
+  // The parts become one message. Only when can_send(); the bytes are taken before the call returns.
+  void send(uint8_t type, std::span<const Bytes> parts);
+
+  // See BulkScheduler. Ends in on_transfer_finished().
+  void start_transfer(uint64_t cookie, provider::Opcode opcode, std::vector<TransferSegment> segments);
+  void cancel_transfer(uint64_t cookie) { bulk_.cancel(cookie); }
+  bool transfers_idle() const { return bulk_.idle() && !bulk_.has_finished(); }
+
+  // Opens a buffer to the peer; staged in pool memory where the peer can't reach it.
+  Result<Exposure> expose(Buffer buffer, uint32_t access);
+  void revoke(Exposure& exposure);
+  Result<PoolBlock> allocate(size_t length_bytes) { return context_.pool.allocate(length_bytes); }
+  Result<RegionRef> region_for(std::byte* address, size_t length_bytes, uint64_t owner_id = kNoOwner) {
+    return context_.registrations.get(address, length_bytes, owner_id);
+  }
+
+  // Ends the connection; `reason` reaches the peer where it can.
+  void close(const Status& reason);
+  // Last of all: takes every buffer back from the device, so that its memory may go.
+  void destroy_queue_pair() { qp_.reset(); }
+
+ private:
+  Status allocate_ring();
+  Status post_slot(uint32_t slot);
+  void establish();
+  Status adopt_offer();
+  void fail(const Status& status);
+  void handle(const provider::Completion& completion);
+  void handle_receive(uint32_t slot, uint32_t length_bytes);
+  Status deliver(Bytes message);
+  Status check_header(const MessageHeader& header, Bytes message);
+  void repost(uint32_t slot, MessageClass message_class);
+  void deliver_finished_transfers();
+  void return_credits();
+  void pump();
+  void post_message(std::span<const provider::Sge> inline_sges, size_t length_bytes);
+
+  DeviceContext context_;
+  EndpointEvents& events_;
+  const Geometry geometry_;
+  const uint32_t epoch_;
+  uint32_t peer_epoch_ = 0;
+  bool established_ = false;
+  Status failure_;
+
+  SharedMapping ring_;  // the receive slots, then the send slots
+  std::byte* send_slots_ = nullptr;  // null where every message fits inline
+  std::unique_ptr<provider::MemoryRegion> ring_region_;
+  std::unique_ptr<provider::CompletionQueue> cq_;
+  std::unique_ptr<provider::QueuePair> qp_;  // destroyed before what it works on
+
+  SendWindow send_data_;
+  SendWindow send_control_;
+  ReceiveWindow receive_data_;
+  ReceiveWindow receive_control_;
+  size_t body_bytes_max_ = 0;
+
+  uint32_t send_slot_count_ = 0;
+  uint32_t send_next_ = 0;
+  uint32_t sends_unretired_ = 0;   // posted, not known to be complete
+  uint32_t sends_since_signal_ = 0;
+  BulkScheduler bulk_;
+};
+
+}  // namespace rrpc::endpoint

@@ -1,0 +1,43 @@
+// Memory opened to one peer for one call, and what keeps it alive meanwhile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "endpoint/pool.h"
+#include "endpoint/registration_cache.h"
+
+namespace rrpc::endpoint {
+
+// Whatever owns a buffer (a Python buffer export, say). Its destructor may run on any thread and must
+// not block.
+class Hold {
+ public:
+  virtual ~Hold() = default;
+};
+
+struct Buffer {
+  std::byte* data = nullptr;
+  size_t length_bytes = 0;
+  uint64_t owner_id = kNoOwner;
+  std::unique_ptr<Hold> hold;
+};
+
+// What a message says of exposed memory.
+struct Descriptor {
+  uint64_t address = 0;
+  uint64_t length_bytes = 0;
+  uint32_t rkey = 0;
+};
+constexpr size_t kDescriptorWireBytes = 20;
+
+struct Exposure {
+  Descriptor descriptor;
+  Buffer buffer;
+  PoolBlock staged;  // holds the bytes instead of `buffer` where the peer can't reach that
+  RegionRef region;
+};
+
+}  // namespace rrpc::endpoint

@@ -1,0 +1,33 @@
+// The first bytes of every message, and the private data with which a connection is offered.
+#pragma once
+
+#include <cstdint>
+
+namespace rrpc::endpoint {
+
+constexpr uint16_t kHeaderMagic = 0x7272;  // "rr"
+constexpr uint32_t kOfferMagic = 0x43505252;  // "RRPC"
+constexpr uint16_t kWireVersion = 1;
+
+struct MessageHeader {
+  uint16_t magic = kHeaderMagic;
+  uint8_t type = 0;
+  uint8_t reserved = 0;
+  uint32_t body_bytes = 0;
+  uint32_t epoch = 0;            // the sender's, as announced in its offer
+  uint32_t data_granted = 0;     // cumulative
+  uint32_t control_granted = 0;  // cumulative
+};
+static_assert(sizeof(MessageHeader) == 20);
+
+struct Offer {
+  uint32_t magic = kOfferMagic;
+  uint16_t version = kWireVersion;
+  uint16_t flags = 0;
+  uint32_t slots = 0;
+  uint32_t slot_bytes = 0;
+  uint32_t epoch = 0;
+};
+static_assert(sizeof(Offer) == 20);
+
+}  // namespace rrpc::endpoint

@@ -1,0 +1,54 @@
+// Registered memory by owner. Pool slabs are registered once for good; ordinary memory is keyed on the
+// object that owns it, so that nothing goes stale when an address is used again: the owner's end evicts
+// its entries (evict_owner), and least use evicts within a limit of pinned bytes. Thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <unordered_map>
+#include <map>
+
+#include "base/result.h"
+#include "endpoint/pool.h"
+#include "provider/provider.h"
+
+namespace rrpc::endpoint {
+
+using RegionRef = std::shared_ptr<provider::MemoryRegion>;
+
+constexpr uint64_t kNoOwner = 0;  // not cached: registered for this use only
+
+class RegistrationCache {
+ public:
+  RegistrationCache(provider::Device& device, Pool& pool, size_t pinned_bytes_max)
+      : device_(device), pool_(pool), pinned_bytes_max_(pinned_bytes_max) {}
+
+  Result<RegionRef> get(std::byte* address, size_t length_bytes, uint64_t owner_id);
+  void evict_owner(uint64_t owner_id);
+  size_t pinned_bytes() const;
+
+ private:
+  using Key = std::tuple<uint64_t, std::byte*, size_t>;
+  struct Entry {
+    Key key;
+    RegionRef region;
+  };
+
+  Result<RegionRef> slab_region(const Slab& slab);
+  void evict_over_limit_locked();
+
+  provider::Device& device_;
+  Pool& pool_;
+  const size_t pinned_bytes_max_;
+  mutable std::mutex mutex_;
+  size_t pinned_bytes_ = 0;
+  std::unordered_map<const Slab*, RegionRef> slab_regions_;
+  std::list<Entry> entries_;  // most recently used first
+  std::map<Key, std::list<Entry>::iterator> by_key_;
+};
+
+}  // namespace rrpc::endpoint

@@ -1,0 +1,342 @@
+#include "rpc/client_side.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "endpoint/counters.h"
+
+namespace rrpc::rpc {
+
+using endpoint::count;
+using endpoint::counters;
+using provider::WcStatus;
+
+namespace {
+
+size_t total_bytes(std::span<const Bytes> parts) {
+  size_t length = 0;
+  for (const Bytes part : parts) length += part.size();
+  return length;
+}
+
+void join(std::span<const Bytes> parts, MutableBytes target) {
+  ByteWriter writer(target);
+  for (const Bytes part : parts) writer.write_bytes(part);
+}
+
+}  // namespace
+
+uint64_t ClientSide::cookie(const ClientCall& call) const { return call.id_; }
+
+ClientCallRef ClientSide::find(uint64_t call_id) const {
+  const auto it = calls_.find(call_id);
+  return it == calls_.end() ? nullptr : it->second;
+}
+
+Status ClientSide::check_bounds(const CallRequest& request) const {
+  if (endpoint_.failed()) return endpoint_.failure();
+  if (!refusal_.ok()) return refusal_;
+  if (calls_.size() >= options_.calls_in_flight_max)
+    return resource_exhausted("calls_in_flight_max: " + std::to_string(options_.calls_in_flight_max) +
+                              " calls are in flight on this connection");
+  size_t bytes = 0;
+  for (const endpoint::Buffer& buffer : request.buffers) bytes += buffer.length_bytes;
+  if (bytes > options_.exposed_bytes_max - std::min(exposed_bytes_, options_.exposed_bytes_max))
+    return resource_exhausted("exposed_bytes_max: " + std::to_string(exposed_bytes_) + " bytes are exposed to this peer, " +
+                              std::to_string(bytes) + " more would pass the limit of " +
+                              std::to_string(options_.exposed_bytes_max));
+  if (request.buffers.size() > kDescriptorsPerMessageMax)
+    return resource_exhausted("a call with " + std::to_string(request.buffers.size()) + " large buffers, the limit is " +
+                              std::to_string(kDescriptorsPerMessageMax));
+  if (request.method.size() > UINT16_MAX) return invalid_argument("a method name longer than 65535 bytes");
+  return {};
+}
+
+Status ClientSide::expose_all(ClientCall& call, CallRequest& request, RequestFixed& fixed) {
+  for (endpoint::Buffer& buffer : request.buffers)
+    RRPC_RETURN_IF_ERROR(call.exposures_.add(endpoint_, std::move(buffer), provider::kRemoteRead));
+  fixed.descriptor_count = static_cast<uint16_t>(call.exposures_.size());
+  if (!request.out) return {};
+  call.out_ = std::move(*request.out);
+  endpoint::Buffer view{call.out_.data, call.out_.length_bytes, call.out_.owner_id, nullptr};
+  const Status status = call.exposures_.add(endpoint_, std::move(view), provider::kRemoteWrite);
+  // A peer that can't write there leaves the result to be fetched into it.
+  if (status.code() == StatusCode::kFailedPrecondition) return {};
+  RRPC_RETURN_IF_ERROR(status);
+  fixed.has_out = 1;
+  return {};
+}
+
+Status ClientSide::start(const ClientCallRef& call, CallRequest request, TimeNs now) {
+  RRPC_RETURN_IF_ERROR(check_bounds(request));
+  call->id_ = next_call_id_++;
+  call->deadline_ = request.deadline;
+  RequestFixed fixed;
+  fixed.call_id = call->id_;
+  fixed.method_bytes = static_cast<uint16_t>(request.method.size());
+  Status status = expose_all(*call, request, fixed);
+  if (status.ok()) status = send_or_queue(*call, fixed, request, now);
+  if (!status.ok()) {
+    call->exposures_.revoke_all(endpoint_);
+    return status;
+  }
+  exposed_bytes_ += call->exposures_.bytes();
+  calls_.emplace(call->id_, call);
+  earliest_deadline_ = std::min(earliest_deadline_, call->deadline_);
+  count(counters().calls_started);
+  if (!queue_.empty()) flush(now);
+  return {};
+}
+
+Status ClientSide::send_or_queue(ClientCall& call, const RequestFixed& fixed_in, const CallRequest& request, TimeNs now) {
+  RequestFixed fixed = fixed_in;
+  fixed.timeout_ns = call.deadline_ == kNever ? -1 : std::max<TimeNs>(call.deadline_ - now, 0);
+  std::string descriptors;
+  if (!call.exposures_.empty()) {
+    std::vector<endpoint::Descriptor> list;
+    if (fixed.has_out != 0) list.push_back(call.exposures_.last());
+    for (size_t i = 0; i < fixed.descriptor_count; ++i) list.push_back(call.exposures_.descriptor(i));
+    descriptors = encode_descriptors(list);
+  }
+  const Bytes parts[] = {std::as_bytes(std::span(&fixed, 1)), as_bytes(descriptors), as_bytes(request.method),
+                         request.payload};
+  const size_t length = total_bytes(parts);
+  if (length > endpoint_.body_bytes_max()) return send_as_bulk(call, parts, length);
+  if (queue_.empty() && endpoint_.can_send(kRequest)) {
+    endpoint_.send(kRequest, parts);
+    call.state_ = ClientCall::State::kSent;
+    return {};
+  }
+  std::string body(length, '\0');
+  join(parts, std::as_writable_bytes(std::span(body)));
+  queue_.push_back({call.id_, kRequest, std::move(body)});
+  return {};
+}
+
+Status ClientSide::send_as_bulk(ClientCall& call, std::span<const Bytes> parts, size_t length_bytes) {
+  RRPC_ASSIGN_OR_RETURN(endpoint::PoolBlock block, endpoint_.allocate(length_bytes));
+  join(parts, {block.data(), length_bytes});
+  count(counters().copies);
+  count(counters().bytes_copied, static_cast<int64_t>(length_bytes));
+  RRPC_RETURN_IF_ERROR(call.exposures_.add_block(endpoint_, std::move(block)));
+  const endpoint::Descriptor& descriptor = call.exposures_.last();
+  const BulkBody bulk{call.id_, descriptor.address, descriptor.length_bytes, descriptor.rkey, 0};
+  queue_.push_back({call.id_, kRequestBulk, std::string(reinterpret_cast<const char*>(&bulk), sizeof(bulk))});
+  return {};
+}
+
+void ClientSide::flush(TimeNs now) {
+  done_.flush(endpoint_);
+  cancel_.flush(endpoint_);
+  while (!queue_.empty() && endpoint_.can_send(kRequest)) {
+    QueuedRequest& request = queue_.front();
+    const ClientCallRef call = find(request.call_id);
+    if (call != nullptr && request.type == kRequest && call->deadline_ != kNever) {
+      const TimeNs timeout_ns = std::max<TimeNs>(call->deadline_ - now, 0);  // what is left after the wait
+      std::memcpy(request.body.data() + offsetof(RequestFixed, timeout_ns), &timeout_ns, sizeof(timeout_ns));
+    }
+    const Bytes part = as_bytes(request.body);
+    endpoint_.send(request.type, {&part, 1});
+    if (call != nullptr) call->state_ = ClientCall::State::kSent;
+    queue_.pop_front();
+  }
+}
+
+Status ClientSide::on_reply(Bytes body) {
+  ByteReader reader(body);
+  const auto call_id = reader.read<uint64_t>();
+  const ClientCallRef call = find(call_id);
+  if (call == nullptr || call->state_ == ClientCall::State::kQueued)
+    return Status::protocol_error("a reply to call " + std::to_string(call_id) + ", which is not under way");
+  if (call->state_ != ClientCall::State::kSent && call->state_ != ClientCall::State::kCancelling)
+    return Status::protocol_error("a second reply to call " + std::to_string(call_id));
+  return accept_reply(call, body);
+}
+
+Status ClientSide::accept_reply(const ClientCallRef& call, Bytes body) {
+  RRPC_ASSIGN_OR_RETURN(const ParsedReply reply, parse_reply(body));
+  if (reply.fixed.call_id != call->id_) return Status::protocol_error("a fetched reply of another call");
+  call->leased_ = call->leased_ || reply.fixed.descriptor_count > (reply.fixed.out_written != 0 ? 1 : 0);
+  release(call);
+  if (call->state_ == ClientCall::State::kCancelling) {
+    if (call->leased_) done_.add(call->id_);
+    erase(call);
+    return {};
+  }
+  if (reply.fixed.status != 0) {
+    call->details_ = as_text(reply.payload);
+    if (call->leased_) done_.add(call->id_);
+    finish(call, Status(static_cast<StatusCode>(reply.fixed.status), std::string(reply.message)));
+    erase(call);
+    return {};
+  }
+  if (call->body_block_)
+    call->block_payload_ = reply.payload;  // stays where it was fetched to
+  else
+    call->payload_ = as_text(reply.payload);
+  if (reply.fixed.descriptor_count > 0) return fetch(call, reply);
+  if (call->leased_) done_.add(call->id_);
+  finish(call, {});
+  erase(call);
+  return {};
+}
+
+// The server has read what it wanted of the arguments.
+void ClientSide::release(const ClientCallRef& call) {
+  exposed_bytes_ -= std::min(exposed_bytes_, call->exposures_.bytes());
+  call->exposures_.revoke_all(endpoint_);
+}
+
+Status ClientSide::fetch(const ClientCallRef& call, const ParsedReply& reply) {
+  OutTarget out;
+  const bool uses_out = reply.fixed.out_index != kNoOutIndex;
+  if (uses_out) {
+    if (call->out_.data == nullptr || call->out_.length_bytes != reply.descriptors[reply.fixed.out_index].length_bytes)
+      return Status::protocol_error("a reply for out= memory that was not offered");
+    out = {reply.fixed.out_index, call->out_.data, call->out_.length_bytes, nullptr};
+    if (reply.fixed.out_written == 0) {
+      RRPC_ASSIGN_OR_RETURN(out.region, endpoint_.region_for(out.data, out.length_bytes, call->out_.owner_id));
+    }
+  }
+  auto segments = prepare_landing(endpoint_, reply.descriptors, uses_out ? &out : nullptr, call->blocks_);
+  if (!segments.ok()) {
+    if (call->leased_) done_.add(call->id_);
+    call->blocks_.clear();
+    finish(call, segments.status());
+    erase(call);
+    return {};
+  }
+  call->state_ = ClientCall::State::kFetching;
+  endpoint_.start_transfer(cookie(*call), provider::Opcode::kRead, std::move(*segments));
+  return {};
+}
+
+Status ClientSide::on_reply_bulk(Bytes body) {
+  RRPC_ASSIGN_OR_RETURN(const BulkBody bulk, parse_bulk(body));
+  const ClientCallRef call = find(bulk.call_id);
+  if (call == nullptr || (call->state_ != ClientCall::State::kSent && call->state_ != ClientCall::State::kCancelling))
+    return Status::protocol_error("a reply to call " + std::to_string(bulk.call_id) + ", which is not under way");
+  call->leased_ = true;
+  release(call);
+  auto block = endpoint_.allocate(bulk.length_bytes);
+  const bool cancelled = call->state_ == ClientCall::State::kCancelling;
+  if (cancelled || !block.ok()) {
+    done_.add(call->id_);
+    if (!cancelled) finish(call, block.status());
+    erase(call);
+    return {};
+  }
+  call->body_block_ = std::move(*block);
+  RRPC_ASSIGN_OR_RETURN(auto region, endpoint_.region_for(call->body_block_.data(), call->body_block_.size()));
+  call->state_ = ClientCall::State::kFetchingBody;
+  endpoint_.start_transfer(cookie(*call), provider::Opcode::kRead,
+                           {{call->body_block_.data(), region, bulk.address, bulk.rkey, bulk.length_bytes}});
+  return {};
+}
+
+Status ClientSide::on_transfer_finished(uint64_t call_id, WcStatus status) {
+  const ClientCallRef call = find(call_id);
+  RRPC_CHECK(call != nullptr, "a transfer ends before its call is erased");
+  if (status == WcStatus::kSuccess && call->state_ == ClientCall::State::kFetchingBody) {
+    call->state_ = ClientCall::State::kSent;
+    return accept_reply(call, {call->body_block_.data(), call->body_block_.size()});
+  }
+  if (call->state_ == ClientCall::State::kFetching || call->state_ == ClientCall::State::kFetchingBody) {
+    if (status == WcStatus::kSuccess)
+      finish(call, {});
+    else
+      finish(call, unavailable("fetching the result failed: " + std::string(wc_status_name(status))));
+  }
+  if (call->leased_) done_.add(call->id_);
+  if (!call->status_.ok()) call->blocks_.clear();
+  erase(call);
+  return {};
+}
+
+Status ClientSide::on_cancel_ack(Bytes body) {
+  RRPC_ASSIGN_OR_RETURN(const std::vector<uint64_t> ids, parse_call_ids(body));
+  for (const uint64_t id : ids) {
+    if (id >= next_call_id_) return Status::protocol_error("an acknowledged cancel of a call that never was");
+    const ClientCallRef call = find(id);
+    // Otherwise its reply crossed the cancel and has ended it already.
+    if (call == nullptr || call->state_ != ClientCall::State::kCancelling) continue;
+    release(call);
+    erase(call);
+  }
+  return {};
+}
+
+void ClientSide::cancel(const ClientCallRef& call, Status why) {
+  if (call->done()) return;
+  switch (call->state_) {
+    case ClientCall::State::kQueued:
+      std::erase_if(queue_, [&call](const QueuedRequest& request) { return request.call_id == call->id_; });
+      release(call);
+      finish(call, std::move(why));
+      erase(call);
+      return;
+    case ClientCall::State::kSent:
+      call->state_ = ClientCall::State::kCancelling;
+      cancel_.add(call->id_);
+      finish(call, std::move(why));
+      return cancel_.flush(endpoint_);
+    case ClientCall::State::kFetchingBody:
+    case ClientCall::State::kFetching:
+      call->state_ = ClientCall::State::kDraining;
+      finish(call, std::move(why));
+      return endpoint_.cancel_transfer(cookie(*call));
+    default:
+      return;
+  }
+}
+
+void ClientSide::expire(TimeNs now) {
+  if (now < earliest_deadline_) return;
+  std::vector<ClientCallRef> expired;
+  earliest_deadline_ = kNever;
+  for (const auto& [id, call] : calls_) {
+    if (call->done()) continue;
+    if (call->deadline_ <= now)
+      expired.push_back(call);
+    else
+      earliest_deadline_ = std::min(earliest_deadline_, call->deadline_);
+  }
+  for (const ClientCallRef& call : expired) cancel(call, deadline_exceeded("the call's deadline passed"));
+}
+
+void ClientSide::fail_all(const Status& status) {
+  queue_.clear();
+  done_.clear();
+  cancel_.clear();
+  std::vector<ClientCallRef> calls;
+  for (const auto& [id, call] : calls_) calls.push_back(call);
+  for (const ClientCallRef& call : calls) {
+    release(call);
+    finish(call, status);
+    const bool fetching = call->state_ == ClientCall::State::kFetching ||
+                          call->state_ == ClientCall::State::kFetchingBody || call->state_ == ClientCall::State::kDraining;
+    // Its landing memory belongs to the device until the transfer is reported finished.
+    if (fetching)
+      call->state_ = ClientCall::State::kDraining;
+    else
+      erase(call);
+  }
+}
+
+void ClientSide::finish(const ClientCallRef& call, Status status) {
+  if (call->done()) return;
+  call->status_ = std::move(status);
+  count(counters().calls_ended);
+  call->done_.store(true, std::memory_order_release);
+  events_.on_call_done(call);
+}
+
+void ClientSide::erase(const ClientCallRef& call) {
+  call->state_ = ClientCall::State::kEnded;
+  call->out_ = {};
+  calls_.erase(call->id_);
+}
+
+}  // namespace rrpc::rpc

@@ -1,0 +1,129 @@
+// The calling half of a session: call table, deadlines, cancellation, arguments exposed until the reply,
+// results fetched and then released with DONE. Not thread-safe: the driver holds the connection's mutex.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "rpc/exposures.h"
+#include "rpc/landing.h"
+#include "rpc/messages.h"
+#include "rpc/options.h"
+#include "rpc/outbox.h"
+
+namespace rrpc::rpc {
+
+// One call as its caller sees it. Everything but done() is valid only once done() is true.
+class ClientCall {
+ public:
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  const Status& status() const { return status_; }
+  const std::string& details() const { return details_; }
+  Bytes payload() const { return body_block_ ? block_payload_ : as_bytes(payload_); }
+  // One per result buffer; empty where the buffer went into the caller's out= memory.
+  std::vector<endpoint::PoolBlock>& blocks() { return blocks_; }
+  TimeNs deadline() const { return deadline_; }
+
+  // The driver's: a thread sleeps for this call; run when the call ends.
+  std::atomic<bool> watched{false};
+  std::function<void()> on_done;
+
+ private:
+  friend class ClientSide;
+  enum class State : uint8_t { kQueued, kSent, kFetchingBody, kFetching, kCancelling, kDraining, kEnded };
+
+  uint64_t id_ = 0;
+  State state_ = State::kQueued;
+  TimeNs deadline_ = kNever;
+  Exposures exposures_;
+  endpoint::Buffer out_;        // the caller's memory for one result buffer
+  bool leased_ = false;         // the server keeps results for us until DONE
+  endpoint::PoolBlock body_block_;  // a reply too long for a slot
+  Bytes block_payload_;
+  std::string payload_;
+  std::vector<endpoint::PoolBlock> blocks_;
+  Status status_;
+  std::string details_;
+  std::atomic<bool> done_{false};
+};
+using ClientCallRef = std::shared_ptr<ClientCall>;
+
+struct CallRequest {
+  std::string_view method;
+  Bytes payload;
+  std::vector<endpoint::Buffer> buffers;
+  std::optional<endpoint::Buffer> out;
+  TimeNs deadline = kNever;
+};
+
+class ClientSideEvents {
+ public:
+  virtual ~ClientSideEvents() = default;
+  virtual void on_call_done(const ClientCallRef& call) = 0;
+};
+
+class ClientSide {
+ public:
+  ClientSide(endpoint::Endpoint& endpoint, const SessionOptions& options, ClientSideEvents& events)
+      : endpoint_(endpoint), options_(options), events_(events) {}
+
+  // Sends the call, or queues it until there are credits. An error means that nothing was begun.
+  Status start(const ClientCallRef& call, CallRequest request, TimeNs now);
+  // Ends the call for its caller at once; its memory is given back when the peer can't touch it any more.
+  void cancel(const ClientCallRef& call, Status why);
+
+  Status on_reply(Bytes body);
+  Status on_reply_bulk(Bytes body);
+  Status on_cancel_ack(Bytes body);
+  Status on_transfer_finished(uint64_t call_id, provider::WcStatus status);
+  void fail_all(const Status& status);
+  void refuse_new_calls(Status why) { refusal_ = std::move(why); }
+
+  void flush(TimeNs now);
+  void expire(TimeNs now);
+  TimeNs next_deadline() const { return earliest_deadline_; }
+  size_t calls_in_flight() const { return calls_.size(); }
+
+ private:
+  struct QueuedRequest {
+    uint64_t call_id;
+    uint8_t type;
+    std::string body;
+  };
+
+  Status check_bounds(const CallRequest& request) const;
+  Status expose_all(ClientCall& call, CallRequest& request, RequestFixed& fixed);
+  Status send_or_queue(ClientCall& call, const RequestFixed& fixed, const CallRequest& request, TimeNs now);
+  Status send_as_bulk(ClientCall& call, std::span<const Bytes> parts, size_t length_bytes);
+  Status accept_reply(const ClientCallRef& call, Bytes body);
+  Status fetch(const ClientCallRef& call, const ParsedReply& reply);
+  void release(const ClientCallRef& call);
+  void finish(const ClientCallRef& call, Status status);
+  void erase(const ClientCallRef& call);
+  ClientCallRef find(uint64_t call_id) const;
+  uint64_t cookie(const ClientCall& call) const;
+
+  endpoint::Endpoint& endpoint_;
+  const SessionOptions& options_;
+  ClientSideEvents& events_;
+  uint64_t next_call_id_ = 1;
+  size_t exposed_bytes_ = 0;
+  Status refusal_;
+  std::unordered_map<uint64_t, ClientCallRef> calls_;
+  std::deque<QueuedRequest> queue_;
+  CallIdOutbox done_{kDone};
+  CallIdOutbox cancel_{kCancel};
+  TimeNs earliest_deadline_ = kNever;  // a lower bound
+};
+
+// Transfer cookies: the two halves of a session share one endpoint.
+constexpr uint64_t kServerCookie = 1ULL << 63;
+
+}  // namespace rrpc::rpc

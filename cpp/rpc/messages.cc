@@ -1,0 +1,122 @@
+#include "rpc/messages.h"
+
+#include "base/limits.h"
+
+namespace rrpc::rpc {
+
+using endpoint::Descriptor;
+
+namespace {
+
+constexpr uint32_t kHelloFieldsMax = 64;
+
+Status read_descriptors(ByteReader& reader, size_t descriptor_count, std::vector<Descriptor>& out) {
+  if (descriptor_count > kDescriptorsPerMessageMax)
+    return Status::protocol_error("a message with " + std::to_string(descriptor_count) + " descriptors, the limit is " +
+                                  std::to_string(kDescriptorsPerMessageMax));
+  uint64_t total_bytes = 0;
+  for (size_t i = 0; i < descriptor_count && !reader.failed(); ++i) {
+    Descriptor descriptor;
+    descriptor.address = reader.read<uint64_t>();
+    descriptor.length_bytes = reader.read<uint64_t>();
+    descriptor.rkey = reader.read<uint32_t>();
+    total_bytes += std::min(descriptor.length_bytes, kMessageBytesMax + 1);
+    if (total_bytes > kMessageBytesMax)
+      return Status::protocol_error("a bad descriptor: " + std::to_string(descriptor.length_bytes) + " bytes");
+    if (descriptor.address + descriptor.length_bytes < descriptor.address)
+      return Status::protocol_error("a bad descriptor: its range wraps around");
+    out.push_back(descriptor);
+  }
+  return {};
+}
+
+Status cut_short(const char* what) { return Status::protocol_error(std::string("a truncated ") + what + " message"); }
+
+}  // namespace
+
+Result<ParsedRequest> parse_request(Bytes body) {
+  ByteReader reader(body);
+  ParsedRequest request;
+  request.fixed = reader.read<RequestFixed>();
+  std::vector<Descriptor> out;
+  if (request.fixed.has_out > 1) return Status::protocol_error("a request with a bad out flag");
+  RRPC_RETURN_IF_ERROR(read_descriptors(reader, request.fixed.has_out, out));
+  if (!out.empty()) request.out = out.front();
+  RRPC_RETURN_IF_ERROR(read_descriptors(reader, request.fixed.descriptor_count, request.descriptors));
+  request.method = as_text(reader.take(request.fixed.method_bytes));
+  request.payload = reader.rest();
+  if (reader.failed()) return cut_short("request");
+  return request;
+}
+
+Result<ParsedReply> parse_reply(Bytes body) {
+  ByteReader reader(body);
+  ParsedReply reply;
+  reply.fixed = reader.read<ReplyFixed>();
+  if (reply.fixed.status > kStatusCodeMax)
+    return Status::protocol_error("a reply with unknown status " + std::to_string(reply.fixed.status));
+  RRPC_RETURN_IF_ERROR(read_descriptors(reader, reply.fixed.descriptor_count, reply.descriptors));
+  if (reply.fixed.out_index != kNoOutIndex && reply.fixed.out_index >= reply.fixed.descriptor_count)
+    return Status::protocol_error("a reply whose out index is past its descriptors");
+  reply.message = as_text(reader.take(reply.fixed.message_bytes));
+  reply.payload = reader.rest();
+  if (reader.failed()) return cut_short("reply");
+  return reply;
+}
+
+Result<BulkBody> parse_bulk(Bytes body) {
+  ByteReader reader(body);
+  const auto bulk = reader.read<BulkBody>();
+  if (reader.failed() || reader.remaining() != 0) return cut_short("bulk");
+  if (bulk.length_bytes == 0 || bulk.length_bytes > kMessageBytesMax || bulk.address + bulk.length_bytes < bulk.address)
+    return Status::protocol_error("a bad descriptor: a message body of " + std::to_string(bulk.length_bytes) + " bytes");
+  return bulk;
+}
+
+Result<std::vector<uint64_t>> parse_call_ids(Bytes body) {
+  if (body.empty() || body.size() % sizeof(uint64_t) != 0) return cut_short("call id list");
+  ByteReader reader(body);
+  std::vector<uint64_t> ids(body.size() / sizeof(uint64_t));
+  for (uint64_t& id : ids) id = reader.read<uint64_t>();
+  return ids;
+}
+
+std::string encode_descriptors(std::span<const Descriptor> descriptors) {
+  std::string encoded(descriptors.size() * endpoint::kDescriptorWireBytes, '\0');
+  ByteWriter writer(std::as_writable_bytes(std::span(encoded)));
+  for (const Descriptor& descriptor : descriptors) {
+    writer.write(descriptor.address);
+    writer.write(descriptor.length_bytes);
+    writer.write(descriptor.rkey);
+  }
+  return encoded;
+}
+
+std::string encode_hello(const HelloFields& fields) {
+  std::string encoded;
+  const auto append = [&encoded](std::string_view text) {
+    const auto length = static_cast<uint16_t>(text.size());
+    encoded.append(reinterpret_cast<const char*>(&length), sizeof(length));
+    encoded.append(text.substr(0, length));
+  };
+  for (const auto& [name, value] : fields) {
+    append(name);
+    append(value);
+  }
+  return encoded;
+}
+
+Result<HelloFields> parse_hello(Bytes body) {
+  ByteReader reader(body);
+  HelloFields fields;
+  while (reader.remaining() > 0) {
+    const std::string_view name = as_text(reader.take(reader.read<uint16_t>()));
+    const std::string_view value = as_text(reader.take(reader.read<uint16_t>()));
+    if (reader.failed()) return cut_short("HELLO");
+    if (fields.size() >= kHelloFieldsMax) return Status::protocol_error("a HELLO with too many fields");
+    fields.emplace(name, value);
+  }
+  return fields;
+}
+
+}  // namespace rrpc::rpc

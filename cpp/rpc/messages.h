@@ -1,0 +1,93 @@
+// The bodies of messages: fixed little-endian parts, then variable ones. docs/protocol.md has the tables.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/result.h"
+#include "endpoint/exposure.h"
+
+namespace rrpc::rpc {
+
+enum MessageType : uint8_t {
+  // data
+  kHello = 1,
+  kRequest = 2,
+  kRequestBulk = 3,  // the request's body is to be fetched
+  kReply = 4,
+  kReplyBulk = 5,
+  // control
+  kDone = 64,       // call ids whose results were fetched
+  kCancel = 65,     // call ids given up by the client
+  kCancelAck = 66,  // call ids of which the server holds and reads nothing any more
+  kPing = 67,
+  kPong = 68,
+  kGoAway = 69,  // no new calls, please; a reason in text
+};
+
+struct RequestFixed {
+  uint64_t call_id = 0;
+  int64_t timeout_ns = -1;  // relative, since clocks differ; -1: none
+  uint16_t method_bytes = 0;
+  uint16_t descriptor_count = 0;
+  uint8_t has_out = 0;  // a descriptor of the caller's out= memory comes first
+  uint8_t reserved[3] = {};
+};
+static_assert(sizeof(RequestFixed) == 24);
+
+struct ReplyFixed {
+  uint64_t call_id = 0;
+  uint8_t status = 0;
+  uint8_t out_written = 0;  // descriptor `out_index` was written into the caller's memory already
+  uint16_t descriptor_count = 0;
+  uint16_t out_index = 0xffff;
+  uint16_t reserved = 0;
+  uint32_t message_bytes = 0;  // of the error's text
+  uint32_t reserved2 = 0;
+};
+static_assert(sizeof(ReplyFixed) == 24);
+
+constexpr uint16_t kNoOutIndex = 0xffff;
+
+struct BulkBody {
+  uint64_t call_id = 0;
+  uint64_t address = 0;
+  uint64_t length_bytes = 0;
+  uint32_t rkey = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(BulkBody) == 32);
+
+struct ParsedRequest {
+  RequestFixed fixed;
+  endpoint::Descriptor out;
+  std::vector<endpoint::Descriptor> descriptors;
+  std::string_view method;
+  Bytes payload;
+};
+Result<ParsedRequest> parse_request(Bytes body);
+
+struct ParsedReply {
+  ReplyFixed fixed;
+  std::vector<endpoint::Descriptor> descriptors;
+  std::string_view message;
+  Bytes payload;  // of an error: its details
+};
+Result<ParsedReply> parse_reply(Bytes body);
+
+Result<BulkBody> parse_bulk(Bytes body);
+Result<std::vector<uint64_t>> parse_call_ids(Bytes body);
+
+std::string encode_descriptors(std::span<const endpoint::Descriptor> descriptors);
+
+// HELLO: names and values of text, so that later releases can add some.
+using HelloFields = std::map<std::string, std::string>;
+std::string encode_hello(const HelloFields& fields);
+Result<HelloFields> parse_hello(Bytes body);
+
+}  // namespace rrpc::rpc

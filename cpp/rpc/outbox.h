@@ -1,0 +1,37 @@
+// Messages that wait for credits: data messages in order, control messages as lists of call ids that merge.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "endpoint/endpoint.h"
+
+namespace rrpc::rpc {
+
+// Call ids to be told in one kind of control message; any number of them is one message. They free memory
+// that others wait for, so they never wait for data credits.
+class CallIdOutbox {
+ public:
+  explicit CallIdOutbox(uint8_t type) : type_(type) {}
+  void add(uint64_t call_id) { ids_.push_back(call_id); }
+  void clear() { ids_.clear(); }
+
+  void flush(endpoint::Endpoint& endpoint) {
+    size_t sent = 0;
+    while (sent < ids_.size() && endpoint.can_send(type_)) {
+      const size_t count = std::min(ids_.size() - sent, endpoint.body_bytes_max() / sizeof(uint64_t));
+      const Bytes part = std::as_bytes(std::span(ids_).subspan(sent, count));
+      endpoint.send(type_, {&part, 1});
+      sent += count;
+    }
+    ids_.erase(ids_.begin(), ids_.begin() + static_cast<ptrdiff_t>(sent));
+  }
+
+ private:
+  uint8_t type_;
+  std::vector<uint64_t> ids_;
+};
+
+}  // namespace rrpc::rpc

@@ -1,0 +1,339 @@
+#include "rpc/server_side.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "endpoint/counters.h"
+#include "rpc/client_side.h"
+
+namespace rrpc::rpc {
+
+using endpoint::count;
+using endpoint::counters;
+using provider::WcStatus;
+
+ServerCallRef ServerSide::find(uint64_t call_id) const {
+  const auto it = calls_.find(call_id);
+  return it == calls_.end() ? nullptr : it->second;
+}
+
+// Clients number their calls upwards, so a number at or below the last one is a repeat.
+Status ServerSide::check_new_id(uint64_t call_id) {
+  if (call_id <= last_call_id_ || (call_id & kServerCookie) != 0)
+    return Status::protocol_error("a request with call id " + std::to_string(call_id) + " after " +
+                                  std::to_string(last_call_id_));
+  last_call_id_ = call_id;
+  return {};
+}
+
+Status ServerSide::on_request(Bytes body, TimeNs now) {
+  ByteReader reader(body);
+  const auto call_id = reader.read<uint64_t>();
+  if (reader.failed()) return Status::protocol_error("a truncated request message");
+  RRPC_RETURN_IF_ERROR(check_new_id(call_id));
+  auto call = std::make_shared<ServerCall>();
+  call->id_ = call_id;
+  call->body_ = as_text(body);
+  return admit(call, as_bytes(call->body_), now);
+}
+
+Status ServerSide::on_request_bulk(Bytes body, TimeNs now) {
+  RRPC_ASSIGN_OR_RETURN(const BulkBody bulk, parse_bulk(body));
+  RRPC_RETURN_IF_ERROR(check_new_id(bulk.call_id));
+  auto call = std::make_shared<ServerCall>();
+  call->id_ = bulk.call_id;
+  auto block = endpoint_.allocate(bulk.length_bytes);
+  if (!block.ok()) return refuse(call, block.status(), now);
+  call->body_block_ = std::move(*block);
+  call->state_ = ServerCall::State::kFetchingBody;
+  RRPC_ASSIGN_OR_RETURN(auto region, endpoint_.region_for(call->body_block_.data(), call->body_block_.size()));
+  calls_.emplace(call->id_, call);
+  endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kRead,
+                           {{call->body_block_.data(), region, bulk.address, bulk.rkey, bulk.length_bytes}});
+  return {};
+}
+
+Status ServerSide::refuse(const ServerCallRef& call, const Status& status, TimeNs now) {
+  call->state_ = ServerCall::State::kRunning;
+  calls_.emplace(call->id_, call);
+  Reply error;
+  error.status = status;
+  reply(call, std::move(error), now);
+  return {};
+}
+
+Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
+  RRPC_ASSIGN_OR_RETURN(const ParsedRequest request, parse_request(body));
+  if (request.fixed.call_id != call->id_) return Status::protocol_error("a fetched request of another call");
+  call->method_ = request.method;
+  call->payload_ = request.payload;
+  call->has_out_ = request.fixed.has_out != 0;
+  call->out_ = request.out;
+  if (request.fixed.timeout_ns >= 0) call->deadline_ = deadline_after(now, request.fixed.timeout_ns);
+  if (!refusal_.ok()) return refuse(call, refusal_, now);
+  if (calls_.size() >= options_.calls_in_flight_max)
+    return refuse(call, resource_exhausted("calls_in_flight_max: the server takes " +
+                                           std::to_string(options_.calls_in_flight_max) + " calls at once from a connection"),
+                  now);
+  if (!request.descriptors.empty()) {
+    auto segments = prepare_landing(endpoint_, request.descriptors, nullptr, call->blocks_);
+    if (!segments.ok()) {
+      call->blocks_.clear();
+      return refuse(call, segments.status(), now);
+    }
+    call->state_ = ServerCall::State::kFetching;
+    calls_.emplace(call->id_, call);
+    endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kRead, std::move(*segments));
+    return {};
+  }
+  call->state_ = ServerCall::State::kRunning;
+  calls_.emplace(call->id_, call);
+  events_.on_request(call);
+  return {};
+}
+
+Status ServerSide::on_transfer_finished(uint64_t call_id, WcStatus status, TimeNs now) {
+  const ServerCallRef call = find(call_id);
+  RRPC_CHECK(call != nullptr, "a transfer ends before its call is erased");
+  if (call->state_ == ServerCall::State::kWriting) {
+    call->out_source_ = {};
+    if (status == WcStatus::kSuccess)
+      send_reply(call, std::exchange(call->pending_reply_, {}), now);
+    else
+      erase(call);
+    return {};
+  }
+  if (call->cancelled() || status != WcStatus::kSuccess) {
+    if (call->cancelled()) cancel_acks_.add(call->id_);
+    erase(call);
+    return {};
+  }
+  if (call->state_ == ServerCall::State::kFetchingBody) {
+    calls_.erase(call_id);  // admit() decides anew
+    return admit(call, {call->body_block_.data(), call->body_block_.size()}, now);
+  }
+  call->state_ = ServerCall::State::kRunning;
+  events_.on_request(call);
+  return {};
+}
+
+Status ServerSide::on_cancel(Bytes body) {
+  RRPC_ASSIGN_OR_RETURN(const std::vector<uint64_t> ids, parse_call_ids(body));
+  for (const uint64_t id : ids) {
+    if (id > last_call_id_) return Status::protocol_error("a cancel of call " + std::to_string(id) + ", which never came");
+    const ServerCallRef call = find(id);
+    if (call != nullptr && !call->cancelled()) {
+      if (call->state_ == ServerCall::State::kFetching || call->state_ == ServerCall::State::kFetchingBody) {
+        call->cancelled_ = true;
+        endpoint_.cancel_transfer(id | kServerCookie);  // acknowledged when no read is in flight
+        continue;
+      }
+      if (call->state_ == ServerCall::State::kWriting) continue;  // the reply itself ends the client's wait
+      if (call->state_ == ServerCall::State::kRunning) call->cancelled_ = true;
+    }
+    cancel_acks_.add(id);
+  }
+  cancel_acks_.flush(endpoint_);
+  return {};
+}
+
+Status ServerSide::on_done(Bytes body) {
+  RRPC_ASSIGN_OR_RETURN(const std::vector<uint64_t> ids, parse_call_ids(body));
+  for (const uint64_t id : ids) {
+    if (id > last_call_id_) return Status::protocol_error("a DONE for call " + std::to_string(id) + ", which never came");
+    const ServerCallRef call = find(id);
+    if (call == nullptr) continue;  // its lease had ended
+    if (call->state_ != ServerCall::State::kLeased)
+      return Status::protocol_error("a DONE for call " + std::to_string(id) + " before its reply");
+    erase(call);
+  }
+  return {};
+}
+
+void ServerSide::reply(const ServerCallRef& call, Reply reply, TimeNs now) {
+  if (call->cancelled() || endpoint_.failed()) return erase(call);
+  count(counters().calls_served);
+  if (reply.status.ok() && reply.out_index != kNoOutIndex && start_out_write(call, reply, now)) return;
+  if (reply.status.ok() && reply.buffers.empty() && send_inline(call, reply)) return;
+  std::string body;
+  if (Status status = compose(*call, reply, false, body); !status.ok()) {
+    release(*call);
+    Reply error;
+    error.status = status;
+    body.clear();
+    if (!compose(*call, error, false, body).ok()) return erase(call);
+  }
+  send_reply(call, std::move(body), now);
+}
+
+// The fast path: a small result goes straight from the caller's bytes into the peer's slot.
+bool ServerSide::send_inline(const ServerCallRef& call, const Reply& reply) {
+  if (!queue_.empty() || !endpoint_.can_send(kReply)) return false;
+  if (sizeof(ReplyFixed) + reply.payload.size() > endpoint_.body_bytes_max()) return false;
+  ReplyFixed fixed;
+  fixed.call_id = call->id_;
+  const Bytes parts[] = {std::as_bytes(std::span(&fixed, 1)), reply.payload};
+  endpoint_.send(kReply, parts);
+  erase(call);
+  return true;
+}
+
+Status ServerSide::expose_results(ServerCall& call, Reply& reply, bool out_written,
+                                  std::vector<endpoint::Descriptor>& descriptors) {
+  size_t bytes = 0;
+  for (const endpoint::Buffer& buffer : reply.buffers) bytes += buffer.length_bytes;
+  if (bytes > options_.exposed_bytes_max - std::min(exposed_bytes_, options_.exposed_bytes_max))
+    return resource_exhausted("exposed_bytes_max: the server's results of " + std::to_string(bytes) +
+                              " bytes would pass the limit of " + std::to_string(options_.exposed_bytes_max) +
+                              " bytes exposed to one client");
+  if (reply.buffers.size() > kDescriptorsPerMessageMax)
+    return resource_exhausted("a result with " + std::to_string(reply.buffers.size()) + " large buffers, the limit is " +
+                              std::to_string(kDescriptorsPerMessageMax));
+  for (size_t i = 0; i < reply.buffers.size(); ++i) {
+    if (out_written && i == reply.out_index) {
+      descriptors.push_back({0, reply.buffers[i].length_bytes, 0});
+      continue;
+    }
+    RRPC_RETURN_IF_ERROR(call.exposures_.add(endpoint_, std::move(reply.buffers[i]), provider::kRemoteRead));
+    descriptors.push_back(call.exposures_.last());
+  }
+  return {};
+}
+
+Status ServerSide::compose(ServerCall& call, Reply& reply, bool out_written, std::string& body) {
+  std::vector<endpoint::Descriptor> descriptors;
+  RRPC_RETURN_IF_ERROR(expose_results(call, reply, out_written, descriptors));
+  ReplyFixed fixed;
+  fixed.call_id = call.id_;
+  fixed.status = static_cast<uint8_t>(reply.status.code());
+  fixed.out_written = out_written ? 1 : 0;
+  fixed.descriptor_count = static_cast<uint16_t>(descriptors.size());
+  fixed.out_index = reply.out_index;
+  const std::string& message = reply.status.message();
+  fixed.message_bytes = static_cast<uint32_t>(message.size());
+  body.append(reinterpret_cast<const char*>(&fixed), sizeof(fixed));
+  body += encode_descriptors(descriptors);
+  body += message;
+  body += reply.status.ok() ? as_text(reply.payload) : reply.message_details;
+  return {};
+}
+
+// WRITEs the result into the caller's memory before the reply. False: it goes the ordinary way.
+bool ServerSide::start_out_write(const ServerCallRef& call, Reply& reply, TimeNs now) {
+  if (!call->has_out_ || reply.out_index >= reply.buffers.size()) return false;
+  endpoint::Buffer& source = reply.buffers[reply.out_index];
+  if (source.length_bytes != call->out_.length_bytes) return false;
+  auto region = endpoint_.region_for(source.data, source.length_bytes, source.owner_id);
+  if (!region.ok()) return false;
+  const endpoint::TransferSegment segment{source.data, *region, call->out_.address, call->out_.rkey, source.length_bytes};
+  call->out_source_ = std::move(source);
+  reply.buffers[reply.out_index].length_bytes = segment.length_bytes;
+  std::string body;
+  if (Status status = compose(*call, reply, true, body); !status.ok()) {
+    release(*call);
+    reply.status = status;
+    reply.buffers.clear();
+    reply.out_index = kNoOutIndex;
+    call->out_source_ = {};
+    return false;
+  }
+  (void)now;
+  call->pending_reply_ = std::move(body);
+  call->state_ = ServerCall::State::kWriting;
+  endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kWrite, {segment});
+  return true;
+}
+
+void ServerSide::send_reply(const ServerCallRef& call, std::string body, TimeNs now) {
+  uint8_t type = kReply;
+  if (body.size() > endpoint_.body_bytes_max()) {
+    auto block = endpoint_.allocate(body.size());
+    Status status = block.status();
+    if (block.ok()) {
+      ByteWriter({block->data(), block->size()}).write_bytes(as_bytes(body));
+      count(counters().copies);
+      count(counters().bytes_copied, static_cast<int64_t>(body.size()));
+      status = call->exposures_.add_block(endpoint_, std::move(*block));
+    }
+    if (!status.ok()) {
+      release(*call);
+      Reply error;
+      error.status = status;
+      body.clear();
+      if (!compose(*call, error, false, body).ok()) return erase(call);
+    } else {
+      const endpoint::Descriptor& descriptor = call->exposures_.last();
+      const BulkBody bulk{call->id_, descriptor.address, descriptor.length_bytes, descriptor.rkey, 0};
+      body.assign(reinterpret_cast<const char*>(&bulk), sizeof(bulk));
+      type = kReplyBulk;
+    }
+  }
+  queue_or_send(type, std::move(body));
+  if (call->exposures_.empty()) return erase(call);
+  exposed_bytes_ += call->exposures_.bytes();
+  call->state_ = ServerCall::State::kLeased;
+  call->lease_end_ = deadline_after(now, options_.lease_timeout);
+  earliest_lease_end_ = std::min(earliest_lease_end_, call->lease_end_);
+}
+
+void ServerSide::queue_or_send(uint8_t type, std::string body) {
+  queue_.push_back({type, std::move(body)});
+  flush();
+}
+
+void ServerSide::flush() {
+  cancel_acks_.flush(endpoint_);
+  while (!queue_.empty() && endpoint_.can_send(kReply)) {
+    const Bytes part = as_bytes(queue_.front().body);
+    endpoint_.send(queue_.front().type, {&part, 1});
+    queue_.pop_front();
+  }
+}
+
+void ServerSide::expire_leases(TimeNs now) {
+  if (now < earliest_lease_end_) return;
+  std::vector<ServerCallRef> expired;
+  earliest_lease_end_ = kNever;
+  for (const auto& [id, call] : calls_) {
+    if (call->state_ != ServerCall::State::kLeased) continue;
+    if (call->lease_end_ <= now)
+      expired.push_back(call);
+    else
+      earliest_lease_end_ = std::min(earliest_lease_end_, call->lease_end_);
+  }
+  for (const ServerCallRef& call : expired) {
+    count(counters().leases_expired);
+    erase(call);
+  }
+}
+
+void ServerSide::release(ServerCall& call) {
+  if (call.state_ == ServerCall::State::kLeased) exposed_bytes_ -= std::min(exposed_bytes_, call.exposures_.bytes());
+  call.exposures_.revoke_all(endpoint_);
+}
+
+void ServerSide::erase(const ServerCallRef& call) {
+  release(*call);
+  calls_.erase(call->id_);
+}
+
+void ServerSide::fail_all() {
+  queue_.clear();
+  cancel_acks_.clear();
+  std::vector<ServerCallRef> calls;
+  for (const auto& [id, call] : calls_) calls.push_back(call);
+  for (const ServerCallRef& call : calls) {
+    call->cancelled_ = true;
+    // Memory of transfers under way belongs to the device until they are reported finished.
+    const bool transferring = call->state_ == ServerCall::State::kFetching ||
+                              call->state_ == ServerCall::State::kFetchingBody ||
+                              call->state_ == ServerCall::State::kWriting;
+    if (transferring)
+      release(*call);
+    else
+      erase(call);
+  }
+}
+
+}  // namespace rrpc::rpc

@@ -1,0 +1,121 @@
+// The answering half of a session: arguments fetched before the handler sees the call, results leased until
+// the reader's DONE, cancels acknowledged once nothing of the client's memory is being read. Not
+// thread-safe: the driver holds the connection's mutex.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "rpc/exposures.h"
+#include "rpc/landing.h"
+#include "rpc/messages.h"
+#include "rpc/options.h"
+#include "rpc/outbox.h"
+
+namespace rrpc::rpc {
+
+class ServerCall {
+ public:
+  std::string_view method() const { return method_; }
+  Bytes payload() const { return payload_; }
+  std::vector<endpoint::PoolBlock>& blocks() { return blocks_; }
+  TimeNs deadline() const { return deadline_; }
+  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+  size_t out_bytes() const { return has_out_ ? out_.length_bytes : 0; }
+
+ private:
+  friend class ServerSide;
+  enum class State : uint8_t { kFetchingBody, kFetching, kRunning, kWriting, kLeased };
+
+  uint64_t id_ = 0;
+  State state_ = State::kRunning;
+  TimeNs deadline_ = kNever;
+  std::atomic<bool> cancelled_{false};
+  bool has_out_ = false;
+  endpoint::Descriptor out_;
+  std::string body_;                // what method_ and payload_ point into, or
+  endpoint::PoolBlock body_block_;  // a request too long for a slot
+  std::string_view method_;
+  Bytes payload_;
+  std::vector<endpoint::PoolBlock> blocks_;
+  Exposures exposures_;  // the results
+  endpoint::Buffer out_source_;
+  std::string pending_reply_;  // waits for the write into out= memory
+  TimeNs lease_end_ = kNever;
+};
+using ServerCallRef = std::shared_ptr<ServerCall>;
+
+struct Reply {
+  Status status;
+  std::string_view message_details;  // of an error
+  Bytes payload;
+  std::vector<endpoint::Buffer> buffers;
+  uint16_t out_index = kNoOutIndex;
+};
+
+class ServerSideEvents {
+ public:
+  virtual ~ServerSideEvents() = default;
+  // The arguments are here; answer with ServerSide::reply(), from any thread, at any time.
+  virtual void on_request(const ServerCallRef& call) = 0;
+};
+
+class ServerSide {
+ public:
+  ServerSide(endpoint::Endpoint& endpoint, const SessionOptions& options, ServerSideEvents& events)
+      : endpoint_(endpoint), options_(options), events_(events) {}
+
+  // Never fails for the caller: what can't be sent becomes an error reply, and what the client no longer
+  // wants is dropped.
+  void reply(const ServerCallRef& call, Reply reply, TimeNs now);
+
+  Status on_request(Bytes body, TimeNs now);
+  Status on_request_bulk(Bytes body, TimeNs now);
+  Status on_cancel(Bytes body);
+  Status on_done(Bytes body);
+  Status on_transfer_finished(uint64_t call_id, provider::WcStatus status, TimeNs now);
+  void fail_all();
+  void refuse_new_calls(Status why) { refusal_ = std::move(why); }
+
+  void flush();
+  void expire_leases(TimeNs now);
+  TimeNs next_lease_end() const { return earliest_lease_end_; }
+  size_t calls_under_way() const { return calls_.size() + queue_.size(); }
+
+ private:
+  struct QueuedReply {
+    uint8_t type;
+    std::string body;
+  };
+
+  Status admit(const ServerCallRef& call, Bytes body, TimeNs now);
+  Status refuse(const ServerCallRef& call, const Status& status, TimeNs now);
+  Status check_new_id(uint64_t call_id);
+  Status compose(ServerCall& call, Reply& reply, bool out_written, std::string& body);
+  Status expose_results(ServerCall& call, Reply& reply, bool out_written, std::vector<endpoint::Descriptor>& descriptors);
+  bool start_out_write(const ServerCallRef& call, Reply& reply, TimeNs now);
+  void send_reply(const ServerCallRef& call, std::string body, TimeNs now);
+  bool send_inline(const ServerCallRef& call, const Reply& reply);
+  void queue_or_send(uint8_t type, std::string body);
+  void release(ServerCall& call);
+  void erase(const ServerCallRef& call);
+  ServerCallRef find(uint64_t call_id) const;
+
+  endpoint::Endpoint& endpoint_;
+  const SessionOptions& options_;
+  ServerSideEvents& events_;
+  uint64_t last_call_id_ = 0;
+  size_t exposed_bytes_ = 0;
+  Status refusal_;
+  std::unordered_map<uint64_t, ServerCallRef> calls_;
+  std::deque<QueuedReply> queue_;
+  CallIdOutbox cancel_acks_{kCancelAck};
+  TimeNs earliest_lease_end_ = kNever;  // a lower bound
+};
+
+}  // namespace rrpc::rpc

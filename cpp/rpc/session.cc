@@ -1,0 +1,171 @@
+#include "rpc/session.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace rrpc::rpc {
+
+constexpr TimeNs kProbeStep = 250 * kMillisecond;
+
+Session::Session(Role role, endpoint::DeviceContext context, std::unique_ptr<provider::CompletionQueue> cq,
+                 std::unique_ptr<provider::QueuePair> qp, const SessionOptions& options, uint32_t epoch,
+                 HelloFields hello, SessionEvents& events)
+    : role_(role),
+      options_(options),
+      hello_(std::move(hello)),
+      events_(events),
+      endpoint_(context, std::move(cq), std::move(qp), options.geometry, epoch, *this),
+      client_(endpoint_, options_, events),
+      server_(endpoint_, options_, events) {}
+
+Session::~Session() {
+  endpoint_.close(unavailable("the connection was closed"));
+  endpoint_.destroy_queue_pair();  // before the calls, whose memory it works on
+}
+
+Status Session::start(TimeNs now) {
+  now_ = last_heard_ = now;
+  return endpoint_.start();
+}
+
+size_t Session::progress(TimeNs now) {
+  now_ = now;
+  const size_t handled = endpoint_.progress();
+  if (handled == 0) return 0;
+  last_heard_ = now;
+  probe_sent_ = kNever;
+  if (failed()) return handled;
+  if (pong_owed_) send_control(kPong);
+  if (go_away_owed_) drain(go_away_reason_);
+  client_.flush(now);
+  server_.flush();
+  return handled;
+}
+
+void Session::on_established() {
+  // The client speaks first (an iWARP rule that holds everywhere).
+  if (role_ == Role::kClient) send_hello();
+}
+
+void Session::send_hello() {
+  const std::string body = encode_hello(hello_);
+  const Bytes part = as_bytes(body);
+  endpoint_.send(kHello, {&part, 1});
+}
+
+Status Session::on_hello(Bytes body) {
+  if (ready_) return Status::protocol_error("a second HELLO");
+  RRPC_ASSIGN_OR_RETURN(peer_hello_, parse_hello(body));
+  if (role_ == Role::kServer) send_hello();
+  ready_ = true;
+  events_.on_ready();
+  return {};
+}
+
+Status Session::on_message(uint8_t type, Bytes body) {
+  if (type == kHello) return on_hello(body);
+  if (!ready_) return Status::protocol_error("a message of type " + std::to_string(type) + " before HELLO");
+  const bool is_server = role_ == Role::kServer;
+  switch (type) {
+    case kRequest:
+      if (is_server) return server_.on_request(body, now_);
+      break;
+    case kRequestBulk:
+      if (is_server) return server_.on_request_bulk(body, now_);
+      break;
+    case kCancel:
+      if (is_server) return server_.on_cancel(body);
+      break;
+    case kDone:
+      if (is_server) return server_.on_done(body);
+      break;
+    case kReply:
+      if (!is_server) return client_.on_reply(body);
+      break;
+    case kReplyBulk:
+      if (!is_server) return client_.on_reply_bulk(body);
+      break;
+    case kCancelAck:
+      if (!is_server) return client_.on_cancel_ack(body);
+      break;
+    case kGoAway:
+      if (!is_server) return on_go_away(body);
+      break;
+    case kPing:
+      pong_owed_ = true;
+      return {};
+    case kPong:
+      return {};
+    default:
+      return Status::protocol_error("unknown message type " + std::to_string(type));
+  }
+  return Status::protocol_error("a message of type " + std::to_string(type) + " that only the other end may send");
+}
+
+Status Session::on_go_away(Bytes body) {
+  client_.refuse_new_calls(unavailable("the server takes no new calls: " + std::string(as_text(body))));
+  return {};
+}
+
+void Session::on_transfer_finished(uint64_t cookie, provider::WcStatus status) {
+  const Status result = (cookie & kServerCookie) != 0
+                            ? server_.on_transfer_finished(cookie & ~kServerCookie, status, now_)
+                            : client_.on_transfer_finished(cookie, status);
+  if (!result.ok()) endpoint_.close(result);
+}
+
+void Session::on_failed(const Status& status) {
+  // A protocol violation is told as what it was; every other end of a connection is Unavailable.
+  const Status told = status.is_protocol_error() ? status : unavailable(status.message());
+  client_.fail_all(told);
+  server_.fail_all();
+  events_.on_closed(told);
+}
+
+void Session::drain(const std::string& reason) {
+  server_.refuse_new_calls(unavailable("the server takes no new calls: " + reason));
+  go_away_reason_ = reason;
+  go_away_owed_ = !(ready_ && endpoint_.can_send(kGoAway));
+  if (go_away_owed_ || failed()) return;
+  const Bytes part = as_bytes(reason);
+  endpoint_.send(kGoAway, {&part, 1});
+}
+
+void Session::send_control(uint8_t type) {
+  if (!endpoint_.can_send(type)) return;
+  endpoint_.send(type, {});
+  if (type == kPong) pong_owed_ = false;
+}
+
+void Session::probe(TimeNs now) {
+  if (!ready_ || options_.keepalive_interval == kNever) return;
+  if (probe_sent_ == kNever) {
+    if (now - last_heard_ < options_.keepalive_interval) return;
+    probe_sent_ = now;
+    send_control(kPing);  // without a credit the peer owes us a sign of life anyway
+  } else if (now - probe_sent_ >= options_.keepalive_timeout) {
+    const TimeNs silent_seconds = (now - last_heard_) / kSecond;
+    endpoint_.close(unavailable("the peer has been silent for " + std::to_string(silent_seconds) +
+                                " s and does not answer keep-alive probes"));
+  }
+}
+
+void Session::tick(TimeNs now) {
+  now_ = now;
+  if (failed()) return;
+  probe(now);
+  client_.expire(now);
+  server_.expire_leases(now);
+}
+
+TimeNs Session::next_tick() const {
+  TimeNs next = std::min(client_.next_deadline(), server_.next_lease_end());
+  if (!ready_ || failed()) return next;
+  const TimeNs probe_at = probe_sent_ == kNever ? deadline_after(last_heard_, options_.keepalive_interval)
+                                                : deadline_after(probe_sent_, options_.keepalive_timeout);
+  if (probe_at == kNever) return next;
+  // In steps, so that a thousand idle connections are probed in a few batches.
+  return std::min(next, (probe_at / kProbeStep + 1) * kProbeStep);
+}
+
+}  // namespace rrpc::rpc

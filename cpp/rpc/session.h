@@ -1,0 +1,81 @@
+// One connection's protocol: handshake, keep-alive, draining, and the two halves that call and answer.
+// No I/O of its own; time is passed in. Not thread-safe: the driver holds the connection's mutex.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "endpoint/endpoint.h"
+#include "rpc/client_side.h"
+#include "rpc/messages.h"
+#include "rpc/options.h"
+#include "rpc/server_side.h"
+
+namespace rrpc::rpc {
+
+enum class Role : uint8_t { kClient, kServer };
+
+class SessionEvents : public ClientSideEvents, public ServerSideEvents {
+ public:
+  virtual void on_ready() = 0;  // both ends said HELLO
+  virtual void on_closed(const Status& why) = 0;
+};
+
+class Session : private endpoint::EndpointEvents {
+ public:
+  Session(Role role, endpoint::DeviceContext context, std::unique_ptr<provider::CompletionQueue> cq,
+          std::unique_ptr<provider::QueuePair> qp, const SessionOptions& options, uint32_t epoch, HelloFields hello,
+          SessionEvents& events);
+  ~Session() override;
+
+  Status start(TimeNs now);
+  // Polls once and delivers what came. Gives how much was done; 0: nothing is left to do now.
+  size_t progress(TimeNs now);
+  // Keep-alive, deadlines, leases. After progress(), so that a process that slept long hears its peer first.
+  void tick(TimeNs now);
+  TimeNs next_tick() const;
+  // Refuses calls of the peer from now on and tells it so.
+  void drain(const std::string& reason);
+  void close(const Status& reason) { endpoint_.close(reason); }
+
+  bool ready() const { return ready_; }
+  bool failed() const { return endpoint_.failed(); }
+  const Status& failure() const { return endpoint_.failure(); }
+  // Nothing is left whose memory a device may touch.
+  bool quiet() const { return endpoint_.transfers_idle(); }
+  const HelloFields& peer_hello() const { return peer_hello_; }
+  endpoint::Endpoint& endpoint() { return endpoint_; }
+  ClientSide& client() { return client_; }
+  ServerSide& server() { return server_; }
+
+ private:
+  void on_established() override;
+  Status on_message(uint8_t type, Bytes body) override;
+  void on_transfer_finished(uint64_t cookie, provider::WcStatus status) override;
+  void on_failed(const Status& status) override;
+  Status on_hello(Bytes body);
+  Status on_go_away(Bytes body);
+  void send_hello();
+  void send_control(uint8_t type);
+  void probe(TimeNs now);
+
+  const Role role_;
+  const SessionOptions options_;
+  const HelloFields hello_;
+  HelloFields peer_hello_;
+  SessionEvents& events_;
+  endpoint::Endpoint endpoint_;
+  ClientSide client_;
+  ServerSide server_;
+  bool ready_ = false;
+  bool pong_owed_ = false;
+  bool go_away_owed_ = false;
+  std::string go_away_reason_;
+  TimeNs now_ = 0;
+  TimeNs last_heard_ = 0;
+  TimeNs probe_sent_ = kNever;  // kNever: none outstanding
+};
+
+}  // namespace rrpc::rpc
