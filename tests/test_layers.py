@@ -39,6 +39,7 @@ CPP = [
     ("cpp/rpc/a.cc", '#include "driver/driver.h"', "rpc may not see driver"),
     ("cpp/driver/a.cc", '#include "bind/bind.h"', "driver may not see bind"),
     ("cpp/driver/a.cc", '#include "provider/sim/sim.h"', "driver may not see provider/sim"),
+    ("cpp/rpc/a.cc", '#include "../driver/driver.h"', "rpc may not see driver"),
     ("cpp/tests/a.cc", '#include "bind/bind.h"', "tests may not see bind"),
     ("cpp/driver/a.cc", "#include <Python.h>", "Python header <Python.h>"),
     ("cpp/driver/a.cc", "#include <pybind11/pybind11.h>", "Python header"),
@@ -93,6 +94,7 @@ def test_a_violation_is_found(tmp_path: Path, path: str, text: str, problem: str
         "aio/__init__",
     ):
         write(tmp_path, f"rrpc/{name}.py", "")
+    write(tmp_path, "cpp/driver/driver.h", "")
     write(tmp_path, path, text + "\n")
     status, output = run(LAYERS, tmp_path)
     assert status == 1

@@ -106,10 +106,10 @@ def check_cpp_file(path: Path, cpp: Path) -> Iterator[tuple[int, str]]:
             yield line, problem
         if match.group(1) == '"':
             target = match.group(2)
-            if not (cpp / target).is_file() and (path.parent / target).is_file():
-                yield line, f'"{target}" is included without its folder'
-                continue
             seen = Path(target).parent.as_posix()
+            beside = (path.parent / target).resolve()
+            if not (cpp / target).is_file() and beside.is_relative_to(cpp.resolve()) and beside.is_file():
+                seen = cpp_layer(beside, cpp.resolve())
             if seen in CPP_LAYERS and seen != layer and seen not in CPP_LAYERS[layer]:
                 yield line, f"{layer} may not see {seen} ({target})"
     yield from _word_rules(layer, _COMMENT_OR_STRING.sub(_blank, text))
