@@ -15,8 +15,8 @@ CLASSES = [cls for cls in vars(errors).values() if isinstance(cls, type) and iss
 
 def test_the_codes_are_grpc_s() -> None:
     assert [code.value for code in rrpc.StatusCode] == list(range(17))
-    assert rrpc.StatusCode.DEADLINE_EXCEEDED == 4
-    assert rrpc.StatusCode.UNAVAILABLE == 14
+    assert rrpc.StatusCode.DEADLINE_EXCEEDED.value == 4
+    assert rrpc.StatusCode.UNAVAILABLE.value == 14
 
 
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
