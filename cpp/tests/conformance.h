@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "provider/provider.h"
+#include "shared_memory.h"
 
 namespace rrpc::provider::conformance {
 
@@ -36,7 +37,7 @@ struct ProviderFactory {
 inline std::ostream& operator<<(std::ostream& out, const ProviderFactory& factory) { return out << factory.name; }
 
 struct Buffer {
-  std::vector<std::byte> bytes;
+  SharedBytes bytes;
   std::unique_ptr<MemoryRegion> region;
 
   Sge sge(size_t offset, size_t length_bytes) {
@@ -152,7 +153,7 @@ class ConformanceTest : public ::testing::TestWithParam<ProviderFactory> {
     Buffer& made = buffers_.emplace_back();
     made.bytes.resize(length_bytes);
     made.fill(seed);
-    auto region = end.device->register_memory({.address = made.bytes.data(), .length_bytes = length_bytes});
+    auto region = end.device->register_memory(shared_range(made.bytes));
     EXPECT_TRUE(region.ok()) << region.status().to_string();
     made.region = std::move(region).value();
     return made;

@@ -86,7 +86,7 @@ class TrespassTest : public ConformanceTest {
   void try_it(const Trespass& trespass) {
     connect();
     Buffer& memory = buffer(server_, 128, 5);
-    const std::vector<std::byte> before = memory.bytes;
+    const SharedBytes before = memory.bytes;
     Buffer& own = buffer(client_, 128, 6);
     const uint32_t rkey = expose(server_, memory, 16, 64, trespass.rights) ^ (trespass.wrong_key ? 1u : 0u);
     ASSERT_TRUE(post_bulk(client_, trespass.opcode, 1, own.sge(0, trespass.length_bytes),
@@ -223,7 +223,7 @@ TEST_P(ConformanceTest, AReadThatOverlapsARevocationNeverDeliversLaterBytes) {
     connect();
     Buffer& memory = buffer(server_, 8 << 20, 3);
     Buffer& own = buffer(client_, 8 << 20);
-    const std::vector<std::byte> before = memory.bytes;
+    const SharedBytes before = memory.bytes;
     const uint32_t rkey = expose(server_, memory, 0, memory.bytes.size(), kRemoteRead);
     ASSERT_TRUE(post_bulk(client_, Opcode::kRead, 1, own.sge(), memory.bytes.data(), rkey).ok());
     for (int i = 0; i < delay; ++i) step();
@@ -248,7 +248,7 @@ TEST_P(ConformanceTest, ARevokedWriteChangesNothingAfterwards) {
   ASSERT_TRUE(post_bulk(client_, Opcode::kWrite, 1, own.sge(), memory.bytes.data(), rkey).ok());
   for (int i = 0; i < 2; ++i) step();
   server_.qp->revoke(rkey);
-  const std::vector<std::byte> then = memory.bytes;
+  const SharedBytes then = memory.bytes;
   ASSERT_TRUE(wait_done(client_, 1));
   for (int i = 0; i < 20; ++i) step();
   EXPECT_TRUE(memory.bytes == then);

@@ -142,7 +142,7 @@ TEST_P(ConformanceTest, ASendThatFindsNoReceiveEndsBothQueuePairs) {
 TEST_P(ConformanceTest, AMessageLongerThanItsReceiveEndsBothQueuePairs) {
   connect();
   Buffer& target = buffer(server_, 32, 1);
-  const std::vector<std::byte> before = target.bytes;
+  const SharedBytes before = target.bytes;
   post_receive(server_, 7, target.sge(0, 15));
   post_receive(server_, 8, target.sge(16, 16));
   ASSERT_TRUE(post_send(client_, 1, buffer(client_, 16, 99).sge()).ok());

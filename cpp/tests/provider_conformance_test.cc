@@ -1,8 +1,11 @@
 // The conformance suite on every provider.
+#include <unistd.h>
+
 #include "conformance.h"
 #include "conformance_connect.h"
 #include "conformance_memory.h"
 #include "conformance_messages.h"
+#include "provider/shm/shm_device.h"
 #include "provider/sim/sim_network.h"
 #include "provider/tcp/tcp_device.h"
 
@@ -38,6 +41,18 @@ class SimUnderTest final : public ProviderUnderTest {
   std::unique_ptr<Device> client_ = network_.create_device("client");
 };
 
+class ShmUnderTest final : public ProviderUnderTest {
+ public:
+  Device& server_device() override { return *server_; }
+  Device& client_device() override { return *client_; }
+  std::string listen_address() override { return "/tmp/rrpc-conformance-" + std::to_string(getpid()) + ".sock"; }
+  std::string vacant_address() override { return "/tmp/rrpc-conformance-nobody.sock"; }
+
+ private:
+  std::unique_ptr<Device> server_ = create_shm_device();
+  std::unique_ptr<Device> client_ = create_shm_device();
+};
+
 template <typename Provider>
 ProviderFactory factory(const char* name) {
   return {name, [] { return std::make_unique<Provider>(); }};
@@ -46,7 +61,8 @@ ProviderFactory factory(const char* name) {
 std::string factory_name(const ::testing::TestParamInfo<ProviderFactory>& info) { return info.param.name; }
 
 // A provider joins here.
-const auto kProviders = ::testing::Values(factory<TcpUnderTest>("tcp"), factory<SimUnderTest>("sim"));
+const auto kProviders = ::testing::Values(factory<TcpUnderTest>("tcp"), factory<ShmUnderTest>("shm"),
+                                          factory<SimUnderTest>("sim"));
 
 INSTANTIATE_TEST_SUITE_P(Provider, ConformanceTest, kProviders, factory_name);
 INSTANTIATE_TEST_SUITE_P(Provider, TrespassTest, kProviders, factory_name);

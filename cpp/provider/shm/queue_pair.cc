@@ -26,6 +26,11 @@ QueuePairLimits limits_for(const QueuePairConfig& config) {
   return limits;
 }
 
+uint32_t next_number() {
+  static std::atomic<uint32_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 bool vm_forbidden_by_environment() {
   const char* value = std::getenv("RRPC_SHM_NO_VM_READV");
   return value != nullptr && value[0] != '\0' && std::string_view(value) != "0";
@@ -49,7 +54,7 @@ Result<std::unique_ptr<QueuePair>> ShmQueuePair::create(std::shared_ptr<DeviceSt
 
 ShmQueuePair::ShmQueuePair(std::shared_ptr<DeviceState> device, ShmCompletionQueue& cq, UniqueFd socket,
                            ControlSegment own, const QueuePairConfig& config, Role role, PeerCredentials peer)
-    : QueuePair(device->next_number.fetch_add(1, std::memory_order_relaxed)),
+    : QueuePair(next_number()),
       device_(std::move(device)),
       cq_(&cq),
       vm_forbidden_(vm_forbidden_by_environment()),
@@ -147,6 +152,9 @@ void ShmQueuePair::finish(uint64_t wr_id, Opcode opcode, bool signalled, Outcome
 size_t ShmQueuePair::poll_busy(std::span<Completion> out, size_t& work_bytes) {
   if (channel_.backlogged()) {
     if (Status status = channel_.flush(); !status.ok()) fail(std::move(status));
+  }
+  if (state_ == QueuePairState::kConnected && shared_.outdated()) {
+    if (Status status = shared_.drop_retired(channel_); !status.ok()) fail(std::move(status));
   }
   if (!pending_.empty()) run_pending(work_bytes);
   size_t used = take_ready(out);

@@ -23,7 +23,6 @@ namespace rrpc::provider::shm {
 struct DeviceState {
   std::shared_ptr<SlabRegistry> registry = std::make_shared<SlabRegistry>();
   SlabCache slab_cache;
-  std::atomic<uint32_t> next_number{1};
 };
 
 class ShmQueuePair : public QueuePair {
@@ -109,7 +108,7 @@ class ShmQueuePair : public QueuePair {
   Status read_socket();
   Status on_message(Message& message);
   Status on_setup(Message& message);
-  Status check_peer_user(const Setup& setup) const;
+  Status check_peer_user(const SetupNotice& setup) const;
   void connect_when_ready();
   Status share(const MemoryRegion& region);
 
@@ -118,6 +117,7 @@ class ShmQueuePair : public QueuePair {
   Outcome deliver(std::span<const Sge> sges, bool inline_data);
   Outcome land(ReceiveEntry& entry, std::span<const Sge> sges, uint32_t length_bytes);
   Outcome not_ready();
+  Outcome refused();
   bool transfer_some(SendRequest& request, size_t& work_bytes, Outcome& outcome);
   Outcome transfer_chunk(SendRequest& request, uint64_t count);
   Outcome checked_chunk(SendRequest& request, uint64_t count, Access wanted);

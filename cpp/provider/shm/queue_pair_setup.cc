@@ -26,11 +26,11 @@ Status ShmQueuePair::start(Bytes private_data) {
 }
 
 Status ShmQueuePair::send_setup(Bytes private_data) {
-  Setup setup;
+  SetupNotice setup;
   setup.ring_entries = own_.ring_entries();
   setup.exposure_count = kExposureCount;
   setup.segment_bytes = ControlSegment::segment_bytes(own_.ring_entries());
-  setup.flags = (vm_forbidden_ ? Setup::kNoVmAccess : 0) | (role_.any_user ? Setup::kAnyUser : 0);
+  setup.flags = (vm_forbidden_ ? SetupNotice::kNoVmAccess : 0) | (role_.any_user ? SetupNotice::kAnyUser : 0);
   setup.pid = static_cast<uint32_t>(getpid());
   setup.nonce_address = reinterpret_cast<uint64_t>(nonce_.data());
   setup.nonce = nonce_;
@@ -63,7 +63,7 @@ Status ShmQueuePair::read_socket() {
     if (!message) break;
     RRPC_RETURN_IF_ERROR(on_message(*message));
   }
-  return peer_setup_seen_ ? shared_.drop_retired(channel_) : Status();
+  return {};
 }
 
 Status ShmQueuePair::on_message(Message& message) {
@@ -100,8 +100,8 @@ Status ShmQueuePair::on_message(Message& message) {
   return Status::protocol_error("unknown message type on the shm socket");
 }
 
-Status ShmQueuePair::check_peer_user(const Setup& setup) const {
-  const bool trusted = peer_process_.uid == geteuid() || role_.any_user || (!role_.server && (setup.flags & Setup::kAnyUser) != 0);
+Status ShmQueuePair::check_peer_user(const SetupNotice& setup) const {
+  const bool trusted = peer_process_.uid == geteuid() || role_.any_user || (!role_.server && (setup.flags & SetupNotice::kAnyUser) != 0);
   if (trusted) return {};
   return permission_denied("the peer runs as uid " + std::to_string(peer_process_.uid) + ", this process as uid " +
                            std::to_string(geteuid()));
@@ -109,7 +109,7 @@ Status ShmQueuePair::check_peer_user(const Setup& setup) const {
 
 Status ShmQueuePair::on_setup(Message& message) {
   if (peer_setup_seen_) return Status::protocol_error("the peer sends SETUP twice");
-  RRPC_ASSIGN_OR_RETURN(Setup setup, decode_setup(message.payload));
+  RRPC_ASSIGN_OR_RETURN(SetupNotice setup, decode_setup(message.payload));
   RRPC_RETURN_IF_ERROR(check_peer_user(setup));
   RRPC_RETURN_IF_ERROR(check_plain_shared_memory(message.fd.get()));
   RRPC_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::adopt(std::move(message.fd), setup.segment_bytes, true));
@@ -118,7 +118,7 @@ Status ShmQueuePair::on_setup(Message& message) {
   peer_setup_seen_ = true;
   peer_private_bytes_ = setup.private_data;
   peer_private_data_ = Bytes(peer_private_bytes_).first(setup.private_bytes);
-  const bool forbidden = vm_forbidden_ || (setup.flags & Setup::kNoVmAccess) != 0;
+  const bool forbidden = vm_forbidden_ || (setup.flags & SetupNotice::kNoVmAccess) != 0;
   we_read_peer_ = !forbidden && probe_memory(peer_process_.pid, setup.nonce_address, setup.nonce);
   RRPC_RETURN_IF_ERROR(channel_.send(encode_ready(we_read_peer_)));
   connect_when_ready();

@@ -2,12 +2,6 @@
 
 namespace rrpc::provider::shm {
 
-namespace {
-
-Status memory_refused() { return internal_error("the peer refused access to its memory: rkey, range or rights"); }
-
-}  // namespace
-
 void ShmQueuePair::run_pending(size_t& work_bytes) {
   while (!pending_.empty()) {
     SendRequest& request = pending_.front();
@@ -92,9 +86,15 @@ ShmQueuePair::Outcome ShmQueuePair::transfer_chunk(SendRequest& request, uint64_
   return outcome;
 }
 
+// A peer that has left has closed everything, and its goodbye says so.
+ShmQueuePair::Outcome ShmQueuePair::refused() {
+  if (Status status = read_socket(); !status.ok()) return {WcStatus::kFlushed, std::move(status)};
+  return {WcStatus::kRemoteAccess, internal_error("the peer refused access to its memory: rkey, range or rights")};
+}
+
 ShmQueuePair::Outcome ShmQueuePair::checked_chunk(SendRequest& request, uint64_t count, Access wanted) {
   const auto grant = remote_.find(request.rkey, request.remote_address, request.left_bytes, wanted);
-  if (!grant) return {WcStatus::kRemoteAccess, memory_refused()};
+  if (!grant) return refused();
   if (grant->kind == kOrdinary && !we_read_peer_)
     return {WcStatus::kRemoteAccess, Status::protocol_error("the peer exposed memory that this process can't reach")};
   const auto move = [&] {
@@ -109,11 +109,11 @@ ShmQueuePair::Outcome ShmQueuePair::checked_chunk(SendRequest& request, uint64_t
   // While its socket is open the number still belongs to that process: bytes of a successor never pass for its own.
   if (copied == RemoteMemory::Copied::kPeerGone || (grant->kind == kOrdinary && channel_.peer_gone()))
     return {WcStatus::kFlushed, unavailable("peer closed: it ended during a transfer")};
-  if (!remote_.still_open(request.rkey)) return {WcStatus::kRemoteAccess, memory_refused()};
+  if (!remote_.still_open(request.rkey)) return refused();
   if (copied == RemoteMemory::Copied::kUnknownSlab)
     return {WcStatus::kRemoteOperation, Status::protocol_error("the peer exposed memory of slab " +
                                                                std::to_string(grant->slab_id) + ", which it never shared")};
-  if (copied != RemoteMemory::Copied::kAll) return {WcStatus::kRemoteAccess, memory_refused()};
+  if (copied != RemoteMemory::Copied::kAll) return refused();
   request.remote_address += count;
   request.left_bytes -= count;
   return {};

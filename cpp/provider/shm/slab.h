@@ -104,6 +104,8 @@ class SharedWithPeer {
   // At set-up the notice may wait for room in the socket: nothing refers to it before READY, which waits behind.
   Status share(const ShmRegion& region, SocketChannel& channel, bool may_wait);
   bool knows(const ShmRegion& region) const { return region.slab_id() == last_ || ids_.contains(region.slab_id()); }
+  // Some file of the device has ended since the last drop_retired().
+  bool outdated() const { return registry_->epoch() != epoch_seen_; }
   Status drop_retired(SocketChannel& channel);
 
  private:

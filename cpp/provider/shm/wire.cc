@@ -36,7 +36,7 @@ Status not_rrpc(Bytes received) {
 
 }  // namespace
 
-static_assert(std::is_trivially_copyable_v<Setup> && sizeof(Setup) == 112);
+static_assert(std::is_trivially_copyable_v<SetupNotice> && sizeof(SetupNotice) == 112);
 static_assert(sizeof(SlabNotice) == 24);
 
 bool carries_fd(MessageType type) { return type == MessageType::kSetup || type == MessageType::kSlab; }
@@ -56,7 +56,7 @@ Frame::Frame(MessageType type, Bytes payload, bool with_preamble) {
   used_ = writer.used();
 }
 
-Frame encode_setup(const Setup& setup) { return encode_value(MessageType::kSetup, setup, true); }
+Frame encode_setup(const SetupNotice& setup) { return encode_value(MessageType::kSetup, setup, true); }
 Frame encode_ready(bool can) { return encode_value(MessageType::kReady, static_cast<uint32_t>(can)); }
 Frame encode_slab(const SlabNotice& notice) { return encode_value(MessageType::kSlab, notice); }
 Frame encode_drop_slab(uint32_t id) { return encode_value(MessageType::kDropSlab, id); }
@@ -84,8 +84,8 @@ Result<bool> check_preamble(Bytes received) {
   return true;
 }
 
-Result<Setup> decode_setup(Bytes payload) {
-  RRPC_ASSIGN_OR_RETURN(Setup setup, decode_exactly<Setup>(payload, "SETUP"));
+Result<SetupNotice> decode_setup(Bytes payload) {
+  RRPC_ASSIGN_OR_RETURN(SetupNotice setup, decode_exactly<SetupNotice>(payload, "SETUP"));
   if (!std::has_single_bit(setup.ring_entries) || setup.ring_entries > kReceiveDepthMax)
     return malformed("a receive ring of " + std::to_string(setup.ring_entries) + " entries");
   if (setup.exposure_count != kExposureCount)

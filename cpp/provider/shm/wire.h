@@ -29,7 +29,7 @@ enum class MessageType : uint8_t {
 };
 bool carries_fd(MessageType type);
 
-struct Setup {
+struct SetupNotice {
   static constexpr uint32_t kAnyUser = 1;      // other users are let in
   static constexpr uint32_t kNoVmAccess = 2;   // don't touch my ordinary memory
   uint32_t ring_entries = 0;
@@ -67,7 +67,7 @@ class Frame {
   size_t used_ = 0;
 };
 
-Frame encode_setup(const Setup& setup);
+Frame encode_setup(const SetupNotice& setup);
 Frame encode_ready(bool can_access_memory);
 Frame encode_slab(const SlabNotice& notice);
 Frame encode_drop_slab(uint32_t id);
@@ -75,7 +75,7 @@ Frame encode_goodbye(const Status& why, bool with_preamble);
 
 // True once all of it is there and good, false while more bytes are needed.
 Result<bool> check_preamble(Bytes received);
-Result<Setup> decode_setup(Bytes payload);
+Result<SetupNotice> decode_setup(Bytes payload);
 Result<bool> decode_ready(Bytes payload);
 Result<SlabNotice> decode_slab(Bytes payload);
 Result<uint32_t> decode_drop_slab(Bytes payload);
