@@ -29,6 +29,7 @@ py::object wrap_block(endpoint::PoolBlock block) { return py::cast(std::make_uni
 void register_memory(py::module_& module) {
   py::class_<Block>(module, "Block", py::custom_type_setup([](PyHeapTypeObject* heap_type) {
                       heap_type->as_buffer.bf_getbuffer = &get_block_buffer;
+                      heap_type->ht_type.tp_as_buffer = &heap_type->as_buffer;
                     }))
       .def_property_readonly("nbytes", [](const Block& block) { return block.memory.size(); });
   module.def("allocate", [](size_t nbytes) {
