@@ -23,7 +23,7 @@ class Child:
     """A child process that is spoken to by lines; leaving the ``with`` block ends it."""
 
     def __init__(self, arguments: list[str], timeout: float) -> None:
-        self._name = " ".join(arguments[:3])
+        self._name = " ".join(arguments[1:3]) if arguments[1] != "bench.client" else "client"
         self._timeout = timeout
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(

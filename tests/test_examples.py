@@ -141,14 +141,12 @@ def test_a_blob_damaged_on_the_server_is_noticed(blobs: Blobs, tmp_path: Path) -
     assert not (tmp_path / "it").exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["../escape", "/etc/passwd", ".hidden", "..", "a/b", "", "new\nline", "n" * 201]
-)
 @pytest.mark.parametrize("command", ["put", "get", "delete"])
-def test_blobs_refuses_bad_names(blobs: Blobs, tmp_path: Path, command: str, name: str) -> None:
+def test_blobs_refuses_bad_names(blobs: Blobs, tmp_path: Path, command: str) -> None:
     (tmp_path / "source").write_bytes(b"contents")
-    arguments = ("put", tmp_path / "source", "--name", name) if command == "put" else (command, name)
-    assert_one_line(blobs(*arguments), "not a file name")
+    for name in ("../escape", "/etc/passwd", ".hidden", "..", "a/b", "", "new\nline", "n" * 201):
+        arguments = ("put", tmp_path / "source", "--name", name) if command == "put" else (command, name)
+        assert_one_line(blobs(*arguments), "not a file name")
     assert not (tmp_path / "escape").exists()
     assert list((tmp_path / "store").iterdir()) == []
 

@@ -29,7 +29,7 @@ def bar() -> Progress:
 
 def put(store: BlobStoreClient, arguments: argparse.Namespace) -> None:
     path: Path = arguments.file
-    name = arguments.name or path.name
+    name = path.name if arguments.name is None else arguments.name
     with open(path, "rb", buffering=0) as source, bar() as progress:
         task = progress.add_task(name, total=path.stat().st_size)
         digest = transfer.put(store, source, name, lambda count: progress.advance(task, count))
