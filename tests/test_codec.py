@@ -354,7 +354,8 @@ def ext(code: int, data: bytes) -> bytes:
 
 def head(dtype: bytes, *shape: int, flags: int = 0) -> bytes:
     dimensions = b"".join(n.to_bytes(8, "little") for n in shape)
-    return bytes((flags, len(shape))) + len(dtype).to_bytes(2, "little") + dtype + dimensions
+    body = bytes((flags, len(shape))) + dimensions + dtype
+    return len(body).to_bytes(2, "little") + body
 
 
 INDEX_0 = bytes(4)
@@ -378,7 +379,7 @@ MALFORMED = [
     (ext(1, head(b"f4,f4", 1) + bytes(8)), "bad dtype"),
     (ext(1, head(b"<M8[zz]", 1) + bytes(8)), "bad dtype"),
     (ext(1, head(b"<f4", flags=64) + bytes(4)), "flags 0x40"),
-    (ext(1, bytes((0, 65, 0, 0))), "rank 65"),
+    (ext(1, bytes((2, 0, 0, 65))), "rank 65"),
     (ext(1, head(msgpack.packb([8, False, [["a", None, 0, b"|O", []]]]), 1) + bytes(8)), "bad dtype"),
     (ext(1, head(msgpack.packb([8, False, [["a", None, -4, b"<f8", []]]]), 1) + bytes(8)), "bad field"),
     (ext(1, head(msgpack.packb([4, False, [["a", None, 0, b"<f8", []]]]), 1) + bytes(4)), "bad dtype"),

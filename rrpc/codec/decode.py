@@ -104,11 +104,12 @@ class _Reader:
         return block
 
     def _array(self, data: bytes) -> Any:
-        flags, dtype, shape, offset = _array_head(data, 4)
+        head, end = _array_head(data, 4)
         block = self._block(data)
-        _check_size(dtype, shape, block.nbytes)
-        if offset != len(data):
+        _check_size(head, block.nbytes)
+        if end != len(data):
             raise ProtocolError("malformed payload: bytes behind a lifted array's header")
+        flags, dtype, shape, _ = head
         order: _Order = "F" if flags & wire.FORTRAN else "C"
         return _present(np.ndarray(shape, dtype, buffer=block, order=order), flags)
 
@@ -141,39 +142,58 @@ def _container(items: list[Any]) -> Any:
     return record
 
 
-def _array_head(data: bytes, start: int) -> tuple[int, np.dtype[Any], tuple[int, ...], int]:
-    """Flags, dtype, shape and where the header ends."""
-    flags, rank, described = wire.ARRAY_HEAD.unpack_from(data, start)
-    if rank > 64 or flags > wire.FORTRAN | wire.SCALAR | wire.VIEW:
+_Head = tuple[int, np.dtype[Any], tuple[int, ...], int]
+# A peer must not be able to grow what is kept.
+_HEADS_LIMIT, _HEAD_BYTES_KEPT = 1024, 256
+_heads: dict[bytes, _Head] = {}
+
+
+def _array_head(data: bytes, start: int) -> tuple[_Head, int]:
+    """Flags, dtype, shape and bytes of an array, and where its header ends."""
+    end = start + 2 + (data[start] | data[start + 1] << 8)
+    head = data[start:end]
+    known = _heads.get(head)
+    if known is None:
+        known = _parse_head(head, end - start)
+        if len(_heads) >= _HEADS_LIMIT:
+            _heads.clear()
+        if len(head) <= _HEAD_BYTES_KEPT:
+            _heads[head] = known
+    return known, end
+
+
+def _parse_head(head: bytes, length: int) -> _Head:
+    _, flags, rank = wire.ARRAY_HEAD.unpack_from(head)
+    if rank > 64 or flags > wire.FORTRAN | wire.SCALAR | wire.VIEW or len(head) != length:
         raise ProtocolError(f"malformed payload: an array of rank {rank} with flags {flags:#x}")
-    start += wire.ARRAY_HEAD.size
-    end = start + described
+    dimensions = wire.DIMENSIONS[rank]
+    shape = dimensions.unpack_from(head, wire.ARRAY_HEAD.size)
     try:
-        dtype = parse(data[start:end])
+        dtype = parse(head[wire.ARRAY_HEAD.size + dimensions.size :])
     except Exception as error:
         raise ProtocolError(f"malformed payload: bad dtype: {error}") from None
-    if not rank:
-        return flags, dtype, (), end
-    dimensions = wire.DIMENSIONS[rank]
-    return flags, dtype, dimensions.unpack_from(data, end), end + dimensions.size
-
-
-def _check_size(dtype: np.dtype[Any], shape: tuple[int, ...], nbytes: int) -> None:
     items = math.prod(shape)
-    if items * dtype.itemsize != nbytes:
-        raise ProtocolError(f"malformed payload: {dtype} {shape} doesn't fill {nbytes} bytes")
     if not dtype.itemsize and items > _MAX_EMPTY_ITEMS:
         raise ProtocolError(f"malformed payload: {items} items without bytes")
+    return flags, dtype, shape, items * dtype.itemsize
+
+
+def _check_size(head: _Head, nbytes: int) -> None:
+    if head[3] != nbytes:
+        raise ProtocolError(f"malformed payload: {head[1]} {head[2]} doesn't fill {nbytes} bytes")
 
 
 def _inline_array(data: bytes) -> Any:
-    flags, dtype, shape, offset = _array_head(data, 0)
-    _check_size(dtype, shape, len(data) - offset)
+    head, offset = _array_head(data, 0)
+    if head[3] != len(data) - offset:
+        _check_size(head, len(data) - offset)
+    flags, dtype, shape, nbytes = head
     order: _Order = "F" if flags & wire.FORTRAN else "C"
-    if not dtype.itemsize:  # copy() would make its items one byte long
+    if not nbytes and not dtype.itemsize:  # copy() would make its items one byte long
         return _present(np.ndarray(shape, dtype, bytearray(), order=order), flags)
     # data is read-only and may be unaligned: the copy is neither.
-    return _present(np.ndarray(shape, dtype, data, offset, order=order).copy(order), flags)
+    value = np.ndarray(shape, dtype, data, offset, order=order).copy(order)
+    return _present(value, flags) if flags & ~wire.FORTRAN else value
 
 
 def _present(value: Any, flags: int) -> Any:

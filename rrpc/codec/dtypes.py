@@ -54,7 +54,7 @@ def parse(description: bytes) -> np.dtype[Any]:
         raise ValueError(f"dtype {description[:40]!r} isn't one that may be sent")
     else:
         dtype = _build(msgpack.unpackb(description), 0)
-    return _remember(_parsed, description, dtype)
+    return _remember(_parsed, description, dtype) if len(description) <= 256 else dtype
 
 
 def _remember(cache: dict[_K, _V], key: _K, value: _V) -> _V:

@@ -215,29 +215,38 @@ def _array(value: np.ndarray[Any, Any], message: Message, depth: int) -> Any:
 
 
 def _array_as(value: np.ndarray[Any, Any], message: Message, flags: int) -> Any:
-    dtype = value.dtype
+    layout = value.flags
+    contiguous = layout.c_contiguous
+    if not contiguous and layout.f_contiguous:
+        flags |= wire.FORTRAN
+    head = _heads.get((value.dtype, value.shape, flags)) or _array_head(value, flags)
+    if value.nbytes < wire.LIFT_BYTES:
+        return _ext(wire.ARRAY, head + value.tobytes("F" if flags & wire.FORTRAN else "C"))
+    if flags & wire.FORTRAN:
+        value = value.T
+    message.append(value if contiguous or flags & wire.FORTRAN else _gather(value))
+    return _ext(wire.ARRAY_LIFTED, wire.INDEX.pack(len(message) - 1) + head)
+
+
+_HEADS_LIMIT = 1024
+_heads: dict[tuple[np.dtype[Any], tuple[int, ...], int], bytes] = {}
+
+
+def _array_head(value: np.ndarray[Any, Any], flags: int) -> bytes:
+    dtype, rank = value.dtype, value.ndim
     try:
         description = describe(dtype)
     except TypeError as error:
         raise Refused(str(error)) from None
-    layout = value.flags
-    if not layout.c_contiguous and layout.f_contiguous:
-        flags |= wire.FORTRAN
-    rank = value.ndim
-    head = wire.ARRAY_HEAD.pack(flags, rank, len(description)) + description
-    if rank:
-        head += wire.DIMENSIONS[rank].pack(*value.shape)
-    if value.nbytes < wire.LIFT_BYTES:
-        data = value.T.tobytes() if flags & wire.FORTRAN else value.tobytes()
-        return _ext(wire.ARRAY, head + data)
-    if flags & wire.FORTRAN:
-        lifted = value.T
-    elif layout.c_contiguous:
-        lifted = value
-    else:
-        lifted = _gather(value)
-    message.append(lifted)
-    return _ext(wire.ARRAY_LIFTED, wire.INDEX.pack(len(message) - 1) + head)
+    body = wire.DIMENSIONS[rank].pack(*value.shape) + description
+    if len(body) > 0xFFFD:
+        raise Refused(f"a dtype of {len(dtype.names or ())} fields is too long to be described")
+    head = wire.ARRAY_HEAD.pack(len(body) + 2, flags, rank) + body
+    if dtype.names is None:  # structured ones that differ only in alignment compare equal
+        if len(_heads) >= _HEADS_LIMIT:
+            _heads.clear()
+        _heads[dtype, value.shape, flags] = head
+    return head
 
 
 def _gather(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

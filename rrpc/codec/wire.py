@@ -2,7 +2,7 @@
 
 Array header (after a u32 buffer index for lifted ones; little-endian)::
 
-    u8 flags, u8 rank, u16 length of the dtype's description, description, rank × u64 dimensions
+    u16 length of what follows, u8 flags, u8 rank, rank × u64 dimensions, the dtype's description
 
 Inline arrays have their bytes right behind it. A bytes-like header is ``u8 kind, u8 typecode`` (the
 typecode is array.array's, else 0), again after the index or before the bytes.
@@ -38,7 +38,7 @@ FORTRAN, SCALAR, VIEW = 1, 2, 4
 KIND_BYTES, KIND_BYTEARRAY, KIND_VIEW, KIND_ARRAY = 0, 1, 2, 3
 
 INDEX: Final = struct.Struct("<I")
-ARRAY_HEAD: Final = struct.Struct("<BBH")
+ARRAY_HEAD: Final = struct.Struct("<HBB")
 DIMENSIONS: Final = tuple(struct.Struct(f"<{rank}Q") for rank in range(65))
 COMPLEX_PARTS: Final = struct.Struct("<dd")
 TIMEDELTA_PARTS: Final = struct.Struct("<iii")
