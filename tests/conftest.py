@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from lab import TRANSPORTS, lab, lab_address, lab_server
 from processes import ServeFactory
 
-TRANSPORTS = ("shm", "tcp", "rrpc")
+__all__ = ["lab", "lab_address", "lab_server"]  # fixtures from lab.py
 
 
 @pytest.fixture(params=TRANSPORTS)

@@ -1,0 +1,90 @@
+"""One server of lab_service for many tests, and helpers around it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from processes import Served, ServeFactory, eventually
+
+import rrpc
+
+LAB = (Path(__file__).parent / "lab_service.py").read_text()
+TRANSPORTS = ("shm", "tcp", "rrpc")
+TRANSIENT = ("exposures_live", "bytes_exposed", "pool_bytes_used")
+
+
+class LabServer:
+    """A server that listens on every transport."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+
+    def address(self, transport: str) -> str:
+        return next(a for a in self.served.addresses if a.startswith(f"{transport}://"))
+
+    @property
+    def pid(self) -> int:
+        return self.served.pid
+
+
+@pytest.fixture(scope="session")
+def lab_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    """Shared by all tests that leave it as it was."""
+    folder = tmp_path_factory.mktemp("lab")
+    factory = ServeFactory(folder, lambda scheme: f"{scheme}://127.0.0.1:0")
+    listen = [
+        f"shm://rrpc-lab-{folder.parent.name}-{id(folder):x}",
+        "tcp://127.0.0.1:0",
+        "rrpc://127.0.0.1:0",
+    ]
+    yield LabServer(
+        factory(LAB, "Lab", "Second", listen=listen, args=["--workers", "8"], module="lab_service")
+    )
+    factory.close()
+
+
+@pytest.fixture
+def lab_address(lab_server: LabServer, transport: str) -> str:
+    """Of the shared server, once for each transport."""
+    return lab_server.address(transport)
+
+
+@pytest.fixture
+def lab(lab_address: str) -> Iterator[rrpc.Client]:
+    """A client of the shared server, once for each transport."""
+    with rrpc.connect(lab_address, timeout=30.0) as client:
+        yield client
+
+
+@contextmanager
+def moved(client: rrpc.Client) -> Iterator[dict[str, dict[str, int]]]:
+    """What changed in the counters of both processes: {"here": {...}, "there": {...}} after the block."""
+    out: dict[str, dict[str, int]] = {}
+    before = {"here": rrpc.stats(), "there": client.call("Lab.counts")}
+    yield out
+    after = {"here": rrpc.stats(), "there": client.call("Lab.counts")}
+    for side, counts in after.items():
+        out[side] = {name: value - before[side][name] for name, value in counts.items()}
+
+
+def transient(counts: dict[str, int]) -> dict[str, int]:
+    """The counters that go back to what they were once nothing is under way."""
+    return {name: counts[name] for name in TRANSIENT}
+
+
+def settles(read: Callable[[], dict[str, int]], expected: dict[str, int], timeout: float = 10.0) -> None:
+    """Waits until the transient counters are as expected."""
+    shown: dict[str, int] = {}
+
+    def settled() -> bool:
+        shown.update(transient(read()))
+        return shown == expected
+
+    eventually(settled, timeout, f"{expected}, now {shown}")
+
+
+def still_answers(address: str) -> None:
+    """Another client gets its answer."""
+    with rrpc.connect(address, timeout=20.0) as other:
+        assert other.call("Lab.add", 2, 3) == 5
