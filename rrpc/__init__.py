@@ -99,9 +99,12 @@ def transports() -> dict[str, str]:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":  # reading the metadata costs more than all else here
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("rrpc")
+        try:
+            return version("rrpc")
+        except PackageNotFoundError:
+            return "0+uninstalled"  # a checkout, built in place
     raise AttributeError(f"module 'rrpc' has no attribute {name!r}")
 
 
