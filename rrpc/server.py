@@ -236,8 +236,9 @@ def _positional(plan: Plan, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_memory(core: _core.Server, handle: int, out: Any) -> None:
-    if core.out_bytes(handle) != out.nbytes:
-        raise InvalidArgument(f"out= is {out}, but the memory offered has {core.out_bytes(handle)} bytes")
+    offered = core.out_bytes(handle)  # 0 where the caller fetches the result into it itself
+    if offered not in (0, out.nbytes):
+        raise InvalidArgument(f"out= is {out}, but the memory offered has {offered} bytes")
 
 
 def _log(name: str, error: BaseException) -> None:
