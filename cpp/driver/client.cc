@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -11,11 +10,11 @@
 #include <mutex>
 #include <utility>
 
+#include "driver/spinner.h"
+
 namespace rrpc::driver {
 namespace {
 
-constexpr unsigned kPollsPerClockRead = 16;
-constexpr unsigned kPollsBeforeYield = 256;
 constexpr TimeNs kFollowerNap = 50 * kMillisecond;
 constexpr TimeNs kBusySlice = 50 * kMillisecond;
 constexpr TimeNs kUpgradeTimeout = 2 * kSecond;
@@ -179,7 +178,8 @@ WaitResult Client::wait_until(Predicate done, rpc::ClientCall* call, TimeNs dead
   TimeNs now = now_ns();
   const TimeNs slice_end = now + kBusySlice;
   const TimeNs spin_until = deadline_after(now, connection.options().spin_ns());
-  for (unsigned polls = 1;; ++polls) {
+  Spinner spinner;
+  while (true) {
     size_t handled = 0;
     if (std::unique_lock lock(connection.mutex, std::try_to_lock); lock) {
       handled = connection.session().progress(now);
@@ -192,12 +192,13 @@ WaitResult Client::wait_until(Predicate done, rpc::ClientCall* call, TimeNs dead
     } else if (done()) {
       return WaitResult::kDone;
     }
-    if (handled > 0) continue;
-    cpu_relax();
-    if (polls % kPollsPerClockRead != 0) continue;
+    if (handled > 0) {
+      spinner.found_something();
+      continue;
+    }
+    if (!spinner.pause()) continue;
     now = now_ns();
     if (now >= deadline || now >= spin_until) break;
-    if (polls >= kPollsBeforeYield) sched_yield();
     if (now >= slice_end || interrupt.load(std::memory_order_relaxed)) return WaitResult::kInterrupted;
   }
   if (call != nullptr) call->watched.store(true);

@@ -1,6 +1,5 @@
 #include "driver/engine.h"
 
-#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "driver/spinner.h"
 
 namespace rrpc::driver {
 namespace {
@@ -23,7 +23,6 @@ constexpr TimeNs kTimerStep = 5 * kMillisecond;
 constexpr TimeNs kWorkerNap = 100 * kMillisecond;
 constexpr uint64_t kWakeKey = 0;
 constexpr uint64_t kListenerBit = 1ULL << 63;
-constexpr unsigned kPollsPerClockRead = 16;
 
 std::atomic<bool>* g_deferred_flag = nullptr;
 std::function<void()> g_deferred_run;
@@ -396,23 +395,23 @@ bool Engine::attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& inter
   TimeNs spin_until = deadline_after(now, spin);
   TimeNs next_check = now + kEventCheck;
   bool slept = false;
-  for (unsigned polls = 1;; ++polls) {
+  Spinner spinner;
+  while (true) {
     const size_t handled = poll_hot(now);
     if (hooks_.work_waits() || stopping_.load(std::memory_order_relaxed) || interrupt.load(std::memory_order_relaxed)) break;
     if (handled > 0) {
       now = now_ns();
       spin_until = deadline_after(now, spin);
+      spinner.found_something();
       continue;
     }
-    cpu_relax();
-    if (polls % kPollsPerClockRead != 0) continue;
+    if (!spinner.pause()) continue;
     now = now_ns();
     if (now >= deadline) break;
     if (now >= next_check) {
       wait_events(0);
       run_timers(now);
       next_check = now + kEventCheck;
-      sched_yield();
     }
     if (now < spin_until) continue;
     arm_hot(now, kNever);
