@@ -1,6 +1,7 @@
 """What a run leaves: tables on the terminal, a JSON file, a plot."""
 
 import json
+import os
 import platform
 import subprocess
 from dataclasses import asdict
@@ -93,6 +94,7 @@ def environment() -> dict[str, Any]:
         "cpu": models[0] if models else platform.machine(),
         "cores": len(models),
         "kernel": platform.release(),
+        "load_at_end": os.getloadavg()[0],
         "python": platform.python_version(),
         "packages": {name: package_version(name) for name in PACKAGES},
     }

@@ -1,6 +1,7 @@
 """The runner: ``python -m bench`` or ``python bench/run.py``."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +20,8 @@ from bench.report import print_report, write_json
 from bench.settings import ROOT, Settings
 from bench.targets import Medians
 from bench.workloads import WORKLOADS, Outcome, Workload, run_workload
+
+BUSY_LOAD = 0.7
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -50,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
 def settings_of(arguments: argparse.Namespace) -> Settings:
     settings = Settings.quick() if arguments.quick else Settings()
     given = {name: getattr(arguments, name) for name in ("rounds", "seconds", "sizes_mib", "connections")}
-    given["connection_rounds"] = arguments.rounds
+    given["array_rounds"] = given["connection_rounds"] = arguments.rounds
     return replace(settings, **{name: value for name, value in given.items() if value is not None})
 
 
@@ -68,6 +71,14 @@ def run_all(
     return outcome
 
 
+def warn_if_busy(console: Console) -> None:
+    load = os.getloadavg()[0]
+    if load > BUSY_LOAD:
+        console.print(
+            f"[bold yellow]others are using this machine (load {load:.1f}): figures will mean little[/]"
+        )
+
+
 def main(argv: list[str] | None = None) -> int:
     command = parser()
     arguments = command.parse_args(argv)
@@ -76,6 +87,7 @@ def main(argv: list[str] | None = None) -> int:
         command.error(f"no such workload or peer: {', '.join(wrong)}")
     settings, terminal = settings_of(arguments), Console()
     console = terminal if terminal.is_terminal else Console(width=150)
+    warn_if_busy(console)
     raise_descriptor_limit()
     workloads = [w for w in WORKLOADS if arguments.only is None or w.key in arguments.only]
     peers = arguments.peers or [*PEERS, *LIMITS]

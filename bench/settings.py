@@ -12,8 +12,9 @@ class Settings:
     """The full run's figures; :meth:`quick` and the command line narrow them."""
 
     rounds: int = 5
-    connection_rounds: int = 2
-    seconds: float = 0.5
+    array_rounds: int = 3
+    connection_rounds: int = 1
+    seconds: float = 0.4
     small_bytes: int = 32
     window: int = 64
     sizes_mib: tuple[float, ...] = (1, 16, 256)
@@ -24,4 +25,4 @@ class Settings:
 
     @staticmethod
     def quick() -> "Settings":
-        return Settings(rounds=1, connection_rounds=1, seconds=0.15, connections=(1, 100), child_timeout=60.0)
+        return Settings(rounds=1, array_rounds=1, seconds=0.15, connections=(1, 100), child_timeout=60.0)

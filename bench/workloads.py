@@ -45,6 +45,8 @@ class Workload:
         return [name for name, limit in LIMITS.items() if limit.bounds == self.bounds]
 
     def rounds(self, settings: Settings) -> int:
+        if self.task in ("argument", "result"):
+            return settings.array_rounds
         return settings.connection_rounds if self.task in ("connections", "idle") else settings.rounds
 
 
@@ -118,8 +120,8 @@ def many_connections(peer: str, server: Server, count: int, settings: Settings) 
     with ExitStack() as stack:
         clients = [stack.enter_context(client("connections", peer, server, settings, n)) for n in shares]
         connected = [child.read_json() for child in clients]
-        after = memory_kib(server.pid)
         rates = [result["calls_per_s"] for result in tell_all(clients)]
+        after = memory_kib(server.pid)
         metrics = {key: max(result[key] for result in connected) for key in connected[0]}
         metrics |= {f"{kind}_kib_each": (after[kind] - before[kind]) / count for kind in after}
         return metrics | {"calls_per_s": sum(rates)} | idle_cpu({"server": server.pid}, settings)
