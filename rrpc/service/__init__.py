@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from .checks import AnnotationError, Mismatch, compile_check
+from .checks import compile_check
 from .interface import MISSING, Interface, Method, Parameter, describe_method, signature_text
+from .mismatch import AnnotationError, Mismatch
 from .out import OutSpec
 from .plan import Plan, untyped_request
 

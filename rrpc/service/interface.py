@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from .checks import AnnotationError, compile_check, type_text
+from .checks import compile_check
+from .mismatch import AnnotationError, type_text
 
 __all__ = ["MISSING", "Interface", "Method", "Parameter", "describe_method"]
 

@@ -14,8 +14,9 @@ import msgpack
 from rrpc.codec import LIFT_BYTES, Message, Refused, decode, pack, prepare, refusal
 from rrpc.errors import Internal, InvalidArgument, ProtocolError
 
-from .checks import EXACT, Check, Mismatch, compile_check
+from .checks import compile_check
 from .interface import MISSING, Parameter
+from .mismatch import EXACT, Check, Mismatch
 from .out import OutSpec
 
 __all__ = ["Plan", "untyped_request"]

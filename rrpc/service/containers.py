@@ -1,0 +1,130 @@
+"""Checks of lists, tuples, sets, maps and unions."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from rrpc.codec import Record
+
+from .mismatch import EXACT, Builder, Check, Compile, Mismatch, type_text
+
+__all__ = ["homogeneous", "mapping_check", "sequence_check", "tuple_check", "union_check"]
+
+
+def _each(check: Check, values: Any, exact: Any) -> Any:
+    """The values checked; the same object if none changed."""
+    if exact is not None and set(map(type, values)) <= {exact}:
+        return values
+    checked: list[Any] = []
+    try:
+        for value in values:
+            checked.append(check(value))  # noqa: PERF401 - its length tells where it failed
+    except Mismatch as mismatch:
+        mismatch.path = f"[{len(checked)}]{mismatch.path}"
+        raise
+    return values if all(map(_identical, checked, values)) else checked
+
+
+def _identical(a: Any, b: Any) -> bool:
+    return a is b
+
+
+def homogeneous(kind: type | tuple[type, ...], build: Callable[[Any], Any]) -> Builder:
+    def builder(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
+        inner = compile_inner(arguments[0])
+        exact = arguments[0] if arguments[0] in EXACT or arguments[0] is bytes else None
+        expected = type_text(annotation)
+
+        def check(value: Any) -> Any:
+            if not isinstance(value, kind):
+                raise Mismatch(expected, value)
+            checked = _each(inner, value, exact)
+            return value if checked is value else build(checked)
+
+        return check
+
+    return builder
+
+
+def sequence_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
+    as_list = homogeneous(list, list)(annotation, arguments, compile_inner)
+    as_tuple = homogeneous(tuple, tuple)(annotation, arguments, compile_inner)
+    return lambda value: as_tuple(value) if isinstance(value, tuple) else as_list(value)
+
+
+def tuple_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return homogeneous(tuple, tuple)(annotation, arguments, compile_inner)
+    checks = [compile_inner(argument) for argument in arguments]
+    expected = type_text(annotation)
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, tuple):
+            hint = "use tuple(...)" if isinstance(value, list) else ""
+            raise Mismatch(expected, value, hint)
+        if len(value) != len(checks):
+            raise Mismatch(f"{expected} of {len(checks)} items", value, f"it has {len(value)}")
+        checked = []
+        try:
+            for check_item, item in zip(checks, value, strict=True):
+                checked.append(check_item(item))
+        except Mismatch as mismatch:
+            mismatch.path = f"[{len(checked)}]{mismatch.path}"
+            raise
+        return value if all(map(_identical, checked, value)) else tuple(checked)
+
+    return check
+
+
+def mapping_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
+    check_key, check_value = compile_inner(arguments[0]), compile_inner(arguments[1])
+    expected = type_text(annotation)
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise Mismatch(expected, value)
+        checked = {}
+        key: Any = None
+        try:
+            for key, item in value.items():
+                checked[check_key(key)] = check_value(item)
+        except Mismatch as mismatch:
+            mismatch.path = f"[{key!r:.60}]{mismatch.path}"
+            raise
+        return checked
+
+    return check
+
+
+def union_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
+    checks = [compile_inner(argument) for argument in arguments]
+    exact = {
+        argument: check for argument, check in zip(arguments, checks, strict=True) if _is_class(argument)
+    }
+    named = {type_text(kind): check for kind, check in exact.items() if dataclasses.is_dataclass(kind)}
+    expected = type_text(annotation)
+
+    def check(value: Any) -> Any:
+        by_type = exact.get(type(value)) or (named.get(value.type_name) if type(value) is Record else None)
+        if by_type is not None:
+            return by_type(value)
+        mismatches = []
+        for attempt in checks:
+            try:
+                return attempt(value)
+            except Mismatch as mismatch:  # noqa: PERF203
+                mismatches.append(mismatch)
+        # Optional[X]: what X's own check found says more than the union does.
+        telling = [m for m, kind in zip(mismatches, arguments, strict=True) if kind is not type(None)]
+        if len(telling) == 1 and (telling[0].path or telling[0].hint):
+            raise telling[0]
+        raise Mismatch(expected, value)
+
+    return check
+
+
+def _is_class(annotation: Any) -> bool:
+    return isinstance(annotation, type) and not typing.get_args(annotation)

@@ -1,0 +1,79 @@
+"""What a check is, what it raises, and how values and annotations are called in messages."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rrpc.codec import Record
+
+__all__ = [
+    "EXACT",
+    "AnnotationError",
+    "Builder",
+    "Check",
+    "Compile",
+    "Mismatch",
+    "item_type",
+    "type_text",
+    "value_text",
+]
+
+Check = Callable[[Any], Any]
+Compile = Callable[[Any], Check]
+Builder = Callable[[Any, tuple[Any, ...], Compile], Check]
+"""Makes the check of a generic annotation from (annotation, its arguments, what compiles those)."""
+
+EXACT = (int, float, str, bool, type(None))
+"""Annotations whose values need no more than this check before they are packed."""
+
+
+class AnnotationError(TypeError):
+    """An annotation that can't be checked or sent."""
+
+
+class Mismatch(Exception):
+    """A value isn't what its annotation says; the path leads to it, outermost step first."""
+
+    def __init__(self, expected: str, value: Any, hint: str = "") -> None:
+        super().__init__(expected)
+        self.expected = expected
+        self.got = value_text(value)
+        self.hint = hint
+        self.path = ""
+
+    def __str__(self) -> str:
+        return f"expected {self.expected}, got {self.got}{f' ({self.hint})' if self.hint else ''}"
+
+
+def value_text(value: Any) -> str:
+    """What a value is, in few words."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} array of shape {value.shape}"
+    if value is None:
+        return "None"
+    if isinstance(value, Record):
+        return value.type_name
+    return type(value).__name__
+
+
+def type_text(annotation: Any) -> str:
+    """An annotation as a user would write it."""
+    if annotation is None or annotation is type(None):
+        return "None"
+    if isinstance(annotation, type) and not typing.get_args(annotation):
+        return annotation.__name__
+    if typing.get_origin(annotation) is np.ndarray:
+        return f"NDArray[{type_text(item_type(annotation))}]"
+    return str(annotation).replace("typing.", "").replace("collections.abc.", "")
+
+
+def item_type(annotation: Any) -> Any:
+    """float32 of NDArray[np.float32]."""
+    arguments = typing.get_args(annotation)
+    item = typing.get_args(arguments[-1]) if arguments else ()
+    kind = item[0] if item else np.generic
+    return np.generic if kind is Any or isinstance(kind, typing.TypeVar) else typing.get_origin(kind) or kind

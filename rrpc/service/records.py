@@ -1,0 +1,79 @@
+"""Checks of dataclasses and named tuples."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any
+
+from .containers import tuple_check
+from .mismatch import AnnotationError, Check, Compile, Mismatch
+
+__all__ = ["DataclassCheck", "named_tuple_check"]
+
+
+class DataclassCheck:
+    """Gives an instance for an instance, a dict or a Record of the class's name."""
+
+    def __init__(self, kind: type, compile_inner: Compile) -> None:
+        self._kind = kind
+        self._compile = compile_inner
+        self._fields: dict[str, Check] | None = None
+        self._required: set[str] = set()
+
+    def _resolve(self) -> dict[str, Check]:
+        # At first use: a dataclass may name itself, or one that is defined after it.
+        try:
+            hints = typing.get_type_hints(self._kind, include_extras=True)
+        except NameError as error:
+            raise AnnotationError(f"{self._kind.__name__}: {error}") from None
+        members = [field for field in dataclasses.fields(self._kind) if field.init]
+        fields = {field.name: self._compile(hints[field.name]) for field in members}
+        missing = dataclasses.MISSING
+        self._required = {f.name for f in members if f.default is missing and f.default_factory is missing}
+        self._fields = fields
+        return fields
+
+    def __call__(self, value: Any) -> Any:
+        kind = self._kind
+        fields = self._fields if self._fields is not None else self._resolve()
+        if isinstance(value, kind):
+            members = {name: getattr(value, name) for name in fields}
+        elif isinstance(value, dict) and getattr(value, "type_name", kind.__name__) == kind.__name__:
+            members = value
+        else:
+            raise Mismatch(kind.__name__, value)
+        if missing := self._required - members.keys():
+            raise Mismatch(kind.__name__, value, f"without {', '.join(sorted(missing))}")
+        if unknown := members.keys() - fields.keys():
+            raise Mismatch(kind.__name__, value, f"with unknown {', '.join(sorted(map(str, unknown)))}")
+        checked = _members(fields, members)
+        if isinstance(value, kind) and all(checked[name] is members[name] for name in checked):
+            return value
+        try:
+            return kind(**checked)
+        except (TypeError, ValueError) as error:  # its own __post_init__
+            raise Mismatch(kind.__name__, value, str(error)) from None
+
+
+def _members(fields: dict[str, Check], members: dict[str, Any]) -> dict[str, Any]:
+    checked = {}
+    name = ""
+    try:
+        for name, value in members.items():
+            checked[name] = fields[name](value)
+    except Mismatch as mismatch:
+        mismatch.path = f".{name}{mismatch.path}"
+        raise
+    return checked
+
+
+def named_tuple_check(kind: Any, compile_inner: Compile) -> Check:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    check_items = tuple_check(kind, tuple(hints.get(name, Any) for name in kind._fields), compile_inner)
+
+    def check(value: Any) -> Any:
+        checked = check_items(value)
+        return checked if type(checked) is kind else kind(*checked)
+
+    return check

@@ -1,0 +1,162 @@
+"""Checks of single values: numbers, text, bytes, times, enums, literals, numpy scalars."""
+
+from __future__ import annotations
+
+import array
+import datetime
+import decimal
+import enum
+import functools
+import typing
+import uuid
+from typing import Any
+
+import numpy as np
+
+from .mismatch import AnnotationError, Check, Compile, Mismatch, type_text
+
+__all__ = ["BARE", "SIMPLE", "enum_check", "instance_check", "literal_check", "numpy_scalar_check"]
+
+
+def _int(value: Any) -> int:
+    if type(value) is int:
+        return value
+    if isinstance(value, (int, np.integer)):
+        return value if isinstance(value, bool) else int(value)
+    raise Mismatch("int", value)
+
+
+def _float(value: Any) -> float:
+    if type(value) is float:
+        return value
+    if isinstance(value, (float, int, np.floating, np.integer)):
+        try:
+            return float(value)
+        except OverflowError:
+            raise Mismatch("float", value, "too large") from None
+    raise Mismatch("float", value)
+
+
+def _bool(value: Any) -> bool:
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise Mismatch("bool", value)
+
+
+def _str(value: Any) -> str:
+    if type(value) is str:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise Mismatch("str", value)
+
+
+def _complex(value: Any) -> complex:
+    if isinstance(value, (complex, float, int, np.number)):
+        return complex(value)
+    raise Mismatch("complex", value)
+
+
+def _none(value: Any) -> None:
+    if value is not None:
+        raise Mismatch("None", value)
+
+
+def _bytes(value: Any) -> bytes:
+    if type(value) is bytes:
+        return value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise Mismatch("bytes", value, "use .encode()" if isinstance(value, str) else "")
+
+
+def _bytearray(value: Any) -> bytearray:
+    if isinstance(value, (bytes, memoryview)):
+        return bytearray(value)
+    return typing.cast(bytearray, _of(bytearray, value))
+
+
+def _memoryview(value: Any) -> memoryview:
+    if isinstance(value, (bytes, bytearray)):
+        return memoryview(value)
+    return typing.cast(memoryview, _of(memoryview, value))
+
+
+def _of(kind: type, value: Any) -> Any:
+    if isinstance(value, kind):
+        return value
+    raise Mismatch(type_text(kind), value)
+
+
+def instance_check(kind: type) -> Check:
+    return functools.partial(_of, kind)
+
+
+SIMPLE: dict[Any, Check] = {
+    int: _int,
+    float: _float,
+    bool: _bool,
+    str: _str,
+    complex: _complex,
+    type(None): _none,
+    bytes: _bytes,
+    bytearray: _bytearray,
+    memoryview: _memoryview,
+}
+BARE = {
+    list,
+    tuple,
+    dict,
+    set,
+    frozenset,
+    array.array,
+    datetime.datetime,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    decimal.Decimal,
+    uuid.UUID,
+}
+
+
+def numpy_scalar_check(kind: type[np.generic]) -> Check:
+    if kind is np.object_:
+        raise AnnotationError("numpy.object_ isn't supported: Python objects can't be sent")
+
+    def check(value: Any) -> Any:
+        if isinstance(value, kind):
+            return value
+        if type(value) in (int, float, bool) and issubclass(kind, np.number):
+            try:
+                return kind(value)
+            except (OverflowError, TypeError, ValueError):
+                raise Mismatch(kind.__name__, value, f"{value} doesn't fit") from None
+        raise Mismatch(kind.__name__, value)
+
+    return check
+
+
+def enum_check(kind: type[enum.Enum]) -> Check:
+    def check(value: Any) -> Any:
+        if isinstance(value, kind):
+            return value
+        try:
+            return kind(value)
+        except ValueError:
+            raise Mismatch(kind.__name__, value, f"it is {value!r:.60}") from None
+
+    return check
+
+
+def literal_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
+    plain = {(type(a), a): a for a in arguments}
+    plain |= {(type(a.value), a.value): a for a in arguments if isinstance(a, enum.Enum)}
+    expected = "one of " + ", ".join(map(repr, arguments))
+
+    def check(value: Any) -> Any:
+        try:
+            return plain[type(value), value]
+        except (KeyError, TypeError):
+            raise Mismatch(expected, value, f"it is {value!r:.60}") from None
+
+    return check
