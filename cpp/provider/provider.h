@@ -142,6 +142,8 @@ class CompletionQueue {
   // disarms. Cheap: no system call on the providers of one host.
   virtual void arm() = 0;
   virtual void append_wait_handles(std::vector<WaitHandle>& out) const = 0;
+  // Whether what a disconnected queue pair had still to say is on its way: poll on, for a second at most.
+  virtual bool lingering() const { return false; }
 };
 
 enum class QueuePairState : uint8_t { kInit, kConnecting, kConnected, kError };
