@@ -70,7 +70,8 @@ class RawPeer {
  private:
   static constexpr uint32_t kEntries = 16;
   UniqueFd socket_{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  ControlSegment control_{SharedMapping::create("raw", ControlSegment::segment_bytes(kEntries), true).value(), kEntries};
+  ControlSegment control_{SharedMapping::create("raw", ControlSegment::segment_bytes(kEntries), true).value(),
+                          kEntries};
   ControlSegment server_;
 };
 
@@ -145,7 +146,9 @@ TEST_F(HostilePeer, OtherProtocolsAreNamed) {
 }
 
 TEST_F(HostilePeer, AHangUpDuringSetUpIsUnavailable) {
-  { RawPeer peer(path_); }
+  {
+    RawPeer peer(path_);
+  }
   accept();
   expect_fault("peer closed", false);
 }

@@ -14,7 +14,8 @@ constexpr size_t kBulkBytes = 5 << 20;
 
 template <typename Container>
 void fill(Container& bytes, int seed) {
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + (i >> 9) + static_cast<size_t>(seed));
+  for (size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::byte>(i * 7 + (i >> 9) + static_cast<size_t>(seed));
 }
 
 // A server that exposes ordinary and pool memory, for as long as its client tells it to.
@@ -37,17 +38,23 @@ void serve(const std::string& path) {
   };
   for (;;) {
     const std::string command = node.next_message();
-    if (command == "ordinary") offer(*ordinary_region);
-    else if (command == "pooled") offer(*pooled_region);
-    else if (command == "revoke") node.qp->revoke(last_rkey), (void)node.send("revoked");
-    else if (command == "first bytes") (void)node.send(std::string(as_text(Bytes(pooled).first(4))) + std::string(as_text(Bytes(ordinary).first(4))));
-    else if (command == "drop") pooled_region.reset(), (void)node.send("dropped");
+    if (command == "ordinary")
+      offer(*ordinary_region);
+    else if (command == "pooled")
+      offer(*pooled_region);
+    else if (command == "revoke")
+      node.qp->revoke(last_rkey), (void)node.send("revoked");
+    else if (command == "first bytes")
+      (void)node.send(std::string(as_text(Bytes(pooled).first(4))) + std::string(as_text(Bytes(ordinary).first(4))));
+    else if (command == "drop")
+      pooled_region.reset(), (void)node.send("dropped");
     else if (command == "echo asleep") {
       for (int i = 0; i < 2000; ++i) {
         if (!node.wait_asleep([&] { return node.messages.size() > node.messages_taken; })) return;
         (void)node.send(node.messages[node.messages_taken++]);
       }
-    } else return;
+    } else
+      return;
   }
 }
 
@@ -102,7 +109,8 @@ TEST_F(TwoProcesses, WithoutVmAccessOrdinaryMemoryIsRefusedAndThePoolWorks) {
   EXPECT_TRUE(ask("ordinary").starts_with("refused: the peer's kernel forbids"));
   std::vector<std::byte> target(kBulkBytes);
   auto region = client_->device->register_memory({target.data(), target.size()}).value();
-  EXPECT_EQ(client_->qp->expose(*region, target.data(), 1, kRemoteRead).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(client_->qp->expose(*region, target.data(), 1, kRemoteRead).status().code(),
+            StatusCode::kFailedPrecondition);
   const Ticket ticket = Ticket::from(ask("pooled"));
   EXPECT_EQ(client_->transfer(Opcode::kRead, {target.data(), kBulkBytes, region.get()}, ticket.address, ticket.rkey),
             WcStatus::kSuccess);
@@ -202,6 +210,16 @@ TEST_F(TwoProcesses, AForkedChildOfThePeerDoesNotHideItsDeath) {
   close(alive[1]);
 }
 
+TEST_F(TwoProcesses, AForkedChildLeavesItsParentsConnectionAlone) {
+  begin();
+  ChildProcess child([&] {
+    EXPECT_EQ(client_->send("from the child").code(), StatusCode::kFailedPrecondition);
+    client_->qp.reset();
+  });
+  EXPECT_EQ(child.exit_code(), 0);
+  EXPECT_NE(Ticket::from(ask("pooled")).rkey, 0u);
+}
+
 TEST_F(TwoProcesses, NoWakeUpIsLost) {
   begin();
   ASSERT_TRUE(client_->send("echo asleep").ok());
@@ -292,7 +310,7 @@ TEST(ShmProvider, AStaleSocketIsReplacedAndALiveOneIsNot) {
   auto device = create_shm_device();
   auto listener = device->listen(path, {});
   ASSERT_TRUE(listener.ok()) << listener.status().to_string();
-  struct stat info {};
+  struct stat info{};
   ASSERT_EQ(stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
   auto second = device->listen(path, {});
@@ -319,7 +337,7 @@ TEST(ShmProvider, BareNamesLiveInTheUsersOwnDirectory) {
     auto listener = device->listen("foo", {});
     ASSERT_TRUE(listener.ok()) << listener.status().to_string();
     EXPECT_EQ(listener.value()->address(), directory + "/rrpc/foo.sock");
-    struct stat info {};
+    struct stat info{};
     ASSERT_EQ(stat((directory + "/rrpc").c_str(), &info), 0);
     EXPECT_EQ(info.st_mode & 0777, 0700u);
   }
@@ -382,7 +400,7 @@ TEST(ShmProvider, OtherUsersAreRefusedUnlessLetIn) {
   });
   Node watcher;
   ASSERT_TRUE(watcher.wait([&] { return access(path.c_str(), F_OK) == 0; }));
-  struct stat info {};
+  struct stat info{};
   ASSERT_TRUE(watcher.wait([&] { return stat(path.c_str(), &info) == 0 && (info.st_mode & 0777) == 0600; }));
   const std::string kept_out = as_other_user([&] { return connect_and_report(path); });
   EXPECT_TRUE(kept_out.starts_with("PERMISSION_DENIED")) << kept_out;

@@ -21,7 +21,7 @@ bool is_path(const std::string& address) { return address.starts_with('/'); }
 
 std::string runtime_directory() {
   const char* xdg = std::getenv("XDG_RUNTIME_DIR");
-  struct stat info {};
+  struct stat info{};
   // After su the variable may still name the other user's.
   if (xdg != nullptr && xdg[0] == '/' && stat(xdg, &info) == 0 && info.st_uid == geteuid())
     return std::string(xdg) + "/rrpc";
@@ -46,7 +46,8 @@ Result<std::string> socket_path(const std::string& address) {
   if (!is_path(address)) RRPC_RETURN_IF_ERROR(check_name(address));
   std::string path = is_path(address) ? address : runtime_directory() + "/" + address + ".sock";
   if (path.size() > kPathBytesMax || path.find('\0') != std::string::npos || path.ends_with('/'))
-    return invalid_argument("shm address '" + path + "': not a path of 1 to " + std::to_string(kPathBytesMax) + " characters");
+    return invalid_argument("shm address '" + path + "': not a path of 1 to " + std::to_string(kPathBytesMax) +
+                            " characters");
   return path;
 }
 
@@ -55,7 +56,7 @@ Status prepare_directory(const std::string& address, const std::string& path, bo
   const std::string directory = path.substr(0, path.rfind('/'));
   const mode_t mode = any_user ? 0755 : 0700;
   if (mkdir(directory.c_str(), mode) != 0 && errno != EEXIST) return Status::from_errno(errno, "making " + directory);
-  struct stat info {};
+  struct stat info{};
   if (lstat(directory.c_str(), &info) != 0) return Status::from_errno(errno, directory);
   if (!S_ISDIR(info.st_mode)) return failed_precondition(directory + " is not a directory");
   if (info.st_uid != geteuid()) return permission_denied(directory + " belongs to uid " + std::to_string(info.st_uid));

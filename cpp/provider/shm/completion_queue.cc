@@ -40,7 +40,8 @@ Status ShmCompletionQueue::watch(ShmQueuePair& queue_pair, int socket) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLRDHUP;
   event.data.ptr = &queue_pair;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket, &event) != 0) return Status::from_errno(errno, "watching a socket");
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket, &event) != 0)
+    return Status::from_errno(errno, "watching a socket");
   return {};
 }
 

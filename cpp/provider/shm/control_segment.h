@@ -61,13 +61,15 @@ class ControlSegment {
  public:
   static size_t segment_bytes(uint32_t ring_entries) {
     constexpr size_t kPage = 4096;
-    const size_t used = sizeof(ControlHeader) + ring_entries * sizeof(ReceiveEntry) + kExposureCount * sizeof(ExposureEntry);
+    const size_t used =
+        sizeof(ControlHeader) + ring_entries * sizeof(ReceiveEntry) + kExposureCount * sizeof(ExposureEntry);
     return (used + kPage - 1) / kPage * kPage;
   }
   static uint32_t ring_entries(uint32_t receive_depth) { return std::bit_ceil(receive_depth == 0 ? 1 : receive_depth); }
 
   ControlSegment() = default;
-  ControlSegment(SharedMapping mapping, uint32_t ring_entries) : mapping_(std::move(mapping)), mask_(ring_entries - 1) {}
+  ControlSegment(SharedMapping mapping, uint32_t ring_entries)
+      : mapping_(std::move(mapping)), mask_(ring_entries - 1) {}
 
   explicit operator bool() const { return static_cast<bool>(mapping_); }
   uint32_t ring_entries() const { return mask_ + 1; }

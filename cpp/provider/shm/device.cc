@@ -29,8 +29,8 @@ class ShmDevice : public Device {
     return ShmListener::create(state_, address, options);
   }
 
-  Result<std::unique_ptr<QueuePair>> open(CompletionQueue& cq, const std::string& address, const QueuePairConfig& config,
-                                          TimeNs deadline) override {
+  Result<std::unique_ptr<QueuePair>> open(CompletionQueue& cq, const std::string& address,
+                                          const QueuePairConfig& config, TimeNs deadline) override {
     RRPC_ASSIGN_OR_RETURN(std::string path, socket_path(address));
     RRPC_ASSIGN_OR_RETURN(UniqueFd socket, connect_to(path, deadline));
     return ShmQueuePair::create(state_, static_cast<ShmCompletionQueue&>(cq), std::move(socket), config, {});
@@ -39,7 +39,7 @@ class ShmDevice : public Device {
  private:
   // A peer maps the whole file and reckons with the region's address as its first byte.
   static Status check_shared_file(const MemoryRange& range) {
-    struct stat info {};
+    struct stat info{};
     if (fstat(range.fd, &info) != 0) return Status::from_errno(errno, "registering shared memory");
     if (static_cast<uint64_t>(info.st_size) != range.length_bytes)
       return invalid_argument("shared memory is registered whole: the file has " + std::to_string(info.st_size) +

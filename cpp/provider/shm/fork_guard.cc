@@ -4,12 +4,15 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <mutex>
 #include <unordered_set>
 
 namespace rrpc::provider::shm {
 
 namespace {
+
+std::atomic<uint32_t> generation{0};
 
 struct Registry {
   std::mutex mutex;
@@ -23,6 +26,7 @@ void after_fork_in_parent() { registry().mutex.unlock(); }
 
 // The numbers stay taken, by a socket that leads nowhere, so that the child's objects close what is theirs.
 void after_fork_in_child() {
+  generation.fetch_add(1, std::memory_order_relaxed);
   const int nowhere = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   for (const int fd : registry().fds) dup3(nowhere, fd, O_CLOEXEC);
   if (nowhere >= 0) close(nowhere);
@@ -39,6 +43,8 @@ Registry& registry() {
 }
 
 }  // namespace
+
+uint32_t fork_generation() { return generation.load(std::memory_order_relaxed); }
 
 GuardedFd::GuardedFd(UniqueFd fd) : fd_(std::move(fd)) {
   if (!fd_) return;

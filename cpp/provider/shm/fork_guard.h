@@ -2,9 +2,15 @@
 // child lives, and a listener's path would look alive. The guard takes these copies away in the child.
 #pragma once
 
+#include <cstdint>
+
 #include "base/unique_fd.h"
 
 namespace rrpc::provider::shm {
+
+// Goes up in the child at each fork: what was made under another number is the parent's, and so is the shared memory
+// that it would touch.
+uint32_t fork_generation();
 
 class GuardedFd {
  public:

@@ -33,7 +33,7 @@ int bind_socket(int socket, const std::string& path) {
 }
 
 uint64_t inode_of(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   return lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode) ? info.st_ino : 0;
 }
 
@@ -92,7 +92,8 @@ Status ShmListener::bind_replacing_stale() {
     UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int answer = connect_socket(probe.get(), path_);
     if (found_inode == 0 || answer != ECONNREFUSED)
-      return {StatusCode::kAlreadyExists, path_ + (found_inode == 0 ? " exists and is not a socket" : " is in use by another server")};
+      return {StatusCode::kAlreadyExists,
+              path_ + (found_inode == 0 ? " exists and is not a socket" : " is in use by another server")};
     if (inode_of(path_) == found_inode) unlink(path_.c_str());
     error_number = bind_socket(socket_.get(), path_);
   }
@@ -107,7 +108,8 @@ Status ShmListener::bind_and_listen(int backlog) {
   inode_ = inode_of(path_);
   owner_pid_ = getpid();
   // Nobody gets in between: a connect before listen() is refused whatever the mode.
-  if (chmod(path_.c_str(), any_user_ ? 0666 : 0600) != 0) return Status::from_errno(errno, "setting the mode of " + path_);
+  if (chmod(path_.c_str(), any_user_ ? 0666 : 0600) != 0)
+    return Status::from_errno(errno, "setting the mode of " + path_);
   if (listen(socket_.get(), backlog) != 0) return Status::from_errno(errno, "listening on " + path_);
   return {};
 }
@@ -124,12 +126,14 @@ Result<std::unique_ptr<QueuePair>> ShmListener::accept(CompletionQueue& cq, cons
   }
   RRPC_ASSIGN_OR_RETURN(PeerCredentials peer, peer_credentials(socket.get()));
   if (!any_user_ && peer.uid != geteuid()) {
-    Status refusal = permission_denied("the server on " + path_ + " runs as uid " + std::to_string(geteuid()) +
-                                       " and lets no other user in, the client runs as uid " + std::to_string(peer.uid));
+    Status refusal =
+        permission_denied("the server on " + path_ + " runs as uid " + std::to_string(geteuid()) +
+                          " and lets no other user in, the client runs as uid " + std::to_string(peer.uid));
     (void)SocketChannel(std::move(socket)).send(encode_goodbye(refusal, true));
     return refusal;
   }
-  return ShmQueuePair::create(device_, static_cast<ShmCompletionQueue&>(cq), std::move(socket), config, {true, any_user_});
+  return ShmQueuePair::create(device_, static_cast<ShmCompletionQueue&>(cq), std::move(socket), config,
+                              {true, any_user_});
 }
 
 }  // namespace rrpc::provider::shm

@@ -78,8 +78,13 @@ std::string ShmQueuePair::peer_description() const {
   return "peer pid " + std::to_string(peer_process_.pid) + " uid " + std::to_string(peer_process_.uid);
 }
 
+Status ShmQueuePair::usable() const {
+  if (inherited()) return failed_precondition("the connection belongs to the process that this one was forked from");
+  return state_ == QueuePairState::kError ? error_ : Status();
+}
+
 Status ShmQueuePair::post_receive(const ReceiveRequest& request) {
-  if (state_ == QueuePairState::kError) return error_;
+  RRPC_RETURN_IF_ERROR(usable());
   if (receives_.full()) return resource_exhausted("receive queue full: depth " + std::to_string(limits_.receive_depth));
   const auto* region = static_cast<const ShmRegion*>(request.sge.region);
   if (region == nullptr || !region->contains(request.sge.address, request.sge.length_bytes))
@@ -106,7 +111,7 @@ Status ShmQueuePair::check_request(const WorkRequest& request) const {
 }
 
 Status ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
-  if (state_ == QueuePairState::kError) return error_;
+  RRPC_RETURN_IF_ERROR(usable());
   if (state_ != QueuePairState::kConnected) return failed_precondition("the queue pair is not connected yet");
   for (const WorkRequest& request : requests) RRPC_RETURN_IF_ERROR(check_request(request));
   if (pending_.size() + ready_sends_count_ + requests.size() > limits_.send_depth)
@@ -126,9 +131,15 @@ void ShmQueuePair::post_one(const WorkRequest& request) {
 }
 
 void ShmQueuePair::queue_request(const WorkRequest& request) {
-  SendRequest queued{request.wr_id,          request.opcode, request.signalled,
-                     request.inline_data,    request.rkey,   request.remote_address,
-                     total_bytes(request.sges), SgeCursor(request.sges), {}};
+  SendRequest queued{request.wr_id,
+                     request.opcode,
+                     request.signalled,
+                     request.inline_data,
+                     request.rkey,
+                     request.remote_address,
+                     total_bytes(request.sges),
+                     SgeCursor(request.sges),
+                     {}};
   if (request.inline_data) {
     queued.inline_bytes.resize(queued.left_bytes);
     gather(request.sges, queued.inline_bytes.data());
@@ -208,6 +219,11 @@ void ShmQueuePair::fail(Status why) {
 // First the peer is told, then the memory is taken back: what lands in between is still delivered.
 void ShmQueuePair::fail(Status why, const std::string& goodbye) {
   if (state_ == QueuePairState::kError) return;
+  if (inherited()) {  // the shared memory is the parent's to take back
+    error_ = usable();
+    state_ = QueuePairState::kError;
+    return channel_.close();
+  }
   const bool started = state_ != QueuePairState::kInit;
   if (started) (void)channel_.send_now(encode_goodbye(Status(why.code(), goodbye), false));
   leave_completion_queue();

@@ -40,14 +40,18 @@ class ShmQueuePair : public QueuePair {
   const Status& error() const override { return error_; }
   const QueuePairLimits& limits() const override { return limits_; }
   Status start(Bytes private_data) override;
-  Bytes peer_private_data() const override { return state_ == QueuePairState::kConnected ? peer_private_data_ : Bytes(); }
+  Bytes peer_private_data() const override {
+    return state_ == QueuePairState::kConnected ? peer_private_data_ : Bytes();
+  }
   std::string peer_description() const override;
   std::string_view bulk_method() const override { return peer_reads_us_ ? "process_vm_readv" : "staged"; }
   Status post_receive(const ReceiveRequest& request) override;
   Status post_send(std::span<const WorkRequest> requests) override;
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                           uint32_t access) override;
-  void revoke(uint32_t rkey) override { exposures_.close(rkey, channel_); }
+  void revoke(uint32_t rkey) override {
+    if (!inherited()) exposures_.close(rkey, channel_);
+  }
   void disconnect(const std::string& reason) override { fail(unavailable("disconnected: " + reason), reason); }
 
   // For the completion queue.
@@ -87,6 +91,10 @@ class ShmQueuePair : public QueuePair {
 
   ShmQueuePair(std::shared_ptr<DeviceState> device, ShmCompletionQueue& cq, UniqueFd socket, ControlSegment own,
                const QueuePairConfig& config, Role role, PeerCredentials peer);
+
+  // This process is a fork of the one that made the connection.
+  bool inherited() const { return fork_generation() != fork_generation_; }
+  Status usable() const;
 
   // Requests and the end.
   Status check_request(const WorkRequest& request) const;
@@ -131,6 +139,7 @@ class ShmQueuePair : public QueuePair {
   bool peer_ready_seen_ = false;
   bool peer_reads_us_ = false;
   bool we_read_peer_ = false;
+  const uint32_t fork_generation_ = fork_generation();
   const bool vm_forbidden_;
   const Role role_;
   ControlSegment own_;

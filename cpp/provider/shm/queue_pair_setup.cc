@@ -12,7 +12,7 @@ constexpr int kMessagesPerReadMax = 1024;
 }  // namespace
 
 Status ShmQueuePair::start(Bytes private_data) {
-  if (state_ == QueuePairState::kError) return error_;
+  RRPC_RETURN_IF_ERROR(usable());
   if (state_ != QueuePairState::kInit) return failed_precondition("the queue pair was started before");
   if (private_data.size() > kPrivateDataBytesMax)
     return invalid_argument("more than " + std::to_string(kPrivateDataBytesMax) + " bytes of private data");
@@ -90,6 +90,8 @@ Status ShmQueuePair::on_message(Message& message) {
       return {};
     }
     case MessageType::kDoorbell:
+      // A bell that was slow to come may have taken an arming made since.
+      if (armed_) own_.header().armed.store(1, std::memory_order_seq_cst);
       return {};
     case MessageType::kGoodbye: {
       RRPC_ASSIGN_OR_RETURN(Goodbye goodbye, decode_goodbye(message.payload));
@@ -101,7 +103,8 @@ Status ShmQueuePair::on_message(Message& message) {
 }
 
 Status ShmQueuePair::check_peer_user(const SetupNotice& setup) const {
-  const bool trusted = peer_process_.uid == geteuid() || role_.any_user || (!role_.server && (setup.flags & SetupNotice::kAnyUser) != 0);
+  const bool trusted =
+      peer_process_.uid == geteuid() || role_.any_user || (!role_.server && (setup.flags & SetupNotice::kAnyUser) != 0);
   if (trusted) return {};
   return permission_denied("the peer runs as uid " + std::to_string(peer_process_.uid) + ", this process as uid " +
                            std::to_string(geteuid()));
@@ -134,7 +137,7 @@ void ShmQueuePair::connect_when_ready() {
 
 Result<uint32_t> ShmQueuePair::expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                                       uint32_t access) {
-  if (state_ == QueuePairState::kError) return error_;
+  RRPC_RETURN_IF_ERROR(usable());
   if (state_ != QueuePairState::kConnected) return failed_precondition("the queue pair is not connected yet");
   if (access == 0 || (access & ~(kRemoteRead | kRemoteWrite)) != 0 || !region.contains(address, length_bytes))
     return invalid_argument("an exposure outside its memory region, or without rights");

@@ -50,15 +50,16 @@ ShmQueuePair::Outcome ShmQueuePair::land(ReceiveEntry& entry, std::span<const Sg
     slab = slabs_.find(slab_id);
   }
   if (slab == nullptr || !slab->writable || !slab->contains(offset_bytes, length_bytes))
-    return {WcStatus::kRemoteOperation, Status::protocol_error("the peer posted a receive outside its slab " +
-                                                               std::to_string(slab_id))};
+    return {WcStatus::kRemoteOperation,
+            Status::protocol_error("the peer posted a receive outside its slab " + std::to_string(slab_id))};
   gather(sges, slab->local(offset_bytes));
   return {};
 }
 
 void ShmQueuePair::ring_bell() {
   std::atomic<uint32_t>& armed = peer_.header().armed;
-  if (armed.load(std::memory_order_seq_cst) == 0) [[likely]] return;
+  if (armed.load(std::memory_order_seq_cst) == 0) [[likely]]
+    return;
   if (armed.exchange(0, std::memory_order_seq_cst) == 0) return;
   (void)channel_.send_now(Frame(MessageType::kDoorbell));  // without room the peer has something to read already
 }
@@ -98,8 +99,9 @@ ShmQueuePair::Outcome ShmQueuePair::checked_chunk(SendRequest& request, uint64_t
   if (grant->kind == kOrdinary && !we_read_peer_)
     return {WcStatus::kRemoteAccess, Status::protocol_error("the peer exposed memory that this process can't reach")};
   const auto move = [&] {
-    return wanted == kRemoteRead ? remote_.read(*grant, peer_process_.pid, request.remote_address, count, request.cursor)
-                                 : remote_.write(*grant, peer_process_.pid, request.remote_address, count, request.cursor);
+    return wanted == kRemoteRead
+               ? remote_.read(*grant, peer_process_.pid, request.remote_address, count, request.cursor)
+               : remote_.write(*grant, peer_process_.pid, request.remote_address, count, request.cursor);
   };
   RemoteMemory::Copied copied = move();
   if (copied == RemoteMemory::Copied::kUnknownSlab) {
@@ -111,8 +113,9 @@ ShmQueuePair::Outcome ShmQueuePair::checked_chunk(SendRequest& request, uint64_t
     return {WcStatus::kFlushed, unavailable("peer closed: it ended during a transfer")};
   if (!remote_.still_open(request.rkey)) return refused();
   if (copied == RemoteMemory::Copied::kUnknownSlab)
-    return {WcStatus::kRemoteOperation, Status::protocol_error("the peer exposed memory of slab " +
-                                                               std::to_string(grant->slab_id) + ", which it never shared")};
+    return {WcStatus::kRemoteOperation,
+            Status::protocol_error("the peer exposed memory of slab " + std::to_string(grant->slab_id) +
+                                   ", which it never shared")};
   if (copied != RemoteMemory::Copied::kAll) return refused();
   request.remote_address += count;
   request.left_bytes -= count;

@@ -58,7 +58,8 @@ std::optional<Grant> RemoteMemory::find(uint32_t rkey, uint64_t address, uint64_
   return Grant{(rights & kOrdinary) != 0 ? kOrdinary : kMapped, slab_id};
 }
 
-std::byte* RemoteMemory::locate(const Grant& grant, uint64_t address, uint64_t count, bool writable, Copied& failure) const {
+std::byte* RemoteMemory::locate(const Grant& grant, uint64_t address, uint64_t count, bool writable,
+                                Copied& failure) const {
   const PeerSlabs::Entry* entry = slabs_.find(grant.slab_id);
   failure = entry == nullptr ? Copied::kUnknownSlab : Copied::kRefused;
   if (entry == nullptr || (writable && !entry->writable) || address < entry->owner_address) return nullptr;

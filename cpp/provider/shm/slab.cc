@@ -14,14 +14,14 @@ constexpr size_t kHugePageBytes = 2 << 20;
 }  // namespace
 
 Status check_plain_shared_memory(int fd) {
-  struct statfs system {};
+  struct statfs system{};
   if (fstatfs(fd, &system) != 0) return Status::from_errno(errno, "fstatfs of the peer's shared memory");
   if (system.f_type == TMPFS_MAGIC) return {};
   return Status::protocol_error("the peer's descriptor is not plain shared memory");
 }
 
 Result<std::shared_ptr<Slab>> SlabCache::adopt(UniqueFd fd, size_t length_bytes, bool writable) {
-  struct stat info {};
+  struct stat info{};
   if (fstat(fd.get(), &info) != 0) return Status::from_errno(errno, "fstat of the peer's shared memory");
   RRPC_RETURN_IF_ERROR(check_plain_shared_memory(fd.get()));
 
@@ -45,7 +45,8 @@ Status PeerSlabs::add(SlabCache& cache, const SlabNotice& notice, UniqueFd fd) {
     return Status::protocol_error("the peer shares slab " + std::to_string(notice.id) + " twice");
   if (entries_.size() >= kSlabsPerPeerMax)
     return Status::protocol_error("the peer shares more than " + std::to_string(kSlabsPerPeerMax) + " slabs");
-  RRPC_ASSIGN_OR_RETURN(std::shared_ptr<Slab> slab, cache.adopt(std::move(fd), notice.length_bytes, notice.writable == 1));
+  RRPC_ASSIGN_OR_RETURN(std::shared_ptr<Slab> slab,
+                        cache.adopt(std::move(fd), notice.length_bytes, notice.writable == 1));
   entries_.emplace(notice.id, Entry{std::move(slab), notice.address, notice.writable == 1});
   return {};
 }

@@ -133,11 +133,13 @@ Result<std::optional<Message>> SocketChannel::parse() {
   const auto zero = reader.read<uint8_t>();
   const auto payload_bytes = reader.read<uint16_t>();
   if (reader.failed()) return std::optional<Message>();
-  if (type < static_cast<uint8_t>(MessageType::kSetup) || type > static_cast<uint8_t>(MessageType::kGoodbye) || zero != 0)
+  if (type < static_cast<uint8_t>(MessageType::kSetup) || type > static_cast<uint8_t>(MessageType::kGoodbye) ||
+      zero != 0)
     return Status::protocol_error("unknown message type " + std::to_string(type) + " on the shm socket");
   if (payload_bytes > kPayloadBytesMax)
-    return Status::protocol_error("a message of " + std::to_string(payload_bytes) + " bytes on the shm socket, at most " +
-                                  std::to_string(kPayloadBytesMax) + " are allowed");
+    return Status::protocol_error("a message of " + std::to_string(payload_bytes) +
+                                  " bytes on the shm socket, at most " + std::to_string(kPayloadBytesMax) +
+                                  " are allowed");
   if (reader.remaining() < payload_bytes) return std::optional<Message>();
 
   Message message{static_cast<MessageType>(type), reader.take(payload_bytes), {}};

@@ -26,7 +26,8 @@ Frame encode_value(MessageType type, const T& value, bool with_preamble = false)
 }
 
 Status not_rrpc(Bytes received) {
-  constexpr std::string_view kHttp[] = {"GET ", "POST", "HEAD", "PUT ", "OPTI", "DELE", "CONN", "PATC", "TRAC", "PRI ", "HTTP"};
+  constexpr std::string_view kHttp[] = {"GET ", "POST", "HEAD", "PUT ", "OPTI", "DELE",
+                                        "CONN", "PATC", "TRAC", "PRI ", "HTTP"};
   const std::string_view start = as_text(received.first(4));
   if (std::ranges::find(kHttp, start) != std::end(kHttp))
     return Status::protocol_error("the peer speaks HTTP, not rrpc");
@@ -79,8 +80,8 @@ Result<bool> check_preamble(Bytes received) {
   ByteReader reader(received.subspan(kMagic.size()));
   const auto version = reader.read<uint32_t>();
   if (version != kVersion)
-    return Status::protocol_error("the peer speaks version " + std::to_string(version) + " of rrpc over shm, this is version " +
-                                  std::to_string(kVersion));
+    return Status::protocol_error("the peer speaks version " + std::to_string(version) +
+                                  " of rrpc over shm, this is version " + std::to_string(kVersion));
   return true;
 }
 

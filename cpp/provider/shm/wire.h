@@ -30,8 +30,8 @@ enum class MessageType : uint8_t {
 bool carries_fd(MessageType type);
 
 struct SetupNotice {
-  static constexpr uint32_t kAnyUser = 1;      // other users are let in
-  static constexpr uint32_t kNoVmAccess = 2;   // don't touch my ordinary memory
+  static constexpr uint32_t kAnyUser = 1;     // other users are let in
+  static constexpr uint32_t kNoVmAccess = 2;  // don't touch my ordinary memory
   uint32_t ring_entries = 0;
   uint32_t exposure_count = 0;
   uint64_t segment_bytes = 0;
