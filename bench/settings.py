@@ -25,4 +25,4 @@ class Settings:
 
     @staticmethod
     def quick() -> "Settings":
-        return Settings(rounds=1, array_rounds=1, seconds=0.15, connections=(1, 100), child_timeout=60.0)
+        return Settings(rounds=1, array_rounds=1, seconds=0.15, sizes_mib=(1, 16), connections=(1, 100))
