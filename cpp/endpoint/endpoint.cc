@@ -30,6 +30,12 @@ constexpr size_t kCompletionsPerPoll = 16;
 
 uint32_t send_slots_for(const Geometry& geometry) { return geometry.slots * 2; }
 
+// Data messages that may be out from one end to the other. Both ends must come to the same number: a receiver that
+// thought the window larger would return credits too late for a sender that has used them up.
+uint32_t data_window(uint32_t sender_slots, uint32_t receiver_slots) {
+  return std::min(receiver_slots, sender_slots * 2) - kControlSlots;
+}
+
 }  // namespace
 
 Status validate(const Geometry& geometry) {
@@ -58,9 +64,7 @@ Endpoint::Endpoint(DeviceContext context, std::unique_ptr<provider::CompletionQu
       epoch_(epoch),
       cq_(std::move(cq)),
       qp_(std::move(qp)),
-      receive_data_(geometry.slots - kControlSlots),
-      receive_control_(kControlSlotsCounted),
-      send_slot_count_(std::min(send_slots_for(geometry), qp_->limits().send_depth)),
+      send_slot_count_(send_slots_for(geometry)),
       bulk_(std::max(1u, std::min(geometry.read_depth, qp_->limits().read_depth)),
             std::min<size_t>(kReadChunkBytes, qp_->limits().message_bytes_max)) {}
 
@@ -84,6 +88,13 @@ Status Endpoint::post_slot(uint32_t slot) {
 }
 
 Status Endpoint::start() {
+  const provider::QueuePairConfig needed = queue_pair_config(geometry_);
+  const uint32_t send_depth = needed.send_depth - needed.read_depth + std::min(needed.read_depth, qp_->limits().read_depth);
+  if (qp_->limits().send_depth < send_depth || qp_->limits().receive_depth < needed.receive_depth)
+    return resource_exhausted("a ring of " + std::to_string(geometry_.slots) + " slots needs queues of " +
+                              std::to_string(send_depth) + " sends and " + std::to_string(needed.receive_depth) +
+                              " receives, the device gives " + std::to_string(qp_->limits().send_depth) + " and " +
+                              std::to_string(qp_->limits().receive_depth));
   RRPC_RETURN_IF_ERROR(allocate_ring());
   for (uint32_t slot = 0; slot < geometry_.slots; ++slot) RRPC_RETURN_IF_ERROR(post_slot(slot));
   Offer offer;
@@ -106,8 +117,10 @@ Status Endpoint::adopt_offer() {
                                   std::to_string(offer.slot_bytes) + " bytes");
   peer_epoch_ = offer.epoch;
   body_bytes_max_ = std::min(offer.slot_bytes, geometry_.slot_bytes) - sizeof(MessageHeader);
-  send_data_ = SendWindow(std::min(offer.slots, send_slot_count_) - kControlSlots);
+  send_data_ = SendWindow(data_window(geometry_.slots, offer.slots));
+  receive_data_ = ReceiveWindow(data_window(offer.slots, geometry_.slots));
   send_control_ = SendWindow(kControlSlotsCounted);
+  receive_control_ = ReceiveWindow(kControlSlotsCounted);
   return {};
 }
 
@@ -118,17 +131,18 @@ void Endpoint::establish() {
 }
 
 size_t Endpoint::progress() {
+  in_progress_ = true;
   std::array<Completion, kCompletionsPerPoll> completions;
   const size_t polled = cq_->poll(completions);
   // The state first: the peer's first message can't be understood before its offer.
   const QueuePairState state = qp_->state();
   size_t handled = polled;
-  if (!established_ && !failed() && !qp_->peer_private_data().empty()) {
+  if (!established_ && !failed() && (state == QueuePairState::kConnected || !qp_->peer_private_data().empty())) {
     establish();
     ++handled;
   }
   for (size_t i = 0; i < polled; ++i) handle(completions[i]);
-  if (bulk_.has_finished()) deliver_finished_transfers();
+  handled += deliver_finished_transfers();
   // Messages that came before the end are delivered before it: fail only when the queue has run dry.
   if (state == QueuePairState::kError && polled < completions.size() && !failed()) {
     fail(qp_->error());
@@ -138,6 +152,8 @@ size_t Endpoint::progress() {
     if (!bulk_.idle()) pump();
     return_credits();
   }
+  handled += deliver_finished_transfers();
+  in_progress_ = false;
   return handled;
 }
 
@@ -151,6 +167,7 @@ void Endpoint::handle(const Completion& completion) {
       if (completion.status == WcStatus::kSuccess) sends_unretired_ -= static_cast<uint32_t>(value);
       return;
     case kTagBulk:
+      if (completion.status == WcStatus::kSuccess) ++signs_of_life_;
       bulk_.on_completion(static_cast<uint32_t>(value), completion.status);
       return;
     default:
@@ -160,6 +177,7 @@ void Endpoint::handle(const Completion& completion) {
 
 void Endpoint::handle_receive(uint32_t slot, uint32_t length_bytes) {
   if (failed()) return;
+  ++signs_of_life_;
   const Bytes message(ring_.data() + size_t{slot} * geometry_.slot_bytes, length_bytes);
   if (!established_) return close(Status::protocol_error("a message arrived before the connection was established"));
   MessageHeader header;
@@ -203,10 +221,15 @@ void Endpoint::repost(uint32_t slot, MessageClass message_class) {
   if (message_class == MessageClass::kControl) receive_control_.on_reposted();
 }
 
-void Endpoint::deliver_finished_transfers() {
-  for (const FinishedTransfer& finished : bulk_.take_finished()) {
-    events_.on_transfer_finished(finished.cookie, finished.status);
+size_t Endpoint::deliver_finished_transfers() {
+  size_t delivered = 0;
+  while (bulk_.has_finished()) {  // an event may start a transfer that ends at once
+    for (const FinishedTransfer& finished : bulk_.take_finished()) {
+      events_.on_transfer_finished(finished.cookie, finished.status);
+      ++delivered;
+    }
   }
+  return delivered;
 }
 
 void Endpoint::return_credits() {
@@ -216,6 +239,8 @@ void Endpoint::return_credits() {
 
 bool Endpoint::can_send(uint8_t type) const {
   if (!established_ || failed() || sends_unretired_ >= send_slot_count_) return false;
+  // A dead queue pair is found by progress(), once what came before its end is delivered.
+  if (qp_->state() == QueuePairState::kError) return false;
   switch (class_of(type)) {
     case MessageClass::kData:
       // The control reserve holds in the own send queue too.
@@ -288,15 +313,27 @@ void Endpoint::start_transfer(uint64_t cookie, Opcode opcode, std::vector<Transf
     bulk_.cancel(cookie);
   else
     pump();
+  if (!in_progress_) deliver_finished_transfers();
+}
+
+void Endpoint::cancel_transfer(uint64_t cookie) {
+  bulk_.cancel(cookie);
+  if (!in_progress_) deliver_finished_transfers();
 }
 
 void Endpoint::pump() {
+  if (qp_->state() == QueuePairState::kError) return;  // as can_send()
   if (Status status = bulk_.pump(*qp_, kTagBulk); !status.ok()) fail(status);
 }
 
 Result<Exposure> Endpoint::expose(Buffer buffer, uint32_t access) {
   Exposure exposure;
+  if (qp_->state() == QueuePairState::kError) return unavailable(qp_->error().message());
   exposure.descriptor.length_bytes = buffer.length_bytes;
+  if (buffer.length_bytes == 0) {  // nothing to open
+    exposure.buffer = std::move(buffer);
+    return exposure;
+  }
   std::byte* address = buffer.data;
   RRPC_ASSIGN_OR_RETURN(exposure.region, region_for(address, buffer.length_bytes, buffer.owner_id));
   auto rkey = qp_->expose(*exposure.region, address, buffer.length_bytes, access);
@@ -319,6 +356,7 @@ Result<Exposure> Endpoint::expose(Buffer buffer, uint32_t access) {
 }
 
 void Endpoint::revoke(Exposure& exposure) {
+  if (exposure.region == nullptr) return;
   qp_->revoke(exposure.descriptor.rkey);
   count(counters().exposures_live, -1);
   count(counters().bytes_exposed, -static_cast<int64_t>(exposure.descriptor.length_bytes));

@@ -75,6 +75,8 @@ class Endpoint {
   bool failed() const { return !failure_.ok(); }
   const Status& failure() const { return failure_; }
   const provider::QueuePair& queue_pair() const { return *qp_; }
+  // Messages that came and transfers that went well: what only a live peer brings about.
+  uint64_t signs_of_life() const { return signs_of_life_; }
 
   size_t body_bytes_max() const { return body_bytes_max_; }
   bool can_send(uint8_t type) const;
@@ -83,8 +85,9 @@ class Endpoint {
 
   // See BulkScheduler. Ends in on_transfer_finished().
   void start_transfer(uint64_t cookie, provider::Opcode opcode, std::vector<TransferSegment> segments);
-  void cancel_transfer(uint64_t cookie) { bulk_.cancel(cookie); }
+  void cancel_transfer(uint64_t cookie);
   bool transfers_idle() const { return bulk_.idle() && !bulk_.has_finished(); }
+  bool lingering() const { return cq_->lingering(); }
 
   // Opens a buffer to the peer; staged in pool memory where the peer can't reach it.
   Result<Exposure> expose(Buffer buffer, uint32_t access);
@@ -110,7 +113,7 @@ class Endpoint {
   Status deliver(Bytes message);
   Status check_header(const MessageHeader& header, Bytes message);
   void repost(uint32_t slot, MessageClass message_class);
-  void deliver_finished_transfers();
+  size_t deliver_finished_transfers();
   void return_credits();
   void pump();
   void post_message(std::span<const provider::Sge> inline_sges, size_t length_bytes);
@@ -121,6 +124,8 @@ class Endpoint {
   const uint32_t epoch_;
   uint32_t peer_epoch_ = 0;
   bool established_ = false;
+  bool in_progress_ = false;
+  uint64_t signs_of_life_ = 0;
   Status failure_;
 
   SharedMapping ring_;  // the receive slots, then the send slots

@@ -42,8 +42,11 @@ size_t physical_memory_bytes() {
 
 Pool* g_process_pool = nullptr;
 std::mutex g_process_pool_mutex;
+int g_fork_generation = 0;  // written in a forked child before it has threads
 
 }  // namespace
+
+Pool::Pool(size_t limit_bytes) : fork_generation_(g_fork_generation), limit_bytes_(limit_bytes) {}
 
 PoolBlock::PoolBlock(PoolBlock&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)),
@@ -61,7 +64,7 @@ PoolBlock& PoolBlock::operator=(PoolBlock&& other) noexcept {
 
 PoolBlock::~PoolBlock() {
   // A block of the parent's pool in a forked child: the parent still has it.
-  if (pool_ != nullptr && (pool_ == g_process_pool || g_process_pool == nullptr)) pool_->give_back(data_, class_index_);
+  if (pool_ != nullptr && pool_->fork_generation_ == g_fork_generation) pool_->give_back(data_, class_index_);
 }
 
 Result<PoolBlock> Pool::allocate(size_t length_bytes) {
@@ -165,6 +168,9 @@ size_t Pool::limit_bytes() const {
 Pool& Pool::process() {
   static const int registered = pthread_atfork(nullptr, nullptr, [] {
     new (&g_process_pool_mutex) std::mutex();
+    ++g_fork_generation;
+    counters().pool_bytes_used = 0;
+    counters().pool_bytes_committed = 0;
     if (g_process_pool != nullptr) g_process_pool = new Pool(g_process_pool->limit_bytes_);
   });
   (void)registered;

@@ -50,7 +50,7 @@ class PoolBlock {
 
 class Pool {
  public:
-  explicit Pool(size_t limit_bytes) : limit_bytes_(limit_bytes) {}
+  explicit Pool(size_t limit_bytes);
 
   // At least one byte, aligned to 4 KiB; contents are whatever was there. ResourceExhausted at the cap.
   Result<PoolBlock> allocate(size_t length_bytes);
@@ -79,6 +79,7 @@ class Pool {
   void trim_locked(size_t needed_bytes);
   const Slab* find_locked(const std::byte* address) const;
 
+  const int fork_generation_;  // of the process that made it
   mutable std::mutex mutex_;
   size_t limit_bytes_;
   size_t committed_bytes_ = 0;

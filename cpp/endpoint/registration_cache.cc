@@ -28,7 +28,7 @@ Result<RegionRef> RegistrationCache::get(std::byte* address, size_t length_bytes
   RRPC_ASSIGN_OR_RETURN(auto made, device_.register_memory({address, length_bytes, -1, false}));
   count(counters().registrations_made);
   RegionRef region(std::move(made));
-  if (owner_id == kNoOwner) return region;
+  if (owner_id == kNoOwner || length_bytes > pinned_bytes_max_) return region;
   std::lock_guard lock(mutex_);
   if (by_key_.contains(key)) return region;  // another thread was quicker
   entries_.push_front({key, region});
@@ -39,7 +39,7 @@ Result<RegionRef> RegistrationCache::get(std::byte* address, size_t length_bytes
 }
 
 void RegistrationCache::evict_over_limit_locked() {
-  while (pinned_bytes_ > pinned_bytes_max_ && entries_.size() > 1) {
+  while (pinned_bytes_ > pinned_bytes_max_) {
     pinned_bytes_ -= std::get<2>(entries_.back().key);
     by_key_.erase(entries_.back().key);
     entries_.pop_back();

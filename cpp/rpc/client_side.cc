@@ -36,13 +36,14 @@ ClientCallRef ClientSide::find(uint64_t call_id) const {
 }
 
 Status ClientSide::check_bounds(const CallRequest& request) const {
-  if (endpoint_.failed()) return endpoint_.failure();
+  if (!ended_.ok()) return ended_;
   if (!refusal_.ok()) return refusal_;
   if (calls_.size() >= options_.calls_in_flight_max)
     return resource_exhausted("calls_in_flight_max: " + std::to_string(options_.calls_in_flight_max) +
                               " calls are in flight on this connection");
   size_t bytes = 0;
   for (const endpoint::Buffer& buffer : request.buffers) bytes += buffer.length_bytes;
+  if (request.out) bytes += request.out->length_bytes;
   if (bytes > options_.exposed_bytes_max - std::min(exposed_bytes_, options_.exposed_bytes_max))
     return resource_exhausted("exposed_bytes_max: " + std::to_string(exposed_bytes_) + " bytes are exposed to this peer, " +
                               std::to_string(bytes) + " more would pass the limit of " +
@@ -66,6 +67,7 @@ Status ClientSide::expose_all(ClientCall& call, CallRequest& request, RequestFix
   if (status.code() == StatusCode::kFailedPrecondition) return {};
   RRPC_RETURN_IF_ERROR(status);
   fixed.has_out = 1;
+  call.out_offered_ = true;
   return {};
 }
 
@@ -78,8 +80,10 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest request, TimeNs 
   fixed.method_bytes = static_cast<uint16_t>(request.method.size());
   Status status = expose_all(*call, request, fixed);
   if (status.ok()) status = send_or_queue(*call, fixed, request, now);
+  if (status.ok() && endpoint_.failed()) status = ended_;  // it broke in the sending
   if (!status.ok()) {
     call->exposures_.revoke_all(endpoint_);
+    call->out_ = {};
     return status;
   }
   exposed_bytes_ += call->exposures_.bytes();
@@ -189,23 +193,42 @@ void ClientSide::release(const ClientCallRef& call) {
   call->exposures_.revoke_all(endpoint_);
 }
 
+// Where the result goes into the caller's memory. The caller's own faults are errors of the call, not of the peer.
+Status ClientSide::prepare_out(const ClientCall& call, const ParsedReply& reply, OutTarget& out) {
+  const endpoint::Descriptor& result = reply.descriptors[reply.fixed.out_index];
+  if (call.out_.data == nullptr || (reply.fixed.out_written != 0 && !call.out_offered_))
+    return Status::protocol_error("a reply for out= memory that was not offered");
+  if (call.out_.length_bytes != result.length_bytes) {
+    const std::string text = "a result of " + std::to_string(result.length_bytes) + " bytes for out= memory of " +
+                             std::to_string(call.out_.length_bytes);
+    return reply.fixed.out_written != 0 ? Status::protocol_error(text) : invalid_argument(text);
+  }
+  out = {reply.fixed.out_index, call.out_.data, call.out_.length_bytes, nullptr};
+  if (reply.fixed.out_written != 0 || out.length_bytes == 0) return {};
+  RRPC_ASSIGN_OR_RETURN(out.region, endpoint_.region_for(out.data, out.length_bytes, call.out_.owner_id));
+  return {};
+}
+
+// Ends a call whose result can't be fetched.
+void ClientSide::give_up(const ClientCallRef& call, const Status& status) {
+  if (call->leased_) done_.add(call->id_);
+  call->blocks_.clear();
+  finish(call, status);
+  erase(call);
+}
+
 Status ClientSide::fetch(const ClientCallRef& call, const ParsedReply& reply) {
   OutTarget out;
   const bool uses_out = reply.fixed.out_index != kNoOutIndex;
   if (uses_out) {
-    if (call->out_.data == nullptr || call->out_.length_bytes != reply.descriptors[reply.fixed.out_index].length_bytes)
-      return Status::protocol_error("a reply for out= memory that was not offered");
-    out = {reply.fixed.out_index, call->out_.data, call->out_.length_bytes, nullptr};
-    if (reply.fixed.out_written == 0) {
-      RRPC_ASSIGN_OR_RETURN(out.region, endpoint_.region_for(out.data, out.length_bytes, call->out_.owner_id));
+    if (Status status = prepare_out(*call, reply, out); !status.ok()) {
+      if (!status.is_protocol_error()) give_up(call, status);
+      return status.is_protocol_error() ? status : Status();
     }
   }
   auto segments = prepare_landing(endpoint_, reply.descriptors, uses_out ? &out : nullptr, call->blocks_);
   if (!segments.ok()) {
-    if (call->leased_) done_.add(call->id_);
-    call->blocks_.clear();
-    finish(call, segments.status());
-    erase(call);
+    give_up(call, segments.status());
     return {};
   }
   call->state_ = ClientCall::State::kFetching;
@@ -221,15 +244,18 @@ Status ClientSide::on_reply_bulk(Bytes body) {
   call->leased_ = true;
   release(call);
   auto block = endpoint_.allocate(bulk.length_bytes);
-  const bool cancelled = call->state_ == ClientCall::State::kCancelling;
-  if (cancelled || !block.ok()) {
-    done_.add(call->id_);
-    if (!cancelled) finish(call, block.status());
-    erase(call);
+  Status status = block.status();
+  endpoint::RegionRef region;
+  if (block.ok() && call->state_ == ClientCall::State::kSent) {
+    call->body_block_ = std::move(*block);
+    auto found = endpoint_.region_for(call->body_block_.data(), call->body_block_.size());
+    status = found.status();
+    if (found.ok()) region = std::move(*found);
+  }
+  if (region == nullptr) {  // no room for it, or nobody waits for it any more
+    give_up(call, status);
     return {};
   }
-  call->body_block_ = std::move(*block);
-  RRPC_ASSIGN_OR_RETURN(auto region, endpoint_.region_for(call->body_block_.data(), call->body_block_.size()));
   call->state_ = ClientCall::State::kFetchingBody;
   endpoint_.start_transfer(cookie(*call), provider::Opcode::kRead,
                            {{call->body_block_.data(), region, bulk.address, bulk.rkey, bulk.length_bytes}});
@@ -286,7 +312,8 @@ void ClientSide::cancel(const ClientCallRef& call, Status why) {
     case ClientCall::State::kFetching:
       call->state_ = ClientCall::State::kDraining;
       finish(call, std::move(why));
-      return endpoint_.cancel_transfer(cookie(*call));
+      endpoint_.cancel_transfer(cookie(*call));
+      return done_.flush(endpoint_);
     default:
       return;
   }
@@ -307,6 +334,8 @@ void ClientSide::expire(TimeNs now) {
 }
 
 void ClientSide::fail_all(const Status& status) {
+  ended_ = status;
+  earliest_deadline_ = kNever;
   queue_.clear();
   done_.clear();
   cancel_.clear();

@@ -44,6 +44,7 @@ class ClientCall {
   TimeNs deadline_ = kNever;
   Exposures exposures_;
   endpoint::Buffer out_;        // the caller's memory for one result buffer
+  bool out_offered_ = false;    // the server may write there
   bool leased_ = false;         // the server keeps results for us until DONE
   endpoint::PoolBlock body_block_;  // a reply too long for a slot
   Bytes block_payload_;
@@ -104,6 +105,8 @@ class ClientSide {
   Status send_as_bulk(ClientCall& call, std::span<const Bytes> parts, size_t length_bytes);
   Status accept_reply(const ClientCallRef& call, Bytes body);
   Status fetch(const ClientCallRef& call, const ParsedReply& reply);
+  Status prepare_out(const ClientCall& call, const ParsedReply& reply, OutTarget& out);
+  void give_up(const ClientCallRef& call, const Status& status);
   void release(const ClientCallRef& call);
   void finish(const ClientCallRef& call, Status status);
   void erase(const ClientCallRef& call);
@@ -116,6 +119,7 @@ class ClientSide {
   uint64_t next_call_id_ = 1;
   size_t exposed_bytes_ = 0;
   Status refusal_;
+  Status ended_;  // why the connection is gone, as callers are told
   std::unordered_map<uint64_t, ClientCallRef> calls_;
   std::deque<QueuedRequest> queue_;
   CallIdOutbox done_{kDone};

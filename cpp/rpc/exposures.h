@@ -22,7 +22,8 @@ class Exposures {
   Status add_block(endpoint::Endpoint& endpoint, endpoint::PoolBlock block) {
     endpoint::Buffer buffer{block.data(), block.size(), endpoint::kNoOwner, nullptr};
     RRPC_RETURN_IF_ERROR(add(endpoint, std::move(buffer), provider::kRemoteRead));
-    items_.back().staged = std::move(block);
+    // Where even pool memory had to be staged, the copy is what the peer reads.
+    if (!items_.back().staged) items_.back().staged = std::move(block);
     return {};
   }
   void revoke_all(endpoint::Endpoint& endpoint) {

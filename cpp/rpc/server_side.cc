@@ -23,6 +23,9 @@ Status ServerSide::check_new_id(uint64_t call_id) {
   if (call_id <= last_call_id_ || (call_id & kServerCookie) != 0)
     return Status::protocol_error("a request with call id " + std::to_string(call_id) + " after " +
                                   std::to_string(last_call_id_));
+  // Refusals wait for credits too, so a peer that reads none must not pile them up.
+  if (calls_.size() >= size_t{2} * options_.calls_in_flight_max + kRingSlotsMax)
+    return Status::protocol_error("the peer sends requests but takes no replies");
   last_call_id_ = call_id;
   return {};
 }
@@ -43,15 +46,24 @@ Status ServerSide::on_request_bulk(Bytes body, TimeNs now) {
   RRPC_RETURN_IF_ERROR(check_new_id(bulk.call_id));
   auto call = std::make_shared<ServerCall>();
   call->id_ = bulk.call_id;
+  if (Status status = why_refused(); !status.ok()) return refuse(call, status, now);
   auto block = endpoint_.allocate(bulk.length_bytes);
   if (!block.ok()) return refuse(call, block.status(), now);
   call->body_block_ = std::move(*block);
+  auto region = endpoint_.region_for(call->body_block_.data(), call->body_block_.size());
+  if (!region.ok()) return refuse(call, region.status(), now);
   call->state_ = ServerCall::State::kFetchingBody;
-  RRPC_ASSIGN_OR_RETURN(auto region, endpoint_.region_for(call->body_block_.data(), call->body_block_.size()));
   calls_.emplace(call->id_, call);
   endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kRead,
-                           {{call->body_block_.data(), region, bulk.address, bulk.rkey, bulk.length_bytes}});
+                           {{call->body_block_.data(), *region, bulk.address, bulk.rkey, bulk.length_bytes}});
   return {};
+}
+
+Status ServerSide::why_refused() const {
+  if (!refusal_.ok()) return refusal_;
+  if (calls_.size() < options_.calls_in_flight_max) return {};
+  return resource_exhausted("calls_in_flight_max: the server takes " + std::to_string(options_.calls_in_flight_max) +
+                            " calls at once from a connection");
 }
 
 Status ServerSide::refuse(const ServerCallRef& call, const Status& status, TimeNs now) {
@@ -71,11 +83,7 @@ Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
   call->has_out_ = request.fixed.has_out != 0;
   call->out_ = request.out;
   if (request.fixed.timeout_ns >= 0) call->deadline_ = deadline_after(now, request.fixed.timeout_ns);
-  if (!refusal_.ok()) return refuse(call, refusal_, now);
-  if (calls_.size() >= options_.calls_in_flight_max)
-    return refuse(call, resource_exhausted("calls_in_flight_max: the server takes " +
-                                           std::to_string(options_.calls_in_flight_max) + " calls at once from a connection"),
-                  now);
+  if (Status status = why_refused(); !status.ok()) return refuse(call, status, now);
   if (!request.descriptors.empty()) {
     auto segments = prepare_landing(endpoint_, request.descriptors, nullptr, call->blocks_);
     if (!segments.ok()) {
@@ -98,14 +106,14 @@ Status ServerSide::on_transfer_finished(uint64_t call_id, WcStatus status, TimeN
   RRPC_CHECK(call != nullptr, "a transfer ends before its call is erased");
   if (call->state_ == ServerCall::State::kWriting) {
     call->out_source_ = {};
-    if (status == WcStatus::kSuccess)
+    if (status == WcStatus::kSuccess && !endpoint_.failed())
       send_reply(call, std::exchange(call->pending_reply_, {}), now);
     else
       erase(call);
     return {};
   }
   if (call->cancelled() || status != WcStatus::kSuccess) {
-    if (call->cancelled()) cancel_acks_.add(call->id_);
+    if (call->cancelled() && !endpoint_.failed()) cancel_acks_.add(call->id_);
     erase(call);
     return {};
   }
@@ -118,7 +126,7 @@ Status ServerSide::on_transfer_finished(uint64_t call_id, WcStatus status, TimeN
   return {};
 }
 
-Status ServerSide::on_cancel(Bytes body) {
+Status ServerSide::on_cancel(Bytes body, TimeNs now) {
   RRPC_ASSIGN_OR_RETURN(const std::vector<uint64_t> ids, parse_call_ids(body));
   for (const uint64_t id : ids) {
     if (id > last_call_id_) return Status::protocol_error("a cancel of call " + std::to_string(id) + ", which never came");
@@ -131,10 +139,15 @@ Status ServerSide::on_cancel(Bytes body) {
       }
       if (call->state_ == ServerCall::State::kWriting) continue;  // the reply itself ends the client's wait
       if (call->state_ == ServerCall::State::kRunning) call->cancelled_ = true;
+      if (call->state_ == ServerCall::State::kReplying) {
+        // The acknowledgement overtakes what waits for credits, and after it no reply may come.
+        std::erase_if(queue_, [&call](const QueuedReply& queued) { return queued.call == call; });
+        erase(call);
+      }
     }
     cancel_acks_.add(id);
   }
-  cancel_acks_.flush(endpoint_);
+  flush(now);
   return {};
 }
 
@@ -153,18 +166,24 @@ Status ServerSide::on_done(Bytes body) {
 
 void ServerSide::reply(const ServerCallRef& call, Reply reply, TimeNs now) {
   if (call->cancelled() || endpoint_.failed()) return erase(call);
+  RRPC_CHECK(call->state_ == ServerCall::State::kRunning, "a call is answered once");
   count(counters().calls_served);
-  if (reply.status.ok() && reply.out_index != kNoOutIndex && start_out_write(call, reply, now)) return;
+  if (!reply.status.ok()) reply.buffers.clear();
+  if (reply.out_index >= reply.buffers.size()) reply.out_index = kNoOutIndex;
+  if (reply.out_index != kNoOutIndex && start_out_write(call, reply)) return;
   if (reply.status.ok() && reply.buffers.empty() && send_inline(call, reply)) return;
   std::string body;
-  if (Status status = compose(*call, reply, false, body); !status.ok()) {
-    release(*call);
-    Reply error;
-    error.status = status;
-    body.clear();
-    if (!compose(*call, error, false, body).ok()) return erase(call);
-  }
+  if (Status status = compose(*call, reply, false, body); !status.ok()) compose_error(*call, std::move(status), body);
   send_reply(call, std::move(body), now);
+}
+
+// In place of a result that can't be sent.
+void ServerSide::compose_error(ServerCall& call, Status status, std::string& body) {
+  release(call);
+  Reply error;
+  error.status = std::move(status);
+  body.clear();
+  RRPC_CHECK(compose(call, error, false, body).ok(), "an error without buffers can be composed");
 }
 
 // The fast path: a small result goes straight from the caller's bytes into the peer's slot.
@@ -216,19 +235,24 @@ Status ServerSide::compose(ServerCall& call, Reply& reply, bool out_written, std
   body += encode_descriptors(descriptors);
   body += message;
   body += reply.status.ok() ? as_text(reply.payload) : reply.message_details;
+  count_exposed(call);
   return {};
 }
 
+void ServerSide::count_exposed(ServerCall& call) {
+  exposed_bytes_ += call.exposures_.bytes() - call.exposed_bytes_;
+  call.exposed_bytes_ = call.exposures_.bytes();
+}
+
 // WRITEs the result into the caller's memory before the reply. False: it goes the ordinary way.
-bool ServerSide::start_out_write(const ServerCallRef& call, Reply& reply, TimeNs now) {
-  if (!call->has_out_ || reply.out_index >= reply.buffers.size()) return false;
+bool ServerSide::start_out_write(const ServerCallRef& call, Reply& reply) {
+  if (!call->has_out_) return false;
   endpoint::Buffer& source = reply.buffers[reply.out_index];
-  if (source.length_bytes != call->out_.length_bytes) return false;
+  if (source.length_bytes != call->out_.length_bytes || source.length_bytes == 0) return false;
   auto region = endpoint_.region_for(source.data, source.length_bytes, source.owner_id);
   if (!region.ok()) return false;
   const endpoint::TransferSegment segment{source.data, *region, call->out_.address, call->out_.rkey, source.length_bytes};
-  call->out_source_ = std::move(source);
-  reply.buffers[reply.out_index].length_bytes = segment.length_bytes;
+  call->out_source_ = std::move(source);  // its length stays, for the descriptor
   std::string body;
   if (Status status = compose(*call, reply, true, body); !status.ok()) {
     release(*call);
@@ -238,7 +262,6 @@ bool ServerSide::start_out_write(const ServerCallRef& call, Reply& reply, TimeNs
     call->out_source_ = {};
     return false;
   }
-  (void)now;
   call->pending_reply_ = std::move(body);
   call->state_ = ServerCall::State::kWriting;
   endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kWrite, {segment});
@@ -257,38 +280,37 @@ void ServerSide::send_reply(const ServerCallRef& call, std::string body, TimeNs 
       status = call->exposures_.add_block(endpoint_, std::move(*block));
     }
     if (!status.ok()) {
-      release(*call);
-      Reply error;
-      error.status = status;
-      body.clear();
-      if (!compose(*call, error, false, body).ok()) return erase(call);
+      compose_error(*call, std::move(status), body);
     } else {
+      count_exposed(*call);
       const endpoint::Descriptor& descriptor = call->exposures_.last();
       const BulkBody bulk{call->id_, descriptor.address, descriptor.length_bytes, descriptor.rkey, 0};
       body.assign(reinterpret_cast<const char*>(&bulk), sizeof(bulk));
       type = kReplyBulk;
     }
   }
-  queue_or_send(type, std::move(body));
+  call->state_ = ServerCall::State::kReplying;
+  queue_.push_back({call, type, std::move(body)});
+  flush(now);
+}
+
+void ServerSide::flush(TimeNs now) {
+  cancel_acks_.flush(endpoint_);
+  while (!queue_.empty() && endpoint_.can_send(kReply)) {
+    const QueuedReply reply = std::move(queue_.front());
+    queue_.pop_front();
+    const Bytes part = as_bytes(reply.body);
+    endpoint_.send(reply.type, {&part, 1});
+    if (endpoint_.failed()) return;
+    sent(reply.call, now);
+  }
+}
+
+void ServerSide::sent(const ServerCallRef& call, TimeNs now) {
   if (call->exposures_.empty()) return erase(call);
-  exposed_bytes_ += call->exposures_.bytes();
   call->state_ = ServerCall::State::kLeased;
   call->lease_end_ = deadline_after(now, options_.lease_timeout);
   earliest_lease_end_ = std::min(earliest_lease_end_, call->lease_end_);
-}
-
-void ServerSide::queue_or_send(uint8_t type, std::string body) {
-  queue_.push_back({type, std::move(body)});
-  flush();
-}
-
-void ServerSide::flush() {
-  cancel_acks_.flush(endpoint_);
-  while (!queue_.empty() && endpoint_.can_send(kReply)) {
-    const Bytes part = as_bytes(queue_.front().body);
-    endpoint_.send(queue_.front().type, {&part, 1});
-    queue_.pop_front();
-  }
 }
 
 void ServerSide::expire_leases(TimeNs now) {
@@ -309,8 +331,8 @@ void ServerSide::expire_leases(TimeNs now) {
 }
 
 void ServerSide::release(ServerCall& call) {
-  if (call.state_ == ServerCall::State::kLeased) exposed_bytes_ -= std::min(exposed_bytes_, call.exposures_.bytes());
   call.exposures_.revoke_all(endpoint_);
+  exposed_bytes_ -= std::exchange(call.exposed_bytes_, 0);
 }
 
 void ServerSide::erase(const ServerCallRef& call) {
@@ -319,6 +341,7 @@ void ServerSide::erase(const ServerCallRef& call) {
 }
 
 void ServerSide::fail_all() {
+  earliest_lease_end_ = kNever;
   queue_.clear();
   cancel_acks_.clear();
   std::vector<ServerCallRef> calls;

@@ -30,7 +30,7 @@ class ServerCall {
 
  private:
   friend class ServerSide;
-  enum class State : uint8_t { kFetchingBody, kFetching, kRunning, kWriting, kLeased };
+  enum class State : uint8_t { kFetchingBody, kFetching, kRunning, kWriting, kReplying, kLeased };
 
   uint64_t id_ = 0;
   State state_ = State::kRunning;
@@ -46,6 +46,7 @@ class ServerCall {
   Exposures exposures_;  // the results
   endpoint::Buffer out_source_;
   std::string pending_reply_;  // waits for the write into out= memory
+  size_t exposed_bytes_ = 0;   // of exposures_, as counted against the limit
   TimeNs lease_end_ = kNever;
 };
 using ServerCallRef = std::shared_ptr<ServerCall>;
@@ -76,32 +77,36 @@ class ServerSide {
 
   Status on_request(Bytes body, TimeNs now);
   Status on_request_bulk(Bytes body, TimeNs now);
-  Status on_cancel(Bytes body);
+  Status on_cancel(Bytes body, TimeNs now);
   Status on_done(Bytes body);
   Status on_transfer_finished(uint64_t call_id, provider::WcStatus status, TimeNs now);
   void fail_all();
   void refuse_new_calls(Status why) { refusal_ = std::move(why); }
 
-  void flush();
+  void flush(TimeNs now);
   void expire_leases(TimeNs now);
   TimeNs next_lease_end() const { return earliest_lease_end_; }
-  size_t calls_under_way() const { return calls_.size() + queue_.size(); }
+  size_t calls_under_way() const { return calls_.size(); }
 
  private:
   struct QueuedReply {
+    ServerCallRef call;
     uint8_t type;
     std::string body;
   };
 
   Status admit(const ServerCallRef& call, Bytes body, TimeNs now);
+  Status why_refused() const;
   Status refuse(const ServerCallRef& call, const Status& status, TimeNs now);
   Status check_new_id(uint64_t call_id);
   Status compose(ServerCall& call, Reply& reply, bool out_written, std::string& body);
   Status expose_results(ServerCall& call, Reply& reply, bool out_written, std::vector<endpoint::Descriptor>& descriptors);
-  bool start_out_write(const ServerCallRef& call, Reply& reply, TimeNs now);
+  bool start_out_write(const ServerCallRef& call, Reply& reply);
+  void count_exposed(ServerCall& call);
+  void compose_error(ServerCall& call, Status status, std::string& body);
   void send_reply(const ServerCallRef& call, std::string body, TimeNs now);
   bool send_inline(const ServerCallRef& call, const Reply& reply);
-  void queue_or_send(uint8_t type, std::string body);
+  void sent(const ServerCallRef& call, TimeNs now);
   void release(ServerCall& call);
   void erase(const ServerCallRef& call);
   ServerCallRef find(uint64_t call_id) const;

@@ -30,15 +30,18 @@ Status Session::start(TimeNs now) {
 
 size_t Session::progress(TimeNs now) {
   now_ = now;
+  const uint64_t signs = endpoint_.signs_of_life();
   const size_t handled = endpoint_.progress();
   if (handled == 0) return 0;
-  last_heard_ = now;
-  probe_sent_ = kNever;
+  if (endpoint_.signs_of_life() != signs) {  // sends that went out are none
+    last_heard_ = now;
+    probe_sent_ = kNever;
+  }
   if (failed()) return handled;
   if (pong_owed_) send_control(kPong);
   if (go_away_owed_) drain(go_away_reason_);
   client_.flush(now);
-  server_.flush();
+  server_.flush(now);
   return handled;
 }
 
@@ -48,6 +51,7 @@ void Session::on_established() {
 }
 
 void Session::send_hello() {
+  if (!endpoint_.can_send(kHello)) return;  // it died already, which progress() is about to find
   const std::string body = encode_hello(hello_);
   const Bytes part = as_bytes(body);
   endpoint_.send(kHello, {&part, 1});
@@ -74,7 +78,7 @@ Status Session::on_message(uint8_t type, Bytes body) {
       if (is_server) return server_.on_request_bulk(body, now_);
       break;
     case kCancel:
-      if (is_server) return server_.on_cancel(body);
+      if (is_server) return server_.on_cancel(body, now_);
       break;
     case kDone:
       if (is_server) return server_.on_done(body);
@@ -127,7 +131,7 @@ void Session::drain(const std::string& reason) {
   go_away_reason_ = reason;
   go_away_owed_ = !(ready_ && endpoint_.can_send(kGoAway));
   if (go_away_owed_ || failed()) return;
-  const Bytes part = as_bytes(reason);
+  const Bytes part = as_bytes(std::string_view(reason).substr(0, endpoint_.body_bytes_max()));
   endpoint_.send(kGoAway, {&part, 1});
 }
 

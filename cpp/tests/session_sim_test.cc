@@ -1,0 +1,120 @@
+// Thousands of seeded schedules. RRPC_SIM_SEEDS=n changes how many, RRPC_SIM_SEED=n replays one with its trace (name the
+// test with --gtest_filter).
+#include "session_workload.h"
+
+namespace rrpc::rpc {
+namespace {
+
+endpoint::Geometry random_geometry(Rng& rng) {
+  static constexpr uint32_t kSlots[] = {16, 16, 32, 64};
+  static constexpr uint32_t kSlotBytes[] = {512, 512, 1024, 2048, 8192};
+  return {kSlots[rng.between(0, 3)], kSlotBytes[rng.between(0, 4)], static_cast<uint32_t>(rng.between(1, 16))};
+}
+
+// Slow or quick, eager or lazy, any ring: but nothing breaks.
+Scenario ordinary(Rng& rng) {
+  static constexpr uint32_t kInlineBytes[] = {0, 64, 8192};
+  static constexpr uint32_t kMessageBytes[] = {8192, 8192, 1U << 30};
+  Scenario scenario;
+  scenario.client.geometry = random_geometry(rng);
+  scenario.server.geometry = random_geometry(rng);
+  scenario.client.keepalive_interval = scenario.server.keepalive_interval = kSecond;
+  scenario.client.keepalive_timeout = scenario.server.keepalive_timeout = kSecond;
+  scenario.plan.limits_max.inline_bytes_max = kInlineBytes[rng.between(0, 2)];
+  scenario.plan.limits_max.message_bytes_max = kMessageBytes[rng.between(0, 2)];
+  scenario.plan.late_probability = rng.chance(0.3) ? 0.05 : 0;
+  scenario.plan.late_read_probability = rng.chance(0.3) ? 0.2 : 0;
+  scenario.plan.unreachable_memory_probability = rng.chance(0.3) ? 0.4 : 0;
+  scenario.plan.completion_delay_ns_max = rng.chance(0.3) ? 200 * kMicrosecond : 5 * kMicrosecond;
+  scenario.lazy_probability = rng.chance(0.5) ? 0.5 : rng.chance(0.3) ? 0.95 : 0;
+  scenario.call_count = static_cast<int>(rng.between(1, rng.chance(0.2) ? 120 : 25));
+  scenario.calls_over_ns = rng.chance(0.3) ? 0 : rng.between(0, 3 * kMillisecond);
+  return scenario;
+}
+
+Scenario impatient(Rng& rng) {
+  Scenario scenario = ordinary(rng);
+  scenario.cancel_probability = rng.chance(0.7) ? 0.6 : 0;
+  scenario.deadline_probability = rng.chance(0.5) ? 0.5 : 0;
+  return scenario;
+}
+
+Scenario limited(Rng& rng) {
+  Scenario scenario = impatient(rng);
+  scenario.may_refuse = true;
+  if (rng.chance(0.4)) scenario.client.calls_in_flight_max = static_cast<uint32_t>(rng.between(1, 6));
+  if (rng.chance(0.4)) scenario.server.calls_in_flight_max = static_cast<uint32_t>(rng.between(1, 6));
+  if (rng.chance(0.3)) scenario.client.exposed_bytes_max = static_cast<size_t>(rng.between(1, 100000));
+  if (rng.chance(0.3)) scenario.server.exposed_bytes_max = static_cast<size_t>(rng.between(1, 100000));
+  const size_t client_limit = rng.chance(0.3) ? rng.between(4096, 200000) : size_t{1} << 30;
+  const size_t server_limit = rng.chance(0.3) ? rng.between(4096, 200000) : size_t{1} << 30;
+  scenario.disturb = [client_limit, server_limit](World&) {
+    client_pool().set_limit(client_limit);
+    server_pool().set_limit(server_limit);
+  };
+  return scenario;
+}
+
+Scenario breaking(Rng& rng) {
+  Scenario scenario = impatient(rng);
+  scenario.may_break = true;
+  scenario.calls_over_ns = 2 * kMillisecond;
+  const TimeNs at = rng.between(0, 3 * kMillisecond);
+  scenario.plan.loss_notice_probability = rng.chance(0.5) ? 1 : 0;
+  switch (rng.between(0, 5)) {
+    case 0:
+      scenario.plan.loss_probability = 1;
+      scenario.plan.loss_after_ns_max = 3 * kMillisecond;
+      break;
+    case 1:
+      scenario.disturb = [at](World& world) {
+        world.network.schedule(at, [&world] {
+          if (world.client.session) world.client.session->close(unavailable("the client leaves"));
+        });
+      };
+      break;
+    case 2:
+      scenario.disturb = [at](World& world) {
+        world.network.schedule(at, [&world] {
+          if (world.server.session) world.server.session->close(unavailable("the server leaves"));
+        });
+      };
+      break;
+    case 3:
+      scenario.disturb = [at](World& world) {
+        world.network.schedule(at, [&world] {
+          world.network.kill_host("server");
+          world.server.dead = true;
+        });
+      };
+      break;
+    case 4:  // leases end under slow readers, whose late reads are refused
+      scenario.server.lease_timeout = rng.between(0, 200 * kMicrosecond);
+      scenario.plan.late_read_probability = 0.5;
+      break;
+    case 5:
+      scenario.plan.retry_timeout_ns = rng.between(kMillisecond, 20 * kMillisecond);
+      scenario.plan.late_probability = 0.1;
+      break;
+  }
+  return scenario;
+}
+
+Scenario draining(Rng& rng) {
+  Scenario scenario = impatient(rng);
+  scenario.may_break = true;  // Unavailable, that is; the connection itself stays
+  const TimeNs at = rng.between(0, 3 * kMillisecond);
+  scenario.disturb = [at](World& world) {
+    world.network.schedule(at, [&world] { world.server.session->drain("shutting down"); });
+  };
+  return scenario;
+}
+
+TEST(SessionSim, EveryCallEndsWithItsOwnBytes) { run_seeds(1200, ordinary); }
+TEST(SessionSim, CancelsAndDeadlinesAtEveryStep) { run_seeds(1600, impatient); }
+TEST(SessionSim, LimitsRefuseAndNothingElseBreaks) { run_seeds(800, limited); }
+TEST(SessionSim, LostConnectionsFailTheirCallsAndGiveMemoryBack) { run_seeds(1000, breaking); }
+TEST(SessionSim, DrainingFinishesWhatRuns) { run_seeds(400, draining); }
+
+}  // namespace
+}  // namespace rrpc::rpc

@@ -1,0 +1,295 @@
+// A random workload between two sessions, and what must hold of it whatever happens.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include "session_world.h"
+
+namespace rrpc::rpc {
+
+enum Part : uint64_t { kMethodPart, kPayloadPart, kDetailsPart, kArgumentPart = 100, kResultPart = 200, kOutPart = 300 };
+
+struct CallPlan {
+  uint64_t key = 0;
+  size_t payload_bytes = 0;
+  std::vector<size_t> argument_bytes;
+  size_t out_bytes = 0;  // of the caller's memory for the last result buffer; 0: none
+  bool fails = false;
+  size_t reply_bytes = 0;
+  std::vector<size_t> result_bytes;
+  TimeNs handler_ns = 0;
+  TimeNs timeout = kNever;
+
+  ClientCallRef call;
+  TestHold* out_memory = nullptr;
+  bool started = false;
+  bool cancelled = false;
+  int served = 0;
+  int ended = 0;
+};
+
+// What a seed may do; the test families choose.
+struct Scenario {
+  FaultPlan plan;
+  SessionOptions client;
+  SessionOptions server;
+  int call_count = 20;
+  TimeNs calls_over_ns = kMillisecond;
+  size_t buffer_bytes_max = 20000;
+  double cancel_probability = 0;
+  double deadline_probability = 0;
+  double error_probability = 0.1;
+  double lazy_probability = 0;
+  bool may_refuse = false;  // limits are low: calls may end with ResourceExhausted
+  bool may_break = false;   // the connection may end: calls may end with Unavailable
+  std::function<void(World&)> disturb;
+};
+
+class Workload {
+ public:
+  Workload(World& world, const Scenario& scenario) : world_(world), scenario_(scenario) {
+    world.lazy_probability = scenario.lazy_probability;
+    world.client.call_done = [this](const ClientCallRef& call) { on_done(call); };
+    world.server.request = [this](const ServerCallRef& call) { on_request(call); };
+    plans_.resize(scenario.call_count);
+    for (size_t i = 0; i < plans_.size(); ++i) plan_call(plans_[i], i);
+  }
+
+  void run() {
+    world_.server_options = scenario_.server;
+    world_.dial(scenario_.client);
+    const auto settled = [this] {
+      return (world_.client.ready || world_.client.closed) && (world_.server.ready || world_.server.closed);
+    };
+    // Before HELLO there is no keep-alive: a driver's handshake deadline ends what hangs.
+    if (!world_.run_until(settled, kSecond)) {
+      EXPECT_TRUE(scenario_.may_break) << "no connection";
+      world_.client.session->close(unavailable("no handshake in time"));
+      if (world_.server.session) world_.server.session->close(unavailable("no handshake in time"));
+    }
+    for (CallPlan& plan : plans_) schedule(plan);
+    if (scenario_.disturb) scenario_.disturb(world_);
+    const TimeNs limit = world_.network.now() + 10 * kSecond;
+    EXPECT_TRUE(world_.run_until([this] { return all_ended(); }, limit)) << "calls hang: " << open_calls();
+    for (const CallPlan& plan : plans_)
+      if (plan.started) {
+        EXPECT_EQ(plan.ended, 1) << "call " << plan.key;
+      }
+    finish();
+  }
+
+ private:
+  using enum StatusCode;
+  int64_t between(int64_t min, int64_t max) { return world_.rng.between(min, max); }
+  bool chance(double probability) { return world_.rng.chance(probability); }
+
+  size_t random_length() {
+    const auto slot = static_cast<int64_t>(scenario_.client.geometry.slot_bytes);
+    switch (between(0, 5)) {
+      case 0:
+        return 8 + between(0, 3 * slot);  // some too long for a slot
+      case 1:
+        return slot - between(0, 100);
+      default:
+        return 8 + between(0, 120);
+    }
+  }
+  std::vector<size_t> random_buffers() {
+    std::vector<size_t> lengths(chance(0.5) ? 0 : between(1, 4));
+    for (size_t& length : lengths)
+      length = chance(0.05) ? 0 : between(1, static_cast<int64_t>(scenario_.buffer_bytes_max));
+    return lengths;
+  }
+  void plan_call(CallPlan& plan, size_t index) {
+    plan.key = index + 1 + (world_.rng.next() << 20);
+    plan.payload_bytes = random_length();
+    plan.reply_bytes = random_length();
+    plan.argument_bytes = random_buffers();
+    plan.result_bytes = random_buffers();
+    plan.fails = chance(scenario_.error_probability);
+    if (!plan.fails && !plan.result_bytes.empty() && chance(0.5)) plan.out_bytes = plan.result_bytes.back();
+    plan.handler_ns = chance(0.3) ? 0 : between(0, kMillisecond);
+    if (chance(scenario_.deadline_probability)) plan.timeout = between(0, kMillisecond);
+    by_key_[plan.key] = &plan;
+  }
+
+  void schedule(CallPlan& plan) {
+    const TimeNs at = between(0, scenario_.calls_over_ns);
+    world_.network.schedule(at, [this, &plan] { start(plan); });
+    if (!chance(scenario_.cancel_probability)) return;
+    const TimeNs patience = chance(0.3) ? 0 : between(0, chance(0.5) ? 2 * kMillisecond : 60 * kMicrosecond);
+    world_.network.schedule(at + patience, [this, &plan] { cancel(plan); });
+  }
+  endpoint::RegistrationCache* some_cache(SessionEnd& end) { return chance(0.5) ? &end.registrations : nullptr; }
+
+  void start(CallPlan& plan) {
+    const std::string method = pattern(1 + plan.key % 40, plan.key, kMethodPart);
+    std::string payload = pattern(plan.payload_bytes, plan.key, kPayloadPart);
+    std::memcpy(payload.data(), &plan.key, sizeof(plan.key));
+    CallRequest request{method, as_bytes(payload), {}, std::nullopt, kNever};
+    for (size_t i = 0; i < plan.argument_bytes.size(); ++i)
+      request.buffers.push_back(
+          pattern_buffer(plan.argument_bytes[i], plan.key, kArgumentPart + i, some_cache(world_.client)));
+    if (plan.out_bytes != 0) {
+      request.out = pattern_buffer(plan.out_bytes, 0, 0, some_cache(world_.client));
+      plan.out_memory = static_cast<TestHold*>(request.out->hold.get());
+    }
+    request.deadline = deadline_after(world_.network.now(), plan.timeout);
+    plan.call = std::make_shared<ClientCall>();
+    by_call_[plan.call.get()] = &plan;
+    const Status status = world_.client.session->client().start(plan.call, std::move(request), world_.network.now());
+    plan.started = status.ok();
+    if (status.ok()) return;
+    EXPECT_EQ(plan.ended, 0) << "an error of start() means that nothing was begun";
+    expect_allowed(plan, status);
+    plan.ended = 1;
+  }
+  void cancel(CallPlan& plan) {
+    if (!plan.started || plan.ended > 0) return;
+    plan.cancelled = true;
+    world_.client.session->client().cancel(plan.call, cancelled("by the test"));
+    EXPECT_TRUE(plan.call->done()) << "a cancel ends the call for its caller at once";
+  }
+
+  void on_request(const ServerCallRef& call) {
+    uint64_t key = 0;
+    ASSERT_GE(call->payload().size(), sizeof(key));
+    std::memcpy(&key, call->payload().data(), sizeof(key));
+    ASSERT_TRUE(by_key_.contains(key)) << "a request with garbage";
+    CallPlan& plan = *by_key_.at(key);
+    ++plan.served;
+    EXPECT_EQ(plan.served, 1);
+    std::string expected = pattern(plan.payload_bytes, key, kPayloadPart);
+    std::memcpy(expected.data(), &key, sizeof(key));
+    EXPECT_EQ(as_text(call->payload()), expected) << "payload of call " << key;
+    EXPECT_EQ(call->method(), pattern(1 + key % 40, key, kMethodPart));
+    ASSERT_EQ(call->blocks().size(), plan.argument_bytes.size());
+    for (size_t i = 0; i < call->blocks().size(); ++i) {
+      const endpoint::PoolBlock& block = call->blocks()[i];
+      EXPECT_EQ(block.size(), plan.argument_bytes[i]);
+      EXPECT_TRUE(has_pattern({block.data(), block.size()}, key, kArgumentPart + i)) << "argument " << i << " is garbage";
+    }
+    if (plan.handler_ns == 0) return reply(call, plan);
+    world_.network.schedule(plan.handler_ns, [this, call, &plan] { reply(call, plan); });
+  }
+  void reply(const ServerCallRef& call, CallPlan& plan) {
+    if (world_.server.dead) return;
+    Reply reply;
+    const std::string payload = pattern(plan.reply_bytes, plan.key, kPayloadPart);
+    const std::string details = pattern(plan.reply_bytes, plan.key, kDetailsPart);
+    if (plan.fails) {
+      reply.status = {kAborted, "planned " + std::to_string(plan.key)};
+      reply.message_details = details;
+    } else {
+      reply.payload = as_bytes(payload);
+      for (size_t i = 0; i < plan.result_bytes.size(); ++i)
+        reply.buffers.push_back(
+            pattern_buffer(plan.result_bytes[i], plan.key, kResultPart + i, some_cache(world_.server)));
+      if (plan.out_bytes != 0) reply.out_index = static_cast<uint16_t>(plan.result_bytes.size() - 1);
+    }
+    world_.server.session->server().reply(call, std::move(reply), world_.network.now());
+  }
+
+  void on_done(const ClientCallRef& call) {
+    CallPlan& plan = *by_call_.at(call.get());
+    ++plan.ended;
+    if (!call->status().ok()) return expect_allowed(plan, call->status());
+    EXPECT_FALSE(plan.fails);
+    EXPECT_TRUE(has_pattern(call->payload(), plan.key, kPayloadPart)) << "result of call " << plan.key;
+    EXPECT_EQ(call->payload().size(), plan.reply_bytes);
+    ASSERT_EQ(call->blocks().size(), plan.result_bytes.size());
+    for (size_t i = 0; i < call->blocks().size(); ++i) {
+      const endpoint::PoolBlock& block = call->blocks()[i];
+      const bool in_out = plan.out_bytes != 0 && i + 1 == call->blocks().size();
+      const Bytes bytes = in_out ? Bytes(plan.out_memory->bytes) : Bytes(block.data(), block.size());
+      EXPECT_EQ(bytes.size(), plan.result_bytes[i]);
+      EXPECT_TRUE(has_pattern(bytes, plan.key, kResultPart + i)) << "result buffer " << i << " is garbage";
+    }
+  }
+  void expect_allowed(const CallPlan& plan, const Status& status) {
+    const bool allowed = (status.code() == kCancelled && plan.cancelled) ||
+                         (status.code() == kDeadlineExceeded && plan.timeout != kNever) ||
+                         (status.code() == kAborted && plan.fails && status.message() == "planned " + std::to_string(plan.key)) ||
+                         (status.code() == kResourceExhausted && scenario_.may_refuse) ||
+                         (status.code() == kUnavailable && scenario_.may_break);
+    EXPECT_TRUE(allowed) << "call " << plan.key << " ended with " << status.to_string();
+    if (status.code() == kAborted) {
+      EXPECT_EQ(plan.call->details(), pattern(plan.reply_bytes, plan.key, kDetailsPart));
+    }
+  }
+
+  bool all_ended() const {
+    return std::all_of(plans_.begin(), plans_.end(), [](const CallPlan& plan) { return plan.ended > 0; });
+  }
+  std::string open_calls() const {
+    std::ostringstream text;
+    for (const CallPlan& plan : plans_)
+      if (plan.ended == 0) text << plan.key << " ";
+    return text.str();
+  }
+
+  // With both ends alive everything must come to rest; otherwise at least the survivor's memory must.
+  void finish() {
+    for (CallPlan& plan : plans_) plan.call.reset();
+    if (!scenario_.may_break) {
+      EXPECT_FALSE(world_.client.closed) << world_.client.closed_with.to_string();
+      EXPECT_FALSE(world_.server.closed) << world_.server.closed_with.to_string();
+    }
+    const bool both = world_.server.session && !world_.server.dead;
+    const auto at_rest = [&] {
+      return both ? world_.tables_empty() : world_.client.session->client().calls_in_flight() == 0;
+    };
+    EXPECT_TRUE(world_.run_until(at_rest, world_.network.now() + 10 * kSecond))
+        << "left over: client " << world_.client.session->client().calls_in_flight() << " calls, server "
+        << (both ? world_.server.session->server().calls_under_way() : 0) << " calls";
+  }
+
+  World& world_;
+  const Scenario& scenario_;
+  std::vector<CallPlan> plans_;
+  std::map<uint64_t, CallPlan*> by_key_;
+  std::map<const ClientCall*, CallPlan*> by_call_;
+};
+
+// Runs one seed; what went wrong is printed with its seed.
+inline void run_seed(uint64_t seed, bool trace, Scenario (*make)(Rng&)) {
+  SCOPED_TRACE("RRPC_SIM_SEED=" + std::to_string(seed));
+  Rng rng(seed * 7919);
+  const Scenario scenario = make(rng);
+  const Holdings before = Holdings::now();
+  const int holds_before = TestHold::live();
+  {
+    World world(seed, scenario.plan);
+    world.network.record_trace(trace);
+    {
+      Workload workload(world, scenario);
+      workload.run();
+      if (!scenario.may_break) {
+        EXPECT_EQ(Holdings::now(), before) << "with the connection still open";
+      }
+      world.client.session.reset();
+      world.server.session.reset();
+    }
+    for (const std::string& line : world.network.violations()) ADD_FAILURE() << line;
+    if (trace)
+      for (const std::string& line : world.network.trace()) std::cout << line << "\n";
+    client_pool().set_limit(size_t{1} << 30);
+    server_pool().set_limit(size_t{1} << 30);
+    world.client.call_done = nullptr;
+    world.server.request = nullptr;
+  }
+  EXPECT_EQ(Holdings::now(), before);
+  EXPECT_EQ(TestHold::live(), holds_before) << "memory of arguments or results was not let go";
+}
+
+inline void run_seeds(uint64_t usual, Scenario (*make)(Rng&)) {
+  const SeedRange range = seeds(usual);
+  for (uint64_t seed = range.first; seed < range.first + range.count; ++seed) {
+    run_seed(seed, range.replay, make);
+    if (::testing::Test::HasFailure()) return;  // the first says enough
+  }
+}
+
+}  // namespace rrpc::rpc

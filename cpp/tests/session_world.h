@@ -1,0 +1,232 @@
+// Two sessions on a simulated network, pumped as a driver would, in virtual time.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "endpoint/counters.h"
+#include "provider/sim/rng.h"
+#include "provider/sim/sim_network.h"
+#include "rpc/session.h"
+
+namespace rrpc::rpc {
+
+using provider::sim::FaultPlan;
+using provider::sim::Rng;
+using provider::sim::SimNetwork;
+
+// How many seeds a test runs: RRPC_SIM_SEEDS scales `usual` (which stands for 5000), RRPC_SIM_SEED=n replays one.
+struct SeedRange {
+  uint64_t first = 1;
+  uint64_t count = 0;
+  bool replay = false;
+};
+inline SeedRange seeds(uint64_t usual) {
+  if (const char* seed = std::getenv("RRPC_SIM_SEED")) return {std::strtoull(seed, nullptr, 10), 1, true};
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr uint64_t kTotal = 500;
+#else
+  constexpr uint64_t kTotal = 5000;
+#endif
+  const char* total = std::getenv("RRPC_SIM_SEEDS");
+  return {1, std::max<uint64_t>(1, usual * (total != nullptr ? std::strtoull(total, nullptr, 10) : kTotal) / 5000)};
+}
+
+// Every counter that must come back to where it was.
+struct Holdings {
+  int64_t exposures_live, bytes_exposed, pool_bytes_used, calls_open;
+  static Holdings now() {
+    const auto& c = endpoint::counters();
+    return {c.exposures_live, c.bytes_exposed, c.pool_bytes_used, c.calls_started - c.calls_ended};
+  }
+  bool operator==(const Holdings&) const = default;
+};
+inline std::ostream& operator<<(std::ostream& out, const Holdings& held) {
+  return out << "exposures " << held.exposures_live << ", exposed bytes " << held.bytes_exposed << ", pool bytes "
+             << held.pool_bytes_used << ", calls open " << held.calls_open;
+}
+
+// One end. Pools are shared by all seeds, so that recycled memory is full of other calls' bytes.
+struct SessionEnd : SessionEvents {
+  SessionEnd(SimNetwork& network, const std::string& host, endpoint::Pool& its_pool, size_t pinned_bytes_max = 1 << 20)
+      : pool(its_pool), device(network.create_device(host)), registrations(*device, its_pool, pinned_bytes_max) {}
+
+  void make(Role role, std::unique_ptr<provider::CompletionQueue> cq, std::unique_ptr<provider::QueuePair> qp,
+            const SessionOptions& options, TimeNs now) {
+    const uint32_t epoch = role == Role::kClient ? 17 : 23;
+    session = std::make_unique<Session>(role, endpoint::DeviceContext{*device, pool, registrations}, std::move(cq),
+                                        std::move(qp), options, epoch, HelloFields{{"wire", "1"}}, *this);
+    const Status status = session->start(now);
+    ASSERT_TRUE(status.ok()) << status.to_string();
+  }
+  void pump(TimeNs now) {
+    if (!session || dead) return;
+    while (session->progress(now) > 0) {
+    }
+    if (now < session->next_tick()) return;
+    session->tick(now);
+    EXPECT_GT(session->next_tick(), now) << "a tick that is due for ever keeps a processor busy";
+  }
+  TimeNs next_tick() const { return session && !dead ? session->next_tick() : kNever; }
+  bool failed() const { return session && session->failed(); }
+
+  void on_ready() override { ready = true; }
+  void on_closed(const Status& why) override {
+    EXPECT_FALSE(closed) << "a session ends once";
+    closed = true;
+    closed_with = why;
+  }
+  void on_call_done(const ClientCallRef& call) override {
+    if (call_done) call_done(call);
+  }
+  void on_request(const ServerCallRef& call) override {
+    if (request) request(call);
+  }
+
+  endpoint::Pool& pool;
+  std::unique_ptr<provider::Device> device;
+  endpoint::RegistrationCache registrations;
+  std::function<void(const ClientCallRef&)> call_done;
+  std::function<void(const ServerCallRef&)> request;
+  bool ready = false;
+  bool closed = false;
+  bool dead = false;  // its host was killed: nobody polls there
+  Status closed_with;
+  std::unique_ptr<Session> session;
+};
+
+inline endpoint::Pool& client_pool() {
+  static endpoint::Pool pool(size_t{1} << 30);
+  return pool;
+}
+inline endpoint::Pool& server_pool() {
+  static endpoint::Pool pool(size_t{1} << 30);
+  return pool;
+}
+
+struct World {
+  explicit World(uint64_t seed, const FaultPlan& plan = {}) : rng(seed ^ 0x5eed), network(seed, plan) {
+    listener = server.device->listen("server:1", {}).value();
+  }
+
+  void dial(const SessionOptions& options) {
+    const auto config = endpoint::queue_pair_config(options.geometry);
+    auto cq = client.device->create_completion_queue(config.send_depth + config.receive_depth);
+    auto qp = client.device->open(*cq, "server:1", config, kNever).value();
+    client.make(Role::kClient, std::move(cq), std::move(qp), options, network.now());
+  }
+  void accept_waiting() {
+    if (server.session) return;
+    const auto config = endpoint::queue_pair_config(server_options.geometry);
+    auto cq = server.device->create_completion_queue(config.send_depth + config.receive_depth);
+    auto qp = listener->accept(*cq, config).value();
+    if (qp) server.make(Role::kServer, std::move(cq), std::move(qp), server_options, network.now());
+  }
+  void connect(const SessionOptions& client_side, const SessionOptions& server_side) {
+    server_options = server_side;
+    dial(client_side);
+    ASSERT_TRUE(run_until([this] { return client.ready && server.ready; }, network.now() + kSecond));
+  }
+
+  // One event, at its time, and whoever polls then. False when nothing will ever happen again.
+  bool advance() {
+    const TimeNs tick = std::min(client.next_tick(), server.next_tick());
+    const TimeNs event = network.next_event_time();
+    if (event == kNever && tick == kNever) return false;
+    if (event <= tick)
+      network.step();
+    else
+      network.run_until(std::max(tick, network.now()));
+    accept_waiting();
+    const bool idle = network.next_event_time() == kNever;
+    if (idle || !rng.chance(lazy_probability)) client.pump(network.now());
+    if (idle || !rng.chance(lazy_probability)) server.pump(network.now());
+    return true;
+  }
+  template <typename Predicate>
+  bool run_until(Predicate done, TimeNs limit) {
+    client.pump(network.now());
+    server.pump(network.now());
+    while (!done()) {
+      if (network.now() > limit || !advance()) return done();
+    }
+    return true;
+  }
+  void run_for(TimeNs duration) {
+    const TimeNs end = network.now() + duration;
+    network.schedule(duration, [] {});
+    run_until([&] { return network.now() >= end; }, end);
+  }
+  bool tables_empty() {
+    return client.session->client().calls_in_flight() == 0 && server.session->server().calls_under_way() == 0 &&
+           client.session->quiet() && server.session->quiet();
+  }
+
+  Rng rng;
+  SimNetwork network;
+  double lazy_probability = 0;
+  SessionOptions server_options;
+  SessionEnd client{network, "client", client_pool()};
+  SessionEnd server{network, "server", server_pool()};
+  std::unique_ptr<provider::Listener> listener;
+};
+
+// Memory of a caller or a handler, which says when it is let go.
+class TestHold : public endpoint::Hold {
+ public:
+  TestHold(size_t length_bytes, endpoint::RegistrationCache* cache, uint64_t owner_id)
+      : bytes(length_bytes), cache_(cache), owner_id_(owner_id) {
+    ++live();
+  }
+  ~TestHold() override {
+    if (cache_ != nullptr) cache_->evict_owner(owner_id_);
+    std::fill(bytes.begin(), bytes.end(), std::byte{0xEE});  // whoever still reads it gets this
+    --live();
+  }
+  static int& live() {
+    static int count = 0;
+    return count;
+  }
+  std::vector<std::byte> bytes;
+
+ private:
+  endpoint::RegistrationCache* cache_;
+  uint64_t owner_id_;
+};
+
+// The bytes of part `part` of call `key`: no two calls share them.
+inline void fill_pattern(MutableBytes target, uint64_t key, uint64_t part) {
+  uint64_t word = (key * 0x9e3779b97f4a7c15) ^ (part * 0xbf58476d1ce4e5b9);
+  for (size_t i = 0; i < target.size(); i += sizeof(word)) {
+    word = word * 6364136223846793005 + 1442695040888963407;
+    const uint64_t mixed = word ^ (word >> 29);
+    std::memcpy(target.data() + i, &mixed, std::min(sizeof(mixed), target.size() - i));
+  }
+}
+inline std::string pattern(size_t length_bytes, uint64_t key, uint64_t part) {
+  std::string text(length_bytes, '\0');
+  fill_pattern(std::as_writable_bytes(std::span(text)), key, part);
+  return text;
+}
+inline bool has_pattern(Bytes bytes, uint64_t key, uint64_t part) {
+  return as_text(bytes) == pattern(bytes.size(), key, part);
+}
+inline endpoint::Buffer pattern_buffer(size_t length_bytes, uint64_t key, uint64_t part,
+                                       endpoint::RegistrationCache* cache = nullptr) {
+  static uint64_t last_owner_id = 0;
+  const uint64_t owner_id = cache == nullptr ? endpoint::kNoOwner : ++last_owner_id;
+  auto hold = std::make_unique<TestHold>(length_bytes, cache, owner_id);
+  fill_pattern(hold->bytes, key, part);
+  std::byte* data = hold->bytes.data();
+  return {data, length_bytes, owner_id, std::move(hold)};
+}
+
+}  // namespace rrpc::rpc
