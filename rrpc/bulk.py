@@ -8,6 +8,7 @@ memory goes back to the pool when the last array that uses it is gone.
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
@@ -58,8 +59,8 @@ def set_pool_limit(nbytes: int) -> None:
 
 
 def _dimensions(shape: Any) -> tuple[int, ...]:
-    sizes = (shape,) if hasattr(shape, "__index__") else tuple(shape)
-    dimensions = tuple(size.__index__() for size in sizes)
+    sizes = (shape,) if isinstance(shape, str) or hasattr(shape, "__index__") else tuple(shape)
+    dimensions = tuple(operator.index(size) for size in sizes)
     if any(size < 0 for size in dimensions):
         raise ValueError(f"negative dimensions are not allowed: {dimensions}")
     if len(dimensions) > 64:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 import typing
@@ -86,6 +87,10 @@ class Future(Generic[_T]):
         if first or self._call.done():
             self._call.on_done(self._run_callbacks) if first else self._run_callbacks()
 
+    def __repr__(self) -> str:
+        state = "cancelled" if self.cancelled() else "finished" if self.done() else "running"
+        return f"<rrpc.Future at {id(self):#x}, {state}>"
+
     def _run_callbacks(self) -> None:
         with _callbacks_lock:
             callbacks, self._callbacks = self._callbacks or [], []
@@ -122,6 +127,8 @@ class Client:
         poll: str = "adaptive",
         **options: Any,
     ) -> None:
+        if not isinstance(address, str):
+            raise TypeError(f"address must be a str such as rrpc://host:port, not {type(address).__name__}")
         self._timeout = timeout
         self._address = address
         self._core = _core.Client(address, merged_options({"poll": poll, **options}), connect_timeout)
@@ -141,7 +148,7 @@ class Client:
         """
         payload, buffers, memory = _untyped(args, kwargs, out)
         wait = self._timeout if timeout is None else timeout
-        reply, blocks = self._core.call(method.encode(), payload, buffers, memory, wait)
+        reply, blocks = self._core.call(_wire_name(method), payload, buffers, memory, wait)
         return decode(reply, blocks, out)
 
     def start(
@@ -150,7 +157,8 @@ class Client:
         """As :meth:`call`, without waiting for the result."""
         payload, buffers, memory = _untyped(args, kwargs, out)
         wait = self._timeout if timeout is None else timeout
-        return Future(self._core.start(method.encode(), payload, buffers, memory, wait), decode, out)
+        call = self._core.start(_wire_name(method), payload, buffers, memory, wait)
+        return Future(call, decode, out)
 
     def info(self) -> dict[str, Any]:
         """Facts of the connection: address, transport, bulk_method, peer, state, why_not."""
@@ -195,6 +203,12 @@ def merged_options(given: dict[str, Any]) -> dict[str, Any]:
     return options | given
 
 
+def _wire_name(method: str) -> bytes:
+    if not isinstance(method, str):
+        raise TypeError(f"the method must be a str such as 'Service.method', not {type(method).__name__}")
+    return method.encode(errors="replace")
+
+
 def _untyped(args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> tuple[bytes, list[Any] | None, Any]:
     spec = None if out is None else OutSpec.of(out)
     payload, message = untyped_request(args, kwargs, spec)
@@ -215,6 +229,7 @@ class UnaryMethod(Generic[_R]):
 
     rpc_name: ClassVar[str]
     _plan: ClassVar[Plan]
+    __name__: str
 
     def __init__(self, client: Client) -> None:
         cls = type(self)
@@ -223,9 +238,13 @@ class UnaryMethod(Generic[_R]):
         self._encode = cls._plan.encode_arguments
         self._decode = cls._plan.decode_result
         self._name = cls.rpc_name.encode()
+        self.__name__ = cls.rpc_name.rpartition(".")[2]
         self._timeout = client._timeout
         self._core_call = client._core.call
         self._core_start = client._core.start
+
+    def __repr__(self) -> str:
+        return f"<remote method {self.rpc_name}>"
 
     def _call(self, arguments: tuple[Any, ...], timeout: float | None, out: Any = None) -> _R:
         if out is not None:
@@ -258,7 +277,7 @@ def _plan_of(cls: type[UnaryMethod[Any]]) -> Plan:
 
 
 class _Stub(Generic[_M]):
-    """A method in a client class: the method's class from the class, its own callable from a client."""
+    """A method in a client class: a function of (client, ...) from the class, a callable from a client."""
 
     def __init__(self, kind: type[_M]) -> None:
         self._kind = kind
@@ -272,15 +291,26 @@ class _Stub(Generic[_M]):
                 self._kind.__dict__[function].__qualname__ = f"{owner.__name__}.{shown}"
 
     @overload
-    def __get__(self, client: None, owner: type) -> type[_M]: ...
+    def __get__(self, client: None, owner: type) -> Callable[..., Any]: ...
     @overload
     def __get__(self, client: Client, owner: type) -> _M: ...
-    def __get__(self, client: Client | None, owner: type) -> type[_M] | _M:
+    def __get__(self, client: Client | None, owner: type) -> Callable[..., Any] | _M:
         if client is None:
-            return self._kind
+            return self._function()
         bound = self._kind(client)
         client.__dict__[self._name] = bound  # from now on found without coming here
         return bound
+
+    def _function(self) -> Callable[..., Any]:
+        """What a class shows of its methods: for help(), inspect and mocks."""
+        name = self._name
+
+        @functools.wraps(self._kind.__call__)
+        def function(client: Client, /, *args: Any, **kwargs: Any) -> Any:
+            return getattr(client, name)(*args, **kwargs)
+
+        function.__name__ = name
+        return function
 
 
 def stub(kind: type[_M]) -> _Stub[_M]:

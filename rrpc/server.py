@@ -79,9 +79,11 @@ class Server:
         from time import monotonic
 
         end = None if timeout is None else monotonic() + timeout
-        for thread in self._threads:
+        # A handler that stops its own server can't wait for itself.
+        others = [thread for thread in self._threads if thread is not threading.current_thread()]
+        for thread in others:
             thread.join(None if end is None else max(0.0, end - monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
+        return not any(thread.is_alive() for thread in others)
 
     def drain(self, grace: float | None = None) -> bool:
         """Refuse new calls and let running ones end; True if they did within ``grace`` seconds."""
@@ -100,7 +102,7 @@ class Server:
         return sorted(name.decode() for name in self._running if name is not None)
 
     def stats(self) -> dict[str, int]:
-        """What moved over this server's connections; keys as in :func:`rrpc.stats`."""
+        """``connections`` and ``calls_running``: how many there are now. What moved: :func:`rrpc.stats`."""
         return self._core.stats()
 
     def __enter__(self) -> Server:
@@ -127,6 +129,8 @@ class Server:
                     _check_memory(core, handle, out)
                 result = function(*arguments)
                 payload, buffers = plan.encode_result(result, out)
+                if buffers:
+                    core.reply(handle, payload, buffers, buffers.out_index)
             except BaseException as error:  # SystemExit too: a worker outlives its handlers
                 blocks = arguments = result = buffers = None
                 self._fail(handle, name, error)
@@ -136,7 +140,6 @@ class Server:
                 if not buffers:
                     request = core.reply_next(handle, payload)
                     continue
-                core.reply(handle, payload, buffers, buffers.out_index)
                 buffers = None
             running[index] = None
             request = core.next()
@@ -178,9 +181,11 @@ class Server:
         service, _, method = name.rpartition(".")
         if service in self._methods:
             there = ", ".join(self._methods[service])
-            return Unimplemented(f"{service} has no method {method!r}; it has {there}")
+            return Unimplemented(f"{service} has no method {method[:80]!r}; it has {there}")
+        if not service:
+            return Unimplemented(f"{name[:80]!r} is no method: write {next(iter(self._methods))}.method")
         return Unimplemented(
-            f"there is no service {service!r} here (asked for {name!r}); there is {self.services}"
+            f"there is no service {service[:80]!r} here (asked for {name[:80]!r}); there is {self.services}"
         )
 
     @property

@@ -12,7 +12,7 @@ from rrpc.codec import Message, decode, encode
 STRUCTURED = np.dtype([("id", "<i4"), ("at", [("x", ">f8"), ("when", "<M8[ms]")]), ("grid", "<u2", (2, 3))])
 
 
-@dataclass
+@dataclass(frozen=True)
 class Point:
     x: int
     rows: Any

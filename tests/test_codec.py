@@ -228,6 +228,9 @@ def test_enums_go_as_values_dataclasses_as_records() -> None:
     assert record.type_name == "Point"
     assert record["x"] == 3
     same(record["rows"], np.arange(3))
+    again = through([record])[0]
+    assert type(again) is Record
+    assert again.type_name == "Point"
 
 
 def test_subclasses_go_as_their_base() -> None:
@@ -289,6 +292,8 @@ def test_what_cannot_be_sent_is_named_with_its_path() -> None:
     nested = np.zeros(2, [("f", [("g", object)])])
     assert no_objects in refused(nested)
     assert refused([object()]) == "argument 'a'[0]: object can't be sent"
+    assert refused({Point(1, 2)}) == "argument 'a': a dataclass can't be a dict's key or in a set"
+    assert "can't be a dict's key" in refused({(Point(1, 2),): 1})
     assert "masked" in refused(np.ma.masked_array([1.0], [True]))
     assert refused({"f": len}) == "argument 'a'['f']: builtin_function_or_method can't be sent"
     assert "UTF-8" in refused(["\ud800"])

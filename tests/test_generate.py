@@ -1,6 +1,7 @@
 """rrpc-gen: exact text, a type checker's and a formatter's verdict, --check, and what it can't write."""
 
 import enum
+import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -235,7 +236,7 @@ def test_the_client_calls_the_service(generated: Path) -> None:
     )
     search = nearest.Nearest.search
     assert nearest_client.NearestClient.search.__doc__.splitlines()[0] == 'Find "k" rows.'
-    assert nearest_client.NearestClient.search.__call__.__doc__ == search.__doc__
+    assert inspect.getdoc(nearest_client.NearestClient.search) == inspect.getdoc(search)
     with (
         rrpc.serve(nearest.Nearest(), listen="tcp://127.0.0.1:0") as server,
         nearest_client.NearestClient(server.addresses[0], timeout=20.0) as client,

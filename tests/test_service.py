@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -138,3 +139,37 @@ def test_an_annotation_that_means_nothing_is_named_when_the_server_is_made() -> 
 
     with pytest.raises(rrpc.AnnotationError, match=r"Late\.m\(\): .*'Nowhere' is not defined"):
         rrpc.Server(Late())
+
+
+@dataclass
+class Worker:
+    runs: "threading.Thread"
+
+
+@dataclass
+class Team:
+    lead: "Team | None"
+    workers: list[Worker]
+
+
+def test_what_stands_in_a_dataclass_is_named_when_the_server_is_made() -> None:
+    @rrpc.service
+    class Teams:
+        @rrpc.method
+        def m(self, a: dict[str, Team]) -> None: ...
+
+    with pytest.raises(rrpc.AnnotationError) as caught:
+        rrpc.Server(Teams())
+    expected = "Teams.m(): parameter 'a': Team.workers: Worker.runs: Thread isn't supported"
+    assert str(caught.value) == expected
+
+
+def test_a_default_that_its_annotation_does_not_allow_is_named_when_the_server_is_made() -> None:
+    @rrpc.service
+    class Defaults:
+        @rrpc.method
+        def m(self, a: int = None) -> None: ...  # type: ignore[assignment]  # noqa: RUF013
+
+    with pytest.raises(rrpc.AnnotationError) as caught:
+        rrpc.Server(Defaults())
+    assert str(caught.value) == "Defaults.m(): parameter 'a': its default: expected int, got None"

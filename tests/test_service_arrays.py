@@ -29,3 +29,5 @@ def test_empty_refuses_what_numpy_refuses() -> None:
         rrpc.empty(3, object)
     with pytest.raises(TypeError):
         rrpc.empty(2.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="interpreted as an integer"):
+        rrpc.empty("3")  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """Calls through a server in this process: by name and by stub, futures, wrong calls, misuse of servers."""
 
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -109,6 +110,14 @@ def test_calls_by_name(desk: rrpc.Client) -> None:
     assert desk.call("Desk.shift", {"x": 1}, 2) == {"x": 3.0, "y": 0.0, "rows": None, "inner": []}
 
 
+@pytest.mark.parametrize("use", ["call", "start"])
+def test_a_method_is_named_by_text(desk: rrpc.Client, use: str) -> None:
+    with pytest.raises(TypeError, match=r"such as 'Service\.method', not int"):
+        getattr(desk, use)(5)
+    with pytest.raises(rrpc.Unimplemented):
+        desk.call("Desk.\ud800")
+
+
 @pytest.mark.parametrize("shape", [(2, 3), (200, 300), (0, 3)], ids=["small", "large", "empty"])
 def test_out_takes_the_result(desk: rrpc.Client, shape: tuple[int, int]) -> None:
     out = np.zeros(shape, np.float32)
@@ -176,6 +185,7 @@ WRONG_CALLS: list[tuple[Callable[[rrpc.Client], Any], type[rrpc.RpcError], str]]
         "argument 'a'[0]['k']: object can't be sent",
     ),
     (lambda c: c.call("Desk.ad"), rrpc.Unimplemented, "Desk has no method 'ad'; it has echo, add, double"),
+    (lambda c: c.call("add"), rrpc.Unimplemented, "'add' is no method: write Desk.method"),
     (lambda c: c.call("Disk.add"), rrpc.Unimplemented, "there is no service 'Disk' here"),
     (lambda c: c.call("Desk.fail", "missing"), rrpc.NotFound, "no such row"),
     (lambda c: c.call("Desk.fail", "exit"), rrpc.Internal, "Desk.fail(): the handler raised SystemExit"),
@@ -228,7 +238,7 @@ def test_stubs(desk: rrpc.Client) -> None:
     with DeskClient(desk.address) as client:
         assert client.shift(Point(1.0), 2) == Point(3.0)
         assert client.shift is client.shift
-        assert DeskClient.shift is _Shift
+        assert DeskClient.shift(client, Point(1.0), 2) == Point(3.0)
         with pytest.raises(TypeError, match=r"DeskClient\.shift\(\) missing 1 required positional argument"):
             client.shift()  # type: ignore[call-arg]
         with pytest.raises(
@@ -239,6 +249,44 @@ def test_stubs(desk: rrpc.Client) -> None:
             rrpc.Internal, match=r"Desk\.add\(\): the result isn't as declared: expected bytes"
         ):
             client.wrong(1)
+
+
+def test_a_method_shows_itself_as_one(desk: rrpc.Client) -> None:
+    shift: Any = DeskClient.shift
+    assert inspect.isfunction(shift)
+    assert (shift.__name__, shift.__qualname__) == ("shift", "DeskClient.shift")
+    assert list(inspect.signature(shift).parameters) == ["self", "point", "by", "timeout"]
+    assert "DeskClient.shift" in repr(shift)
+    with DeskClient(desk.address) as client:
+        assert client.shift.__name__ == "shift"
+        assert repr(client.shift) == "<remote method Desk.shift>"
+        assert list(inspect.signature(client.shift).parameters) == ["point", "by", "timeout"]
+        assert shift(client, Point(1.0), 2) == Point(3.0)
+
+
+def test_a_future_says_how_far_it_is(desk: rrpc.Client) -> None:
+    future = desk.start("Desk.wait")
+    assert "running" in repr(future)
+    future.cancel()
+    assert "cancelled" in repr(future)
+    added = desk.start("Desk.add", 1)
+    added.result()
+    assert "finished" in repr(added)
+
+
+def test_a_handler_may_stop_its_own_server() -> None:
+    @rrpc.service
+    class Switch:
+        @rrpc.method
+        def off(self) -> None:
+            ended.append(server.stop())
+
+    ended: list[bool] = []
+    server = rrpc.serve(Switch(), listen="tcp://127.0.0.1:0", workers=2)
+    with rrpc.connect(server.addresses[0]) as client, pytest.raises(rrpc.Unavailable):
+        client.call("Switch.off", timeout=20)
+    assert server.wait(20)
+    assert ended == [True]
 
 
 def test_futures(desk: rrpc.Client) -> None:
@@ -288,5 +336,7 @@ def test_what_a_server_and_a_client_refuse() -> None:
         rrpc.Server(Desk(), slot=1)
     with pytest.raises(TypeError, match="there is no option 'polls'"):
         rrpc.connect("tcp://127.0.0.1:1", polls="busy")
+    with pytest.raises(TypeError, match="address must be a str such as rrpc://host:port, not NoneType"):
+        rrpc.connect(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="workers must be at least 1"):
         rrpc.Server(Desk(), workers=0)

@@ -116,7 +116,11 @@ MISMATCHED: list[tuple[Any, Any, str]] = [
     (NDArray[np.float32], [1.0], "expected float32 array, got list (use np.asarray(..., dtype=np.float32))"),
     (NDArray[np.float32], np.zeros((3, 4)), "float64 array of shape (3, 4) (use .astype(np.float32))"),
     (NDArray[np.floating[Any]], np.zeros(2, int), "expected floating array, got int64 array of shape (2,)"),
-    (np.int8, 300, "expected int8, got int"),
+    (np.int8, 300, "expected int8, got int (300 doesn't fit)"),
+    (np.int64, 2.5, "expected int64, got float"),
+    (np.bool_, 1, "expected bool, got int"),
+    (list[Point], (), "expected list[Point], got tuple"),
+    (dict[str, NDArray[Any]] | None, 1, "expected dict[str, NDArray[Any]] | None, got int"),
 ]
 
 
@@ -128,10 +132,27 @@ def test_mismatches_say_what_and_where(annotation: Any, value: Any, message: str
     assert message in path + str(caught.value)
 
 
+@dataclass(frozen=True)
+class Key:
+    name: str
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [set[Key], frozenset[Key], dict[Key, int], dict[NDArray[np.int8], int], list[set[list[int]]]],
+)
+def test_what_is_no_key_where_it_arrives_is_refused(annotation: Any) -> None:
+    with pytest.raises(rrpc.AnnotationError, match="can't be a dict's key or in a set"):
+        compile_check(annotation)
+
+
 def test_a_union_of_dataclasses_goes_by_name() -> None:
     plan = Plan("S.m", [Parameter("a", Point | Other)], None)
     for value in (Point(1.0), Other(2.0)):
         payload, _ = plan.encode_arguments((value,))
+        assert plan.decode_arguments(payload, None)[0] == [value]
+        record = decode(payload)[0]  # as a caller without the class has it, and sends it on
+        payload, _ = Plan("S.m", [Parameter("a", Any)], None).encode_arguments((record,))
         assert plan.decode_arguments(payload, None)[0] == [value]
 
 

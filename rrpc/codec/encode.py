@@ -22,6 +22,7 @@ from rrpc.errors import InvalidArgument
 
 from . import wire
 from .counters import count_pack
+from .decode import Record
 from .dtypes import describe
 
 __all__ = ["Message", "Refused", "encode", "pack", "prepare", "refusal", "use_allocator"]
@@ -161,12 +162,19 @@ def _tuple(value: tuple[Any, ...], message: Message, depth: int) -> Any:
 
 def _set(value: set[Any], message: Message, depth: int) -> Any:
     message.marked = True
-    return _items(value, message, depth, [_SET])
+    return _set_items(value, message, depth, _SET)
 
 
 def _frozenset(value: frozenset[Any], message: Message, depth: int) -> Any:
     message.marked = True
-    return _items(value, message, depth, [_FROZENSET])
+    return _set_items(value, message, depth, _FROZENSET)
+
+
+def _set_items(value: Any, message: Message, depth: int, mark: Any) -> Any:
+    prepared = _items(value, message, depth, [mark])
+    for item in prepared:
+        _hashable(item)
+    return prepared
 
 
 def _dict(value: dict[Any, Any], message: Message, depth: int) -> Any:
@@ -189,23 +197,33 @@ def _dict(value: dict[Any, Any], message: Message, depth: int) -> Any:
 
 def _hashable(prepared: Any) -> Any:
     """A prepared key; the packer takes a tuple and a list alike."""
+    if type(prepared) is dict:  # its class may not be known where it arrives
+        raise Refused("a dataclass can't be a dict's key or in a set")
     return tuple(map(_hashable, prepared)) if type(prepared) is list else prepared
 
 
-def _record(value: Any, message: Message, depth: int) -> Any:
+def _dataclass(value: Any, message: Message, depth: int) -> Any:
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return _fields(type(value).__name__, fields, message, depth)
+
+
+def _record(value: Record, message: Message, depth: int) -> Any:
+    return _fields(value.type_name, value, message, depth)
+
+
+def _fields(type_name: str, members: dict[str, Any], message: Message, depth: int) -> Any:
     if depth >= wire.MAX_DEPTH:
         raise Refused(_too_deep())
     message.marked = True
     fields = {}
     name = ""
     try:
-        for field in dataclasses.fields(value):
-            name = field.name
-            fields[name] = prepare(getattr(value, name), message, depth + 1)
+        for name, member in members.items():
+            fields[name] = prepare(member, message, depth + 1)
     except Refused as refused:
         refused.path.insert(0, f".{name}")
         raise
-    return [_ext(wire.RECORD, type(value).__name__.encode()), fields]
+    return [_ext(wire.RECORD, type_name.encode()), fields]
 
 
 def _array(value: np.ndarray[Any, Any], message: Message, depth: int) -> Any:
@@ -335,6 +353,7 @@ _PREPARERS: dict[type, _Preparer] = {
     dict: _dict,
     set: _set,
     frozenset: _frozenset,
+    Record: _record,
     complex: _complex,
     np.ndarray: _array,
     array.array: _array_array,
@@ -363,6 +382,7 @@ _BY_BASE: tuple[tuple[type, _Preparer], ...] = (
     (np.ndarray, _array),
     (tuple, _tuple),
     (list, _list),
+    (Record, _record),
     (dict, _plain(dict)),
     (set, _set),
     (frozenset, _frozenset),
@@ -384,7 +404,7 @@ def _preparer_for(value: Any) -> _Preparer:
     if isinstance(value, np.ma.MaskedArray):
         raise Refused("masked arrays can't be sent: the mask would be lost; send .data and .mask")
     if dataclasses.is_dataclass(kind):
-        return _record
+        return _dataclass
     for base, preparer in _BY_BASE:
         if isinstance(value, base):
             return preparer

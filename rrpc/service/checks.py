@@ -20,10 +20,10 @@ import numpy as np
 from .arrays import array_check, ndarray_check
 from .containers import homogeneous, mapping_check, sequence_check, tuple_check, union_check
 from .mismatch import AnnotationError, Builder, Check, Compile, type_text
-from .records import DataclassCheck, named_tuple_check
+from .records import DataclassCheck, fields_of, named_tuple_check
 from .scalars import BARE, SIMPLE, enum_check, instance_check, literal_check, numpy_scalar_check
 
-__all__ = ["compile_check"]
+__all__ = ["compile_check", "verify"]
 
 
 def compile_check(annotation: Any) -> Check:
@@ -34,6 +34,23 @@ def compile_check(annotation: Any) -> Check:
         if isinstance(error, AnnotationError):
             raise
         return _compile(annotation)  # unhashable, for example Literal[[...]]
+
+
+def verify(annotation: Any, seen: tuple[type, ...] = ()) -> None:
+    """Compile what stands in the annotation's dataclasses, now that every name must mean something."""
+    for argument in typing.get_args(annotation):
+        verify(argument, seen)
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) and annotation not in seen:
+        for name, member in fields_of(annotation).items():
+            _verify_member(f"{annotation.__name__}.{name}", member, (*seen, annotation))
+
+
+def _verify_member(what: str, annotation: Any, seen: tuple[type, ...]) -> None:
+    try:
+        compile_check(annotation)
+        verify(annotation, seen)
+    except AnnotationError as error:
+        raise AnnotationError(f"{what}: {error}") from None
 
 
 def _compile(annotation: Any) -> Check:

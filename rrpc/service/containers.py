@@ -7,9 +7,11 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from rrpc.codec import Record
 
-from .mismatch import EXACT, Builder, Check, Compile, Mismatch, type_text
+from .mismatch import EXACT, AnnotationError, Builder, Check, Compile, Mismatch, type_text
 
 __all__ = ["homogeneous", "mapping_check", "sequence_check", "tuple_check", "union_check"]
 
@@ -35,6 +37,8 @@ def _identical(a: Any, b: Any) -> bool:
 def homogeneous(kind: type | tuple[type, ...], build: Callable[[Any], Any]) -> Builder:
     def builder(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
         inner = compile_inner(arguments[0])
+        if kind in (set, frozenset):
+            _must_be_hashable(annotation, arguments[0])
         exact = arguments[0] if arguments[0] in EXACT or arguments[0] is bytes else None
         expected = type_text(annotation)
 
@@ -47,6 +51,14 @@ def homogeneous(kind: type | tuple[type, ...], build: Callable[[Any], Any]) -> B
         return check
 
     return builder
+
+
+def _must_be_hashable(annotation: Any, key: Any) -> None:
+    kind = typing.get_origin(key) or key
+    if dataclasses.is_dataclass(kind) or kind in (list, dict, set, bytearray, np.ndarray):
+        raise AnnotationError(
+            f"{type_text(annotation)} isn't supported: {type_text(key)} can't be a dict's key or in a set"
+        )
 
 
 def sequence_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
@@ -81,6 +93,7 @@ def tuple_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Comp
 
 def mapping_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
     check_key, check_value = compile_inner(arguments[0]), compile_inner(arguments[1])
+    _must_be_hashable(annotation, arguments[0])
     expected = type_text(annotation)
 
     def check(value: Any) -> Any:

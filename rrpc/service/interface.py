@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from .checks import compile_check
-from .mismatch import AnnotationError, type_text
+from .checks import compile_check, verify
+from .mismatch import AnnotationError, Mismatch, type_text
 
 __all__ = ["MISSING", "Interface", "Method", "Parameter", "describe_method"]
 
@@ -71,7 +71,10 @@ class Interface:
 
     def resolved(self) -> Interface:
         """The same with every annotation an object."""
-        return Interface(self.name, self.doc, {name: m.resolved() for name, m in self.methods.items()})
+        methods = {name: method.resolved() for name, method in self.methods.items()}
+        for method in methods.values():
+            _verify(method)
+        return Interface(self.name, self.doc, methods)
 
 
 def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
@@ -81,9 +84,26 @@ def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
         raise AnnotationError(f"{name}(): an annotation can't be resolved: {error}") from None
 
 
+def _verify(method: Method) -> None:
+    """What decoration can't know yet: dataclasses that name each other, and defaults."""
+    for parameter in method.parameters:
+        what = f"{method.name}(): parameter {parameter.name!r}"
+        _must(verify, what, parameter.annotation)
+        if parameter.default is not MISSING:
+            try:
+                compile_check(parameter.annotation)(parameter.default)
+            except Mismatch as mismatch:
+                raise AnnotationError(f"{what}: its default{mismatch.path}: {mismatch}") from None
+    _must(verify, f"{method.name}(): result", method.result)
+
+
 def _must_compile(what: str, annotation: Any) -> None:
+    _must(compile_check, what, annotation)
+
+
+def _must(do: Callable[[Any], object], what: str, annotation: Any) -> None:
     try:
-        compile_check(annotation)
+        do(annotation)
     except AnnotationError as error:
         raise AnnotationError(f"{what}: {error}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -67,7 +68,14 @@ def type_text(annotation: Any) -> str:
     if isinstance(annotation, type) and not typing.get_args(annotation):
         return annotation.__name__
     if typing.get_origin(annotation) is np.ndarray:
-        return f"NDArray[{type_text(item_type(annotation))}]"
+        item = item_type(annotation)
+        return f"NDArray[{'Any' if item is np.generic else type_text(item)}]"
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(map(type_text, arguments))
+    if arguments and isinstance(origin, type) and origin is not np.dtype:
+        inner = ", ".join("..." if item is Ellipsis else type_text(item) for item in arguments)
+        return f"{origin.__name__}[{inner}]"
     return str(annotation).replace("typing.", "").replace("collections.abc.", "")
 
 

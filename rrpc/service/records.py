@@ -9,7 +9,16 @@ from typing import Any
 from .containers import tuple_check
 from .mismatch import AnnotationError, Check, Compile, Mismatch
 
-__all__ = ["DataclassCheck", "named_tuple_check"]
+__all__ = ["DataclassCheck", "fields_of", "named_tuple_check"]
+
+
+def fields_of(kind: Any) -> dict[str, Any]:
+    """The fields that a dataclass's constructor takes, and their annotations."""
+    try:
+        hints = typing.get_type_hints(kind, include_extras=True)
+    except NameError as error:
+        raise AnnotationError(f"{kind.__name__}: {error}") from None
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
 
 
 class DataclassCheck:
@@ -23,12 +32,8 @@ class DataclassCheck:
 
     def _resolve(self) -> dict[str, Check]:
         # At first use: a dataclass may name itself, or one that is defined after it.
-        try:
-            hints = typing.get_type_hints(self._kind, include_extras=True)
-        except NameError as error:
-            raise AnnotationError(f"{self._kind.__name__}: {error}") from None
+        fields = {name: self._compile(hint) for name, hint in fields_of(self._kind).items()}
         members = [field for field in dataclasses.fields(self._kind) if field.init]
-        fields = {field.name: self._compile(hints[field.name]) for field in members}
         missing = dataclasses.MISSING
         self._required = {f.name for f in members if f.default is missing and f.default_factory is missing}
         self._fields = fields

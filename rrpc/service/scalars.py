@@ -119,14 +119,24 @@ BARE = {
 }
 
 
+# Plain values that a numpy type takes without loss of kind: no float becomes an integer.
+_PLAIN_FOR: tuple[tuple[type, tuple[type, ...]], ...] = (
+    (np.bool_, (bool,)),
+    (np.integer, (int, bool)),
+    (np.floating, (int, float, bool)),
+    (np.complexfloating, (int, float, bool, complex)),
+)
+
+
 def numpy_scalar_check(kind: type[np.generic]) -> Check:
     if kind is np.object_:
         raise AnnotationError("numpy.object_ isn't supported: Python objects can't be sent")
+    plain = next((kinds for base, kinds in _PLAIN_FOR if issubclass(kind, base)), ())
 
     def check(value: Any) -> Any:
         if isinstance(value, kind):
             return value
-        if type(value) in (int, float, bool) and issubclass(kind, np.number):
+        if type(value) in plain:
             try:
                 return kind(value)
             except (OverflowError, TypeError, ValueError):
