@@ -47,7 +47,10 @@ void end_client_engine() {
 }
 
 Client::Client(Address address, ConnectionRef connection, std::string transport)
-    : address_(std::move(address)), transport_(std::move(transport)), connection_(std::move(connection)) {}
+    : engine_(client_engine()),
+      address_(std::move(address)),
+      transport_(std::move(transport)),
+      connection_(std::move(connection)) {}
 
 Client::~Client() { close(); }
 
@@ -125,9 +128,8 @@ void Client::close() {
   {
     std::lock_guard lock(connection_->mutex);
     connection_->session().close(unavailable("the client closed the connection"));
-    connection_->session().progress(now_ns());  // delivers what the flush ends
   }
-  client_engine().remove(connection_);
+  engine_.see_off(connection_);
 }
 
 Status Client::check_usable() const {
@@ -139,7 +141,11 @@ Status Client::check_usable() const {
 Status Client::start(const rpc::ClientCallRef& call, rpc::CallRequest request) {
   RRPC_RETURN_IF_ERROR(check_usable());
   std::lock_guard lock(connection_->mutex);
-  return connection_->session().client().start(call, std::move(request), now_ns());
+  const TimeNs now = now_ns();
+  RRPC_RETURN_IF_ERROR(connection_->session().client().start(call, std::move(request), now));
+  engine_.note_deadline(call->deadline());  // there may never be anybody who waits for it
+  engine_.settle(connection_, now);
+  return {};
 }
 
 bool Client::cancel(const rpc::ClientCallRef& call, Status why) {
@@ -147,6 +153,7 @@ bool Client::cancel(const rpc::ClientCallRef& call, Status why) {
   std::lock_guard lock(connection_->mutex);
   if (call->done()) return false;
   connection_->session().client().cancel(call, std::move(why));
+  engine_.settle(connection_, now_ns());
   return true;
 }
 
@@ -155,7 +162,6 @@ void Client::on_done(const rpc::ClientCallRef& call, std::function<void()> callb
     std::lock_guard lock(connection_->mutex);
     if (!call->done()) {
       call->on_done = std::move(callback);
-      client_engine().note_deadline(call->deadline());
       return;
     }
   }
@@ -183,40 +189,50 @@ WaitResult Client::wait_until(Predicate done, rpc::ClientCall* call, TimeNs dead
     size_t handled = 0;
     if (std::unique_lock lock(connection.mutex, std::try_to_lock); lock) {
       handled = connection.session().progress(now);
-      if (handled > 0) connection.last_active = now;
+      if (handled > 0) connection.last_active.store(now, std::memory_order_relaxed);
       if (done()) {
-        // If nobody polls from here on, the next message must wake somebody.
-        if (connection.attendance == Attendance::kArmed) connection.arm_until_quiet(now);
+        engine_.settle(connection_, now);
         return WaitResult::kDone;
       }
     } else if (done()) {
-      return WaitResult::kDone;
+      return WaitResult::kDone;  // whoever has the mutex has polled since and settles
     }
-    if (handled > 0) {
+    if (handled > 0)
       spinner.found_something();
+    else if (!spinner.pause())
       continue;
-    }
-    if (!spinner.pause()) continue;
     now = now_ns();
-    if (now >= deadline || now >= spin_until) break;
-    if (now >= slice_end || interrupt.load(std::memory_order_relaxed)) return WaitResult::kInterrupted;
+    if (now >= deadline || now >= spin_until || now >= slice_end || interrupt.load(std::memory_order_relaxed)) break;
   }
-  if (call != nullptr) call->watched.store(true);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  bool expected = false;
-  if (connection.has_leader.compare_exchange_strong(expected, true)) return sleep_as_leader(done, deadline, interrupt);
-  return sleep_as_follower(done, deadline);
+  {
+    std::lock_guard lock(connection.mutex);
+    engine_.settle(connection_, now);
+    if (done()) return WaitResult::kDone;
+    if (now >= deadline) return WaitResult::kTimeout;
+    if (now >= slice_end || interrupt.load(std::memory_order_relaxed)) return WaitResult::kInterrupted;
+    if (call != nullptr) call->watched = true;  // under the mutex: whoever ends the call sees it
+  }
+  std::unique_lock wait_lock(connection.wait_mutex);
+  if (connection.has_leader) return sleep_as_follower(done, deadline, wait_lock);
+  connection.has_leader = true;
+  wait_lock.unlock();
+  const WaitResult result = sleep_as_leader(done, deadline, interrupt);
+  wait_lock.lock();
+  connection.has_leader = false;
+  connection.wait_condition.notify_all();  // one of the followers takes over
+  return result;
 }
 
 template <typename Predicate>
 WaitResult Client::sleep_as_leader(Predicate done, TimeNs deadline, const std::atomic<bool>& interrupt) {
   Connection& connection = *connection_;
-  WaitResult result = WaitResult::kDone;
   std::vector<provider::WaitHandle> handles;
   std::vector<pollfd> fds;
   std::unique_lock lock(connection.mutex);
-  client_engine().detach(connection);
+  engine_.detach(connection);
   const int kick_fd = connection.kick_fd();
+  WaitResult result = WaitResult::kDone;
+  bool signalled = false;
   while (true) {
     const TimeNs now = now_ns();
     connection.session().endpoint().arm();
@@ -227,7 +243,7 @@ WaitResult Client::sleep_as_leader(Predicate done, TimeNs deadline, const std::a
     result = WaitResult::kTimeout;
     if (now >= deadline) break;
     result = WaitResult::kInterrupted;
-    if (interrupt.load() || connection.closed.load()) break;
+    if (signalled || interrupt.load() || connection.closed.load()) break;
     result = WaitResult::kDone;
     if (handled > 0) continue;
     handles.clear();
@@ -235,46 +251,28 @@ WaitResult Client::sleep_as_leader(Predicate done, TimeNs deadline, const std::a
     fds.assign(1, {kick_fd, POLLIN, 0});
     for (const auto& handle : handles)
       fds.push_back({handle.fd, static_cast<short>(handle.want_write ? POLLIN | POLLOUT : POLLIN), 0});
-    const TimeNs until = std::min({deadline, connection.session().next_tick(), now + kSecond});
+    const TimeNs left = std::max<TimeNs>(std::min({deadline, connection.session().next_tick(), now + kSecond}) - now, 0);
+    const timespec timeout{static_cast<time_t>(left / kSecond), static_cast<long>(left % kSecond)};
     connection.leader_asleep = true;
     lock.unlock();
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    int ready = 0;
-    if (!done()) {
-      const timespec timeout{static_cast<time_t>(std::max<TimeNs>(until - now, 0) / kSecond),
-                             static_cast<long>(std::max<TimeNs>(until - now, 0) % kSecond)};
-      ready = ppoll(fds.data(), fds.size(), &timeout, nullptr);
-    }
-    const bool signalled = ready < 0 && errno == EINTR;
+    const int ready = ppoll(fds.data(), fds.size(), &timeout, nullptr);
+    signalled = ready < 0 && errno == EINTR;
     lock.lock();
     connection.leader_asleep = false;
     eventfd_t kicks = 0;
     if (ready > 0 && (fds[0].revents & POLLIN) != 0) (void)eventfd_read(kick_fd, &kicks);
-    if (!signalled) continue;
-    result = WaitResult::kInterrupted;
-    break;
   }
-  client_engine().reattach(connection);
-  lock.unlock();
-  connection.has_leader.store(false);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (connection.followers.load() > 0) {
-    std::lock_guard wait_lock(connection.wait_mutex);
-    connection.wait_condition.notify_all();
-  }
-  if (connection.closed.load()) client_engine().remove(connection_);
+  engine_.reattach(connection_);
   return result;
 }
 
+// For a moment only: what else there is to see to (signals, say) no other thread can tell of.
 template <typename Predicate>
-WaitResult Client::sleep_as_follower(Predicate done, TimeNs deadline) {
+WaitResult Client::sleep_as_follower(Predicate done, TimeNs deadline, std::unique_lock<std::mutex>& wait_lock) {
   Connection& connection = *connection_;
-  std::unique_lock lock(connection.wait_mutex);
-  connection.followers.fetch_add(1);
   const TimeNs nap = std::min(kFollowerNap, std::max<TimeNs>(deadline - now_ns(), 0));
-  connection.wait_condition.wait_for(lock, std::chrono::nanoseconds(nap),
-                                     [&] { return done() || !connection.has_leader.load() || connection.closed.load(); });
-  connection.followers.fetch_sub(1);
+  connection.wait_condition.wait_for(wait_lock, std::chrono::nanoseconds(nap),
+                                     [&] { return done() || !connection.has_leader || connection.closed.load(); });
   if (done()) return WaitResult::kDone;
   return now_ns() >= deadline ? WaitResult::kTimeout : WaitResult::kInterrupted;
 }

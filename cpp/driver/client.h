@@ -46,9 +46,10 @@ class Client {
   template <typename Predicate>
   WaitResult sleep_as_leader(Predicate done, TimeNs deadline, const std::atomic<bool>& interrupt);
   template <typename Predicate>
-  WaitResult sleep_as_follower(Predicate done, TimeNs deadline);
+  WaitResult sleep_as_follower(Predicate done, TimeNs deadline, std::unique_lock<std::mutex>& wait_lock);
   Status check_usable() const;
 
+  Engine& engine_;
   Address address_;
   std::string transport_;
   std::map<std::string, std::string> why_not_;

@@ -34,25 +34,18 @@ Connection::~Connection() {
   endpoint::count(endpoint::counters().connections_open, -1);
 }
 
-void Connection::arm_until_quiet(TimeNs now) {
-  do {
-    session_.endpoint().arm();
-  } while (session_.progress(now) > 0);
-}
-
 int Connection::kick_fd() {
   if (!kick_fd_) kick_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   return kick_fd_.get();
 }
 
+// The mutex is held: a sleeper has looked at what it waits for after the last change, or is told of this one.
 void Connection::wake_sleepers() {
-  // Pairs with the sleeper's order: announce the sleep, then look once more.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (followers.load() > 0) {
+  {
     std::lock_guard lock(wait_mutex);
     wait_condition.notify_all();
   }
-  if (leader_asleep.load()) (void)eventfd_write(kick_fd_.get(), 1);
+  if (std::exchange(leader_asleep, false)) (void)eventfd_write(kick_fd_.get(), 1);
 }
 
 void Connection::on_ready() {
@@ -66,7 +59,6 @@ void Connection::on_closed(const Status&) {
 }
 
 void Connection::on_call_done(const rpc::ClientCallRef& call) {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   if (call->watched.load(std::memory_order_relaxed)) wake_sleepers();
   if (call->on_done) std::exchange(call->on_done, nullptr)();
 }

@@ -30,9 +30,11 @@ class RequestSink {
 // Who polls a connection:
 //  kHot     the engine's polling thread, over and over;
 //  kArmed   nobody: the peer's next message makes its wait handle ready, for which epoll waits;
-//  kLeader  a caller that sleeps on the wait handle itself (no hand-over between threads).
-// A caller may poll besides, under the mutex, and leaves the connection armed if that is its state.
-enum class Attendance : uint8_t { kHot, kArmed, kLeader };
+//  kLeader  a caller that sleeps on the wait handle itself (no hand-over between threads);
+//  kGone    nobody any more: the engine has let go of it.
+// Whoever else touches the session, under the mutex, calls Engine::settle() before it lets go: then an armed
+// connection is armed, and has nothing to do, whenever its mutex is free.
+enum class Attendance : uint8_t { kHot, kArmed, kLeader, kGone };
 
 class Connection : public std::enable_shared_from_this<Connection>, private rpc::SessionEvents {
  public:
@@ -51,28 +53,25 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   TimeNs handshake_deadline = kNever;
   // Written under the mutex by the engine or a leader.
   std::atomic<Attendance> attendance{Attendance::kHot};
-  bool in_epoll = false;
   std::vector<provider::WaitHandle> epoll_handles;
+  bool leader_asleep = false;
+  int kick_fd();  // of the leader, made when first needed
 
-  // Progress until nothing is left, then arm, so that the next message wakes somebody. Mutex held.
-  void arm_until_quiet(TimeNs now);
   std::atomic<bool> ready{false};  // both ends said HELLO
   std::atomic<bool> closed{false};
+  bool in_hot_list = false;  // guarded by the engine's token
 
-  // Sleeping callers.
+  // Callers that sleep. Taken after `mutex`, never before it.
   std::mutex wait_mutex;
   std::condition_variable wait_condition;
-  std::atomic<bool> has_leader{false};
-  std::atomic<bool> leader_asleep{false};
-  std::atomic<int> followers{0};
-  int kick_fd();     // of the leader, made when first needed
-  void wake_sleepers();
+  bool has_leader = false;
 
  private:
   void on_ready() override;
   void on_closed(const Status& why) override;
   void on_call_done(const rpc::ClientCallRef& call) override;
   void on_request(const rpc::ServerCallRef& call) override;
+  void wake_sleepers();
 
   const uint64_t id_;
   const int fork_generation_;

@@ -4,8 +4,6 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <chrono>
 #include <utility>
 
@@ -15,28 +13,16 @@
 namespace rrpc::driver {
 namespace {
 
-constexpr TimeNs kTick = kMillisecond;           // of the engine's thread while anything is hot
-constexpr TimeNs kTickMax = 10 * kMillisecond;   // when ticks find nothing for a while
-constexpr TimeNs kLinger = 3 * kMillisecond;     // quiet for this long: hot becomes armed
-constexpr TimeNs kEventCheck = 50 * kMicrosecond;  // a spinning worker looks at epoll this often
-constexpr TimeNs kTimerStep = 5 * kMillisecond;
-constexpr TimeNs kWorkerNap = 100 * kMillisecond;
-constexpr uint64_t kWakeKey = 0;
-constexpr uint64_t kListenerBit = 1ULL << 63;
+constexpr TimeNs kTick = kMillisecond;          // of the engine's thread while anything is hot
+constexpr TimeNs kTickMax = 10 * kMillisecond;  // when ticks find nothing for a while
+constexpr TimeNs kLinger = 3 * kMillisecond;    // quiet for this long: hot becomes armed
+constexpr TimeNs kWorkerNap = 200 * kMillisecond;
 
 std::atomic<bool>* g_deferred_flag = nullptr;
 std::function<void()> g_deferred_run;
 
-void atomic_min(std::atomic<TimeNs>& target, TimeNs value) {
-  TimeNs current = target.load();
-  while (value < current && !target.compare_exchange_weak(current, value)) {
-  }
-}
-
-int timeout_ms_until(TimeNs deadline) {
-  if (deadline == kNever) return -1;
-  const TimeNs left = deadline - now_ns();
-  return left <= 0 ? 0 : static_cast<int>(std::min<TimeNs>((left + kMillisecond - 1) / kMillisecond, 60'000));
+std::chrono::nanoseconds nap(TimeNs deadline, TimeNs longest) {
+  return std::chrono::nanoseconds(std::min(longest, std::max<TimeNs>(deadline - now_ns(), 0)));
 }
 
 }  // namespace
@@ -44,9 +30,8 @@ int timeout_ms_until(TimeNs deadline) {
 Engine::Engine(Hooks hooks)
     : hooks_(std::move(hooks)), epoll_fd_(epoll_create1(EPOLL_CLOEXEC)), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   RRPC_CHECK(epoll_fd_ && wake_fd_, "no file descriptors left for a polling engine; raise 'ulimit -n'");
-  epoll_event event{};
+  epoll_event event{};  // its key is 0, which no connection has
   event.events = EPOLLIN;
-  event.data.u64 = kWakeKey;
   epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, wake_fd_.get(), &event);
   thread_ = std::thread([this] { run(); });
 }
@@ -75,17 +60,25 @@ void Engine::kick() {
   if (asleep_until_.load() != 0) (void)eventfd_write(wake_fd_.get(), 1);
 }
 
-// --- connections and listeners ---------------------------------------------------------------------
+void Engine::note_earlier_deadline(TimeNs deadline) {
+  TimeNs current = next_timer_.load();
+  while (deadline < current && !next_timer_.compare_exchange_weak(current, deadline)) {
+  }
+  if (asleep_until_.load() > deadline) kick();
+}
+
+// --- connections -----------------------------------------------------------------------------------
 
 void Engine::add(const ConnectionRef& connection) {
   {
     std::lock_guard lock(list_mutex_);
+    if (stopping_) return;
     connections_.emplace(connection->id(), connection);
     new_hot_.push_back(connection);
     has_new_hot_ = true;
   }
-  const TimeNs now = now_ns();
-  note_deadline(std::min(connection->handshake_deadline, deadline_after(now, connection->options().session.keepalive_interval)));
+  const TimeNs first_probe = deadline_after(now_ns(), connection->options().session.keepalive_interval);
+  note_deadline(std::min(connection->handshake_deadline, first_probe));
   kick();
 }
 
@@ -93,30 +86,23 @@ void Engine::remove(const ConnectionRef& connection) {
   {
     std::lock_guard lock(connection->mutex);
     disable_epoll(*connection);
-    connection->attendance = Attendance::kLeader;  // whoever still lists it drops it
+    connection->attendance = Attendance::kGone;
   }
-  size_t erased = 0;
+  std::lock_guard lock(list_mutex_);
+  connections_.erase(connection->id());
+}
+
+void Engine::see_off(const ConnectionRef& connection) {
   {
-    std::lock_guard lock(list_mutex_);
-    erased = connections_.erase(connection->id());
+    std::lock_guard lock(connection->mutex);
+    if (connection->attendance == Attendance::kGone) return;
+    connection->session().progress(now_ns());  // delivers what the flush ends
+    if (!connection->session().quiet() && !stopping_) {
+      if (connection->attendance != Attendance::kHot) heat(connection);
+      return;
+    }
   }
-  if (erased > 0 && hooks_.on_removed) hooks_.on_removed(connection);
-}
-
-void Engine::add_listener(ListenerEntry entry) {
-  const uint64_t key = next_connection_id() | kListenerBit;
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = key;
-  const int fd = entry.listener->wait_fd();
-  std::lock_guard lock(list_mutex_);
-  listeners_.emplace(key, std::make_shared<ListenerEntry>(std::move(entry)));
-  RRPC_CHECK(epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, fd, &event) == 0, "a listener can't be watched");
-}
-
-void Engine::close_listeners() {
-  std::lock_guard lock(list_mutex_);
-  listeners_.clear();  // one that accept_all() is using goes when that is done
+  remove(connection);
 }
 
 std::vector<ConnectionRef> Engine::connections() const {
@@ -131,202 +117,6 @@ size_t Engine::connection_count() const {
   std::lock_guard lock(list_mutex_);
   return connections_.size();
 }
-
-void Engine::note_deadline(TimeNs deadline) {
-  atomic_min(next_timer_, deadline);
-  if (asleep_until_.load() > deadline) kick();
-}
-
-// --- epoll -----------------------------------------------------------------------------------------
-
-void Engine::enable_epoll(Connection& connection) {
-  std::vector<provider::WaitHandle> handles;
-  connection.session().endpoint().append_wait_handles(handles);
-  const auto& old = connection.epoll_handles;
-  const bool same = std::equal(handles.begin(), handles.end(), old.begin(), old.end(),
-                               [](const auto& a, const auto& b) { return a.fd == b.fd; });
-  if (!same) {
-    for (const provider::WaitHandle& handle : old) epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, handle.fd, nullptr);
-  }
-  for (const provider::WaitHandle& handle : handles) {
-    epoll_event event{};
-    event.events = EPOLLIN | EPOLLONESHOT | (handle.want_write ? uint32_t{EPOLLOUT} : 0u);
-    event.data.u64 = connection.id();
-    epoll_ctl(epoll_fd_.get(), same ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, handle.fd, &event);
-  }
-  connection.epoll_handles = std::move(handles);
-  connection.in_epoll = true;
-}
-
-void Engine::disable_epoll(Connection& connection) {
-  if (!connection.in_epoll) return;
-  for (const provider::WaitHandle& handle : connection.epoll_handles) {
-    epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, handle.fd, nullptr);
-  }
-  connection.epoll_handles.clear();
-  connection.in_epoll = false;
-}
-
-void Engine::detach(Connection& connection) {
-  disable_epoll(connection);
-  connection.attendance = Attendance::kLeader;
-}
-
-void Engine::reattach(Connection& connection) {
-  if (connection.session().failed()) return;  // the leader saw it off
-  connection.attendance = Attendance::kArmed;
-  enable_epoll(connection);
-  connection.arm_until_quiet(now_ns());
-}
-
-void Engine::make_hot(uint64_t id) {
-  ConnectionRef connection;
-  {
-    std::lock_guard lock(list_mutex_);
-    const auto it = connections_.find(id);
-    if (it == connections_.end()) return;
-    connection = it->second;
-  }
-  std::lock_guard lock(connection->mutex);
-  if (connection->attendance != Attendance::kArmed) return;
-  connection->attendance = Attendance::kHot;
-  connection->in_epoll = !connection->epoll_handles.empty();  // listed, though one-shot has disabled it
-  connection->last_active = now_ns();
-  hot_.push_back(std::move(connection));
-}
-
-void Engine::accept_all(uint64_t key) {
-  std::shared_ptr<ListenerEntry> entry;
-  {
-    std::lock_guard lock(list_mutex_);
-    const auto it = listeners_.find(key);
-    if (it == listeners_.end()) return;
-    entry = it->second;
-  }
-  while (ConnectionRef connection = hooks_.accept(*entry->device, *entry->listener, next_connection_id())) {
-    add(connection);
-  }
-}
-
-void Engine::wait_events(TimeNs deadline) {
-  std::array<epoll_event, 64> events;
-  int count = 0;
-  if (deadline <= 0) {
-    count = epoll_wait(epoll_fd_.get(), events.data(), events.size(), 0);
-  } else {
-    asleep_until_.store(deadline);
-    // Announced; now whoever sets these flags kicks, so one last look is enough.
-    const bool must_not_sleep = stopping_.load() || has_new_hot_.load() || next_timer_.load() < now_ns();
-    count = epoll_wait(epoll_fd_.get(), events.data(), events.size(), must_not_sleep ? 0 : timeout_ms_until(deadline));
-    asleep_until_.store(0);
-  }
-  for (int i = 0; i < count; ++i) {
-    const uint64_t key = events[static_cast<size_t>(i)].data.u64;
-    if (key == kWakeKey) {
-      eventfd_t value = 0;
-      (void)eventfd_read(wake_fd_.get(), &value);
-    } else if ((key & kListenerBit) != 0) {
-      accept_all(key);
-    } else {
-      make_hot(key);
-    }
-  }
-}
-
-// --- polling ---------------------------------------------------------------------------------------
-
-void Engine::adopt_new_hot() {
-  if (!has_new_hot_.load(std::memory_order_relaxed)) return;
-  std::lock_guard lock(list_mutex_);
-  for (ConnectionRef& connection : new_hot_) hot_.push_back(std::move(connection));
-  new_hot_.clear();
-  has_new_hot_ = false;
-}
-
-bool Engine::poll_one(const ConnectionRef& connection, TimeNs now, size_t& handled) {
-  if (connection->attendance.load() != Attendance::kHot) return false;
-  std::unique_lock lock(connection->mutex, std::try_to_lock);
-  if (!lock) return true;
-  const size_t progress = connection->session().progress(now);
-  handled += progress;
-  if (progress > 0) connection->last_active = now;
-  if (!connection->session().failed() || !connection->session().quiet()) return true;
-  lock.unlock();
-  remove(connection);
-  return false;
-}
-
-size_t Engine::poll_hot(TimeNs now) {
-  adopt_new_hot();
-  size_t handled = 0;
-  for (size_t i = 0; i < hot_.size();) {
-    if (poll_one(hot_[i], now, handled)) {
-      ++i;
-    } else {
-      hot_[i] = std::move(hot_.back());
-      hot_.pop_back();
-    }
-  }
-  return handled;
-}
-
-bool Engine::try_arm(const ConnectionRef& connection, TimeNs now) {
-  std::unique_lock lock(connection->mutex, std::try_to_lock);
-  if (!lock) return false;
-  if (connection->attendance != Attendance::kHot) return true;
-  if (connection->session().failed()) return false;
-  connection->session().endpoint().arm();
-  if (connection->session().progress(now) > 0) {
-    connection->last_active = now;
-    return false;
-  }
-  connection->attendance = Attendance::kArmed;
-  enable_epoll(*connection);
-  return true;
-}
-
-void Engine::arm_hot(TimeNs now, TimeNs idle_since) {
-  for (size_t i = 0; i < hot_.size();) {
-    if (hot_[i]->last_active <= idle_since && try_arm(hot_[i], now)) {
-      hot_[i] = std::move(hot_.back());
-      hot_.pop_back();
-    } else {
-      ++i;
-    }
-  }
-}
-
-void Engine::run_timers(TimeNs now) {
-  if (now < next_timer_.load(std::memory_order_relaxed)) return;
-  next_timer_.store(kNever);  // first: a deadline noted meanwhile is not lost
-  TimeNs next = kNever;
-  for (const ConnectionRef& connection : connections()) {
-    std::unique_lock lock(connection->mutex, std::try_to_lock);
-    if (!lock) {
-      next = now;
-      continue;
-    }
-    rpc::Session& session = connection->session();
-    if (!session.ready() && now >= connection->handshake_deadline)
-      session.close(deadline_exceeded("the handshake was not finished in time"));
-    if (session.next_tick() <= now) {
-      session.progress(now);
-      session.tick(now);
-    }
-    if (session.failed() && connection->attendance == Attendance::kArmed) {
-      disable_epoll(*connection);
-      connection->attendance = Attendance::kHot;  // to be seen off
-      hot_.push_back(connection);
-    } else if (connection->attendance == Attendance::kArmed) {
-      connection->arm_until_quiet(now);
-    }
-    next = std::min(next, session.next_tick());
-    if (!session.ready() && !session.failed()) next = std::min(next, connection->handshake_deadline);
-  }
-  if (next != kNever) atomic_min(next_timer_, std::max(next, now + kTimerStep));
-}
-
-TimeNs Engine::wake_time(TimeNs deadline) const { return std::min(deadline, next_timer_.load()); }
 
 // --- the engine's own thread -----------------------------------------------------------------------
 
@@ -348,11 +138,12 @@ void Engine::run() {
     std::lock_guard token(token_);
     const TimeNs now = now_ns();
     const size_t handled = poll_hot(now);
-    run_timers(now);
+    look_around(now);
     if (handled > 0) continue;
     arm_hot(now, now - kLinger);
-    if (deferred_waits()) continue;
-    wait_events(hot_.empty() ? wake_time(kNever) : now + kTick);
+    if (deferred_waits() || has_workers_.load()) continue;
+    (void)wait_events(hot_.empty() ? kNever : now + kTick);
+    run_timers(now_ns());
   }
 }
 
@@ -361,63 +152,57 @@ bool Engine::tick_for_workers() {
   if (hooks_.work_waits()) wake_one_worker();
   std::unique_lock token(token_, std::try_to_lock);
   if (!token) return true;  // a worker is polling
-  bool idle_worker = false;
+  bool any = false;
   {
     std::lock_guard lock(worker_mutex_);
-    idle_worker = workers_waiting_ > 0;
-    if (idle_worker) token_offered_ = true;
+    any = workers_waiting_ > 0;
   }
-  if (idle_worker) {
-    token.unlock();
-    worker_condition_.notify_one();
-    return true;
-  }
-  bool any = false;
-  size_t handled = 0;
-  do {
+  // With a worker at leisure it only has to be told.
+  for (size_t handled = any ? 0 : 1; handled > 0 && !stopping_;) {
     const TimeNs now = now_ns();
-    wait_events(0);
+    (void)wait_events(0);
     handled = poll_hot(now);
-    run_timers(now);
     any = any || handled > 0;
-  } while (handled > 0 && !stopping_);
+    if (handled == 0) arm_hot(now, now - kLinger);
+    run_timers(now);
+  }
+  token.unlock();
+  // Only now: one that came for the token meanwhile is either counted here or has found it free.
+  offer_token();
   if (hooks_.work_waits()) wake_one_worker();
   return any;
 }
 
 // --- workers ---------------------------------------------------------------------------------------
 
-bool Engine::attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& interrupt) {
-  has_workers_.store(true, std::memory_order_relaxed);
+Attended Engine::attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& interrupt) {
+  if (!has_workers_.load(std::memory_order_relaxed) && !has_workers_.exchange(true))
+    (void)eventfd_write(wake_fd_.get(), 1);  // the engine's thread sleeps with the token until now
   std::unique_lock token(token_, std::try_to_lock);
-  if (!token) return false;
+  if (!token) return Attended::kNoToken;
   TimeNs now = now_ns();
   TimeNs spin_until = deadline_after(now, spin);
-  TimeNs next_check = now + kEventCheck;
   bool slept = false;
+  bool signalled = false;
   Spinner spinner;
   while (true) {
+    look_around(now);
     const size_t handled = poll_hot(now);
     if (hooks_.work_waits() || stopping_.load(std::memory_order_relaxed) || interrupt.load(std::memory_order_relaxed)) break;
     if (handled > 0) {
       now = now_ns();
       spin_until = deadline_after(now, spin);
       spinner.found_something();
+    } else if (!spinner.pause()) {
       continue;
     }
-    if (!spinner.pause()) continue;
     now = now_ns();
-    if (now >= deadline) break;
-    if (now >= next_check) {
-      wait_events(0);
-      run_timers(now);
-      next_check = now + kEventCheck;
-    }
-    if (now < spin_until) continue;
+    if (signalled || now >= deadline) break;
+    if (handled > 0 || now < spin_until) continue;
     arm_hot(now, kNever);
     if (!hot_.empty() || hooks_.work_waits() || interrupt.load()) continue;
     worker_asleep_ = slept = true;
-    wait_events(wake_time(deadline));
+    signalled = !wait_events(deadline);
     worker_asleep_ = false;
     now = now_ns();
     run_timers(now);
@@ -429,17 +214,23 @@ bool Engine::attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& inter
     std::lock_guard lock(worker_mutex_);
     driver_condition_.notify_all();  // it ticks from now on
   }
-  return true;
+  return signalled ? Attended::kSignalled : Attended::kLook;
 }
 
-void Engine::worker_waits(TimeNs deadline) {
+bool Engine::worker_waits(TimeNs deadline) {
   std::unique_lock lock(worker_mutex_);
   ++workers_waiting_;
-  const TimeNs nap = std::min(kWorkerNap, std::max<TimeNs>(deadline - now_ns(), 0));
-  worker_condition_.wait_for(lock, std::chrono::nanoseconds(nap),
-                             [this] { return token_offered_ || stopping_.load() || hooks_.work_waits(); });
-  token_offered_ = false;
+  // Counted first, then the last look: see tick_for_workers().
+  bool called = token_.try_lock();
+  if (called) {
+    token_.unlock();
+  } else {
+    called = worker_condition_.wait_for(lock, nap(deadline, kWorkerNap),
+                                        [this] { return token_offered_ || stopping_.load() || hooks_.work_waits(); });
+    token_offered_ = false;
+  }
   --workers_waiting_;
+  return called;
 }
 
 void Engine::offer_token() {
@@ -450,8 +241,11 @@ void Engine::offer_token() {
 }
 
 void Engine::wake_one_worker() {
-  std::lock_guard lock(worker_mutex_);
-  if (workers_waiting_ > 0) worker_condition_.notify_one();
+  {
+    std::lock_guard lock(worker_mutex_);
+    if (workers_waiting_ > 0) return worker_condition_.notify_one();
+  }
+  kick();
 }
 
 void Engine::wake_workers() {

@@ -2,7 +2,7 @@
 //
 // One thread at a time has the polling token. It polls the hot connections; when they stay quiet it arms
 // them and sleeps in epoll. A worker that leaves with a request wakes nobody: the engine's thread ticks
-// while there is anything hot and takes over when the token lies idle, so the fast path has no hand-over.
+// while workers are at work and polls when the token lies idle, so the fast path has no hand-over.
 // docs/threads.md tells the whole story.
 #pragma once
 
@@ -26,13 +26,16 @@ struct ListenerEntry {
   DeviceEntry* device = nullptr;
 };
 
+// How a worker's turn at the polling ended.
+enum class Attended : uint8_t { kLook, kNoToken, kSignalled };
+
 class Engine {
  public:
-  // `work_waits`: whether something waits for a worker (a server's ready queue).
   struct Hooks {
+    // Whether something waits for a worker (a server's ready queue).
     std::function<bool()> work_waits;
-    std::function<ConnectionRef(DeviceEntry&, provider::Listener&, uint64_t id)> accept;
-    std::function<void(const ConnectionRef&)> on_removed;
+    // The next connection offered, null when there is none; an error: try again in a while.
+    std::function<Result<ConnectionRef>(DeviceEntry&, provider::Listener&, uint64_t id)> accept;
   };
 
   explicit Engine(Hooks hooks = {});
@@ -41,51 +44,71 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   uint64_t next_connection_id() { return next_id_.fetch_add(1); }
-  // Starts to attend to a connection. It stays until it has failed and is quiet, or is removed.
+  // Starts to attend to a connection, until it has failed and is quiet, or is removed. Not once stopped.
   void add(const ConnectionRef& connection);
   void remove(const ConnectionRef& connection);
+  // Removes a closed connection once what it still has to say is said.
+  void see_off(const ConnectionRef& connection);
   void add_listener(ListenerEntry entry);
   void close_listeners();
   std::vector<ConnectionRef> connections() const;
   size_t connection_count() const;
 
+  // With the mutex of the connection held, after anything was done with its session: what that left to do is
+  // done, or somebody will.
+  void settle(const ConnectionRef& connection, TimeNs now) {
+    if (connection->attendance == Attendance::kArmed) settle_armed(connection, now);
+  }
   // A caller goes to sleep on the connection's own handles; and comes back. Mutex of the connection held.
   void detach(Connection& connection);
-  void reattach(Connection& connection);
-  // A deadline that nobody may be waiting for.
-  void note_deadline(TimeNs deadline);
+  void reattach(const ConnectionRef& connection);
+  // A deadline that nobody may be waiting for. Noted with the mutex of its connection held.
+  void note_deadline(TimeNs deadline) {
+    if (deadline < next_timer_.load(std::memory_order_relaxed)) note_earlier_deadline(deadline);
+  }
 
   // For workers. Polls, spins, sleeps until work waits, the engine is woken by wake_workers(), `interrupt` is
-  // set, or the deadline passes. False at once when another thread has the token.
-  bool attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& interrupt);
-  void worker_waits(TimeNs deadline);  // for the token or for work, asleep
+  // set, a signal comes, or the deadline passes. At once when another thread has the token.
+  Attended attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& interrupt);
+  // For the token or for work, asleep. False: neither came in a while.
+  bool worker_waits(TimeNs deadline);
   void wake_workers();
   void wake_one_worker();
   // Before a slow handler: a waiting worker, if any, takes over the polling.
   void offer_token();
   void stop();
-  bool stopped() const { return stopping_.load(); }
 
   // Process-wide: run by the engine's threads, without locks, when `flag` is set (releases Python objects).
   static void set_deferred_hook(std::atomic<bool>* flag, std::function<void()> run);
 
  private:
+  // engine.cc
   void run();
   bool tick_for_workers();
+  void kick();
+  void note_earlier_deadline(TimeNs deadline);
+  bool deferred_waits() const;
+
+  // engine_polling.cc; with the token unless said otherwise
   size_t poll_hot(TimeNs now);
   bool poll_one(const ConnectionRef& connection, TimeNs now, size_t& handled);
   void arm_hot(TimeNs now, TimeNs idle_since);
   bool try_arm(const ConnectionRef& connection, TimeNs now);
-  void wait_events(TimeNs deadline);
-  void accept_all(uint64_t key);
-  void make_hot(uint64_t id);
-  void enable_epoll(Connection& connection);
-  void disable_epoll(Connection& connection);
-  void run_timers(TimeNs now);
-  void kick();
+  void push_hot(ConnectionRef connection);
+  void drop_hot(size_t index);
   void adopt_new_hot();
-  TimeNs wake_time(TimeNs deadline) const;
-  bool deferred_waits() const;
+  bool wait_events(TimeNs deadline);
+  void look_around(TimeNs now);
+  void accept_all(uint64_t key);
+  void watch_listener(uint64_t key, const ListenerEntry& entry, int operation);
+  void make_hot(uint64_t id);
+  void run_timers(TimeNs now);
+  void tend(const ConnectionRef& connection, TimeNs now);
+  // Without the token, with the mutex of the connection
+  void settle_armed(const ConnectionRef& connection, TimeNs now);
+  void heat(const ConnectionRef& connection);
+  bool enable_epoll(Connection& connection);
+  void disable_epoll(Connection& connection);
 
   const Hooks hooks_;
   UniqueFd epoll_fd_;
@@ -93,14 +116,16 @@ class Engine {
   std::atomic<uint64_t> next_id_{1};
   std::atomic<bool> stopping_{false};
 
-  std::mutex token_;  // the right to poll: guards hot_
+  std::mutex token_;  // the right to poll: guards hot_ and next_look_around_
   std::vector<ConnectionRef> hot_;
+  TimeNs next_look_around_ = 0;
 
   mutable std::mutex list_mutex_;
   std::unordered_map<uint64_t, ConnectionRef> connections_;
   std::unordered_map<uint64_t, std::shared_ptr<ListenerEntry>> listeners_;
   std::vector<ConnectionRef> new_hot_;
   std::atomic<bool> has_new_hot_{false};
+  bool listeners_paused_ = false;
 
   std::atomic<TimeNs> next_timer_{kNever};
   std::atomic<TimeNs> asleep_until_{0};  // of the thread in epoll_wait; 0: none is

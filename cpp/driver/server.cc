@@ -14,6 +14,8 @@ namespace {
 
 // Handlers slower than this make it worth waking another worker before one leaves the polling.
 constexpr TimeNs kSlowHandler = 50 * kMicrosecond;
+// How long what was said last may take to reach the peers when the server stops.
+constexpr TimeNs kFarewell = 1100 * kMillisecond;
 
 std::string random_text() {
   std::random_device device;
@@ -30,12 +32,17 @@ std::string random_text() {
 
 Server::Server(const Options& options) : options_(options), fork_generation_(fork_generation()), instance_(random_text()) {
   Engine::Hooks hooks;
-  hooks.work_waits = [this] { return ready_count_.load(std::memory_order_relaxed) > 0 || ended_.load(std::memory_order_relaxed); };
+  hooks.work_waits = [this] { return ready_count_.load() > 0 || ended_.load(); };
   hooks.accept = [this](DeviceEntry& device, provider::Listener& listener, uint64_t id) { return accept(device, listener, id); };
   engine_ = std::make_unique<Engine>(std::move(hooks));
 }
 
-Server::~Server() { stop(); }
+Server::~Server() {
+  if (belongs_to_parent())
+    (void)engine_.release();  // its thread and its connections stayed with the parent
+  else
+    stop();
+}
 
 // --- listening -------------------------------------------------------------------------------------
 
@@ -69,16 +76,14 @@ Result<std::string> Server::listen_on(const std::string& scheme, const std::stri
   return bound;
 }
 
-ConnectionRef Server::accept(DeviceEntry& device, provider::Listener& listener, uint64_t id) {
+Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& listener, uint64_t id) {
   const auto config = endpoint::queue_pair_config(options_.session.geometry);
   while (true) {
     auto cq = device.device->create_completion_queue(config.send_depth + config.receive_depth);
     auto offered = listener.accept(*cq, config);
-    if (!offered.ok()) {
-      if (offered.status().code() == StatusCode::kResourceExhausted) return nullptr;  // no descriptors left: later
-      continue;  // one bad connection attempt
-    }
-    if (*offered == nullptr) return nullptr;
+    if (offered.status().code() == StatusCode::kPermissionDenied) continue;  // another user, who was told
+    RRPC_RETURN_IF_ERROR(offered.status());
+    if (*offered == nullptr || ended_) return ConnectionRef();
     if (engine_->connection_count() >= options_.connections_max) continue;  // turned away
     rpc::HelloFields hello{{"wire", "1"}, {"host", host_identity()}, {"instance", instance_}};
     {
@@ -102,7 +107,7 @@ ConnectionRef Server::accept(DeviceEntry& device, provider::Listener& listener, 
 void Server::on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) {
   std::lock_guard lock(mutex_);
   ready_.push_back({next_handle_++, connection, call, 0});
-  ready_count_.store(ready_.size(), std::memory_order_relaxed);
+  ready_count_.store(ready_.size());  // and then, maybe, a look at who sleeps
 }
 
 bool Server::take(Work& work) {
@@ -135,7 +140,9 @@ NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& in
       return NextResult::kWork;
     }
     if (now_ns() >= deadline) return NextResult::kTimeout;
-    if (!engine_->attend(options_.spin_ns(), deadline, interrupt)) engine_->worker_waits(deadline);
+    const Attended attended = engine_->attend(options_.spin_ns(), deadline, interrupt);
+    if (attended == Attended::kSignalled) return NextResult::kInterrupted;
+    if (attended == Attended::kNoToken && !engine_->worker_waits(deadline)) return NextResult::kInterrupted;
   }
 }
 
@@ -166,8 +173,16 @@ Status Server::reply(uint64_t handle, rpc::Reply reply) {
   std::lock_guard lock(work.connection->mutex);
   const TimeNs now = now_ns();
   work.connection->session().server().reply(work.call, std::move(reply), now);
-  work.connection->last_active = now;
+  work.connection->last_active.store(now, std::memory_order_relaxed);
+  settle(work.connection, now);
   return {};
+}
+
+// Requests that this brings in are unknown to whoever sleeps.
+void Server::settle(const ConnectionRef& connection, TimeNs now) {
+  if (connection->attendance != Attendance::kArmed) return;
+  engine_->settle(connection, now);
+  if (ready_count_.load() > 0) engine_->wake_one_worker();
 }
 
 size_t Server::calls_running() {
@@ -192,6 +207,7 @@ bool Server::drain(TimeNs deadline) {
   for (const ConnectionRef& connection : engine_->connections()) {
     std::lock_guard lock(connection->mutex);
     if (!connection->session().failed()) connection->session().drain("shutting down");
+    settle(connection, now_ns());
   }
   // Results wait for their readers too, so there is no one event to wait for.
   while (!all_quiet() && now_ns() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -206,7 +222,7 @@ void Server::close_all(const std::string& reason) {
       std::lock_guard lock(connection->mutex);
       connection->session().close(unavailable(reason));
     }
-    engine_->remove(connection);
+    engine_->see_off(connection);
   }
 }
 
@@ -214,10 +230,16 @@ void Server::stop() {
   if (ended_.exchange(true)) return;
   engine_->wake_workers();
   engine_->close_listeners();
-  close_all("the server was stopped");
+  const TimeNs give_up = now_ns() + kFarewell;
+  for (close_all("the server was stopped"); engine_->connection_count() > 0 && now_ns() < give_up;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    close_all("the server was stopped");
+  }
   engine_->stop();
+  for (const ConnectionRef& connection : engine_->connections()) engine_->remove(connection);
+  std::deque<Work> unanswered;
   std::lock_guard lock(mutex_);
-  ready_.clear();
+  unanswered.swap(ready_);
   ready_count_ = 0;
 }
 

@@ -50,10 +50,11 @@ class Server : public RequestSink {
 
  private:
   void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) override;
-  ConnectionRef accept(DeviceEntry& device, provider::Listener& listener, uint64_t id);
+  Result<ConnectionRef> accept(DeviceEntry& device, provider::Listener& listener, uint64_t id);
   Result<std::string> listen_on(const std::string& scheme, const std::string& rest);
   bool take(Work& work);
   void note_handler_time(const Work& work);
+  void settle(const ConnectionRef& connection, TimeNs now);
   bool all_quiet();
   void close_all(const std::string& reason);
 

@@ -43,8 +43,8 @@ class Session : private endpoint::EndpointEvents {
   bool ready() const { return ready_; }
   bool failed() const { return endpoint_.failed(); }
   const Status& failure() const { return endpoint_.failure(); }
-  // Nothing is left whose memory a device may touch.
-  bool quiet() const { return endpoint_.transfers_idle(); }
+  // Of a failed session: nothing is left to say, or whose memory a device may touch.
+  bool quiet() const { return endpoint_.transfers_idle() && !endpoint_.lingering(); }
   const HelloFields& peer_hello() const { return peer_hello_; }
   endpoint::Endpoint& endpoint() { return endpoint_; }
   ClientSide& client() { return client_; }

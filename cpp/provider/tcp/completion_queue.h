@@ -29,6 +29,7 @@ class TcpCompletionQueue final : public CompletionQueue {
   size_t poll(std::span<Completion> out) override;
   void arm() override;
   void append_wait_handles(std::vector<WaitHandle>& out) const override;
+  bool lingering() const override { return !lingering_.empty(); }
 
   void register_queue_pair() { ++queue_pair_count_; }
   // Drops its completions: it is being destroyed.

@@ -1,0 +1,303 @@
+// What the thread with the polling token does: hot connections, epoll, timers.
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "driver/engine.h"
+
+namespace rrpc::driver {
+namespace {
+
+constexpr TimeNs kLookAround = 100 * kMicrosecond;  // a busy poller looks at epoll and the timers this often
+constexpr TimeNs kCoolAfter = 3 * kMillisecond;     // and arms what was quiet for so long
+constexpr TimeNs kTimerStep = 5 * kMillisecond;
+constexpr TimeNs kAcceptPause = 100 * kMillisecond;  // when there are no descriptors left
+constexpr int kAcceptBatch = 64;
+constexpr int kSettleRounds = 4;
+constexpr uint64_t kWakeKey = 0;
+constexpr uint64_t kListenerBit = 1ULL << 63;
+
+int timeout_ms_until(TimeNs deadline) {
+  if (deadline == kNever) return -1;
+  const TimeNs left = deadline - now_ns();
+  return left <= 0 ? 0 : static_cast<int>(std::min<TimeNs>((left + kMillisecond - 1) / kMillisecond, 60'000));
+}
+
+}  // namespace
+
+// --- epoll -----------------------------------------------------------------------------------------
+
+// False: it can't be slept on now, so it has to be polled.
+bool Engine::enable_epoll(Connection& connection) {
+  std::vector<provider::WaitHandle> handles;
+  connection.session().endpoint().append_wait_handles(handles);
+  const auto& old = connection.epoll_handles;
+  const bool same = std::equal(handles.begin(), handles.end(), old.begin(), old.end(),
+                               [](const auto& a, const auto& b) { return a.fd == b.fd; });
+  if (!same) disable_epoll(connection);
+  for (const provider::WaitHandle& handle : handles) {
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLONESHOT | (handle.want_write ? uint32_t{EPOLLOUT} : 0u);
+    event.data.u64 = connection.id();
+    if (epoll_ctl(epoll_fd_.get(), same ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, handle.fd, &event) != 0) {
+      disable_epoll(connection);
+      return false;
+    }
+    if (!same) connection.epoll_handles.push_back(handle);
+  }
+  return true;
+}
+
+void Engine::disable_epoll(Connection& connection) {
+  for (const provider::WaitHandle& handle : connection.epoll_handles)
+    epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, handle.fd, nullptr);
+  connection.epoll_handles.clear();
+}
+
+void Engine::make_hot(uint64_t id) {
+  ConnectionRef connection;
+  {
+    std::lock_guard lock(list_mutex_);
+    const auto it = connections_.find(id);
+    if (it == connections_.end()) return;
+    connection = it->second;
+  }
+  std::lock_guard lock(connection->mutex);
+  if (connection->attendance != Attendance::kArmed) return;
+  connection->attendance = Attendance::kHot;
+  connection->last_active = now_ns();
+  push_hot(connection);
+}
+
+// One-shot, so that a listener which can't accept for lack of descriptors keeps nobody busy.
+void Engine::watch_listener(uint64_t key, const ListenerEntry& entry, int operation) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLONESHOT;
+  event.data.u64 = key;
+  epoll_ctl(epoll_fd_.get(), operation, entry.listener->wait_fd(), &event);
+}
+
+void Engine::add_listener(ListenerEntry entry) {
+  const uint64_t key = next_connection_id() | kListenerBit;
+  std::lock_guard lock(list_mutex_);
+  const auto added = listeners_.emplace(key, std::make_shared<ListenerEntry>(std::move(entry))).first;
+  watch_listener(key, *added->second, EPOLL_CTL_ADD);
+}
+
+void Engine::close_listeners() {
+  std::lock_guard lock(list_mutex_);
+  // Closing alone takes nothing out of epoll while a forked child has a copy of the descriptor.
+  for (const auto& [key, entry] : listeners_) watch_listener(key, *entry, EPOLL_CTL_DEL);
+  listeners_.clear();  // one that accept_all() is using goes when that is done
+}
+
+void Engine::accept_all(uint64_t key) {
+  std::shared_ptr<ListenerEntry> entry;
+  {
+    std::lock_guard lock(list_mutex_);
+    const auto it = listeners_.find(key);
+    if (it == listeners_.end()) return;
+    entry = it->second;
+  }
+  bool paused = false;
+  for (int i = 0; i < kAcceptBatch; ++i) {
+    const auto connection = hooks_.accept(*entry->device, *entry->listener, next_connection_id());
+    paused = !connection.ok();
+    if (paused || *connection == nullptr) break;
+    add(*connection);
+  }
+  std::lock_guard lock(list_mutex_);
+  if (!listeners_.contains(key)) return;
+  if (!paused) return watch_listener(key, *entry, EPOLL_CTL_MOD);
+  listeners_paused_ = true;
+  note_deadline(now_ns() + kAcceptPause);
+}
+
+// False if a signal came.
+bool Engine::wait_events(TimeNs deadline) {
+  std::array<epoll_event, 64> events;
+  int timeout_ms = 0;
+  if (deadline > 0) {
+    asleep_until_.store(deadline);
+    // Announced: from here on, whoever sets one of these kicks. So one last look is enough.
+    const bool must_look = stopping_.load() || has_new_hot_.load() || (hooks_.work_waits && hooks_.work_waits());
+    timeout_ms = must_look ? 0 : timeout_ms_until(std::min(deadline, next_timer_.load()));
+  }
+  const int count = epoll_wait(epoll_fd_.get(), events.data(), events.size(), timeout_ms);
+  const bool signalled = count < 0 && errno == EINTR;
+  asleep_until_.store(0);
+  for (int i = 0; i < count; ++i) {
+    const uint64_t key = events[static_cast<size_t>(i)].data.u64;
+    if (key == kWakeKey) {
+      eventfd_t value = 0;
+      (void)eventfd_read(wake_fd_.get(), &value);
+    } else if ((key & kListenerBit) != 0) {
+      accept_all(key);
+    } else {
+      make_hot(key);
+    }
+  }
+  return !signalled;
+}
+
+// --- hot connections -------------------------------------------------------------------------------
+
+void Engine::push_hot(ConnectionRef connection) {
+  if (std::exchange(connection->in_hot_list, true)) return;
+  hot_.push_back(std::move(connection));
+}
+
+void Engine::drop_hot(size_t index) {
+  hot_[index]->in_hot_list = false;
+  std::swap(hot_[index], hot_.back());
+  hot_.pop_back();
+}
+
+void Engine::adopt_new_hot() {
+  if (!has_new_hot_.load(std::memory_order_relaxed)) return;
+  std::vector<ConnectionRef> adopted;
+  {
+    std::lock_guard lock(list_mutex_);
+    adopted.swap(new_hot_);
+    has_new_hot_ = false;
+  }
+  for (ConnectionRef& connection : adopted) push_hot(std::move(connection));
+}
+
+// To be polled by whoever has the token or gets it next.
+void Engine::heat(const ConnectionRef& connection) {
+  connection->attendance = Attendance::kHot;
+  connection->last_active = now_ns();
+  {
+    std::lock_guard lock(list_mutex_);
+    new_hot_.push_back(connection);
+    has_new_hot_ = true;
+  }
+  kick();
+}
+
+bool Engine::poll_one(const ConnectionRef& connection, TimeNs now, size_t& handled) {
+  if (connection->attendance.load(std::memory_order_relaxed) != Attendance::kHot) return false;
+  std::unique_lock lock(connection->mutex, std::try_to_lock);
+  if (!lock) return true;
+  const size_t progress = connection->session().progress(now);
+  handled += progress;
+  if (progress > 0) connection->last_active.store(now, std::memory_order_relaxed);
+  if (!connection->session().failed() || !connection->session().quiet()) return true;
+  lock.unlock();
+  remove(connection);
+  return false;
+}
+
+size_t Engine::poll_hot(TimeNs now) {
+  adopt_new_hot();
+  size_t handled = 0;
+  for (size_t i = 0; i < hot_.size();) {
+    if (poll_one(hot_[i], now, handled))
+      ++i;
+    else
+      drop_hot(i);
+  }
+  return handled;
+}
+
+// True if the hot list is rid of it.
+bool Engine::try_arm(const ConnectionRef& connection, TimeNs now) {
+  std::unique_lock lock(connection->mutex, std::try_to_lock);
+  if (!lock) return false;
+  if (connection->attendance != Attendance::kHot) return true;
+  if (connection->session().failed()) return false;
+  connection->session().endpoint().arm();
+  if (connection->session().progress(now) > 0) {
+    connection->last_active = now;
+    return false;
+  }
+  if (connection->session().failed() || !enable_epoll(*connection)) return false;
+  connection->attendance = Attendance::kArmed;
+  return true;
+}
+
+void Engine::arm_hot(TimeNs now, TimeNs idle_since) {
+  for (size_t i = 0; i < hot_.size();) {
+    if (hot_[i]->last_active.load(std::memory_order_relaxed) <= idle_since && try_arm(hot_[i], now))
+      drop_hot(i);
+    else
+      ++i;
+  }
+}
+
+// Whoever polls without a pause does this now and again: hot connections must not starve the others.
+void Engine::look_around(TimeNs now) {
+  if (now < next_look_around_) return;
+  next_look_around_ = now + kLookAround;
+  (void)wait_events(0);
+  arm_hot(now, now - kCoolAfter);
+  run_timers(now);
+}
+
+// --- connections that others have touched ----------------------------------------------------------
+
+void Engine::settle_armed(const ConnectionRef& connection, TimeNs now) {
+  rpc::Session& session = connection->session();
+  for (int round = 0; round < kSettleRounds && !session.failed(); ++round) {
+    session.endpoint().arm();
+    if (session.progress(now) == 0 && !session.failed()) return;
+  }
+  heat(connection);  // it has failed or is busy
+}
+
+void Engine::detach(Connection& connection) {
+  disable_epoll(connection);
+  if (connection.attendance != Attendance::kGone) connection.attendance = Attendance::kLeader;
+}
+
+void Engine::reattach(const ConnectionRef& connection) {
+  if (connection->attendance != Attendance::kLeader) return;  // removed, or closed and being seen off
+  if (connection->session().failed() || !enable_epoll(*connection)) return heat(connection);
+  connection->attendance = Attendance::kArmed;
+  settle_armed(connection, now_ns());
+}
+
+// --- timers ----------------------------------------------------------------------------------------
+
+void Engine::tend(const ConnectionRef& connection, TimeNs now) {
+  rpc::Session& session = connection->session();
+  if (!session.ready() && !session.failed() && now >= connection->handshake_deadline)
+    session.close(deadline_exceeded("the handshake was not finished in time"));
+  if (session.next_tick() <= now) {
+    session.progress(now);
+    session.tick(now);
+  }
+  settle(connection, now);
+}
+
+void Engine::run_timers(TimeNs now) {
+  if (now < next_timer_.load(std::memory_order_relaxed)) return;
+  next_timer_.store(kNever);  // first: a deadline noted meanwhile is not lost
+  TimeNs next = kNever;
+  for (const ConnectionRef& connection : connections()) {
+    std::unique_lock lock(connection->mutex, std::try_to_lock);
+    if (!lock) {
+      next = now;
+      continue;
+    }
+    rpc::Session& session = connection->session();
+    tend(connection, now);
+    if (session.failed()) continue;
+    next = std::min(next, session.next_tick());
+    if (!session.ready()) next = std::min(next, connection->handshake_deadline);
+  }
+  {
+    std::lock_guard lock(list_mutex_);
+    if (std::exchange(listeners_paused_, false)) {
+      for (const auto& [key, entry] : listeners_) watch_listener(key, *entry, EPOLL_CTL_MOD);
+    }
+  }
+  if (next != kNever) note_deadline(std::max(next, now + kTimerStep));
+}
+
+}  // namespace rrpc::driver

@@ -1,0 +1,346 @@
+// Clients and a server in one process: many threads, both transports, every way to poll.
+
+#include <algorithm>
+#include <mutex>
+
+#include "driver_pair.h"
+#include "endpoint/counters.h"
+
+namespace rrpc::driver::testing {
+namespace {
+
+struct Setting {
+  const char* name;
+  const char* scheme;
+  PollMode poll;
+  TimeNs spin;
+};
+
+class DriverTest : public ::testing::TestWithParam<Setting> {
+ protected:
+  Options options() const {
+    Options options;
+    options.poll = GetParam().poll;
+    options.spin = GetParam().spin;
+    return options;
+  }
+  std::unique_ptr<TestServer> serve(int workers = 1) {
+    return std::make_unique<TestServer>(GetParam().scheme, workers, options());
+  }
+  std::unique_ptr<Client> connect(const TestServer& server) { return connect_to(server.address(), options()); }
+};
+
+void call_many(Client& client, int count, const std::string& name) {
+  for (int i = 0; i < count; ++i) {
+    const std::string payload = name + std::to_string(i);
+    TestCall call(client, "echo", payload);
+    ASSERT_TRUE(call.wait().ok()) << (*call).status().to_string();
+    ASSERT_EQ(call.text(), payload);
+  }
+}
+
+TEST_P(DriverTest, ThreadsShareAConnection) {
+  auto server = serve(2);
+  auto client = connect(*server);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) threads.emplace_back([&, t] { call_many(*client, scaled(500), std::to_string(t) + ":"); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_P(DriverTest, ThreadsWithAConnectionEach) {
+  auto server = serve(2);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      auto client = connect(*server);
+      call_many(*client, scaled(500), std::to_string(t) + ":");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_P(DriverTest, PipelinedCallsEndInCallbacks) {
+  auto server = serve(2);
+  auto client = connect(*server);
+  const int count = scaled(2000);
+  std::atomic<int> ended{0};
+  for (int i = 0; i < count; ++i) {
+    TestCall call(*client, "echo", "x", i % 2 == 0 ? kNever : in_ms(30'000));
+    ASSERT_TRUE(call.started().ok());
+    client->on_done(call.ref(), [&ended] { ++ended; });
+  }
+  // Nobody waits for any of them.
+  EXPECT_TRUE(eventually([&] { return ended == count; }, 30'000)) << ended << " of " << count;
+}
+
+TEST_P(DriverTest, BuffersInBothDirections) {
+  auto server = serve(2);
+  auto client = connect(*server);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < scaled(12); ++i) {
+        const uint64_t seed = static_cast<uint64_t>(t * 1000 + i);
+        const auto bytes = pattern(100'000 + static_cast<size_t>(i) * 300'000, seed);
+        std::vector<endpoint::Buffer> buffers;
+        buffers.push_back(owning_buffer(bytes));
+        TestCall call(*client, "echo", "b", kNever, std::move(buffers));
+        ASSERT_TRUE(call.wait().ok()) << (*call).status().to_string();
+        ASSERT_EQ((*call).blocks().size(), 1u);
+        const endpoint::PoolBlock& block = (*call).blocks()[0];
+        ASSERT_GE(block.size(), bytes.size());
+        ASSERT_EQ(std::memcmp(block.data(), bytes.data(), bytes.size()), 0);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// The server's connection sleeps while the handler runs: the WRITE that answers must be carried out all the same.
+TEST_P(DriverTest, ResultsAreWrittenFromASleepingConnection) {
+  auto server = serve();
+  auto client = connect(*server);
+  for (int i = 0; i < 3; ++i) {
+    const auto bytes = pattern(500'000, static_cast<uint64_t>(i));
+    std::vector<std::byte> landing(bytes.size());
+    std::vector<endpoint::Buffer> buffers;
+    buffers.push_back(owning_buffer(bytes));
+    const TimeNs begin = now_ns();
+    TestCall call(*client, "nap", "30", kNever, std::move(buffers), endpoint::Buffer{landing.data(), landing.size(), 0, nullptr});
+    ASSERT_TRUE(call.wait(in_ms(8000)).ok());
+    EXPECT_LT(now_ns() - begin, 2 * kSecond);
+    ASSERT_EQ(landing, bytes);
+  }
+}
+
+TEST_P(DriverTest, DeadlinesEndCallsThatSleep) {
+  auto server = serve(2);
+  auto client = connect(*server);
+  for (int i = 0; i < 3; ++i) {
+    const TimeNs begin = now_ns();
+    TestCall call(*client, "nap", "150", deadline_after(begin, 30 * kMillisecond));
+    EXPECT_EQ(call.wait().code(), StatusCode::kDeadlineExceeded);
+    EXPECT_GE(now_ns() - begin, 30 * kMillisecond);
+    EXPECT_LT(now_ns() - begin, kSecond);
+  }
+  call_many(*client, 10, "after");
+}
+
+TEST_P(DriverTest, DeadlinesEndCallsThatNobodyWaitsFor) {
+  auto server = serve(2);
+  auto client = connect(*server);
+  sleep_ms(20);  // until the engine sleeps
+  for (int i = 0; i < 3; ++i) {
+    const TimeNs begin = now_ns();
+    std::atomic<TimeNs> ended{0};
+    TestCall call(*client, "nap", "400", deadline_after(begin, 50 * kMillisecond));
+    client->on_done(call.ref(), [&ended] { ended = now_ns(); });
+    ASSERT_TRUE(eventually([&] { return ended != 0; }));
+    EXPECT_GE(ended - begin, 50 * kMillisecond);
+    EXPECT_LT(ended - begin, 350 * kMillisecond);
+    EXPECT_EQ((*call).status().code(), StatusCode::kDeadlineExceeded);
+  }
+}
+
+TEST_P(DriverTest, RepliesAfterTheServerHasSlept) {
+  auto server = serve();
+  auto client = connect(*server);
+  TimeNs worst = 0;
+  for (int pause_ms : {0, 1, 2, 3, 4, 5, 8, 12, 30}) {
+    sleep_ms(pause_ms);
+    const TimeNs begin = now_ns();
+    call_many(*client, 1, "x");
+    worst = std::max(worst, now_ns() - begin);
+  }
+  EXPECT_LT(worst, kSecond);
+}
+
+TEST_P(DriverTest, CancelsRaceWithReplies) {
+  auto server = serve(2);
+  auto client = connect(*server);
+  for (int i = 0; i < scaled(300); ++i) {
+    TestCall call(*client, "echo", "c");
+    std::thread canceller([&] {
+      for (int spin = 0; spin < i % 50 * 20; ++spin) cpu_relax();
+      client->cancel(call.ref(), cancelled("by the test"));
+    });
+    const Status status = call.wait();
+    canceller.join();
+    EXPECT_TRUE(status.ok() || status.code() == StatusCode::kCancelled) << status.to_string();
+  }
+  call_many(*client, 10, "after");
+}
+
+TEST_P(DriverTest, ClosingEndsEveryCall) {
+  auto server = serve(2);
+  for (int round = 0; round < scaled(8); ++round) {
+    auto client = connect(*server);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        while (true) {
+          TestCall call(*client, t % 2 == 0 ? "nap" : "echo", "20");
+          const Status status = call.wait();
+          if (status.ok()) continue;
+          EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.to_string();
+          return;
+        }
+      });
+    }
+    sleep_ms(round * 5);
+    const TimeNs begin = now_ns();
+    client->close();
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_LT(now_ns() - begin, 2 * kSecond);
+  }
+}
+
+TEST_P(DriverTest, StoppingTheServerEndsEveryCall) {
+  for (int round = 0; round < scaled(4); ++round) {
+    auto server = serve(2);
+    auto client = connect(*server);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&, t] {
+        while (true) {
+          TestCall call(*client, t == 0 ? "nap" : "echo", "20");
+          const Status status = call.wait();
+          if (status.ok()) continue;
+          EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.to_string();
+          return;
+        }
+      });
+    }
+    sleep_ms(10 + round * 7);
+    const TimeNs begin = now_ns();
+    server->server().stop();
+    EXPECT_LT(now_ns() - begin, 2 * kSecond);
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_LT(now_ns() - begin, 3 * kSecond);
+  }
+}
+
+TEST_P(DriverTest, DrainingFinishesWhatRuns) {
+  for (int round = 0; round < scaled(3); ++round) {
+    auto server = serve(2);
+    auto client = connect(*server);
+    TestCall slow(*client, "nap", "100");
+    TestCall other(*client, "nap", "50");
+    ASSERT_TRUE(eventually([&] { return server->server().calls_running() == 2; }));
+    std::thread drainer([&] { EXPECT_TRUE(server->server().drain(in_ms(5000))); });
+    // Others keep calling: each is answered or refused.
+    while (true) {
+      TestCall call(*client, "echo", "x");
+      const Status status = call.wait();
+      if (status.ok()) continue;
+      EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+      break;
+    }
+    EXPECT_TRUE(slow.wait().ok()) << (*slow).status().to_string();
+    EXPECT_TRUE(other.wait().ok()) << (*other).status().to_string();
+    drainer.join();
+  }
+}
+
+TEST_P(DriverTest, DrainGivesUpAtItsDeadline) {
+  auto server = serve(1);
+  auto client = connect(*server);
+  TestCall slow(*client, "nap", "600");
+  ASSERT_TRUE(eventually([&] { return server->server().calls_running() == 1; }));
+  const TimeNs begin = now_ns();
+  EXPECT_FALSE(server->server().drain(in_ms(50)));
+  EXPECT_LT(now_ns() - begin, 500 * kMillisecond);
+  EXPECT_EQ(slow.wait().code(), StatusCode::kUnavailable);
+}
+
+TEST_P(DriverTest, SlowHandlersHoldUpNobodyElse) {
+  auto server = serve(3);
+  auto slow = connect(*server);
+  auto fast = connect(*server);
+  std::vector<TestCall> naps;
+  for (int i = 0; i < 2; ++i) naps.emplace_back(*slow, "nap", "400");
+  ASSERT_TRUE(eventually([&] { return server->server().calls_running() == 2; }));
+  std::vector<TimeNs> took;
+  for (int i = 0; i < 50; ++i) {
+    const TimeNs begin = now_ns();
+    call_many(*fast, 1, "x");
+    took.push_back(now_ns() - begin);
+    if (i % 10 == 9) sleep_ms(5);
+  }
+  std::sort(took.begin(), took.end());
+  EXPECT_LT(took[took.size() / 2], 20 * kMillisecond);
+  EXPECT_LT(took.back(), 300 * kMillisecond);
+  for (TestCall& nap : naps) EXPECT_TRUE(nap.wait().ok());
+}
+
+// Two callers asleep on one connection: the first reply wakes its own caller, who hands the watch to the other.
+TEST_P(DriverTest, LeadersHandOver) {
+  auto server = serve(3);
+  auto client = connect(*server);
+  for (int round = 0; round < scaled(4); ++round) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&, t] {
+        const int nap_ms = 20 + (round % 2 == 0 ? t : 2 - t) * 30;
+        const TimeNs begin = now_ns();
+        TestCall call(*client, "nap", std::to_string(nap_ms));
+        ASSERT_TRUE(call.wait().ok());
+        EXPECT_LT(now_ns() - begin, (nap_ms + 400) * kMillisecond);
+      });
+      sleep_ms(2);
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+TEST_P(DriverTest, ChurnLeavesNothingBehind) {
+  auto server = serve(2);
+  connect(*server)->close();
+  ASSERT_TRUE(eventually([&] { return server->server().connection_count() == 0; }));
+  const size_t descriptors = open_descriptors();
+  const auto connections = endpoint::counters().connections_open.load();
+  const int count = scaled(200);
+  for (int i = 0; i < count; ++i) {
+    auto client = connect(*server);
+    ASSERT_NE(client, nullptr);
+    if (i % 3 != 0) call_many(*client, 1, "x");
+    if (i % 2 == 0) client->close();
+  }
+  EXPECT_TRUE(eventually([&] { return server->server().connection_count() == 0; }));
+  EXPECT_TRUE(eventually([&] { return endpoint::counters().connections_open.load() <= connections; }));
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= descriptors + 2; })) << open_descriptors() - descriptors;
+}
+
+TEST_P(DriverTest, IdleConnectionsCostNothing) {
+  if (GetParam().poll == PollMode::kBusy) GTEST_SKIP() << "busy polling is meant to be busy";
+  auto server = serve(2);
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 50; ++i) {
+    clients.push_back(connect(*server));
+    call_many(*clients.back(), 1, "x");
+  }
+  sleep_ms(100);
+  const TimeNs cpu_before = cpu_ns();
+  sleep_ms(500);
+  EXPECT_LT(cpu_ns() - cpu_before, 25 * kMillisecond);
+  for (auto& client : clients) call_many(*client, 1, "y");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, DriverTest,
+    ::testing::Values(Setting{"shm_adaptive", "shm", PollMode::kAdaptive, 200 * kMicrosecond},
+                      Setting{"shm_event", "shm", PollMode::kEvent, 0}, Setting{"shm_busy", "shm", PollMode::kBusy, 0},
+                      Setting{"shm_no_spin", "shm", PollMode::kAdaptive, 0},
+                      Setting{"tcp_adaptive", "tcp", PollMode::kAdaptive, 200 * kMicrosecond},
+                      Setting{"tcp_event", "tcp", PollMode::kEvent, 0}, Setting{"tcp_busy", "tcp", PollMode::kBusy, 0}),
+    [](const auto& setting) { return std::string(setting.param.name); });
+
+TEST(DriverUpgradeTest, MovesToSharedMemoryOnOneHost) {
+  TestServer server("rrpc");
+  auto client = connect_to(server.address());
+  EXPECT_EQ(client->info()["transport"], "shm");
+  call_many(*client, 10, "x");
+}
+
+}  // namespace
+}  // namespace rrpc::driver::testing
