@@ -88,3 +88,15 @@ def still_answers(address: str) -> None:
     """Another client gets its answer."""
     with rrpc.connect(address, timeout=20.0) as other:
         assert other.call("Lab.add", 2, 3) == 5
+
+
+def freeze(served: Served) -> None:
+    """SIGSTOP, and waits until every thread has stopped."""
+    served.stop()
+    tasks = Path(f"/proc/{served.pid}/task")
+
+    def stopped() -> bool:
+        stats = [(task / "stat").read_text() for task in tasks.iterdir()]
+        return all(text.rsplit(")", 1)[1].split()[0] == "T" for text in stats)
+
+    eventually(stopped)
