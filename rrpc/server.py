@@ -183,7 +183,7 @@ class Server:
             there = ", ".join(self._methods[service])
             return Unimplemented(f"{service} has no method {method[:80]!r}; it has {there}")
         if not service:
-            return Unimplemented(f"{name[:80]!r} is no method: write {next(iter(self._methods))}.method")
+            return Unimplemented(f"{name[:80]!r} names no service: write {next(iter(self._methods))}.method")
         return Unimplemented(
             f"there is no service {service[:80]!r} here (asked for {name[:80]!r}); there is {self.services}"
         )

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from processes import ServeFactory
 
 import rrpc
+from rrpc.codec import LIFT_BYTES
 
 MIB = 1 << 20
-LIFT = 4096
+LIFT = LIFT_BYTES
 N = 3000  # items; above the threshold for every dtype of two bytes and more
 
 DTYPES = [

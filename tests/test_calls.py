@@ -269,7 +269,7 @@ def test_wrong_calls(lab: rrpc.Client) -> None:
     for name, said in [
         ("Lab.nope", "has no method 'nope'"),
         ("Nope.add", "no service 'Nope'"),
-        ("", "no service"),
+        ("", "names no service"),
         ("Lab.add\0", "has no method"),
         ("Lab." + "x" * 9000, "has no method"),
     ]:

@@ -15,6 +15,7 @@ from codec_trip import STRUCTURED, Point, sent, through
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import rrpc
 from rrpc.codec import LIFT_BYTES, MAX_DEPTH, Message, Record, Refused, copies, decode, encode, refusal
 
 
@@ -150,6 +151,16 @@ def test_contiguous_arrays_are_lifted_as_they_are_and_others_packed_once() -> No
     after = copies()
     assert after["packs"] == before["packs"] + 1
     assert after["bytes_packed"] == before["bytes_packed"] + 20_000
+
+
+@pytest.mark.parametrize("count", [3, 9000], ids=["inline", "lifted"])
+def test_padding_shows_nothing_of_this_process(count: int) -> None:
+    for _ in range(20):  # memory that is used again isn't zero
+        dirty = rrpc.empty(count * ALIGNED.itemsize, np.uint8)
+        dirty[...] = 0xEE
+        del dirty
+        payload, blocks = sent(np.zeros(2 * count, ALIGNED)[::2])
+        assert b"\xee" not in payload + b"".join(bytes(memoryview(block)) for block in blocks)
 
 
 def test_large_arrays_stand_in_their_block() -> None:

@@ -185,7 +185,7 @@ WRONG_CALLS: list[tuple[Callable[[rrpc.Client], Any], type[rrpc.RpcError], str]]
         "argument 'a'[0]['k']: object can't be sent",
     ),
     (lambda c: c.call("Desk.ad"), rrpc.Unimplemented, "Desk has no method 'ad'; it has echo, add, double"),
-    (lambda c: c.call("add"), rrpc.Unimplemented, "'add' is no method: write Desk.method"),
+    (lambda c: c.call("add"), rrpc.Unimplemented, "'add' names no service: write Desk.method"),
     (lambda c: c.call("Disk.add"), rrpc.Unimplemented, "there is no service 'Disk' here"),
     (lambda c: c.call("Desk.fail", "missing"), rrpc.NotFound, "no such row"),
     (lambda c: c.call("Desk.fail", "exit"), rrpc.Internal, "Desk.fail(): the handler raised SystemExit"),

@@ -190,9 +190,11 @@ def _inline_array(data: bytes) -> Any:
     if head[3] != len(data) - offset:
         _check_size(head, len(data) - offset)
     flags, dtype, shape, nbytes = head
-    if nbytes and not flags:
+    if nbytes and not flags and dtype.names is None:  # the padding between fields isn't copied by numpy
         return np.ndarray(shape, dtype, data, offset).copy()  # data is read-only and may be unaligned
     order: _Order = "F" if flags & wire.FORTRAN else "C"
+    if dtype.names is not None and nbytes:
+        return _present(np.ndarray(shape, dtype, bytearray(data[offset:]), order=order), flags)
     if not nbytes and not dtype.itemsize:  # copy() would make its items one byte long
         return _present(np.ndarray(shape, dtype, bytearray(), order=order), flags)
     return _present(np.ndarray(shape, dtype, data, offset, order=order).copy(order), flags)

@@ -239,6 +239,8 @@ def _array_as(value: np.ndarray[Any, Any], message: Message, flags: int) -> Any:
         flags |= wire.FORTRAN
     head = _heads.get((value.dtype, value.shape, flags)) or _array_head(value, flags)
     if value.nbytes < wire.LIFT_BYTES:
+        if not contiguous and not flags & wire.FORTRAN and _has_padding(value.dtype):
+            value = _copied(value, np.zeros(value.shape, value.dtype))
         return _ext(wire.ARRAY, head + value.tobytes("F" if flags & wire.FORTRAN else "C"))
     if flags & wire.FORTRAN:
         value = value.T
@@ -269,9 +271,20 @@ def _array_head(value: np.ndarray[Any, Any], flags: int) -> bytes:
 
 def _gather(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     packed = _allocate(value.shape, value.dtype)
-    packed[...] = value
+    if _has_padding(value.dtype):
+        packed.reshape(-1).view(np.uint8)[...] = 0
     count_pack(value.nbytes)
-    return packed
+    return _copied(value, packed)
+
+
+def _has_padding(dtype: np.dtype[Any]) -> bool:
+    """Whether copying items may leave bytes as they were: those must not show the peer our memory."""
+    return dtype.names is not None or dtype.char in "gG"
+
+
+def _copied(value: np.ndarray[Any, Any], into: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    into[...] = value
+    return into
 
 
 def _out(value: np.ndarray[Any, Any], message: Message) -> Any:
