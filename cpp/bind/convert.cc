@@ -25,7 +25,8 @@ constexpr size_t kCachedBytesMin = 64 << 10;  // smaller registrations aren't wo
 
 TimeNs seconds_to_ns(double seconds, const char* name) {
   if (std::isnan(seconds) || seconds < 0)
-    raise_status(invalid_argument(std::string(name) + " must be a number of seconds from 0 up, not " + std::to_string(seconds)));
+    raise_status(
+        invalid_argument(std::string(name) + " must be a number of seconds from 0 up, not " + std::to_string(seconds)));
   return seconds >= 9e9 ? kNever : static_cast<TimeNs>(seconds * 1e9);
 }
 
@@ -76,19 +77,32 @@ static driver::PollMode poll_mode_from(const std::string& name) {
 
 static void set_option(driver::Options& options, const std::string& name, py::handle value) {
   rpc::SessionOptions& session = options.session;
-  if (name == "slots") session.geometry.slots = value.cast<uint32_t>();
-  else if (name == "slot_bytes") session.geometry.slot_bytes = value.cast<uint32_t>();
-  else if (name == "read_depth") session.geometry.read_depth = value.cast<uint32_t>();
-  else if (name == "calls_in_flight_max") session.calls_in_flight_max = value.cast<uint32_t>();
-  else if (name == "exposed_bytes_max") session.exposed_bytes_max = value.cast<size_t>();
-  else if (name == "poll") options.poll = poll_mode_from(value.cast<std::string>());
-  else if (name == "spin_us") options.spin = seconds_to_ns(value.cast<double>() / 1e6, "spin_us");
-  else if (name == "keepalive_interval") session.keepalive_interval = seconds_to_ns(value.cast<double>(), "keepalive_interval");
-  else if (name == "keepalive_timeout") session.keepalive_timeout = seconds_to_ns(value.cast<double>(), "keepalive_timeout");
-  else if (name == "lease_timeout") session.lease_timeout = seconds_to_ns(value.cast<double>(), "lease_timeout");
-  else if (name == "connections_max") options.connections_max = value.cast<uint32_t>();
-  else if (name == "any_user") options.any_user = value.cast<bool>();
-  else raise_status(invalid_argument("unknown option '" + name + "'; see rrpc's options"));
+  if (name == "slots")
+    session.geometry.slots = value.cast<uint32_t>();
+  else if (name == "slot_bytes")
+    session.geometry.slot_bytes = value.cast<uint32_t>();
+  else if (name == "read_depth")
+    session.geometry.read_depth = value.cast<uint32_t>();
+  else if (name == "calls_in_flight_max")
+    session.calls_in_flight_max = value.cast<uint32_t>();
+  else if (name == "exposed_bytes_max")
+    session.exposed_bytes_max = value.cast<size_t>();
+  else if (name == "poll")
+    options.poll = poll_mode_from(value.cast<std::string>());
+  else if (name == "spin_us")
+    options.spin = seconds_to_ns(value.cast<double>() / 1e6, "spin_us");
+  else if (name == "keepalive_interval")
+    session.keepalive_interval = seconds_to_ns(value.cast<double>(), "keepalive_interval");
+  else if (name == "keepalive_timeout")
+    session.keepalive_timeout = seconds_to_ns(value.cast<double>(), "keepalive_timeout");
+  else if (name == "lease_timeout")
+    session.lease_timeout = seconds_to_ns(value.cast<double>(), "lease_timeout");
+  else if (name == "connections_max")
+    options.connections_max = value.cast<uint32_t>();
+  else if (name == "any_user")
+    options.any_user = value.cast<bool>();
+  else
+    raise_status(invalid_argument("unknown option '" + name + "'; see rrpc's options"));
 }
 
 driver::Options options_from(const py::dict& given) {
@@ -106,7 +120,8 @@ driver::Options options_from(const py::dict& given) {
 }
 
 Bytes bytes_view(const py::bytes& value) {
-  return {reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(value.ptr())), static_cast<size_t>(PyBytes_GET_SIZE(value.ptr()))};
+  return {reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(value.ptr())),
+          static_cast<size_t>(PyBytes_GET_SIZE(value.ptr()))};
 }
 
 uint64_t owner_id_of(PyObject* exporter) {
@@ -117,11 +132,10 @@ uint64_t owner_id_of(PyObject* exporter) {
   const py::int_ key(reinterpret_cast<uintptr_t>(owner.ptr()));
   if (PyObject* entry = PyDict_GetItem(cache, key.ptr())) return py::handle(entry)[py::int_(1)].cast<uint64_t>();
   const uint64_t id = next_id++;
-  PyObject* reference = PyWeakref_NewRef(
-      owner.ptr(), py::cpp_function([key, id](py::handle) {
-                     driver::evict_owner(id);
-                     if (PyDict_DelItem(cache, key.ptr()) != 0) PyErr_Clear();
-                   }).ptr());
+  PyObject* reference = PyWeakref_NewRef(owner.ptr(), py::cpp_function([key, id](py::handle) {
+                                                        driver::evict_owner(id);
+                                                        if (PyDict_DelItem(cache, key.ptr()) != 0) PyErr_Clear();
+                                                      }).ptr());
   if (reference == nullptr) {
     PyErr_Clear();  // bytes and the like take no weak references
     return endpoint::kNoOwner;
@@ -132,7 +146,8 @@ uint64_t owner_id_of(PyObject* exporter) {
 
 endpoint::Buffer export_buffer(py::handle object, bool writable) {
   Py_buffer view;
-  if (PyObject_GetBuffer(object.ptr(), &view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) throw py::error_already_set();
+  if (PyObject_GetBuffer(object.ptr(), &view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0)
+    throw py::error_already_set();
   endpoint::Buffer buffer;
   buffer.data = static_cast<std::byte*>(view.buf);
   buffer.length_bytes = static_cast<size_t>(view.len);

@@ -32,7 +32,8 @@ ClientRef share(std::unique_ptr<driver::Client> client) {
 py::tuple take_reply(rpc::ClientCall& call) {
   if (!call.status().ok()) raise_status(call.status(), call.details());
   const Bytes payload = call.payload();
-  return py::make_tuple(py::bytes(reinterpret_cast<const char*>(payload.data()), payload.size()), wrap_blocks(call.blocks()));
+  return py::make_tuple(py::bytes(reinterpret_cast<const char*>(payload.data()), payload.size()),
+                        wrap_blocks(call.blocks()));
 }
 
 // True when done, false at the deadline. Signals and deferred Python work are seen to meanwhile.
@@ -127,7 +128,8 @@ class PyClient {
     return call;
   }
 
-  py::tuple call(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out, py::handle timeout) {
+  py::tuple call(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out,
+                 py::handle timeout) {
     const ClientRef client = client_;  // survives a close() by another thread
     const rpc::ClientCallRef call = begin(method, payload, buffers, out, timeout);
     try {
@@ -140,7 +142,8 @@ class PyClient {
     return take_reply(*call);
   }
 
-  Call start(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out, py::handle timeout) {
+  Call start(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out,
+             py::handle timeout) {
     rpc::ClientCallRef call = begin(method, payload, buffers, out, timeout);
     run_deferred();
     return {client_, std::move(call)};
@@ -174,6 +177,18 @@ class PyClient {
     return out;
   }
 
+  py::dict stats() {
+    if (client_ == nullptr) raise_status(unavailable("the client is closed"));
+    std::map<std::string, int64_t> values;
+    {
+      py::gil_scoped_release release;
+      values = client_->stats();
+    }
+    py::dict out;
+    for (const auto& [name, value] : values) out[py::str(name)] = value;
+    return out;
+  }
+
  private:
   ClientRef client_;
 };
@@ -196,7 +211,8 @@ void register_client(py::module_& module) {
       .def("start", &PyClient::start, py::arg("method"), py::arg("payload"), py::arg("buffers"), py::arg("out"),
            py::arg("timeout"))
       .def("close", &PyClient::close, py::arg("timeout") = py::none())
-      .def("info", &PyClient::info);
+      .def("info", &PyClient::info)
+      .def("stats", &PyClient::stats);
 }
 
 }  // namespace rrpc::bind

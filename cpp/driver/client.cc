@@ -70,8 +70,9 @@ Result<std::unique_ptr<Client>> Client::dial(const Address& address, const std::
   auto cq = device->device->create_completion_queue(config.send_depth + config.receive_depth);
   RRPC_ASSIGN_OR_RETURN(auto qp, device->device->open(*cq, address.rest, config, deadline));
   Engine& engine = client_engine();
-  auto connection = std::make_shared<Connection>(rpc::Role::kClient, engine.next_connection_id(), *device, std::move(cq),
-                                                 std::move(qp), options, rpc::HelloFields{{"wire", "1"}}, nullptr);
+  auto connection =
+      std::make_shared<Connection>(rpc::Role::kClient, engine.next_connection_id(), *device, std::move(cq),
+                                   std::move(qp), options, rpc::HelloFields{{"wire", "1"}}, nullptr);
   std::unique_ptr<Client> client(new Client(address, connection, transport));
   const TimeNs now = now_ns();
   {
@@ -179,11 +180,13 @@ WaitResult Client::wait(const rpc::ClientCallRef& call, TimeNs deadline, const s
 }
 
 template <typename Predicate>
-WaitResult Client::wait_until(Predicate done, rpc::ClientCall* call, TimeNs deadline, const std::atomic<bool>& interrupt) {
+WaitResult Client::wait_until(Predicate done, rpc::ClientCall* call, TimeNs deadline,
+                              const std::atomic<bool>& interrupt) {
   Connection& connection = *connection_;
   TimeNs now = now_ns();
   const TimeNs slice_end = now + kBusySlice;
   const TimeNs spin_until = deadline_after(now, connection.options().spin_ns());
+  const bool may_sleep = spin_until != kNever;
   Spinner spinner;
   while (true) {
     size_t handled = 0;
@@ -202,7 +205,8 @@ WaitResult Client::wait_until(Predicate done, rpc::ClientCall* call, TimeNs dead
     else if (!spinner.pause())
       continue;
     now = now_ns();
-    if (now >= deadline || now >= spin_until || now >= slice_end || interrupt.load(std::memory_order_relaxed)) break;
+    if (now >= deadline || now >= slice_end || interrupt.load(std::memory_order_relaxed)) break;
+    if (now >= spin_until || (may_sleep && Spinner::crowded(now))) break;
   }
   {
     std::lock_guard lock(connection.mutex);
@@ -251,7 +255,8 @@ WaitResult Client::sleep_as_leader(Predicate done, TimeNs deadline, const std::a
     fds.assign(1, {kick_fd, POLLIN, 0});
     for (const auto& handle : handles)
       fds.push_back({handle.fd, static_cast<short>(handle.want_write ? POLLIN | POLLOUT : POLLIN), 0});
-    const TimeNs left = std::max<TimeNs>(std::min({deadline, connection.session().next_tick(), now + kSecond}) - now, 0);
+    const TimeNs left =
+        std::max<TimeNs>(std::min({deadline, connection.session().next_tick(), now + kSecond}) - now, 0);
     const timespec timeout{static_cast<time_t>(left / kSecond), static_cast<long>(left % kSecond)};
     connection.leader_asleep = true;
     lock.unlock();
@@ -287,6 +292,17 @@ std::map<std::string, std::string> Client::info() {
                                             {"state", connection_->session().failed() ? "closed" : "connected"}};
   for (const auto& [transport, reason] : why_not_) fields["why_not_" + transport] = reason;
   return fields;
+}
+
+std::map<std::string, int64_t> Client::stats() {
+  std::lock_guard lock(connection_->mutex);
+  const endpoint::Counters& traffic = connection_->session().endpoint().traffic();
+  std::map<std::string, int64_t> values{
+      {"calls_in_flight", static_cast<int64_t>(connection_->session().client().calls_in_flight())}};
+#define RRPC_CONNECTION_COUNTER(name) values[#name] = traffic.name.load(std::memory_order_relaxed);
+  RRPC_CONNECTION_COUNTERS(RRPC_CONNECTION_COUNTER)
+#undef RRPC_CONNECTION_COUNTER
+  return values;
 }
 
 }  // namespace rrpc::driver

@@ -35,6 +35,8 @@ class Client {
 
   bool belongs_to_parent() const { return connection_->belongs_to_parent(); }
   std::map<std::string, std::string> info();
+  // What moved over this connection: counters by name.
+  std::map<std::string, int64_t> stats();
 
  private:
   Client(Address address, ConnectionRef connection, std::string transport);

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "endpoint/counters.h"
 
 namespace rrpc::endpoint {
 
@@ -100,14 +99,9 @@ void BulkScheduler::on_completion(uint32_t slot, WcStatus status) {
 void BulkScheduler::finish_if_ended(uint64_t cookie) {
   const auto it = transfers_.find(cookie);
   if (it->second.in_flight > 0 || !it->second.all_posted()) return;
-  if (it->second.status == WcStatus::kSuccess) {
-    size_t length = 0;
-    for (const TransferSegment& segment : it->second.segments) length += segment.length_bytes;
-    const bool is_read = it->second.opcode == Opcode::kRead;
-    count(is_read ? counters().reads : counters().writes);
-    count(is_read ? counters().bytes_read : counters().bytes_written, static_cast<int64_t>(length));
-  }
-  finished_.push_back({cookie, it->second.status});
+  size_t length = 0;
+  for (const TransferSegment& segment : it->second.segments) length += segment.length_bytes;
+  finished_.push_back({cookie, it->second.status, it->second.opcode, length});
   transfers_.erase(it);
 }
 

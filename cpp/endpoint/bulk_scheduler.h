@@ -23,6 +23,8 @@ struct TransferSegment {
 struct FinishedTransfer {
   uint64_t cookie = 0;
   provider::WcStatus status = provider::WcStatus::kSuccess;
+  provider::Opcode opcode = provider::Opcode::kRead;
+  size_t length_bytes = 0;  // in all
 };
 
 class BulkScheduler {

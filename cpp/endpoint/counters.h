@@ -1,4 +1,4 @@
-// What moved and how often it was copied: promise 10. Process-wide, relaxed, never reset.
+// What moved and how often it was copied, in the process and by connection. Relaxed, never reset.
 #pragma once
 
 #include <atomic>
@@ -7,30 +7,37 @@
 namespace rrpc::endpoint {
 
 // X(name, meaning): the one list from which stats() is made.
-#define RRPC_COUNTERS(X)                                                    \
-  X(calls_started, "calls this process began")                             \
-  X(calls_ended, "of those, ended in any way")                             \
-  X(calls_served, "calls this process answered")                           \
-  X(messages_sent, "SEND messages")                                        \
-  X(messages_received, "messages received")                                \
-  X(bytes_inline_sent, "bytes sent inside messages")                       \
-  X(bytes_inline_received, "bytes received inside messages")               \
-  X(reads, "remote reads finished")                                        \
-  X(bytes_read, "bytes fetched from peers by remote read")                 \
-  X(writes, "remote writes finished")                                      \
-  X(bytes_written, "bytes placed into peers' memory by remote write")      \
+#define RRPC_COUNTERS(X)                                                               \
+  X(calls_started, "calls this process began")                                         \
+  X(calls_ended, "of those, ended in any way")                                         \
+  X(calls_served, "calls this process answered")                                       \
+  X(messages_sent, "SEND messages")                                                    \
+  X(messages_received, "messages received")                                            \
+  X(bytes_inline_sent, "bytes sent inside messages")                                   \
+  X(bytes_inline_received, "bytes received inside messages")                           \
+  X(reads, "remote reads finished")                                                    \
+  X(bytes_read, "bytes fetched from peers by remote read")                             \
+  X(writes, "remote writes finished")                                                  \
+  X(bytes_written, "bytes placed into peers' memory by remote write")                  \
   X(stagings, "buffers copied into pool memory because the peer could not reach them") \
-  X(bytes_staged, "bytes so copied")                                       \
-  X(copies, "copies of bulk data made by rrpc, remote reads and writes excluded") \
-  X(bytes_copied, "bytes so copied")                                       \
-  X(registrations_made, "memory regions registered")                       \
-  X(registrations_reused, "registrations found in the cache")              \
-  X(exposures_live, "ranges open to peers now")                            \
-  X(bytes_exposed, "bytes open to peers now")                              \
-  X(pool_bytes_committed, "pool memory held from the system")              \
-  X(pool_bytes_used, "of that, in use")                                    \
-  X(connections_open, "connections open now")                              \
+  X(bytes_staged, "bytes so copied")                                                   \
+  X(copies, "copies of bulk data made by rrpc, remote reads and writes excluded")      \
+  X(bytes_copied, "bytes so copied")                                                   \
+  X(registrations_made, "memory regions registered")                                   \
+  X(registrations_reused, "registrations found in the cache")                          \
+  X(exposures_live, "ranges open to peers now")                                        \
+  X(bytes_exposed, "bytes open to peers now")                                          \
+  X(pool_bytes_committed, "pool memory held from the system")                          \
+  X(pool_bytes_used, "of that, in use")                                                \
+  X(connections_open, "connections open now")                                          \
   X(leases_expired, "results taken back because the reader was too slow")
+
+// Those that are kept by connection too.
+#define RRPC_CONNECTION_COUNTERS(X)                                                                                  \
+  X(calls_started)                                                                                                   \
+  X(calls_ended) X(calls_served) X(messages_sent) X(messages_received) X(bytes_inline_sent) X(bytes_inline_received) \
+      X(reads) X(bytes_read) X(writes) X(bytes_written) X(stagings) X(bytes_staged) X(copies) X(bytes_copied)        \
+          X(exposures_live) X(bytes_exposed)
 
 struct Counters {
 #define RRPC_COUNTER_FIELD(name, meaning) std::atomic<int64_t> name{0};
@@ -39,6 +46,11 @@ struct Counters {
 };
 
 Counters& counters();
+
+// For a struct of which one thread at a time writes: no locked instruction.
+inline void count_alone(std::atomic<int64_t>& counter, int64_t amount) {
+  counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+}
 
 inline void count(std::atomic<int64_t>& counter, int64_t amount = 1) {
   counter.fetch_add(amount, std::memory_order_relaxed);

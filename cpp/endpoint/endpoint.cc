@@ -84,12 +84,14 @@ Status Endpoint::allocate_ring() {
 
 Status Endpoint::post_slot(uint32_t slot) {
   return qp_->post_receive(
-      {kTagReceive | slot, {ring_.data() + size_t{slot} * geometry_.slot_bytes, geometry_.slot_bytes, ring_region_.get()}});
+      {kTagReceive | slot,
+       {ring_.data() + size_t{slot} * geometry_.slot_bytes, geometry_.slot_bytes, ring_region_.get()}});
 }
 
 Status Endpoint::start() {
   const provider::QueuePairConfig needed = queue_pair_config(geometry_);
-  const uint32_t send_depth = needed.send_depth - needed.read_depth + std::min(needed.read_depth, qp_->limits().read_depth);
+  const uint32_t send_depth =
+      needed.send_depth - needed.read_depth + std::min(needed.read_depth, qp_->limits().read_depth);
   if (qp_->limits().send_depth < send_depth || qp_->limits().receive_depth < needed.receive_depth)
     return resource_exhausted("a ring of " + std::to_string(geometry_.slots) + " slots needs queues of " +
                               std::to_string(send_depth) + " sends and " + std::to_string(needed.receive_depth) +
@@ -108,13 +110,14 @@ Status Endpoint::adopt_offer() {
   ByteReader reader(qp_->peer_private_data());
   const auto offer = reader.read<Offer>();
   if (reader.failed()) return Status::protocol_error("the peer's connection offer is cut short");
-  if (offer.magic != kOfferMagic) return Status::protocol_error("the peer's connection offer has a wrong magic: not rrpc");
+  if (offer.magic != kOfferMagic)
+    return Status::protocol_error("the peer's connection offer has a wrong magic: not rrpc");
   if (offer.version != kWireVersion)
     return Status::protocol_error("the peer speaks rrpc wire version " + std::to_string(offer.version) + ", this end " +
                                   std::to_string(kWireVersion) + "; use the same release on both ends");
   if (!validate({offer.slots, offer.slot_bytes, 1}).ok())
-    return Status::protocol_error("the peer offers an impossible ring of " + std::to_string(offer.slots) + " slots of " +
-                                  std::to_string(offer.slot_bytes) + " bytes");
+    return Status::protocol_error("the peer offers an impossible ring of " + std::to_string(offer.slots) +
+                                  " slots of " + std::to_string(offer.slot_bytes) + " bytes");
   peer_epoch_ = offer.epoch;
   body_bytes_max_ = std::min(offer.slot_bytes, geometry_.slot_bytes) - sizeof(MessageHeader);
   send_data_ = SendWindow(data_window(geometry_.slots, offer.slots));
@@ -161,7 +164,8 @@ void Endpoint::handle(const Completion& completion) {
   const uint64_t value = completion.wr_id & ~kTagMask;
   switch (completion.wr_id & kTagMask) {
     case kTagReceive:
-      if (completion.status == WcStatus::kSuccess) handle_receive(static_cast<uint32_t>(value), completion.length_bytes);
+      if (completion.status == WcStatus::kSuccess)
+        handle_receive(static_cast<uint32_t>(value), completion.length_bytes);
       return;
     case kTagSend:
       if (completion.status == WcStatus::kSuccess) sends_unretired_ -= static_cast<uint32_t>(value);
@@ -199,7 +203,8 @@ Status Endpoint::check_header(const MessageHeader& header, Bytes message) {
 
 Status Endpoint::deliver(Bytes message) {
   if (message.size() < sizeof(MessageHeader))
-    return Status::protocol_error("a message of " + std::to_string(message.size()) + " bytes is shorter than its header");
+    return Status::protocol_error("a message of " + std::to_string(message.size()) +
+                                  " bytes is shorter than its header");
   MessageHeader header;
   std::memcpy(&header, message.data(), sizeof(header));
   RRPC_RETURN_IF_ERROR(check_header(header, message));
@@ -208,23 +213,31 @@ Status Endpoint::deliver(Bytes message) {
     return Status::protocol_error("the peer sent more data messages than it had credits for");
   if (message_class == MessageClass::kControl && !receive_control_.on_arrival())
     return Status::protocol_error("the peer sent more control messages than it had credits for");
-  count(counters().messages_received);
-  count(counters().bytes_inline_received, static_cast<int64_t>(header.body_bytes));
+  tally(&Counters::messages_received);
+  tally(&Counters::bytes_inline_received, static_cast<int64_t>(header.body_bytes));
   if (message_class == MessageClass::kCredit) return {};
   return events_.on_message(header.type, message.subspan(sizeof(header)));
 }
 
 void Endpoint::repost(uint32_t slot, MessageClass message_class) {
+  if (qp_->state() == QueuePairState::kError) return;  // as can_send()
   if (Status status = post_slot(slot); !status.ok()) return fail(status);
   // Only now: a grant before the repost would invite a send that finds no receive.
   if (message_class == MessageClass::kData) receive_data_.on_reposted();
   if (message_class == MessageClass::kControl) receive_control_.on_reposted();
 }
 
+void Endpoint::tally_transfer(const FinishedTransfer& finished) {
+  const bool is_read = finished.opcode == Opcode::kRead;
+  tally(is_read ? &Counters::reads : &Counters::writes);
+  tally(is_read ? &Counters::bytes_read : &Counters::bytes_written, static_cast<int64_t>(finished.length_bytes));
+}
+
 size_t Endpoint::deliver_finished_transfers() {
   size_t delivered = 0;
   while (bulk_.has_finished()) {  // an event may start a transfer that ends at once
     for (const FinishedTransfer& finished : bulk_.take_finished()) {
+      if (finished.status == WcStatus::kSuccess) tally_transfer(finished);
       events_.on_transfer_finished(finished.cookie, finished.status);
       ++delivered;
     }
@@ -276,8 +289,8 @@ void Endpoint::send(uint8_t type, std::span<const Bytes> parts) {
   if (class_of(type) == MessageClass::kControl) send_control_.take();
   receive_data_.announced();
   receive_control_.announced();
-  count(counters().messages_sent);
-  count(counters().bytes_inline_sent, header.body_bytes);
+  tally(&Counters::messages_sent);
+  tally(&Counters::bytes_inline_sent, header.body_bytes);
   post_message({sges.data(), sge_count}, length);
 }
 
@@ -341,8 +354,8 @@ Result<Exposure> Endpoint::expose(Buffer buffer, uint32_t access) {
     RRPC_ASSIGN_OR_RETURN(exposure.staged, allocate(buffer.length_bytes));
     address = exposure.staged.data();
     std::memcpy(address, buffer.data, buffer.length_bytes);
-    count(counters().stagings);
-    count(counters().bytes_staged, static_cast<int64_t>(buffer.length_bytes));
+    tally(&Counters::stagings);
+    tally(&Counters::bytes_staged, static_cast<int64_t>(buffer.length_bytes));
     RRPC_ASSIGN_OR_RETURN(exposure.region, region_for(address, buffer.length_bytes));
     rkey = qp_->expose(*exposure.region, address, buffer.length_bytes, access);
   }
@@ -350,16 +363,16 @@ Result<Exposure> Endpoint::expose(Buffer buffer, uint32_t access) {
   exposure.descriptor.address = reinterpret_cast<uint64_t>(address);
   exposure.descriptor.rkey = *rkey;
   exposure.buffer = std::move(buffer);
-  count(counters().exposures_live);
-  count(counters().bytes_exposed, static_cast<int64_t>(exposure.descriptor.length_bytes));
+  tally(&Counters::exposures_live);
+  tally(&Counters::bytes_exposed, static_cast<int64_t>(exposure.descriptor.length_bytes));
   return exposure;
 }
 
 void Endpoint::revoke(Exposure& exposure) {
   if (exposure.region == nullptr) return;
   qp_->revoke(exposure.descriptor.rkey);
-  count(counters().exposures_live, -1);
-  count(counters().bytes_exposed, -static_cast<int64_t>(exposure.descriptor.length_bytes));
+  tally(&Counters::exposures_live, -1);
+  tally(&Counters::bytes_exposed, -static_cast<int64_t>(exposure.descriptor.length_bytes));
 }
 
 void Endpoint::fail(const Status& status) {

@@ -14,6 +14,7 @@
 #include "base/memfd.h"
 #include "base/status.h"
 #include "endpoint/bulk_scheduler.h"
+#include "endpoint/counters.h"
 #include "endpoint/credits.h"
 #include "endpoint/exposure.h"
 #include "endpoint/header.h"
@@ -60,8 +61,8 @@ class EndpointEvents {
 
 class Endpoint {
  public:
-  Endpoint(DeviceContext context, std::unique_ptr<provider::CompletionQueue> cq, std::unique_ptr<provider::QueuePair> qp,
-           const Geometry& geometry, uint32_t epoch, EndpointEvents& events);
+  Endpoint(DeviceContext context, std::unique_ptr<provider::CompletionQueue> cq,
+           std::unique_ptr<provider::QueuePair> qp, const Geometry& geometry, uint32_t epoch, EndpointEvents& events);
   ~Endpoint();
 
   // Posts every receive, then offers or accepts the connection.
@@ -70,6 +71,14 @@ class Endpoint {
   size_t progress();
   void arm() { cq_->arm(); }
   void append_wait_handles(std::vector<provider::WaitHandle>& out) const { cq_->append_wait_handles(out); }
+
+  // Counts for the process and for this connection.
+  void tally(std::atomic<int64_t> Counters::* counter, int64_t amount = 1) {
+    count(counters().*counter, amount);
+    count_alone(traffic_.*counter, amount);
+  }
+  // Of this connection; what isn't counted by connection stays 0.
+  const Counters& traffic() const { return traffic_; }
 
   bool established() const { return established_; }
   bool failed() const { return !failure_.ok(); }
@@ -113,12 +122,14 @@ class Endpoint {
   Status deliver(Bytes message);
   Status check_header(const MessageHeader& header, Bytes message);
   void repost(uint32_t slot, MessageClass message_class);
+  void tally_transfer(const FinishedTransfer& finished);
   size_t deliver_finished_transfers();
   void return_credits();
   void pump();
   void post_message(std::span<const provider::Sge> inline_sges, size_t length_bytes);
 
   DeviceContext context_;
+  Counters traffic_;
   EndpointEvents& events_;
   const Geometry geometry_;
   const uint32_t epoch_;
@@ -128,7 +139,7 @@ class Endpoint {
   uint64_t signs_of_life_ = 0;
   Status failure_;
 
-  SharedMapping ring_;  // the receive slots, then the send slots
+  SharedMapping ring_;               // the receive slots, then the send slots
   std::byte* send_slots_ = nullptr;  // null where every message fits inline
   std::unique_ptr<provider::MemoryRegion> ring_region_;
   std::unique_ptr<provider::CompletionQueue> cq_;
@@ -142,7 +153,7 @@ class Endpoint {
 
   uint32_t send_slot_count_ = 0;
   uint32_t send_next_ = 0;
-  uint32_t sends_unretired_ = 0;   // posted, not known to be complete
+  uint32_t sends_unretired_ = 0;  // posted, not known to be complete
   uint32_t sends_since_signal_ = 0;
   BulkScheduler bulk_;
 };

@@ -5,7 +5,7 @@
 
 namespace rrpc::endpoint {
 
-constexpr uint16_t kHeaderMagic = 0x7272;  // "rr"
+constexpr uint16_t kHeaderMagic = 0x7272;     // "rr"
 constexpr uint32_t kOfferMagic = 0x43505252;  // "RRPC"
 constexpr uint16_t kWireVersion = 1;
 

@@ -23,7 +23,8 @@ constexpr size_t kHugePageBytes = 2 << 20;
 // Four classes to a doubling: at most a quarter of a block is slack.
 uint32_t class_for(size_t length_bytes) {
   const size_t length = std::max(length_bytes, kBlockBytesMin);
-  const uint32_t exponent = static_cast<uint32_t>(std::bit_width(length - 1)) - 1;  // 2^exponent < length <= 2^(exponent+1)
+  const uint32_t exponent =
+      static_cast<uint32_t>(std::bit_width(length - 1)) - 1;  // 2^exponent < length <= 2^(exponent+1)
   const size_t quarter = (size_t{1} << exponent) / 4;
   const size_t steps = (length - (size_t{1} << exponent) + quarter - 1) / quarter;
   return exponent * 4 + static_cast<uint32_t>(steps);
@@ -72,8 +73,9 @@ Result<PoolBlock> Pool::allocate(size_t length_bytes) {
   const size_t block_bytes = class_bytes(class_index);
   std::lock_guard lock(mutex_);
   if (block_bytes > limit_bytes_)
-    return resource_exhausted("a buffer of " + std::to_string(length_bytes) + " bytes is larger than the pool limit of " +
-                              std::to_string(limit_bytes_) + " bytes; raise it (pool limit option)");
+    return resource_exhausted("a buffer of " + std::to_string(length_bytes) +
+                              " bytes is larger than the pool limit of " + std::to_string(limit_bytes_) +
+                              " bytes; raise it (pool limit option)");
   if (classes_.size() <= class_index) classes_.resize(class_index + 1);
   auto& free_blocks = classes_[class_index].free;
   if (free_blocks.empty()) RRPC_RETURN_IF_ERROR(grow_locked(class_index));
@@ -98,7 +100,8 @@ Result<PoolBlock> Pool::allocate(size_t length_bytes) {
 
 Status Pool::grow_locked(uint32_t class_index) {
   const size_t block_bytes = class_bytes(class_index);
-  const size_t slab_bytes = block_bytes <= kCarvedBlockBytesMax ? kCarvedSlabBytes / block_bytes * block_bytes : block_bytes;
+  const size_t slab_bytes =
+      block_bytes <= kCarvedBlockBytesMax ? kCarvedSlabBytes / block_bytes * block_bytes : block_bytes;
   auto slab = std::make_unique<Slab>();
   RRPC_ASSIGN_OR_RETURN(slab->mapping, SharedMapping::create("rrpc-pool", slab_bytes, true));
   slab->block_bytes = block_bytes;
@@ -131,7 +134,8 @@ void Pool::trim_locked(size_t needed_bytes) {
       released_bytes += block_bytes;
     }
     // Committed blocks last, where allocate() takes from.
-    std::stable_partition(classes_[i].free.begin(), classes_[i].free.end(), [](const FreeBlock& b) { return !b.committed; });
+    std::stable_partition(classes_[i].free.begin(), classes_[i].free.end(),
+                          [](const FreeBlock& b) { return !b.committed; });
   }
   committed_bytes_ -= released_bytes;
   count(counters().pool_bytes_committed, -static_cast<int64_t>(released_bytes));

@@ -6,11 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <tuple>
 #include <unordered_map>
-#include <map>
 
 #include "base/result.h"
 #include "endpoint/pool.h"

@@ -9,8 +9,6 @@
 
 namespace rrpc::rpc {
 
-using endpoint::count;
-using endpoint::counters;
 using provider::WcStatus;
 
 namespace {
@@ -89,7 +87,7 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest request, TimeNs 
   exposed_bytes_ += call->exposures_.bytes();
   calls_.emplace(call->id_, call);
   earliest_deadline_ = std::min(earliest_deadline_, call->deadline_);
-  count(counters().calls_started);
+  endpoint_.tally(&endpoint::Counters::calls_started);
   if (!queue_.empty()) flush(now);
   return {};
 }
@@ -122,8 +120,8 @@ Status ClientSide::send_or_queue(ClientCall& call, const RequestFixed& fixed_in,
 Status ClientSide::send_as_bulk(ClientCall& call, std::span<const Bytes> parts, size_t length_bytes) {
   RRPC_ASSIGN_OR_RETURN(endpoint::PoolBlock block, endpoint_.allocate(length_bytes));
   join(parts, {block.data(), length_bytes});
-  count(counters().copies);
-  count(counters().bytes_copied, static_cast<int64_t>(length_bytes));
+  endpoint_.tally(&endpoint::Counters::copies);
+  endpoint_.tally(&endpoint::Counters::bytes_copied, static_cast<int64_t>(length_bytes));
   RRPC_RETURN_IF_ERROR(call.exposures_.add_block(endpoint_, std::move(block)));
   const endpoint::Descriptor& descriptor = call.exposures_.last();
   const BulkBody bulk{call.id_, descriptor.address, descriptor.length_bytes, descriptor.rkey, 0};
@@ -357,7 +355,7 @@ void ClientSide::fail_all(const Status& status) {
 void ClientSide::finish(const ClientCallRef& call, Status status) {
   if (call->done()) return;
   call->status_ = std::move(status);
-  count(counters().calls_ended);
+  endpoint_.tally(&endpoint::Counters::calls_ended);
   call->done_.store(true, std::memory_order_release);
   events_.on_call_done(call);
 }

@@ -9,8 +9,6 @@
 
 namespace rrpc::rpc {
 
-using endpoint::count;
-using endpoint::counters;
 using provider::WcStatus;
 
 ServerCallRef ServerSide::find(uint64_t call_id) const {
@@ -167,7 +165,7 @@ Status ServerSide::on_done(Bytes body) {
 void ServerSide::reply(const ServerCallRef& call, Reply reply, TimeNs now) {
   if (call->cancelled() || endpoint_.failed()) return erase(call);
   RRPC_CHECK(call->state_ == ServerCall::State::kRunning, "a call is answered once");
-  count(counters().calls_served);
+  endpoint_.tally(&endpoint::Counters::calls_served);
   if (!reply.status.ok()) reply.buffers.clear();
   if (reply.out_index >= reply.buffers.size()) reply.out_index = kNoOutIndex;
   if (reply.out_index != kNoOutIndex && start_out_write(call, reply)) return;
@@ -275,8 +273,8 @@ void ServerSide::send_reply(const ServerCallRef& call, std::string body, TimeNs 
     Status status = block.status();
     if (block.ok()) {
       ByteWriter({block->data(), block->size()}).write_bytes(as_bytes(body));
-      count(counters().copies);
-      count(counters().bytes_copied, static_cast<int64_t>(body.size()));
+      endpoint_.tally(&endpoint::Counters::copies);
+      endpoint_.tally(&endpoint::Counters::bytes_copied, static_cast<int64_t>(body.size()));
       status = call->exposures_.add_block(endpoint_, std::move(*block));
     }
     if (!status.ok()) {
@@ -325,7 +323,7 @@ void ServerSide::expire_leases(TimeNs now) {
       earliest_lease_end_ = std::min(earliest_lease_end_, call->lease_end_);
   }
   for (const ServerCallRef& call : expired) {
-    count(counters().leases_expired);
+    endpoint_.tally(&endpoint::Counters::leases_expired);
     erase(call);
   }
 }
