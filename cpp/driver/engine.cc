@@ -198,7 +198,7 @@ Attended Engine::attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& i
     }
     now = now_ns();
     if (signalled || now >= deadline) break;
-    if (handled > 0 || now < spin_until) continue;
+    if (handled > 0 || (now < spin_until && !(spin != kNever && Spinner::crowded(now)))) continue;
     arm_hot(now, kNever);
     if (!hot_.empty() || hooks_.work_waits() || interrupt.load()) continue;
     worker_asleep_ = slept = true;

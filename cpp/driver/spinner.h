@@ -1,8 +1,13 @@
 // The pace of a spinning thread: a few microseconds at full speed, then with a yield now and again. Where two
-// threads that wait for each other share a core, only the yield lets the other one answer.
+// threads that wait for each other share a core, only the yield lets the other one answer. Where the core is wanted
+// by something that keeps it (a yield that takes long tells), a sleeper is served sooner than one who spins: so
+// nobody in this process spins for a while.
 #pragma once
 
 #include <sched.h>
+
+#include <algorithm>
+#include <atomic>
 
 #include "base/clock.h"
 
@@ -14,16 +19,37 @@ class Spinner {
   bool pause() {
     cpu_relax();
     ++polls_;
-    if (polls_ >= kPollsBeforeYield && polls_ % kPollsPerYield == 0) sched_yield();
+    if (polls_ >= kPollsBeforeYield && polls_ % kPollsPerYield == 0) yield();
     return polls_ % kPollsPerClockRead == 0;
   }
   void found_something() { polls_ = 0; }
 
+  static bool crowded(TimeNs now) { return now < crowded_until_.load(std::memory_order_relaxed); }
+
  private:
-  static constexpr unsigned kPollsBeforeYield = 32;
-  static constexpr unsigned kPollsPerYield = 8;
+  static constexpr unsigned kPollsBeforeYield = 64;
+  static constexpr unsigned kPollsPerYield = 32;
   static constexpr unsigned kPollsPerClockRead = 16;
+  static constexpr TimeNs kLongYield = 500 * kMicrosecond;
+  static constexpr TimeNs kRestMin = 20 * kMillisecond;
+  static constexpr TimeNs kRestMax = 320 * kMillisecond;
+
+  static void yield() {
+    const TimeNs begin = now_ns();
+    sched_yield();
+    const TimeNs end = now_ns();
+    if (end - begin < kLongYield) return;
+    // Again soon after the last rest: a longer one.
+    const TimeNs last = rest_.load(std::memory_order_relaxed);
+    const bool again = begin - crowded_until_.load(std::memory_order_relaxed) < last;
+    const TimeNs rest = again ? std::min(last * 2, kRestMax) : kRestMin;
+    rest_.store(rest, std::memory_order_relaxed);
+    crowded_until_.store(end + rest, std::memory_order_relaxed);
+  }
+
   unsigned polls_ = 0;
+  static inline std::atomic<TimeNs> crowded_until_{0};
+  static inline std::atomic<TimeNs> rest_{kRestMin};
 };
 
 }  // namespace rrpc::driver
