@@ -21,7 +21,8 @@ enum class MessageClass : uint8_t { kData, kControl, kCredit };
 class SendWindow {
  public:
   SendWindow() = default;
-  explicit SendWindow(uint32_t size) : size_(size) {}
+  // Both ends count from `first`; tests start near the counters' wrap.
+  explicit SendWindow(uint32_t size, uint32_t first = 0) : size_(size), sent_(first), granted_(first) {}
 
   bool open() const { return sent_ - granted_ < size_; }
   void take() { ++sent_; }
@@ -46,7 +47,8 @@ class SendWindow {
 class ReceiveWindow {
  public:
   ReceiveWindow() = default;
-  explicit ReceiveWindow(uint32_t size) : size_(size) {}
+  explicit ReceiveWindow(uint32_t size, uint32_t first = 0)
+      : size_(size), arrived_(first), reposted_(first), announced_(first) {}
 
   // False when the peer sent more than it had credits for. Called at arrival, before the repost.
   bool on_arrival() { return ++arrived_ - announced_ <= size_; }

@@ -1,5 +1,5 @@
-// Thousands of seeded schedules. RRPC_SIM_SEEDS=n changes how many, RRPC_SIM_SEED=n replays one with its trace (name the
-// test with --gtest_filter).
+// Thousands of seeded schedules. RRPC_SIM_SEEDS=n changes how many, RRPC_SIM_SEED=n replays one with its trace (name
+// the test with --gtest_filter).
 #include "session_workload.h"
 
 namespace rrpc::rpc {
@@ -61,7 +61,7 @@ Scenario breaking(Rng& rng) {
   scenario.calls_over_ns = 2 * kMillisecond;
   const TimeNs at = rng.between(0, 3 * kMillisecond);
   scenario.plan.loss_notice_probability = rng.chance(0.5) ? 1 : 0;
-  switch (rng.between(0, 5)) {
+  switch (rng.between(0, 7)) {
     case 0:
       scenario.plan.loss_probability = 1;
       scenario.plan.loss_after_ns_max = 3 * kMillisecond;
@@ -95,6 +95,12 @@ Scenario breaking(Rng& rng) {
     case 5:
       scenario.plan.retry_timeout_ns = rng.between(kMillisecond, 20 * kMillisecond);
       scenario.plan.late_probability = 0.1;
+      break;
+    case 6:  // whatever was going on
+      scenario.disturb = [at](World& world) { world.network.schedule(at, [&world] { world.client.session.reset(); }); };
+      break;
+    case 7:
+      scenario.disturb = [at](World& world) { world.network.schedule(at, [&world] { world.server.session.reset(); }); };
       break;
   }
   return scenario;

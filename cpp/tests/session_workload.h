@@ -9,7 +9,14 @@
 
 namespace rrpc::rpc {
 
-enum Part : uint64_t { kMethodPart, kPayloadPart, kDetailsPart, kArgumentPart = 100, kResultPart = 200, kOutPart = 300 };
+enum Part : uint64_t {
+  kMethodPart,
+  kPayloadPart,
+  kDetailsPart,
+  kArgumentPart = 100,
+  kResultPart = 200,
+  kOutPart = 300
+};
 
 struct CallPlan {
   uint64_t key = 0;
@@ -125,6 +132,10 @@ class Workload {
   endpoint::RegistrationCache* some_cache(SessionEnd& end) { return chance(0.5) ? &end.registrations : nullptr; }
 
   void start(CallPlan& plan) {
+    if (!world_.client.session) {
+      plan.ended = 1;
+      return;
+    }
     const std::string method = pattern(1 + plan.key % 40, plan.key, kMethodPart);
     std::string payload = pattern(plan.payload_bytes, plan.key, kPayloadPart);
     std::memcpy(payload.data(), &plan.key, sizeof(plan.key));
@@ -169,13 +180,14 @@ class Workload {
     for (size_t i = 0; i < call->blocks().size(); ++i) {
       const endpoint::PoolBlock& block = call->blocks()[i];
       EXPECT_EQ(block.size(), plan.argument_bytes[i]);
-      EXPECT_TRUE(has_pattern({block.data(), block.size()}, key, kArgumentPart + i)) << "argument " << i << " is garbage";
+      EXPECT_TRUE(has_pattern({block.data(), block.size()}, key, kArgumentPart + i))
+          << "argument " << i << " is garbage";
     }
     if (plan.handler_ns == 0) return reply(call, plan);
     world_.network.schedule(plan.handler_ns, [this, call, &plan] { reply(call, plan); });
   }
   void reply(const ServerCallRef& call, CallPlan& plan) {
-    if (world_.server.dead) return;
+    if (world_.server.dead || !world_.server.session) return;
     Reply reply;
     const std::string payload = pattern(plan.reply_bytes, plan.key, kPayloadPart);
     const std::string details = pattern(plan.reply_bytes, plan.key, kDetailsPart);
@@ -209,11 +221,12 @@ class Workload {
     }
   }
   void expect_allowed(const CallPlan& plan, const Status& status) {
-    const bool allowed = (status.code() == kCancelled && plan.cancelled) ||
-                         (status.code() == kDeadlineExceeded && plan.timeout != kNever) ||
-                         (status.code() == kAborted && plan.fails && status.message() == "planned " + std::to_string(plan.key)) ||
-                         (status.code() == kResourceExhausted && scenario_.may_refuse) ||
-                         (status.code() == kUnavailable && scenario_.may_break);
+    const bool allowed =
+        (status.code() == kCancelled && plan.cancelled) ||
+        (status.code() == kDeadlineExceeded && plan.timeout != kNever) ||
+        (status.code() == kAborted && plan.fails && status.message() == "planned " + std::to_string(plan.key)) ||
+        (status.code() == kResourceExhausted && scenario_.may_refuse) ||
+        (status.code() == kUnavailable && scenario_.may_break);
     EXPECT_TRUE(allowed) << "call " << plan.key << " ended with " << status.to_string();
     if (status.code() == kAborted) {
       EXPECT_EQ(plan.call->details(), pattern(plan.reply_bytes, plan.key, kDetailsPart));
@@ -237,13 +250,16 @@ class Workload {
       EXPECT_FALSE(world_.client.closed) << world_.client.closed_with.to_string();
       EXPECT_FALSE(world_.server.closed) << world_.server.closed_with.to_string();
     }
-    const bool both = world_.server.session && !world_.server.dead;
+    const auto both = [this] { return world_.server.session && !world_.server.dead; };
+    const auto client_calls = [this] {
+      return world_.client.session ? world_.client.session->client().calls_in_flight() : 0;
+    };
+    const auto server_calls = [&] { return both() ? world_.server.session->server().calls_under_way() : 0; };
     const auto at_rest = [&] {
-      return both ? world_.tables_empty() : world_.client.session->client().calls_in_flight() == 0;
+      return client_calls() == 0 && server_calls() == 0 && (!both() || world_.server.session->quiet());
     };
     EXPECT_TRUE(world_.run_until(at_rest, world_.network.now() + 10 * kSecond))
-        << "left over: client " << world_.client.session->client().calls_in_flight() << " calls, server "
-        << (both ? world_.server.session->server().calls_under_way() : 0) << " calls";
+        << "left over: client " << client_calls() << " calls, server " << server_calls() << " calls";
   }
 
   World& world_;

@@ -165,11 +165,6 @@ struct World {
     network.schedule(duration, [] {});
     run_until([&] { return network.now() >= end; }, end);
   }
-  bool tables_empty() {
-    return client.session->client().calls_in_flight() == 0 && server.session->server().calls_under_way() == 0 &&
-           client.session->quiet() && server.session->quiet();
-  }
-
   Rng rng;
   SimNetwork network;
   double lazy_probability = 0;

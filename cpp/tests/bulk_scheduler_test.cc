@@ -1,0 +1,235 @@
+#include "endpoint/bulk_scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "provider/sim/rng.h"
+
+namespace rrpc::endpoint {
+namespace {
+
+using provider::Opcode;
+using provider::WcStatus;
+using provider::sim::Rng;
+
+constexpr uint64_t kTag = 7ULL << 56;
+
+// Takes READs and WRITEs, and completes what the test says.
+class FakeQueuePair : public provider::QueuePair {
+ public:
+  FakeQueuePair() : QueuePair(1) {}
+  struct Posted {
+    uint32_t slot;
+    Opcode opcode;
+    std::byte* local;
+    uint32_t length_bytes;
+    uint64_t remote_address;
+    uint32_t rkey;
+  };
+  Status post_send(std::span<const provider::WorkRequest> requests) override {
+    if (!refusal.ok()) return refusal;
+    for (const auto& request : requests) {
+      EXPECT_EQ(request.wr_id & kTag, kTag);
+      EXPECT_EQ(request.sges.size(), 1u);
+      posted.push_back({static_cast<uint32_t>(request.wr_id), request.opcode, request.sges[0].address,
+                        request.sges[0].length_bytes, request.remote_address, request.rkey});
+    }
+    return {};
+  }
+  provider::QueuePairState state() const override { return provider::QueuePairState::kConnected; }
+  const Status& error() const override { return refusal; }
+  const provider::QueuePairLimits& limits() const override { return limits_; }
+  Status start(Bytes) override { return {}; }
+  Bytes peer_private_data() const override { return {}; }
+  std::string peer_description() const override { return "fake"; }
+  std::string_view bulk_method() const override { return "none"; }
+  Status post_receive(const provider::ReceiveRequest&) override { return {}; }
+  Result<uint32_t> expose(const provider::MemoryRegion&, const std::byte*, size_t, uint32_t) override { return 1u; }
+  void revoke(uint32_t) override {}
+  void disconnect(const std::string&) override {}
+
+  std::vector<Posted> posted;
+  Status refusal;
+
+ private:
+  provider::QueuePairLimits limits_;
+};
+
+struct BulkSchedulerTest : testing::Test {
+  void start(BulkScheduler& bulk, uint64_t cookie, std::vector<size_t> lengths, Opcode opcode = Opcode::kRead) {
+    std::vector<TransferSegment> segments;
+    uint64_t at = cookie << 32;
+    for (const size_t length : lengths) {
+      segments.push_back(
+          {reinterpret_cast<std::byte*>(at), nullptr, at + (1ULL << 60), static_cast<uint32_t>(cookie), length});
+      at += 1 << 24;
+    }
+    bulk.start(cookie, opcode, std::move(segments));
+  }
+  void pump(BulkScheduler& bulk) { ASSERT_TRUE(bulk.pump(qp, kTag).ok()); }
+  void complete_first(BulkScheduler& bulk, WcStatus status = WcStatus::kSuccess) {
+    const uint32_t slot = qp.posted[completed++].slot;
+    bulk.on_completion(slot, status);
+  }
+  FakeQueuePair qp;
+  size_t completed = 0;
+};
+
+TEST_F(BulkSchedulerTest, CutsIntoChunksInsideTheWindow) {
+  BulkScheduler bulk(3, 1000);
+  start(bulk, 5, {2500, 0, 1000, 1});
+  pump(bulk);
+  EXPECT_EQ(qp.posted.size(), 3u);
+  while (completed < qp.posted.size()) {
+    complete_first(bulk);
+    pump(bulk);
+    EXPECT_LE(qp.posted.size() - completed, 3u);
+  }
+  std::vector<uint32_t> lengths;
+  for (const auto& posted : qp.posted) {
+    lengths.push_back(posted.length_bytes);
+    EXPECT_EQ(reinterpret_cast<uint64_t>(posted.local) + (1ULL << 60), posted.remote_address);
+    EXPECT_EQ(posted.rkey, 5u);
+  }
+  EXPECT_EQ(lengths, (std::vector<uint32_t>{1000, 1000, 500, 1000, 1}));
+  const auto finished = bulk.take_finished();
+  ASSERT_EQ(finished.size(), 1u);
+  EXPECT_EQ(finished[0].cookie, 5u);
+  EXPECT_EQ(finished[0].status, WcStatus::kSuccess);
+  EXPECT_TRUE(bulk.idle());
+  EXPECT_EQ(finished[0].length_bytes, 3501u);
+}
+
+TEST_F(BulkSchedulerTest, NothingToMoveIsFinishedAtOnce) {
+  BulkScheduler bulk(1, 1000);
+  start(bulk, 1, {0, 0});
+  start(bulk, 2, {});
+  EXPECT_EQ(bulk.take_finished().size(), 2u);
+  EXPECT_FALSE(bulk.has_finished());
+  EXPECT_TRUE(bulk.idle());
+}
+
+TEST_F(BulkSchedulerTest, TransfersTakeTurns) {
+  BulkScheduler bulk(2, 1000);
+  start(bulk, 1, {100000});
+  start(bulk, 2, {100000}, Opcode::kWrite);
+  start(bulk, 3, {500});
+  pump(bulk);
+  for (int i = 0; i < 4; ++i) {
+    complete_first(bulk);
+    pump(bulk);
+  }
+  std::vector<uint32_t> order;
+  for (const auto& posted : qp.posted) order.push_back(posted.rkey);
+  EXPECT_EQ(order, (std::vector<uint32_t>{1, 2, 3, 1, 2, 1}));
+  EXPECT_EQ(qp.posted[1].opcode, Opcode::kWrite);
+  const auto finished = bulk.take_finished();
+  ASSERT_EQ(finished.size(), 1u) << "the short one does not wait for the long ones";
+  EXPECT_EQ(finished[0].cookie, 3u);
+}
+
+TEST_F(BulkSchedulerTest, ACancelledTransferEndsWhenItsLastReadHas) {
+  for (uint32_t done_before = 0; done_before < 5; ++done_before) {
+    BulkScheduler bulk(2, 1000);
+    qp.posted.clear();
+    completed = 0;
+    start(bulk, 1, {5000});
+    pump(bulk);
+    for (uint32_t i = 0; i < done_before; ++i) {
+      complete_first(bulk);
+      pump(bulk);
+    }
+    const size_t posted = qp.posted.size();
+    bulk.cancel(1);
+    bulk.cancel(1);
+    pump(bulk);
+    EXPECT_EQ(qp.posted.size(), posted) << "no more is posted";
+    while (completed < posted) {
+      EXPECT_FALSE(bulk.has_finished()) << "its memory is still the device's";
+      complete_first(bulk);
+    }
+    const auto finished = bulk.take_finished();
+    ASSERT_EQ(finished.size(), 1u);
+    EXPECT_EQ(finished[0].status, WcStatus::kFlushed);
+    EXPECT_TRUE(bulk.idle());
+  }
+}
+
+TEST_F(BulkSchedulerTest, ACancelBeforeTheFirstPostEndsAtOnceAndOneAfterTheEndDoesNothing) {
+  BulkScheduler bulk(1, 1000);
+  start(bulk, 1, {5000});
+  bulk.cancel(1);
+  EXPECT_EQ(bulk.take_finished().size(), 1u);
+  bulk.cancel(1);
+  EXPECT_FALSE(bulk.has_finished());
+}
+
+TEST_F(BulkSchedulerTest, TheFirstFailureIsTheTransfersAndOthersGoOn) {
+  BulkScheduler bulk(4, 1000);
+  start(bulk, 1, {10000});
+  start(bulk, 2, {1000});
+  pump(bulk);  // 1 2 1 1
+  complete_first(bulk, WcStatus::kRemoteAccess);
+  EXPECT_FALSE(bulk.has_finished());
+  complete_first(bulk);
+  complete_first(bulk, WcStatus::kFlushed);
+  complete_first(bulk);
+  pump(bulk);
+  EXPECT_EQ(qp.posted.size(), 4u);
+  std::map<uint64_t, WcStatus> ended;
+  for (const auto& finished : bulk.take_finished()) ended[finished.cookie] = finished.status;
+  EXPECT_EQ(ended.at(1), WcStatus::kRemoteAccess);
+  EXPECT_EQ(ended.at(2), WcStatus::kSuccess);
+}
+
+TEST_F(BulkSchedulerTest, AFullSendQueueIsTriedAgainAndADeadOneReported) {
+  BulkScheduler bulk(2, 1000);
+  start(bulk, 1, {2000});
+  qp.refusal = resource_exhausted("full");
+  pump(bulk);
+  EXPECT_TRUE(qp.posted.empty());
+  qp.refusal = unavailable("dead");
+  EXPECT_FALSE(bulk.pump(qp, kTag).ok());
+  qp.refusal = {};
+  pump(bulk);
+  EXPECT_EQ(qp.posted.size(), 2u);
+}
+
+TEST_F(BulkSchedulerTest, EveryTransferEndsOnceWhateverHappens) {
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
+    Rng rng(seed);
+    BulkScheduler bulk(static_cast<uint32_t>(rng.between(1, 8)), static_cast<size_t>(rng.between(1, 3000)));
+    qp.posted.clear();
+    std::map<uint64_t, int> ended;
+    uint64_t started = 0;
+    std::vector<FakeQueuePair::Posted> in_flight;
+    const auto take = [&] {
+      for (auto& posted : qp.posted) in_flight.push_back(posted);
+      qp.posted.clear();
+      for (const auto& finished : bulk.take_finished()) {
+        ++ended[finished.cookie];
+        for (const auto& posted : in_flight) ASSERT_NE(posted.rkey, finished.cookie) << "seed " << seed;
+      }
+    };
+    for (int step = 0; step < 200 || !bulk.idle(); ++step) {
+      const int64_t what = rng.between(0, step < 200 ? 4 : 1);
+      if (what == 4) start(bulk, ++started, {static_cast<size_t>(rng.between(0, 20000)), 100});
+      if (what == 3 && started > 0) bulk.cancel(static_cast<uint64_t>(rng.between(1, static_cast<int64_t>(started))));
+      if (what == 0 && !in_flight.empty()) {
+        const auto index = rng.between(0, static_cast<int64_t>(in_flight.size()) - 1);
+        const uint32_t slot = in_flight[static_cast<size_t>(index)].slot;
+        in_flight.erase(in_flight.begin() + index);
+        bulk.on_completion(slot, rng.chance(0.05) ? WcStatus::kFlushed : WcStatus::kSuccess);
+      } else {
+        pump(bulk);
+      }
+      take();
+    }
+    EXPECT_EQ(ended.size(), started) << "seed " << seed;
+    for (const auto& [cookie, times] : ended) EXPECT_EQ(times, 1) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace rrpc::endpoint

@@ -1,0 +1,91 @@
+#include "endpoint/registration_cache.h"
+
+#include <gtest/gtest.h>
+
+#include "endpoint/counters.h"
+#include "provider/sim/sim_network.h"
+
+namespace rrpc::endpoint {
+namespace {
+
+struct RegistrationCacheTest : testing::Test {
+  int64_t made() const { return counters().registrations_made - made_before; }
+  int64_t reused() const { return counters().registrations_reused - reused_before; }
+  RegionRef get(size_t offset, size_t length_bytes, uint64_t owner_id) {
+    return cache.get(memory.data() + offset, length_bytes, owner_id).value();
+  }
+
+  provider::sim::SimNetwork network{1};
+  std::unique_ptr<provider::Device> device = network.create_device("here");
+  Pool pool{size_t{64} << 20};
+  RegistrationCache cache{*device, pool, 10000};
+  std::vector<std::byte> memory = std::vector<std::byte>(100000);
+  const int64_t made_before = counters().registrations_made;
+  const int64_t reused_before = counters().registrations_reused;
+};
+
+TEST_F(RegistrationCacheTest, TheSameMemoryOfTheSameOwnerIsRegisteredOnce) {
+  const RegionRef first = get(0, 1000, 1);
+  EXPECT_EQ(get(0, 1000, 1), first);
+  EXPECT_EQ(made(), 1);
+  EXPECT_EQ(reused(), 1);
+  EXPECT_NE(get(0, 1000, 2), first) << "another owner's";
+  EXPECT_NE(get(0, 999, 1), first) << "another length";
+  EXPECT_EQ(cache.pinned_bytes(), 2999u);
+}
+
+TEST_F(RegistrationCacheTest, MemoryWithoutAnOwnerIsNotKept) {
+  std::weak_ptr<provider::MemoryRegion> region = get(0, 1000, kNoOwner);
+  EXPECT_TRUE(region.expired());
+  EXPECT_EQ(cache.pinned_bytes(), 0u);
+}
+
+TEST_F(RegistrationCacheTest, AnOwnersEndTakesItsEntriesAndNoOthers) {
+  std::weak_ptr<provider::MemoryRegion> mine = get(0, 1000, 5);
+  std::weak_ptr<provider::MemoryRegion> mine_too = get(2000, 1000, 5);
+  std::weak_ptr<provider::MemoryRegion> before = get(0, 1000, 4);
+  std::weak_ptr<provider::MemoryRegion> after = get(0, 1000, 6);
+  const RegionRef in_use = mine.lock();
+  cache.evict_owner(5);
+  EXPECT_TRUE(mine_too.expired());
+  EXPECT_FALSE(before.expired() || after.expired());
+  EXPECT_EQ(cache.pinned_bytes(), 2000u);
+  EXPECT_NE(get(0, 1000, 5), in_use) << "an address used again is registered anew";
+  cache.evict_owner(99);
+}
+
+TEST_F(RegistrationCacheTest, TheLeastUsedGoesFirst) {
+  std::weak_ptr<provider::MemoryRegion> first = get(0, 4000, 1);
+  std::weak_ptr<provider::MemoryRegion> second = get(4000, 4000, 2);
+  (void)get(0, 4000, 1);
+  (void)get(8000, 4000, 3);
+  EXPECT_FALSE(first.expired());
+  EXPECT_TRUE(second.expired());
+  EXPECT_EQ(cache.pinned_bytes(), 8000u);
+}
+
+TEST_F(RegistrationCacheTest, WhatAloneIsOverTheLimitIsNotKept) {
+  std::weak_ptr<provider::MemoryRegion> kept = get(0, 4000, 1);
+  std::weak_ptr<provider::MemoryRegion> huge = get(0, 50000, 2);
+  EXPECT_TRUE(huge.expired());
+  EXPECT_FALSE(kept.expired()) << "and drives out nothing";
+  EXPECT_EQ(cache.pinned_bytes(), 4000u);
+}
+
+TEST_F(RegistrationCacheTest, PoolSlabsAreRegisteredOnceForAllBlocks) {
+  const PoolBlock a = pool.allocate(5000).value();
+  const PoolBlock b = pool.allocate(5000).value();
+  const RegionRef region = cache.get(a.data(), 5000, kNoOwner).value();
+  EXPECT_EQ(cache.get(b.data(), 5000, 7).value(), region);
+  EXPECT_TRUE(region->contains(b.data(), 5000));
+  EXPECT_EQ(made(), 1);
+  EXPECT_EQ(cache.pinned_bytes(), 0u) << "the pool has a limit of its own";
+}
+
+TEST_F(RegistrationCacheTest, ARefusedRegistrationIsAnError) {
+  EXPECT_FALSE(cache.get(nullptr, 10, 1).ok());
+  EXPECT_EQ(cache.pinned_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace rrpc::endpoint
