@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 _C = TypeVar("_C", bound="Client")
 _R = TypeVar("_R")
 _M = TypeVar("_M", bound="UnaryMethod[Any]")
-_callbacks_lock = threading.Lock()
+_futures_lock = threading.Lock()
 
 
 class Future(Generic[_T]):
@@ -45,13 +45,22 @@ class Future(Generic[_T]):
         if decode is not None:
             try:
                 payload, blocks = self._call.result(timeout)
-                self._value = decode(payload, blocks, self._out)
+                self._end(decode(payload, blocks, self._out), None)
             except RpcError as error:
-                self._error = error
-            self._decode = self._out = None
+                self._end(None, error)
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                del self  # the traceback would hold the future, and that its connection, until a collection
         return self._value
+
+    def _end(self, value: Any, error: RpcError | None) -> None:
+        with _futures_lock:
+            if self._decode is not None:  # else another thread was first: all get the same value
+                self._value: _T = value
+                self._error = error
+                self._decode = self._out = None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What :meth:`result` would raise, or None."""
@@ -79,7 +88,7 @@ class Future(Generic[_T]):
 
     def add_done_callback(self, callback: Callable[[Future[_T]], object]) -> None:
         """Have ``callback(self)`` called once the call has ended, on whatever thread; at once if it has."""
-        with _callbacks_lock:
+        with _futures_lock:
             first = self._callbacks is None
             if self._callbacks is None:
                 self._callbacks = []
@@ -92,7 +101,7 @@ class Future(Generic[_T]):
         return f"<rrpc.Future at {id(self):#x}, {state}>"
 
     def _run_callbacks(self) -> None:
-        with _callbacks_lock:
+        with _futures_lock:
             callbacks, self._callbacks = self._callbacks or [], []
         for callback in callbacks:
             self._run(callback)

@@ -302,6 +302,19 @@ def test_futures(desk: rrpc.Client) -> None:
         failed.result()
 
 
+def test_threads_that_wait_for_one_future_get_one_value(desk: rrpc.Client) -> None:
+    for _ in range(20):
+        future = desk.start("Desk.double", np.ones((200, 300), np.float32))
+        results: list[Any] = []
+        threads = [threading.Thread(target=lambda: results.append(future.result(20))) for _ in range(4)]  # noqa: B023
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(results) == 4
+        assert len({id(rows) for rows, _ in results}) == 1
+
+
 def test_a_future_that_waits_can_be_cancelled(desk: rrpc.Client) -> None:
     future = desk.start("Desk.wait")
     with pytest.raises(TimeoutError) as caught:
