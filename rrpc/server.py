@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,6 +73,7 @@ class Server:
             thread = threading.Thread(target=self._work, args=(index,), name=f"rrpc-worker-{index}")
             self._threads.append(thread)
             thread.start()
+        _started.add(self)
         return self
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -266,3 +268,13 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception:
         return "(its message can't be shown)"
+
+
+def _stop_all() -> None:
+    for server in list(_started):
+        server._core.stop()
+
+
+_started: weakref.WeakSet[Server] = weakref.WeakSet()
+# The interpreter's end waits for the workers before it runs what atexit has; who wants to serve for good calls wait().
+threading._register_atexit(_stop_all)  # type: ignore[attr-defined]

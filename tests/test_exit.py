@@ -1,0 +1,93 @@
+"""The end of an interpreter, and Ctrl-C: prompt, clean, whatever is open."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from lab import still_answers
+from processes import child_environment, run_python
+
+CLIENT = "client = rrpc.connect(address)\n"
+HELD = "held = client.start('Lab.hold', 'exit', 1.0)\n"
+SERVER = "server = rrpc.serve(Lab(), listen='tcp://127.0.0.1:0')\n"
+OPEN_AT_EXIT = {
+    "a client": CLIENT,
+    "a client with a result": CLIENT + "a = client.call('Lab.make', 100_000)",
+    "a call in flight": CLIENT + HELD,
+    "arrays in flight": CLIENT + "f = [client.start('Lab.echo', np.ones(100_000)) for _ in range(50)]",
+    "a callback": CLIENT + HELD + "held.add_done_callback(print)",
+    "a waiting daemon": CLIENT
+    + HELD
+    + "threading.Thread(target=held.result, daemon=True).start(); time.sleep(0.1)",
+    "a closed client": CLIENT + "client.close(); gc.disable()",
+    "cycles": CLIENT + HELD + "x = [client, held]; x.append(x); del x, client, held",
+    "pool memory": "a = rrpc.zeros(1 << 20)",
+    "a server": SERVER,
+    "a server in use": SERVER + "client = rrpc.connect(server.addresses[0]); client.call('Lab.add', 1)",
+    "a stopped server": SERVER + "server.stop()",
+    "a server never started": "server = rrpc.Server(Lab(), listen='tcp://127.0.0.1:0')",
+}
+
+
+@pytest.mark.parametrize("what", OPEN_AT_EXIT)
+def test_exit_with_things_open(lab_address: str, what: str) -> None:
+    code = f"""
+import gc, sys, threading, time
+sys.path.insert(0, {str(__file__.rsplit("/", 1)[0])!r})
+import numpy as np, rrpc
+from lab_service import Lab
+address = sys.argv[1]
+{OPEN_AT_EXIT[what]}
+print("end", flush=True)
+"""
+    start = time.monotonic()
+    done = run_python(code, lab_address, timeout=20)
+    assert done.stdout == "end\n"
+    assert done.stderr == ""
+    assert time.monotonic() - start < 10
+    still_answers(lab_address)
+
+
+WAITING = {
+    "call": "client.call('Lab.hold', name, 3.0)",
+    "result": "client.start('Lab.hold', name, 3.0).result()",
+    "server": "rrpc.serve(Lab(), listen='tcp://127.0.0.1:0').wait()",
+}
+
+
+@pytest.mark.parametrize("what", WAITING)
+def test_an_interrupt_ends_a_wait(lab_address: str, what: str) -> None:
+    code = f"""
+import sys, time
+sys.path.insert(0, {str(__file__.rsplit("/", 1)[0])!r})
+import rrpc
+from lab_service import Lab
+client = rrpc.connect(sys.argv[1])
+name = "interrupt"
+print("ready", flush=True)
+try:
+    {WAITING[what]}
+except KeyboardInterrupt:
+    assert client.call("Lab.add", 1, timeout=10) == 2
+    print("interrupted", flush=True)
+    import os
+    os._exit(0)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, lab_address], stdout=subprocess.PIPE, text=True, env=child_environment()
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.3)  # into the wait; before it the test would show less, not fail
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "interrupted\n"
+        assert time.monotonic() - start < 2.0
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
