@@ -17,6 +17,7 @@ class CallIdOutbox {
   explicit CallIdOutbox(uint8_t type) : type_(type) {}
   void add(uint64_t call_id) { ids_.push_back(call_id); }
   void clear() { ids_.clear(); }
+  size_t size() const { return ids_.size(); }
 
   void flush(endpoint::Endpoint& endpoint) {
     size_t sent = 0;

@@ -21,8 +21,8 @@ Status ServerSide::check_new_id(uint64_t call_id) {
   if (call_id <= last_call_id_ || (call_id & kServerCookie) != 0)
     return Status::protocol_error("a request with call id " + std::to_string(call_id) + " after " +
                                   std::to_string(last_call_id_));
-  // Refusals wait for credits too, so a peer that reads none must not pile them up.
-  if (calls_.size() >= size_t{2} * options_.calls_in_flight_max + kRingSlotsMax)
+  // Refusals and acknowledgements wait for credits too: a peer that gives none must not pile them up.
+  if (calls_.size() + cancel_acks_.size() >= size_t{2} * options_.calls_in_flight_max + kRingSlotsMax)
     return Status::protocol_error("the peer sends requests but takes no replies");
   last_call_id_ = call_id;
   return {};
@@ -129,19 +129,24 @@ Status ServerSide::on_cancel(Bytes body, TimeNs now) {
   for (const uint64_t id : ids) {
     if (id > last_call_id_) return Status::protocol_error("a cancel of call " + std::to_string(id) + ", which never came");
     const ServerCallRef call = find(id);
-    if (call != nullptr && !call->cancelled()) {
-      if (call->state_ == ServerCall::State::kFetching || call->state_ == ServerCall::State::kFetchingBody) {
+    if (call == nullptr || call->cancelled()) continue;  // its reply has gone, or its acknowledgement is to go
+    switch (call->state_) {
+      case ServerCall::State::kFetchingBody:
+      case ServerCall::State::kFetching:
         call->cancelled_ = true;
         endpoint_.cancel_transfer(id | kServerCookie);  // acknowledged when no read is in flight
         continue;
-      }
-      if (call->state_ == ServerCall::State::kWriting) continue;  // the reply itself ends the client's wait
-      if (call->state_ == ServerCall::State::kRunning) call->cancelled_ = true;
-      if (call->state_ == ServerCall::State::kReplying) {
+      case ServerCall::State::kWriting:
+      case ServerCall::State::kLeased:
+        continue;  // the reply itself ends the client's wait
+      case ServerCall::State::kRunning:
+        call->cancelled_ = true;
+        break;
+      case ServerCall::State::kReplying:
         // The acknowledgement overtakes what waits for credits, and after it no reply may come.
         std::erase_if(queue_, [&call](const QueuedReply& queued) { return queued.call == call; });
         erase(call);
-      }
+        break;
     }
     cancel_acks_.add(id);
   }

@@ -230,24 +230,29 @@ TEST(Session, ACancelledCallsMemoryWaitsForTheAcknowledgement) {
   EXPECT_EQ(raw.session().client().calls_in_flight(), 0u);
 }
 
-TEST(Session, APeerThatTakesNoRepliesIsStopped) {
+// A peer that gives no credits must not make queues grow without end, whatever waits in them.
+void expect_stopped(bool cancels) {
   SessionOptions options = with_slots(16);
   options.calls_in_flight_max = 2;
   RawServer raw(options);
   auto deaf = raw.peer.header(kRequest, 0);
   uint64_t id = 0;
+  const auto send = [&](uint8_t type, const std::string& body) {
+    deaf.type = type;
+    deaf.body_bytes = static_cast<uint32_t>(body.size());
+    raw.peer.send(deaf, body);
+  };
   while (!raw.end().closed && id < 20000) {
-    for (int i = 0; i < 4; ++i) {
-      const std::string body = request_body(++id);
-      deaf.body_bytes = static_cast<uint32_t>(body.size());
-      raw.peer.send(deaf, body);
-    }
+    for (int i = 0; i < 4; ++i) send(kRequest, request_body(++id));
+    if (cancels) send(kCancel, ids({id - 3, id - 2, id - 1, id}));
     raw.run();
   }
   ASSERT_TRUE(raw.end().closed);
   EXPECT_TRUE(raw.end().closed_with.is_protocol_error());
   EXPECT_NE(raw.end().closed_with.message().find("takes no replies"), std::string::npos);
 }
+TEST(Session, APeerThatTakesNoRepliesIsStopped) { expect_stopped(false); }
+TEST(Session, APeerThatTakesNoAcknowledgementsIsStopped) { expect_stopped(true); }
 
 TEST(Session, DrainTellsThePeerAndRefusesNewCalls) {
   RawServer raw;

@@ -33,6 +33,9 @@ struct CallPlan {
   TestHold* out_memory = nullptr;
   bool started = false;
   bool cancelled = false;
+  CallPlan* next = nullptr;    // started when this one ends
+  CallPlan* rival = nullptr;   // cancelled when this one ends
+  bool follows = false;
   int served = 0;
   int ended = 0;
 };
@@ -62,6 +65,7 @@ class Workload {
     world.server.request = [this](const ServerCallRef& call) { on_request(call); };
     plans_.resize(scenario.call_count);
     for (size_t i = 0; i < plans_.size(); ++i) plan_call(plans_[i], i);
+    for (size_t i = 0; i + 1 < plans_.size(); ++i) chain(i);
   }
 
   void run() {
@@ -76,7 +80,8 @@ class Workload {
       world_.client.session->close(unavailable("no handshake in time"));
       if (world_.server.session) world_.server.session->close(unavailable("no handshake in time"));
     }
-    for (CallPlan& plan : plans_) schedule(plan);
+    for (CallPlan& plan : plans_)
+      if (!plan.follows) schedule(plan);
     if (scenario_.disturb) scenario_.disturb(world_);
     const TimeNs limit = world_.network.now() + 10 * kSecond;
     EXPECT_TRUE(world_.run_until([this] { return all_ended(); }, limit)) << "calls hang: " << open_calls();
@@ -122,6 +127,16 @@ class Workload {
     by_key_[plan.key] = &plan;
   }
 
+  // Callers begin and give up calls from inside the end of another.
+  void chain(size_t index) {
+    CallPlan& plan = plans_[index];
+    if (chance(0.2)) {
+      plan.next = &plans_[index + 1];
+      plan.next->follows = true;
+    }
+    if (scenario_.cancel_probability > 0 && chance(0.1))
+      plan.rival = &plans_[static_cast<size_t>(between(0, static_cast<int64_t>(plans_.size()) - 1))];
+  }
   void schedule(CallPlan& plan) {
     const TimeNs at = between(0, scenario_.calls_over_ns);
     world_.network.schedule(at, [this, &plan] { start(plan); });
@@ -134,6 +149,7 @@ class Workload {
   void start(CallPlan& plan) {
     if (!world_.client.session) {
       plan.ended = 1;
+      if (plan.next != nullptr) start(*plan.next);
       return;
     }
     const std::string method = pattern(1 + plan.key % 40, plan.key, kMethodPart);
@@ -156,9 +172,10 @@ class Workload {
     EXPECT_EQ(plan.ended, 0) << "an error of start() means that nothing was begun";
     expect_allowed(plan, status);
     plan.ended = 1;
+    if (plan.next != nullptr) start(*plan.next);
   }
   void cancel(CallPlan& plan) {
-    if (!plan.started || plan.ended > 0) return;
+    if (!world_.client.session || !plan.started || plan.ended > 0) return;
     plan.cancelled = true;
     world_.client.session->client().cancel(plan.call, cancelled("by the test"));
     EXPECT_TRUE(plan.call->done()) << "a cancel ends the call for its caller at once";
@@ -207,6 +224,11 @@ class Workload {
   void on_done(const ClientCallRef& call) {
     CallPlan& plan = *by_call_.at(call.get());
     ++plan.ended;
+    check_outcome(plan, call);
+    if (plan.rival != nullptr) cancel(*plan.rival);
+    if (plan.next != nullptr) start(*plan.next);
+  }
+  void check_outcome(const CallPlan& plan, const ClientCallRef& call) {
     if (!call->status().ok()) return expect_allowed(plan, call->status());
     EXPECT_FALSE(plan.fails);
     EXPECT_TRUE(has_pattern(call->payload(), plan.key, kPayloadPart)) << "result of call " << plan.key;
