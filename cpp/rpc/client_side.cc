@@ -43,12 +43,12 @@ Status ClientSide::check_bounds(const CallRequest& request) const {
   for (const endpoint::Buffer& buffer : request.buffers) bytes += buffer.length_bytes;
   if (request.out) bytes += request.out->length_bytes;
   if (bytes > options_.exposed_bytes_max - std::min(exposed_bytes_, options_.exposed_bytes_max))
-    return resource_exhausted("exposed_bytes_max: " + std::to_string(exposed_bytes_) + " bytes are exposed to this peer, " +
-                              std::to_string(bytes) + " more would pass the limit of " +
-                              std::to_string(options_.exposed_bytes_max));
+    return resource_exhausted("exposed_bytes_max: " + std::to_string(exposed_bytes_) +
+                              " bytes are exposed to this peer, " + std::to_string(bytes) +
+                              " more would pass the limit of " + std::to_string(options_.exposed_bytes_max));
   if (request.buffers.size() > kDescriptorsPerMessageMax)
-    return resource_exhausted("a call with " + std::to_string(request.buffers.size()) + " large buffers, the limit is " +
-                              std::to_string(kDescriptorsPerMessageMax));
+    return resource_exhausted("a call with " + std::to_string(request.buffers.size()) +
+                              " large buffers, the limit is " + std::to_string(kDescriptorsPerMessageMax));
   if (request.method.size() > UINT16_MAX) return invalid_argument("a method name longer than 65535 bytes");
   return {};
 }
@@ -92,7 +92,8 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest request, TimeNs 
   return {};
 }
 
-Status ClientSide::send_or_queue(ClientCall& call, const RequestFixed& fixed_in, const CallRequest& request, TimeNs now) {
+Status ClientSide::send_or_queue(ClientCall& call, const RequestFixed& fixed_in, const CallRequest& request,
+                                 TimeNs now) {
   RequestFixed fixed = fixed_in;
   fixed.timeout_ns = call.deadline_ == kNever ? -1 : std::max<TimeNs>(call.deadline_ - now, 0);
   std::string descriptors;
@@ -343,7 +344,8 @@ void ClientSide::fail_all(const Status& status) {
     release(call);
     finish(call, status);
     const bool fetching = call->state_ == ClientCall::State::kFetching ||
-                          call->state_ == ClientCall::State::kFetchingBody || call->state_ == ClientCall::State::kDraining;
+                          call->state_ == ClientCall::State::kFetchingBody ||
+                          call->state_ == ClientCall::State::kDraining;
     // Its landing memory belongs to the device until the transfer is reported finished.
     if (fetching)
       call->state_ = ClientCall::State::kDraining;

@@ -43,9 +43,9 @@ class ClientCall {
   State state_ = State::kQueued;
   TimeNs deadline_ = kNever;
   Exposures exposures_;
-  endpoint::Buffer out_;        // the caller's memory for one result buffer
-  bool out_offered_ = false;    // the server may write there
-  bool leased_ = false;         // the server keeps results for us until DONE
+  endpoint::Buffer out_;            // the caller's memory for one result buffer
+  bool out_offered_ = false;        // the server may write there
+  bool leased_ = false;             // the server keeps results for us until DONE
   endpoint::PoolBlock body_block_;  // a reply too long for a slot
   Bytes block_payload_;
   std::string payload_;

@@ -69,7 +69,8 @@ Result<BulkBody> parse_bulk(Bytes body) {
   const auto bulk = reader.read<BulkBody>();
   if (reader.failed() || reader.remaining() != 0) return cut_short("bulk");
   if (bulk.length_bytes == 0 || bulk.length_bytes > kMessageBytesMax || bulk.address + bulk.length_bytes < bulk.address)
-    return Status::protocol_error("a bad descriptor: a message body of " + std::to_string(bulk.length_bytes) + " bytes");
+    return Status::protocol_error("a bad descriptor: a message body of " + std::to_string(bulk.length_bytes) +
+                                  " bytes");
   return bulk;
 }
 

@@ -127,7 +127,8 @@ Status ServerSide::on_transfer_finished(uint64_t call_id, WcStatus status, TimeN
 Status ServerSide::on_cancel(Bytes body, TimeNs now) {
   RRPC_ASSIGN_OR_RETURN(const std::vector<uint64_t> ids, parse_call_ids(body));
   for (const uint64_t id : ids) {
-    if (id > last_call_id_) return Status::protocol_error("a cancel of call " + std::to_string(id) + ", which never came");
+    if (id > last_call_id_)
+      return Status::protocol_error("a cancel of call " + std::to_string(id) + ", which never came");
     const ServerCallRef call = find(id);
     if (call == nullptr || call->cancelled()) continue;  // its reply has gone, or its acknowledgement is to go
     switch (call->state_) {
@@ -157,7 +158,8 @@ Status ServerSide::on_cancel(Bytes body, TimeNs now) {
 Status ServerSide::on_done(Bytes body) {
   RRPC_ASSIGN_OR_RETURN(const std::vector<uint64_t> ids, parse_call_ids(body));
   for (const uint64_t id : ids) {
-    if (id > last_call_id_) return Status::protocol_error("a DONE for call " + std::to_string(id) + ", which never came");
+    if (id > last_call_id_)
+      return Status::protocol_error("a DONE for call " + std::to_string(id) + ", which never came");
     const ServerCallRef call = find(id);
     if (call == nullptr) continue;  // its lease had ended
     if (call->state_ != ServerCall::State::kLeased)
@@ -210,8 +212,8 @@ Status ServerSide::expose_results(ServerCall& call, Reply& reply, bool out_writt
                               " bytes would pass the limit of " + std::to_string(options_.exposed_bytes_max) +
                               " bytes exposed to one client");
   if (reply.buffers.size() > kDescriptorsPerMessageMax)
-    return resource_exhausted("a result with " + std::to_string(reply.buffers.size()) + " large buffers, the limit is " +
-                              std::to_string(kDescriptorsPerMessageMax));
+    return resource_exhausted("a result with " + std::to_string(reply.buffers.size()) +
+                              " large buffers, the limit is " + std::to_string(kDescriptorsPerMessageMax));
   for (size_t i = 0; i < reply.buffers.size(); ++i) {
     if (out_written && i == reply.out_index) {
       descriptors.push_back({0, reply.buffers[i].length_bytes, 0});
@@ -254,7 +256,8 @@ bool ServerSide::start_out_write(const ServerCallRef& call, Reply& reply) {
   if (source.length_bytes != call->out_.length_bytes || source.length_bytes == 0) return false;
   auto region = endpoint_.region_for(source.data, source.length_bytes, source.owner_id);
   if (!region.ok()) return false;
-  const endpoint::TransferSegment segment{source.data, *region, call->out_.address, call->out_.rkey, source.length_bytes};
+  const endpoint::TransferSegment segment{source.data, *region, call->out_.address, call->out_.rkey,
+                                          source.length_bytes};
   call->out_source_ = std::move(source);  // its length stays, for the descriptor
   std::string body;
   if (Status status = compose(*call, reply, true, body); !status.ok()) {

@@ -100,7 +100,8 @@ class ServerSide {
   Status refuse(const ServerCallRef& call, const Status& status, TimeNs now);
   Status check_new_id(uint64_t call_id);
   Status compose(ServerCall& call, Reply& reply, bool out_written, std::string& body);
-  Status expose_results(ServerCall& call, Reply& reply, bool out_written, std::vector<endpoint::Descriptor>& descriptors);
+  Status expose_results(ServerCall& call, Reply& reply, bool out_written,
+                        std::vector<endpoint::Descriptor>& descriptors);
   bool start_out_write(const ServerCallRef& call, Reply& reply);
   void count_exposed(ServerCall& call);
   void compose_error(ServerCall& call, Status status, std::string& body);
