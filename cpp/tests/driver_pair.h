@@ -1,8 +1,8 @@
 // A server with worker threads and a few methods, and calls to it: what the driver's tests share.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <atomic>
