@@ -100,6 +100,16 @@ TEST(Session, CreditMessagesKeepToTheirReserve) {
   }
 }
 
+TEST(Session, ControlCreditsComeBackWithoutOtherTraffic) {
+  RawServer raw;
+  for (uint32_t sent = 2; sent <= 40; sent += 2) {
+    for (int i = 0; i < 2; ++i) raw.peer.send(kPong, "");
+    const auto messages = raw.run();
+    ASSERT_EQ(count_type(messages, endpoint::kCreditType), 1);
+    EXPECT_EQ(messages.back().header.control_granted, sent);
+  }
+}
+
 TEST(Session, AReplyFromTheHandlerGrantsOnlyWhatIsPostedAgain) {
   RawServer raw;
   raw.world.server.request = [&raw](const ServerCallRef& call) {
