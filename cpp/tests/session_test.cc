@@ -240,6 +240,52 @@ TEST(Session, ACancelledCallsMemoryWaitsForTheAcknowledgement) {
   EXPECT_EQ(raw.session().client().calls_in_flight(), 0u);
 }
 
+TEST(Session, ExposedBytesAreGivenBackToTheLimit) {
+  SessionOptions options;
+  options.exposed_bytes_max = 10000;
+  World world(1);
+  world.server.request = [&world](const ServerCallRef& call) {
+    Reply reply;
+    reply.buffers.push_back(pattern_buffer(6000, 1, 1));
+    world.server.session->server().reply(call, std::move(reply), world.network.now());
+  };
+  world.connect(options, options);
+  for (int i = 0; i < 20; ++i) {
+    auto call = std::make_shared<ClientCall>();
+    CallRequest request{"m", as_bytes("p"), {}, std::nullopt, kNever};
+    request.buffers.push_back(pattern_buffer(6000, 1, 1));
+    const Status status = world.client.session->client().start(call, std::move(request), world.network.now());
+    ASSERT_TRUE(status.ok()) << i << ": " << status.to_string();
+    if (i % 3 == 2) world.client.session->client().cancel(call, cancelled("by the test"));
+    world.run_for(10 * kMillisecond);
+    ASSERT_TRUE(call->done());
+    EXPECT_EQ(call->status().ok(), i % 3 != 2) << call->status().to_string();
+  }
+  CallRequest request{"m", {}, {}, pattern_buffer(10001, 1, 1), kNever};
+  EXPECT_EQ(world.client.session->client().start(std::make_shared<ClientCall>(), std::move(request), 0).code(),
+            StatusCode::kResourceExhausted);
+}
+
+TEST(Session, LandingMemoryStaysWithTheDeviceUntilItsReadsAreFlushed) {
+  RawClient raw;
+  const int64_t used_before = Holdings::now().pool_bytes_used;
+  ClientCallRef call = raw.start_call();
+  raw.run();
+  ReplyFixed fixed;
+  fixed.call_id = 1;
+  raw.peer.send(kReply, reply_body(fixed, {raw.expose(30000)}));
+  raw.arrive_together();
+  raw.session().progress(raw.world.network.now());
+  raw.session().close(unavailable("by the test"));
+  EXPECT_TRUE(call->done()) << "the caller need not wait";
+  call.reset();
+  EXPECT_GT(Holdings::now().pool_bytes_used, used_before) << "given back with a read in flight";
+  EXPECT_FALSE(raw.session().quiet());
+  raw.run();
+  EXPECT_EQ(Holdings::now().pool_bytes_used, used_before);
+  EXPECT_TRUE(raw.session().quiet());
+}
+
 // A peer that gives no credits must not make queues grow without end, whatever waits in them.
 void expect_stopped(bool cancels) {
   SessionOptions options = with_slots(16);
