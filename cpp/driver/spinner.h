@@ -27,27 +27,36 @@ class Spinner {
   static bool crowded(TimeNs now) { return now < crowded_until_.load(std::memory_order_relaxed); }
 
  private:
-  static constexpr unsigned kPollsBeforeYield = 64;
-  static constexpr unsigned kPollsPerYield = 32;
+  static constexpr unsigned kPollsBeforeYield = 32;
+  static constexpr unsigned kPollsPerYield = 8;
   static constexpr unsigned kPollsPerClockRead = 16;
   static constexpr TimeNs kLongYield = 500 * kMicrosecond;
+  static constexpr TimeNs kLossMax = 6 * kMillisecond;
   static constexpr TimeNs kRestMin = 20 * kMillisecond;
   static constexpr TimeNs kRestMax = 320 * kMillisecond;
 
+  // Long yields add up, half of the time that passes is forgiven: spinning ends where it loses more than that.
   static void yield() {
     const TimeNs begin = now_ns();
     sched_yield();
     const TimeNs end = now_ns();
     if (end - begin < kLongYield) return;
-    // Again soon after the last rest: a longer one.
+    const TimeNs passed = end - counted_until_.exchange(end, std::memory_order_relaxed);
+    const TimeNs loss = std::max<TimeNs>(loss_.load(std::memory_order_relaxed) - passed / 2, 0) + end - begin;
+    loss_.store(loss, std::memory_order_relaxed);
+    if (loss < kLossMax) return;
+    // Soon after the last rest: a longer one.
     const TimeNs last = rest_.load(std::memory_order_relaxed);
-    const bool again = begin - crowded_until_.load(std::memory_order_relaxed) < last;
+    const bool again = begin - crowded_until_.load(std::memory_order_relaxed) < kRestMin;
     const TimeNs rest = again ? std::min(last * 2, kRestMax) : kRestMin;
     rest_.store(rest, std::memory_order_relaxed);
     crowded_until_.store(end + rest, std::memory_order_relaxed);
+    counted_until_.store(end + rest, std::memory_order_relaxed);
   }
 
   unsigned polls_ = 0;
+  static inline std::atomic<TimeNs> loss_{0};
+  static inline std::atomic<TimeNs> counted_until_{0};
   static inline std::atomic<TimeNs> crowded_until_{0};
   static inline std::atomic<TimeNs> rest_{kRestMin};
 };
