@@ -31,6 +31,8 @@ SharedMapping::~SharedMapping() {
 Result<SharedMapping> SharedMapping::create(const char* name, size_t length_bytes, bool peers_may_write) {
   SharedMapping mapping;
   mapping.fd_.reset(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!mapping.fd_ && (errno == EMFILE || errno == ENFILE))
+    return Status::from_errno(errno, "no file descriptor left for shared memory (raise 'ulimit -n')");
   if (!mapping.fd_) return Status::from_errno(errno, "memfd_create");
   if (ftruncate(mapping.fd(), static_cast<off_t>(length_bytes)) != 0)
     return Status::from_errno(errno, "sizing shared memory of " + std::to_string(length_bytes) + " bytes");

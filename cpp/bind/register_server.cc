@@ -31,7 +31,8 @@ class PyServer {
   }
   ~PyServer() {
     if (server_->belongs_to_parent()) {
-      (void)server_.release();  // its threads and connections are the parent's
+      static_cast<void>(
+          server_.release());  // NOLINT(bugprone-unused-return-value): its threads and connections are the parent's
       return;
     }
     py::gil_scoped_release release;

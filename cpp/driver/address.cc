@@ -5,14 +5,17 @@ namespace rrpc::driver {
 Result<Address> parse_address(const std::string& text) {
   const size_t separator = text.find("://");
   if (separator == std::string::npos || separator == 0)
-    return invalid_argument("address '" + text + "' has no scheme; write it like rrpc://127.0.0.1:7471, tcp://host:port or shm://name");
+    return invalid_argument("address '" + text +
+                            "' has no scheme; write it like rrpc://127.0.0.1:7471, tcp://host:port or shm://name");
   Address address{text.substr(0, separator), text.substr(separator + 3)};
-  const bool known = address.scheme == "rrpc" || address.scheme == "tcp" || address.scheme == "shm" || address.scheme == "verbs";
+  const bool known =
+      address.scheme == "rrpc" || address.scheme == "tcp" || address.scheme == "shm" || address.scheme == "verbs";
   if (!known)
     return invalid_argument("address '" + text + "' has the unknown scheme '" + address.scheme +
                             "'; known are rrpc, shm, tcp and verbs");
   if (address.rest.empty())
-    return invalid_argument("address '" + text + "' names no " + (address.scheme == "shm" ? "socket" : "host and port"));
+    return invalid_argument("address '" + text + "' names no " +
+                            (address.scheme == "shm" ? "socket" : "host and port"));
   return address;
 }
 

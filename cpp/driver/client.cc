@@ -175,7 +175,7 @@ WaitResult Client::wait(const rpc::ClientCallRef& call, TimeNs deadline, const s
   const WaitResult result =
       wait_until([&call] { return call->done(); }, call.get(), std::min(deadline, call->deadline()), interrupt);
   if (result != WaitResult::kTimeout || now_ns() < call->deadline()) return result;
-  cancel(call, deadline_exceeded("the call's deadline passed"));
+  cancel(call, call->deadline_passed());
   return WaitResult::kDone;
 }
 

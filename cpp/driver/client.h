@@ -40,8 +40,8 @@ class Client {
 
  private:
   Client(Address address, ConnectionRef connection, std::string transport);
-  static Result<std::unique_ptr<Client>> dial(const Address& address, const std::string& transport, const Options& options,
-                                              TimeNs deadline);
+  static Result<std::unique_ptr<Client>> dial(const Address& address, const std::string& transport,
+                                              const Options& options, TimeNs deadline);
   void upgrade(const Options& options, TimeNs deadline);
   template <typename Predicate>
   WaitResult wait_until(Predicate done, rpc::ClientCall* call, TimeNs deadline, const std::atomic<bool>& interrupt);

@@ -17,9 +17,9 @@ uint32_t random_epoch() {
 
 }  // namespace
 
-Connection::Connection(rpc::Role role, uint64_t id, DeviceEntry& device,
-                       std::unique_ptr<provider::CompletionQueue> cq, std::unique_ptr<provider::QueuePair> qp,
-                       const Options& options, rpc::HelloFields hello, RequestSink* sink)
+Connection::Connection(rpc::Role role, uint64_t id, DeviceEntry& device, std::unique_ptr<provider::CompletionQueue> cq,
+                       std::unique_ptr<provider::QueuePair> qp, const Options& options, rpc::HelloFields hello,
+                       RequestSink* sink)
     : id_(id),
       fork_generation_(fork_generation()),
       options_(options),

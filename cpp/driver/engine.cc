@@ -28,7 +28,9 @@ std::chrono::nanoseconds nap(TimeNs deadline, TimeNs longest) {
 }  // namespace
 
 Engine::Engine(Hooks hooks)
-    : hooks_(std::move(hooks)), epoll_fd_(epoll_create1(EPOLL_CLOEXEC)), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : hooks_(std::move(hooks)),
+      epoll_fd_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   RRPC_CHECK(epoll_fd_ && wake_fd_, "no file descriptors left for a polling engine; raise 'ulimit -n'");
   epoll_event event{};  // its key is 0, which no connection has
   event.events = EPOLLIN;
@@ -188,7 +190,8 @@ Attended Engine::attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& i
   while (true) {
     look_around(now);
     const size_t handled = poll_hot(now);
-    if (hooks_.work_waits() || stopping_.load(std::memory_order_relaxed) || interrupt.load(std::memory_order_relaxed)) break;
+    if (hooks_.work_waits() || stopping_.load(std::memory_order_relaxed) || interrupt.load(std::memory_order_relaxed))
+      break;
     if (handled > 0) {
       now = now_ns();
       spin_until = deadline_after(now, spin);

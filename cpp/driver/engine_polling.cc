@@ -267,7 +267,7 @@ void Engine::reattach(const ConnectionRef& connection) {
 void Engine::tend(const ConnectionRef& connection, TimeNs now) {
   rpc::Session& session = connection->session();
   if (!session.ready() && !session.failed() && now >= connection->handshake_deadline)
-    session.close(deadline_exceeded("the handshake was not finished in time"));
+    session.close(deadline_exceeded("the handshake was not finished in time; is the other end an rrpc one?"));
   if (session.next_tick() <= now) {
     session.progress(now);
     session.tick(now);

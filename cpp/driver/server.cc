@@ -30,16 +30,21 @@ std::string random_text() {
 
 }  // namespace
 
-Server::Server(const Options& options) : options_(options), fork_generation_(fork_generation()), instance_(random_text()) {
+Server::Server(const Options& options)
+    : options_(options), fork_generation_(fork_generation()), instance_(random_text()) {
   Engine::Hooks hooks;
   hooks.work_waits = [this] { return ready_count_.load() > 0 || ended_.load(); };
-  hooks.accept = [this](DeviceEntry& device, provider::Listener& listener, uint64_t id) { return accept(device, listener, id); };
+  hooks.accept = [this](DeviceEntry& device, provider::Listener& listener, uint64_t id) {
+    return accept(device, listener, id);
+  };
   engine_ = std::make_unique<Engine>(std::move(hooks));
 }
 
 Server::~Server() {
   if (belongs_to_parent())
-    (void)engine_.release();  // its thread and its connections stayed with the parent
+    static_cast<void>(
+        engine_
+            .release());  // NOLINT(bugprone-unused-return-value): its thread and its connections stayed with the parent
   else
     stop();
 }
@@ -90,8 +95,8 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
       std::lock_guard lock(mutex_);
       if (const auto it = shm_offers_.find(&listener); it != shm_offers_.end()) hello["shm"] = it->second;
     }
-    auto connection = std::make_shared<Connection>(rpc::Role::kServer, id, device, std::move(cq), std::move(*offered), options_,
-                                                   std::move(hello), this);
+    auto connection = std::make_shared<Connection>(rpc::Role::kServer, id, device, std::move(cq), std::move(*offered),
+                                                   options_, std::move(hello), this);
     std::lock_guard lock(connection->mutex);
     const TimeNs now = now_ns();
     connection->last_active = now;

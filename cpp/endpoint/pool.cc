@@ -75,16 +75,17 @@ Result<PoolBlock> Pool::allocate(size_t length_bytes) {
   if (block_bytes > limit_bytes_)
     return resource_exhausted("a buffer of " + std::to_string(length_bytes) +
                               " bytes is larger than the pool limit of " + std::to_string(limit_bytes_) +
-                              " bytes; raise it (pool limit option)");
+                              " bytes; raise it with rrpc.set_pool_limit() or rrpc-serve --pool-limit");
   if (classes_.size() <= class_index) classes_.resize(class_index + 1);
   auto& free_blocks = classes_[class_index].free;
   if (free_blocks.empty()) RRPC_RETURN_IF_ERROR(grow_locked(class_index));
   if (!free_blocks.back().committed) {
     if (committed_bytes_ + block_bytes > limit_bytes_) trim_locked(committed_bytes_ + block_bytes - limit_bytes_);
     if (committed_bytes_ + block_bytes > limit_bytes_)
-      return resource_exhausted("the pool limit of " + std::to_string(limit_bytes_) + " bytes is reached (" +
-                                std::to_string(committed_bytes_) + " in use, " + std::to_string(length_bytes) +
-                                " wanted); release arrays or raise the limit (pool limit option)");
+      return resource_exhausted(
+          "the pool limit of " + std::to_string(limit_bytes_) + " bytes is reached (" +
+          std::to_string(committed_bytes_) + " in use, " + std::to_string(length_bytes) +
+          " wanted); release arrays or raise the limit with rrpc.set_pool_limit() or rrpc-serve --pool-limit");
     committed_bytes_ += block_bytes;
     count(counters().pool_bytes_committed, static_cast<int64_t>(block_bytes));
   }

@@ -1,6 +1,8 @@
 #include "rpc/client_side.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -27,6 +29,13 @@ void join(std::span<const Bytes> parts, MutableBytes target) {
 }  // namespace
 
 uint64_t ClientSide::cookie(const ClientCall& call) const { return call.id_; }
+
+Status ClientCall::deadline_passed() const {
+  const double seconds = static_cast<double>(deadline_ - started_at_) / kSecond;
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.3g", seconds);
+  return deadline_exceeded(method_ + "() was not done within its timeout of " + text.data() + " s");
+}
 
 ClientCallRef ClientSide::find(uint64_t call_id) const {
   const auto it = calls_.find(call_id);
@@ -73,6 +82,8 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest request, TimeNs 
   RRPC_RETURN_IF_ERROR(check_bounds(request));
   call->id_ = next_call_id_++;
   call->deadline_ = request.deadline;
+  call->method_ = request.method;
+  call->started_at_ = now;
   RequestFixed fixed;
   fixed.call_id = call->id_;
   fixed.method_bytes = static_cast<uint16_t>(request.method.size());
@@ -134,7 +145,8 @@ void ClientSide::flush(TimeNs now) {
   done_.flush(endpoint_);
   cancel_.flush(endpoint_);
   while (!queue_.empty() && endpoint_.can_send(kRequest)) {
-    QueuedRequest& request = queue_.front();
+    QueuedRequest request = std::move(queue_.front());
+    queue_.pop_front();  // before the send: one that fails clears the queue
     const ClientCallRef call = find(request.call_id);
     if (call != nullptr && request.type == kRequest && call->deadline_ != kNever) {
       const TimeNs timeout_ns = std::max<TimeNs>(call->deadline_ - now, 0);  // what is left after the wait
@@ -142,8 +154,8 @@ void ClientSide::flush(TimeNs now) {
     }
     const Bytes part = as_bytes(request.body);
     endpoint_.send(request.type, {&part, 1});
+    if (endpoint_.failed()) return;
     if (call != nullptr) call->state_ = ClientCall::State::kSent;
-    queue_.pop_front();
   }
 }
 
@@ -329,7 +341,7 @@ void ClientSide::expire(TimeNs now) {
     else
       earliest_deadline_ = std::min(earliest_deadline_, call->deadline_);
   }
-  for (const ClientCallRef& call : expired) cancel(call, deadline_exceeded("the call's deadline passed"));
+  for (const ClientCallRef& call : expired) cancel(call, call->deadline_passed());
 }
 
 void ClientSide::fail_all(const Status& status) {

@@ -30,6 +30,7 @@ class ClientCall {
   // One per result buffer; empty where the buffer went into the caller's out= memory.
   std::vector<endpoint::PoolBlock>& blocks() { return blocks_; }
   TimeNs deadline() const { return deadline_; }
+  Status deadline_passed() const;  // names the method and its timeout
 
   // The driver's: a thread sleeps for this call; run when the call ends.
   std::atomic<bool> watched{false};
@@ -42,6 +43,8 @@ class ClientCall {
   uint64_t id_ = 0;
   State state_ = State::kQueued;
   TimeNs deadline_ = kNever;
+  TimeNs started_at_ = 0;
+  std::string method_;
   Exposures exposures_;
   endpoint::Buffer out_;            // the caller's memory for one result buffer
   bool out_offered_ = false;        // the server may write there

@@ -20,14 +20,14 @@ class CallIdOutbox {
   size_t size() const { return ids_.size(); }
 
   void flush(endpoint::Endpoint& endpoint) {
-    size_t sent = 0;
-    while (sent < ids_.size() && endpoint.can_send(type_)) {
-      const size_t count = std::min(ids_.size() - sent, endpoint.body_bytes_max() / sizeof(uint64_t));
-      const Bytes part = std::as_bytes(std::span(ids_).subspan(sent, count));
+    while (!ids_.empty() && endpoint.can_send(type_)) {
+      const size_t count = std::min(ids_.size(), endpoint.body_bytes_max() / sizeof(uint64_t));
+      const auto end = ids_.begin() + static_cast<ptrdiff_t>(count);
+      const std::vector<uint64_t> sent(ids_.begin(), end);
+      ids_.erase(ids_.begin(), end);  // before the send: one that fails clears what is left
+      const Bytes part = std::as_bytes(std::span(sent));
       endpoint.send(type_, {&part, 1});
-      sent += count;
     }
-    ids_.erase(ids_.begin(), ids_.begin() + static_cast<ptrdiff_t>(sent));
   }
 
  private:

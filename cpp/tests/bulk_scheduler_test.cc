@@ -57,11 +57,12 @@ class FakeQueuePair : public provider::QueuePair {
 };
 
 struct BulkSchedulerTest : testing::Test {
-  void start(BulkScheduler& bulk, uint64_t cookie, std::vector<size_t> lengths, Opcode opcode = Opcode::kRead) {
+  void start(BulkScheduler& bulk, uint64_t cookie, const std::vector<size_t>& lengths, Opcode opcode = Opcode::kRead) {
     std::vector<TransferSegment> segments;
     uint64_t at = cookie << 32;
     for (const size_t length : lengths) {
       segments.push_back(
+          // NOLINTNEXTLINE(performance-no-int-to-ptr): never touched, only told apart
           {reinterpret_cast<std::byte*>(at), nullptr, at + (1ULL << 60), static_cast<uint32_t>(cookie), length});
       at += 1 << 24;
     }

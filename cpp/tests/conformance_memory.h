@@ -127,12 +127,10 @@ TEST_P(ConformanceTest, AnAddressThatWrapsAroundIsRefused) {
   Buffer& memory = buffer(server_, 64);
   const uint32_t rkey = expose(server_, memory, 0, 64, kRemoteRead);
   const Sge sge = buffer(client_, 64).sge();
-  ASSERT_TRUE(post(client_, {.wr_id = 1,
-                             .opcode = Opcode::kRead,
-                             .sges = {&sge, 1},
-                             .remote_address = ~uint64_t{0} - 16,
-                             .rkey = rkey})
-                  .ok());
+  ASSERT_TRUE(
+      post(client_,
+           {.wr_id = 1, .opcode = Opcode::kRead, .sges = {&sge, 1}, .remote_address = ~uint64_t{0} - 16, .rkey = rkey})
+          .ok());
   ASSERT_TRUE(wait_done(client_, 1));
   EXPECT_EQ(client_.status(1), WcStatus::kRemoteAccess);
 }

@@ -26,7 +26,7 @@ inline const std::atomic<bool> kUninterrupted{false};
 inline int scaled(int count) {
   static const double scale = [] {
     const char* text = std::getenv("RRPC_TEST_SCALE");
-    return text == nullptr ? 1.0 : std::atof(text);
+    return text == nullptr ? 1.0 : std::strtod(text, nullptr);
   }();
   return std::max(1, static_cast<int>(count * scale));
 }
@@ -110,7 +110,7 @@ class TestServer {
       if (next != NextResult::kWork) continue;
       rpc::Reply reply;
       const std::string payload(as_text(work.call->payload()));
-      if (work.call->method() == "nap") sleep_ms(std::atoi(payload.c_str()));
+      if (work.call->method() == "nap") sleep_ms(std::stoi(payload));
       reply.payload = as_bytes(payload);
       for (const endpoint::PoolBlock& block : work.call->blocks())
         reply.buffers.push_back(owning_buffer({block.data(), block.data() + block.size()}));

@@ -61,8 +61,8 @@ ProviderFactory factory(const char* name) {
 std::string factory_name(const ::testing::TestParamInfo<ProviderFactory>& info) { return info.param.name; }
 
 // A provider joins here.
-const auto kProviders = ::testing::Values(factory<TcpUnderTest>("tcp"), factory<ShmUnderTest>("shm"),
-                                          factory<SimUnderTest>("sim"));
+const auto kProviders =
+    ::testing::Values(factory<TcpUnderTest>("tcp"), factory<ShmUnderTest>("shm"), factory<SimUnderTest>("sim"));
 
 INSTANTIATE_TEST_SUITE_P(Provider, ConformanceTest, kProviders, factory_name);
 INSTANTIATE_TEST_SUITE_P(Provider, TrespassTest, kProviders, factory_name);

@@ -99,7 +99,7 @@ Scenario breaking(Rng& rng) {
     case 6:  // whatever was going on
       scenario.disturb = [at](World& world) { world.network.schedule(at, [&world] { world.client.session.reset(); }); };
       break;
-    case 7:
+    default:  // 7
       scenario.disturb = [at](World& world) { world.network.schedule(at, [&world] { world.server.session.reset(); }); };
       break;
   }

@@ -32,7 +32,7 @@ class SharedMappings {
 
 template <typename T>
 struct SharedAllocator {
-  using value_type = T;
+  using value_type = T;  // NOLINT(readability-identifier-naming): the standard's name
   SharedAllocator() = default;
   template <typename U>
   explicit SharedAllocator(const SharedAllocator<U>&) {}

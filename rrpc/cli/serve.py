@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
+import resource
 import signal
 import sys
 import threading
@@ -33,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    _raise_descriptor_limit()
     try:
         server = _start(options)
     except (BadInput, AnnotationError, RpcError, TypeError, ValueError, OSError) as error:
@@ -43,6 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"rrpc-serve: {server.services} on {address}", flush=True)
     stop.wait()
     return _drain(server, options.grace)
+
+
+def _raise_descriptor_limit() -> None:
+    """A connection takes three descriptors; the usual soft limit would end at some three hundred clients."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # hard may be infinite, which a kernel may refuse
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _parser() -> Parser:
