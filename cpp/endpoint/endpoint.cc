@@ -351,7 +351,7 @@ Result<Exposure> Endpoint::expose(Buffer buffer, uint32_t access) {
   RRPC_ASSIGN_OR_RETURN(exposure.region, region_for(address, buffer.length_bytes, buffer.owner_id));
   auto rkey = qp_->expose(*exposure.region, address, buffer.length_bytes, access);
   if (rkey.status().code() == StatusCode::kFailedPrecondition && access == provider::kRemoteRead) {
-    RRPC_ASSIGN_OR_RETURN(exposure.staged, allocate(buffer.length_bytes));
+    RRPC_ASSIGN_OR_RETURN(exposure.staged, allocate(buffer.length_bytes, BlockKind::kShared));
     address = exposure.staged.data();
     std::memcpy(address, buffer.data, buffer.length_bytes);
     tally(&Counters::stagings);

@@ -101,7 +101,7 @@ class Endpoint {
   // Opens a buffer to the peer; staged in pool memory where the peer can't reach it.
   Result<Exposure> expose(Buffer buffer, uint32_t access);
   void revoke(Exposure& exposure);
-  Result<PoolBlock> allocate(size_t length_bytes) { return context_.pool.allocate(length_bytes); }
+  Result<PoolBlock> allocate(size_t length_bytes, BlockKind kind) { return context_.pool.allocate(length_bytes, kind); }
   Result<RegionRef> region_for(std::byte* address, size_t length_bytes, uint64_t owner_id = kNoOwner) {
     return context_.registrations.get(address, length_bytes, owner_id);
   }

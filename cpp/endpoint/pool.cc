@@ -21,7 +21,7 @@ constexpr size_t kCarvedSlabBytes = 2 << 20;
 constexpr size_t kHugePageBytes = 2 << 20;
 
 // Four classes to a doubling: at most a quarter of a block is slack.
-uint32_t class_for(size_t length_bytes) {
+uint32_t size_class_for(size_t length_bytes) {
   const size_t length = std::max(length_bytes, kBlockBytesMin);
   const uint32_t exponent =
       static_cast<uint32_t>(std::bit_width(length - 1)) - 1;  // 2^exponent < length <= 2^(exponent+1)
@@ -30,11 +30,36 @@ uint32_t class_for(size_t length_bytes) {
   return exponent * 4 + static_cast<uint32_t>(steps);
 }
 
-size_t class_bytes(uint32_t class_index) {
-  const uint32_t exponent = (class_index - 1) / 4;
-  const size_t steps = class_index - exponent * 4;
+size_t size_class_bytes(uint32_t size_class) {
+  const uint32_t exponent = (size_class - 1) / 4;
+  const size_t steps = size_class - exponent * 4;
   const size_t bytes = (size_t{1} << exponent) + steps * ((size_t{1} << exponent) / 4);
   return (bytes + kBlockBytesMin - 1) & ~(kBlockBytesMin - 1);
+}
+
+// Both kinds in one table, by turns.
+uint32_t class_for(size_t length_bytes, BlockKind kind) {
+  return size_class_for(length_bytes) * 2 + static_cast<uint32_t>(kind);
+}
+size_t class_bytes(uint32_t class_index) { return size_class_bytes(class_index / 2); }
+BlockKind class_kind(uint32_t class_index) { return static_cast<BlockKind>(class_index % 2); }
+
+bool release_pages(std::byte* data, size_t length_bytes, BlockKind kind) {
+  return madvise(data, length_bytes, kind == BlockKind::kShared ? MADV_REMOVE : MADV_DONTNEED) == 0;
+}
+
+Result<std::unique_ptr<Slab>> make_slab(size_t length_bytes, BlockKind kind) {
+  auto slab = std::make_unique<Slab>();
+  if (kind == BlockKind::kLanding) {
+    RRPC_ASSIGN_OR_RETURN(slab->landing, AnonymousMapping::create(length_bytes));
+    return slab;
+  }
+  RRPC_ASSIGN_OR_RETURN(slab->shared, SharedMapping::create("rrpc-pool", length_bytes, true));
+  const std::string path = "/proc/self/fd/" + std::to_string(slab->shared.fd());
+  slab->read_only_fd.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!slab->read_only_fd) return Status::from_errno(errno, "opening pool memory for reading");
+  if (length_bytes >= kHugePageBytes) (void)madvise(slab->data(), length_bytes, MADV_HUGEPAGE);
+  return slab;
 }
 
 size_t physical_memory_bytes() {
@@ -68,8 +93,8 @@ PoolBlock::~PoolBlock() {
   if (pool_ != nullptr && pool_->fork_generation_ == g_fork_generation) pool_->give_back(data_, class_index_);
 }
 
-Result<PoolBlock> Pool::allocate(size_t length_bytes) {
-  const uint32_t class_index = class_for(length_bytes);
+Result<PoolBlock> Pool::allocate(size_t length_bytes, BlockKind kind) {
+  const uint32_t class_index = class_for(length_bytes, kind);
   const size_t block_bytes = class_bytes(class_index);
   std::lock_guard lock(mutex_);
   if (block_bytes > limit_bytes_)
@@ -103,15 +128,9 @@ Status Pool::grow_locked(uint32_t class_index) {
   const size_t block_bytes = class_bytes(class_index);
   const size_t slab_bytes =
       block_bytes <= kCarvedBlockBytesMax ? kCarvedSlabBytes / block_bytes * block_bytes : block_bytes;
-  auto slab = std::make_unique<Slab>();
-  RRPC_ASSIGN_OR_RETURN(slab->mapping, SharedMapping::create("rrpc-pool", slab_bytes, true));
-  slab->block_bytes = block_bytes;
-  const std::string path = "/proc/self/fd/" + std::to_string(slab->mapping.fd());
-  slab->read_only_fd.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!slab->read_only_fd) return Status::from_errno(errno, "opening pool memory for reading");
-  if (slab_bytes >= kHugePageBytes) (void)madvise(slab->mapping.data(), slab_bytes, MADV_HUGEPAGE);
+  RRPC_ASSIGN_OR_RETURN(auto slab, make_slab(slab_bytes, class_kind(class_index)));
   auto& free_blocks = classes_[class_index].free;
-  std::byte* base = slab->mapping.data();
+  std::byte* base = slab->data();
   for (size_t offset = slab_bytes; offset >= block_bytes; offset -= block_bytes)
     free_blocks.push_back({base + offset - block_bytes, false});
   slabs_.emplace(base, std::move(slab));
@@ -130,7 +149,7 @@ void Pool::trim_locked(size_t needed_bytes) {
     const size_t block_bytes = classes_[i].free.empty() ? 0 : class_bytes(static_cast<uint32_t>(i));
     for (FreeBlock& block : classes_[i].free) {
       if (released_bytes >= needed_bytes) break;
-      if (!block.committed || madvise(block.data, block_bytes, MADV_REMOVE) != 0) continue;
+      if (!block.committed || !release_pages(block.data, block_bytes, class_kind(static_cast<uint32_t>(i)))) continue;
       block.committed = false;
       released_bytes += block_bytes;
     }
@@ -151,7 +170,7 @@ const Slab* Pool::find_locked(const std::byte* address) const {
   auto it = slabs_.upper_bound(address);
   if (it == slabs_.begin()) return nullptr;
   const Slab* slab = std::prev(it)->second.get();
-  return address < slab->mapping.data() + slab->mapping.size() ? slab : nullptr;
+  return address < slab->data() + slab->size() ? slab : nullptr;
 }
 
 const Slab* Pool::find(const std::byte* address) const {

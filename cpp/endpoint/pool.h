@@ -1,4 +1,4 @@
-// Pool of shared-memory blocks in size classes under a byte cap. Blocks stay mapped and faulted in when
+// Pool of memory blocks in size classes under a byte cap. Blocks stay mapped and faulted in when
 // they are free, because first touch costs several times the copy; at the cap, free ones give their
 // pages back. Thread-safe.
 #pragma once
@@ -10,6 +10,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/anonymous_mapping.h"
 #include "base/memfd.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -19,13 +20,20 @@ namespace rrpc::endpoint {
 
 class Pool;
 
-// One shared-memory file, cut into equal blocks.
-struct Slab {
-  SharedMapping mapping;
-  UniqueFd read_only_fd;  // what peers get: they may read, not write
-  size_t block_bytes = 0;
+// What a block is for. Peers on this host map shared blocks and read them with one memcpy. Landing blocks are where
+// reads put their bytes: private, so that they get huge pages where shared memory has none, and so that a
+// forked child has a copy of its own.
+enum class BlockKind : uint8_t { kShared, kLanding };
 
-  provider::MemoryRange range() const { return {mapping.data(), mapping.size(), read_only_fd.get(), false}; }
+// One mapping, cut into equal blocks.
+struct Slab {
+  SharedMapping shared;
+  UniqueFd read_only_fd;  // of `shared`, for peers: they may read, not write
+  AnonymousMapping landing;
+
+  std::byte* data() const { return shared ? shared.data() : landing.data(); }
+  size_t size() const { return shared ? shared.size() : landing.size(); }
+  provider::MemoryRange range() const { return {data(), size(), read_only_fd.get(), false}; }
 };
 
 // A block in use; gives itself back.
@@ -53,7 +61,7 @@ class Pool {
   explicit Pool(size_t limit_bytes);
 
   // At least one byte, aligned to 4 KiB; contents are whatever was there. ResourceExhausted at the cap.
-  Result<PoolBlock> allocate(size_t length_bytes);
+  Result<PoolBlock> allocate(size_t length_bytes, BlockKind kind = BlockKind::kShared);
   // The slab that holds this address, or null. Slabs are never unmapped while the process lives.
   const Slab* find(const std::byte* address) const;
   void set_limit(size_t limit_bytes);
@@ -61,7 +69,7 @@ class Pool {
   // Gives the pages of all free blocks back to the system.
   void trim();
 
-  // The process's pool. A forked child gets a new one: the parent's blocks are shared with the parent.
+  // The process's pool. A forked child gets a new one: shared blocks are the parent's too.
   static Pool& process();
 
  private:

@@ -130,7 +130,7 @@ Status ClientSide::send_or_queue(ClientCall& call, const RequestFixed& fixed_in,
 }
 
 Status ClientSide::send_as_bulk(ClientCall& call, std::span<const Bytes> parts, size_t length_bytes) {
-  RRPC_ASSIGN_OR_RETURN(endpoint::PoolBlock block, endpoint_.allocate(length_bytes));
+  RRPC_ASSIGN_OR_RETURN(endpoint::PoolBlock block, endpoint_.allocate(length_bytes, endpoint::BlockKind::kShared));
   join(parts, {block.data(), length_bytes});
   endpoint_.tally(&endpoint::Counters::copies);
   endpoint_.tally(&endpoint::Counters::bytes_copied, static_cast<int64_t>(length_bytes));
@@ -254,7 +254,7 @@ Status ClientSide::on_reply_bulk(Bytes body) {
     return Status::protocol_error("a reply to call " + std::to_string(bulk.call_id) + ", which is not under way");
   call->leased_ = true;
   release(call);
-  auto block = endpoint_.allocate(bulk.length_bytes);
+  auto block = endpoint_.allocate(bulk.length_bytes, endpoint::BlockKind::kLanding);
   Status status = block.status();
   endpoint::RegionRef region;
   if (block.ok() && call->state_ == ClientCall::State::kSent) {

@@ -32,7 +32,7 @@ inline Result<std::vector<endpoint::TransferSegment>> prepare_landing(endpoint::
       segment.local = out->data;
       segment.region = out->region;
     } else {
-      RRPC_ASSIGN_OR_RETURN(block, endpoint.allocate(descriptor.length_bytes));
+      RRPC_ASSIGN_OR_RETURN(block, endpoint.allocate(descriptor.length_bytes, endpoint::BlockKind::kLanding));
       segment.local = block.data();
       RRPC_ASSIGN_OR_RETURN(segment.region, endpoint.region_for(block.data(), block.size()));
     }

