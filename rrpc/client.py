@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar, overload
 from . import _core
 from .codec import decode
 from .errors import RpcError
+from .options import merged
 from .service import OutSpec, Parameter, Plan, untyped_request
 
 __all__ = ["Client", "Future", "UnaryMethod", "connect", "stub"]
@@ -140,7 +141,7 @@ class Client:
             raise TypeError(f"address must be a str such as rrpc://host:port, not {type(address).__name__}")
         self._timeout = timeout
         self._address = address
-        self._core = _core.Client(address, merged_options({"poll": poll, **options}), connect_timeout)
+        self._core = _core.Client(address, merged({"poll": poll, **options}), connect_timeout)
 
     @property
     def address(self) -> str:
@@ -201,15 +202,6 @@ def connect(
 ) -> Client:
     """A plain :class:`Client`, for calls by name."""
     return Client(address, timeout=timeout, connect_timeout=connect_timeout, poll=poll, **options)
-
-
-def merged_options(given: dict[str, Any]) -> dict[str, Any]:
-    """The core's options with ``given`` ones in their places; TypeError for a name that isn't one."""
-    options = _core.default_options()
-    for name in given:
-        if name not in options:
-            raise TypeError(f"there is no option {name!r}; there are {', '.join(sorted(options))}")
-    return options | given
 
 
 def _wire_name(method: str) -> bytes:

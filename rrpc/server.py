@@ -21,6 +21,7 @@ from .errors import (
     StatusCode,
     Unimplemented,
 )
+from .options import merged
 from .service import Plan, interface_of
 
 __all__ = ["Server", "serve"]
@@ -53,7 +54,7 @@ class Server:
         self._listen = [listen] if isinstance(listen, str) else list(listen)
         self._running: list[bytes | None] = [None] * workers
         self._threads: list[threading.Thread] = []
-        self._core = _core.Server(_merged(options))
+        self._core = _core.Server(merged(options))
         self.addresses: list[str] = []
         """What the server really listens on, in the order asked for."""
 
@@ -201,14 +202,6 @@ def serve(
 ) -> Server:
     """Start a :class:`Server`; stop it with ``stop()`` or use it in a ``with`` statement."""
     return Server(*services, listen=listen, workers=workers, **options).start()
-
-
-def _merged(options: dict[str, Any]) -> dict[str, Any]:
-    known = _core.default_options()
-    for name in options:
-        if name not in known:
-            raise TypeError(f"there is no option {name!r}; there are {', '.join(sorted(known))}")
-    return known | options
 
 
 def _dispatch(
