@@ -37,8 +37,9 @@ namespace rrpc::endpoint {
   X(calls_started)                                                                                                     \
   X(calls_ended)                                                                                                       \
   X(calls_served)                                                                                                      \
-  X(messages_sent) X(messages_received) X(bytes_inline_sent) X(bytes_inline_received) X(reads) X(bytes_read) X(writes) \
-      X(bytes_written) X(stagings) X(bytes_staged) X(copies) X(bytes_copied) X(exposures_live) X(bytes_exposed)
+  X(messages_sent)                                                                                                     \
+  X(messages_received) X(bytes_inline_sent) X(bytes_inline_received) X(reads) X(bytes_read) X(writes) X(bytes_written) \
+      X(stagings) X(bytes_staged) X(copies) X(bytes_copied) X(exposures_live) X(bytes_exposed)
 
 struct Counters {
 #define RRPC_COUNTER_FIELD(name, meaning) std::atomic<int64_t> name{0};

@@ -43,7 +43,8 @@ TEST_P(DriverTest, ThreadsShareAConnection) {
   auto server = serve(2);
   auto client = connect(*server);
   std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) threads.emplace_back([&, t] { call_many(*client, scaled(500), std::to_string(t) + ":"); });
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] { call_many(*client, scaled(500), std::to_string(t) + ":"); });
   for (std::thread& thread : threads) thread.join();
 }
 
@@ -106,7 +107,8 @@ TEST_P(DriverTest, ResultsAreWrittenFromASleepingConnection) {
     std::vector<endpoint::Buffer> buffers;
     buffers.push_back(owning_buffer(bytes));
     const TimeNs begin = now_ns();
-    TestCall call(*client, "nap", "30", kNever, std::move(buffers), endpoint::Buffer{landing.data(), landing.size(), 0, nullptr});
+    TestCall call(*client, "nap", "30", kNever, std::move(buffers),
+                  endpoint::Buffer{landing.data(), landing.size(), 0, nullptr});
     ASSERT_TRUE(call.wait(in_ms(8000)).ok());
     EXPECT_LT(now_ns() - begin, 2 * kSecond);
     ASSERT_EQ(landing, bytes);
@@ -326,14 +328,15 @@ TEST_P(DriverTest, IdleConnectionsCostNothing) {
   for (auto& client : clients) call_many(*client, 1, "y");
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, DriverTest,
-    ::testing::Values(Setting{"shm_adaptive", "shm", PollMode::kAdaptive, 200 * kMicrosecond},
-                      Setting{"shm_event", "shm", PollMode::kEvent, 0}, Setting{"shm_busy", "shm", PollMode::kBusy, 0},
-                      Setting{"shm_no_spin", "shm", PollMode::kAdaptive, 0},
-                      Setting{"tcp_adaptive", "tcp", PollMode::kAdaptive, 200 * kMicrosecond},
-                      Setting{"tcp_event", "tcp", PollMode::kEvent, 0}, Setting{"tcp_busy", "tcp", PollMode::kBusy, 0}),
-    [](const auto& setting) { return std::string(setting.param.name); });
+INSTANTIATE_TEST_SUITE_P(All, DriverTest,
+                         ::testing::Values(Setting{"shm_adaptive", "shm", PollMode::kAdaptive, 200 * kMicrosecond},
+                                           Setting{"shm_event", "shm", PollMode::kEvent, 0},
+                                           Setting{"shm_busy", "shm", PollMode::kBusy, 0},
+                                           Setting{"shm_no_spin", "shm", PollMode::kAdaptive, 0},
+                                           Setting{"tcp_adaptive", "tcp", PollMode::kAdaptive, 200 * kMicrosecond},
+                                           Setting{"tcp_event", "tcp", PollMode::kEvent, 0},
+                                           Setting{"tcp_busy", "tcp", PollMode::kBusy, 0}),
+                         [](const auto& setting) { return std::string(setting.param.name); });
 
 TEST(DriverUpgradeTest, MovesToSharedMemoryOnOneHost) {
   TestServer server("rrpc");
