@@ -31,8 +31,7 @@ class PyServer {
   }
   ~PyServer() {
     if (server_->belongs_to_parent()) {
-      static_cast<void>(
-          server_.release());  // NOLINT(bugprone-unused-return-value): its threads and connections are the parent's
+      [[maybe_unused]] const driver::Server* forgotten = server_.release();  // its threads are the parent's
       return;
     }
     py::gil_scoped_release release;

@@ -33,13 +33,26 @@ namespace rrpc::endpoint {
   X(leases_expired, "results taken back because the reader was too slow")
 
 // Those that are kept by connection too.
-#define RRPC_CONNECTION_COUNTERS(X)                                                                                    \
-  X(calls_started)                                                                                                     \
-  X(calls_ended)                                                                                                       \
-  X(calls_served)                                                                                                      \
-  X(messages_sent)                                                                                                     \
-  X(messages_received) X(bytes_inline_sent) X(bytes_inline_received) X(reads) X(bytes_read) X(writes) X(bytes_written) \
-      X(stagings) X(bytes_staged) X(copies) X(bytes_copied) X(exposures_live) X(bytes_exposed)
+// clang-format off
+#define RRPC_CONNECTION_COUNTERS(X) \
+  X(calls_started) \
+  X(calls_ended) \
+  X(calls_served) \
+  X(messages_sent) \
+  X(messages_received) \
+  X(bytes_inline_sent) \
+  X(bytes_inline_received) \
+  X(reads) \
+  X(bytes_read) \
+  X(writes) \
+  X(bytes_written) \
+  X(stagings) \
+  X(bytes_staged) \
+  X(copies) \
+  X(bytes_copied) \
+  X(exposures_live) \
+  X(bytes_exposed)
+// clang-format on
 
 struct Counters {
 #define RRPC_COUNTER_FIELD(name, meaning) std::atomic<int64_t> name{0};

@@ -262,7 +262,7 @@ bool ServerSide::start_out_write(const ServerCallRef& call, Reply& reply) {
   std::string body;
   if (Status status = compose(*call, reply, true, body); !status.ok()) {
     release(*call);
-    reply.status = status;
+    reply.status = std::move(status);
     reply.buffers.clear();
     reply.out_index = kNoOutIndex;
     call->out_source_ = {};

@@ -81,7 +81,7 @@ TEST_P(DriverTest, BuffersInBothDirections) {
   for (int t = 0; t < 3; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < scaled(12); ++i) {
-        const uint64_t seed = static_cast<uint64_t>(t * 1000 + i);
+        const uint64_t seed = static_cast<uint64_t>(t) * 1000 + static_cast<uint64_t>(i);
         const auto bytes = pattern(100'000 + static_cast<size_t>(i) * 300'000, seed);
         std::vector<endpoint::Buffer> buffers;
         buffers.push_back(owning_buffer(bytes));
