@@ -76,7 +76,7 @@ def test_server_killed_in_a_call(served: Served) -> None:
     client.close()
     del client
     gc.collect()  # pytest keeps what was raised
-    eventually(lambda: rrpc.stats()["connections_open"] == before, what="the connection counted as closed")
+    eventually(lambda: rrpc.stats()["connections_open"] <= before, what="the connection counted as closed")
 
 
 def test_server_killed_while_a_thread_sleeps(served: Served) -> None:

@@ -80,6 +80,7 @@ def test_a_future_in_a_child(lab: rrpc.Client, request: pytest.FixtureRequest) -
 def test_a_child_may_connect_anew(lab: rrpc.Client, lab_address: str) -> None:
     assert lab.call("Lab.add", 1) == 2
     kept = lab.call("Lab.make", 100_000, 3)
+    transport = lab.info()["transport"]
 
     def work() -> None:
         with rrpc.connect(lab_address, timeout=20.0) as own:
@@ -87,7 +88,10 @@ def test_a_child_may_connect_anew(lab: rrpc.Client, lab_address: str) -> None:
             assert own.call("Lab.total", np.ones(100_000)) == 100_000
             assert own.call("Lab.make", 100_000, 1).sum() == 100_000
             assert own.call("Lab.total", kept) == 300_000  # the parent's pool memory is ordinary memory here
-            assert own.info()["transport"] == lab.info()["transport"]
+            assert own.info()["transport"] == transport
+            for touch in (lab.info, lab.stats):
+                with pytest.raises(rrpc.FailedPrecondition):
+                    touch()
 
     in_child(work)
     assert kept.sum() == 300_000

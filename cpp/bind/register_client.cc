@@ -81,6 +81,7 @@ class Call {
   }
   bool was_cancelled() const { return call_->done() && call_->status().code() == StatusCode::kCancelled; }
   void on_done(py::object callback) {
+    raise_if_error(client_->check_usable());
     PyObject* function = callback.release().ptr();
     {
       py::gil_scoped_release release;
@@ -160,7 +161,7 @@ class PyClient {
   }
 
   py::dict info() {
-    if (client_ == nullptr) raise_status(unavailable("the client is closed"));
+    check_usable();
     std::map<std::string, std::string> fields;
     {
       py::gil_scoped_release release;
@@ -178,7 +179,7 @@ class PyClient {
   }
 
   py::dict stats() {
-    if (client_ == nullptr) raise_status(unavailable("the client is closed"));
+    check_usable();
     std::map<std::string, int64_t> values;
     {
       py::gil_scoped_release release;
@@ -190,6 +191,11 @@ class PyClient {
   }
 
  private:
+  void check_usable() const {
+    if (client_ == nullptr) raise_status(unavailable("the client is closed"));
+    raise_if_error(client_->check_usable());
+  }
+
   ClientRef client_;
 };
 

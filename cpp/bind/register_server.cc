@@ -120,6 +120,7 @@ class PyServer {
   bool stopped() const { return server_->ended(); }
 
   py::dict stats() {
+    check_process();
     size_t connections = 0, running = 0;
     {
       py::gil_scoped_release release;
@@ -157,6 +158,7 @@ class PyServer {
   }
 
   bool find(uint64_t handle, driver::Work& work) {
+    check_process();
     py::gil_scoped_release release;
     return server_->find(handle, work);
   }

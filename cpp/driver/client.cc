@@ -10,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/check.h"
 #include "driver/spinner.h"
 
 namespace rrpc::driver {
@@ -283,6 +284,7 @@ WaitResult Client::sleep_as_follower(Predicate done, TimeNs deadline, std::uniqu
 }
 
 std::map<std::string, std::string> Client::info() {
+  RRPC_CHECK(!belongs_to_parent(), "check_usable() comes first");
   std::lock_guard lock(connection_->mutex);
   const provider::QueuePair& qp = connection_->session().endpoint().queue_pair();
   std::map<std::string, std::string> fields{{"address", address_.to_string()},
@@ -295,6 +297,7 @@ std::map<std::string, std::string> Client::info() {
 }
 
 std::map<std::string, int64_t> Client::stats() {
+  RRPC_CHECK(!belongs_to_parent(), "check_usable() comes first");
   std::lock_guard lock(connection_->mutex);
   const endpoint::Counters& traffic = connection_->session().endpoint().traffic();
   std::map<std::string, int64_t> values{

@@ -34,6 +34,8 @@ class Client {
   void close();
 
   bool belongs_to_parent() const { return connection_->belongs_to_parent(); }
+  // In a forked child not even a mutex of the parent's may be touched: it may be held for ever.
+  Status check_usable() const;
   std::map<std::string, std::string> info();
   // What moved over this connection: counters by name.
   std::map<std::string, int64_t> stats();
@@ -49,7 +51,6 @@ class Client {
   WaitResult sleep_as_leader(Predicate done, TimeNs deadline, const std::atomic<bool>& interrupt);
   template <typename Predicate>
   WaitResult sleep_as_follower(Predicate done, TimeNs deadline, std::unique_lock<std::mutex>& wait_lock);
-  Status check_usable() const;
 
   Engine& engine_;
   Address address_;
