@@ -38,7 +38,6 @@ void register_memory(py::module_& module) {
     return wrap_block(std::move(*block));
   });
   module.def("set_pool_limit", [](size_t nbytes) { endpoint::Pool::process().set_limit(nbytes); });
-  module.def("trim_pool", [] { endpoint::Pool::process().trim(); });
   module.def("stats", [] {
     py::dict out;
     const endpoint::Counters& counters = endpoint::counters();
