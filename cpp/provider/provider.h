@@ -22,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -59,6 +60,7 @@ struct MemoryRange {
   size_t length_bytes = 0;
   int fd = -1;
   bool peers_may_write = false;  // whether `fd` can be mapped for writing by a peer
+  bool read_sink = false;        // registered for one transfer: only READs land here (see dedicated_read_sinks)
 };
 
 // Locally registered memory. Deregistered by its destructor; no exposure of it may be live by then.
@@ -119,12 +121,35 @@ struct QueuePairLimits {
   uint32_t read_depth = 0;  // READs in flight
   uint32_t inline_bytes_max = 0;
   uint32_t message_bytes_max = 0;  // of one READ or WRITE
+  // iWARP: what a READ lands in must itself be open to writing by the peer, so it is registered for that transfer
+  // alone (MemoryRange::read_sink), never as part of something larger.
+  bool dedicated_read_sinks = false;
+};
+
+// How expose() keeps an exposure to its range, its rights and its peer.
+enum class ExposureKind : uint8_t {
+  kChecked,       // the owner or the reader checks each access against a table
+  kWindow,        // a type-2 memory window, bound for each exposure and invalidated after it
+  kRegistration,  // a registration for each exposure, in a protection domain that only this peer has
+};
+
+// Receives that many queue pairs draw from, for servers with many clients. Thread-safe; outlives its queue pairs.
+class SharedReceiveQueue {
+ public:
+  virtual ~SharedReceiveQueue() = default;
+  virtual uint32_t depth() const = 0;
+  // The completion comes to the completion queue of the queue pair whose message took the receive. Receives that
+  // no message took are not flushed: they stay with the queue until it is destroyed.
+  virtual Status post(const ReceiveRequest& request) = 0;
+  // How often fewer than the limit (an eighth of the depth) were left.
+  virtual uint64_t limit_events() const = 0;
 };
 
 struct QueuePairConfig {
   uint32_t send_depth = 128;
   uint32_t receive_depth = 64;
   uint32_t read_depth = 16;
+  SharedReceiveQueue* shared_receives = nullptr;  // instead of receives of its own; post_receive() is refused then
 };
 
 // What to wait on when nothing is left to poll. Valid until the next poll().
@@ -178,7 +203,14 @@ class QueuePair {
   // stages it in pool memory). revoke() takes it back at once.
   virtual Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                                   uint32_t access) = 0;
-  virtual void revoke(uint32_t rkey) = 0;
+  // Takes it back. True: it is over. False: it is under way (a work request of its own): the memory and its region
+  // must stay as they are until revoking() is false or the queue pair is destroyed.
+  virtual bool revoke(uint32_t rkey) = 0;
+  virtual bool revoking(uint32_t) const { return false; }
+  virtual ExposureKind exposure_kind() const { return ExposureKind::kChecked; }
+  // Readies a region for this queue pair's requests, so that what may fail for want of pinned memory fails here and
+  // not in the middle of a transfer. Posting does it too.
+  virtual Status adopt(const MemoryRegion&) { return {}; }
 
   // Ends the connection in order; the peer sees it too. The state becomes kError, outstanding work is flushed. What was
   // posted before is still delivered where the transport can (a reply, a goodbye).
@@ -202,6 +234,10 @@ class Listener {
   // The next connection offered, in kInit, or null when none waits. Post receives and start() to accept it. Never
   // blocks. An error concerns one connection attempt unless listener_failed().
   virtual Result<std::unique_ptr<QueuePair>> accept(CompletionQueue& cq, const QueuePairConfig& config) = 0;
+  // For the connections of this listener. FailedPrecondition where there is no such thing.
+  virtual Result<std::unique_ptr<SharedReceiveQueue>> create_shared_receive_queue(uint32_t /*depth*/) {
+    return failed_precondition("this transport has no shared receive queues");
+  }
 };
 
 struct ListenOptions {
@@ -213,7 +249,9 @@ struct ListenOptions {
 class Device {
  public:
   virtual ~Device() = default;
-  virtual std::string_view name() const = 0;  // "shm", "tcp", "sim", an ibv device
+  virtual std::string_view name() const = 0;  // "shm", "tcp", "verbs", "verbs+tcp", "sim"
+  // The adapters behind it, for rrpc-info: fields by name ("name", "port", "state", "gid", "exposure", "why_not", ...).
+  virtual std::vector<std::map<std::string, std::string>> describe() { return {}; }
   virtual Result<std::unique_ptr<MemoryRegion>> register_memory(const MemoryRange& range) = 0;
   virtual std::unique_ptr<CompletionQueue> create_completion_queue(uint32_t depth) = 0;
   virtual Result<std::unique_ptr<Listener>> listen(const std::string& address, const ListenOptions& options) = 0;

@@ -46,7 +46,7 @@ class FakeQueuePair : public provider::QueuePair {
   std::string_view bulk_method() const override { return "none"; }
   Status post_receive(const provider::ReceiveRequest&) override { return {}; }
   Result<uint32_t> expose(const provider::MemoryRegion&, const std::byte*, size_t, uint32_t) override { return 1u; }
-  void revoke(uint32_t) override {}
+  bool revoke(uint32_t) override { return true; }
   void disconnect(const std::string&) override {}
 
   std::vector<Posted> posted;

@@ -49,8 +49,9 @@ class ShmQueuePair : public QueuePair {
   Status post_send(std::span<const WorkRequest> requests) override;
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                           uint32_t access) override;
-  void revoke(uint32_t rkey) override {
+  bool revoke(uint32_t rkey) override {
     if (!inherited()) exposures_.close(rkey, channel_);
+    return true;
   }
   void disconnect(const std::string& reason) override { fail(unavailable("disconnected: " + reason), reason); }
 

@@ -183,16 +183,17 @@ Result<uint32_t> SimQueuePair::expose(const MemoryRegion& region, const std::byt
   return rkey;
 }
 
-void SimQueuePair::revoke(uint32_t rkey) {
+bool SimQueuePair::revoke(uint32_t rkey) {
   fabric_.trace(number(), "revokes", rkey);
   auto it = exposed_lkeys_.find(rkey);
   if (it == exposed_lkeys_.end()) {
     if (state_ != QueuePairState::kError) violation("revoke of a key that is not live");
-    return;
+    return true;
   }
   if (RegionRecord* region = fabric_.regions.find(it->second)) --region->exposed_count;
   exposures_.remove(rkey);
   exposed_lkeys_.erase(it);
+  return true;
 }
 
 void SimQueuePair::drop_exposures() {

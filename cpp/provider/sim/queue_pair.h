@@ -40,7 +40,7 @@ class SimQueuePair : public QueuePair {
   Status post_send(std::span<const WorkRequest> requests) override;
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                           uint32_t access) override;
-  void revoke(uint32_t rkey) override;
+  bool revoke(uint32_t rkey) override;
   void disconnect(const std::string& reason) override;
 
   Host* host() const { return host_; }

@@ -229,11 +229,12 @@ bool TcpQueuePair::in_use_by_peer(uint32_t rkey) {
   return false;
 }
 
-void TcpQueuePair::revoke(uint32_t rkey) {
-  if (!exposures_.remove(rkey) || !live() || !in_use_by_peer(rkey)) return;
+bool TcpQueuePair::revoke(uint32_t rkey) {
+  if (!exposures_.remove(rkey) || !live() || !in_use_by_peer(rkey)) return true;
   // The rest of the transfer may not move any more, and the stream has no way to take back its beginning.
   fail(permission_denied("memory was revoked while the peer's READ or WRITE of it was under way"),
        {.kind = Farewell::Kind::kGoodbye});
+  return true;
 }
 
 }  // namespace rrpc::provider::tcp

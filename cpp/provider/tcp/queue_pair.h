@@ -35,7 +35,7 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   Status post_send(std::span<const WorkRequest> requests) override;
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                           uint32_t access) override;
-  void revoke(uint32_t rkey) override;
+  bool revoke(uint32_t rkey) override;
   void disconnect(const std::string& reason) override;
 
   int fd() const override { return socket_.get(); }
