@@ -19,8 +19,12 @@ PYBIND11_MODULE(_core, module) {
   module.def("default_options", &rrpc::bind::default_options);
   module.def("transports", [] {
     py::dict out;
-    for (const char* scheme : {"shm", "tcp", "verbs"}) {
-      const auto device = rrpc::driver::find_device(scheme);
+    for (const char* scheme : rrpc::driver::kSchemes) {
+      rrpc::Result<rrpc::driver::DeviceEntry*> device = nullptr;
+      {
+        py::gil_scoped_release release;
+        device = rrpc::driver::find_device(scheme);
+      }
       out[scheme] = device.ok() ? std::string() : device.status().message();
     }
     return out;

@@ -1,5 +1,10 @@
 #include "driver/address.h"
 
+#include <algorithm>
+#include <iterator>
+
+#include "driver/devices.h"
+
 namespace rrpc::driver {
 
 Result<Address> parse_address(const std::string& text) {
@@ -8,11 +13,10 @@ Result<Address> parse_address(const std::string& text) {
     return invalid_argument("address '" + text +
                             "' has no scheme; write it like rrpc://127.0.0.1:7471, tcp://host:port or shm://name");
   Address address{text.substr(0, separator), text.substr(separator + 3)};
-  const bool known =
-      address.scheme == "rrpc" || address.scheme == "tcp" || address.scheme == "shm" || address.scheme == "verbs";
+  const bool known = address.scheme == "rrpc" || std::ranges::find(kSchemes, address.scheme) != std::end(kSchemes);
   if (!known)
     return invalid_argument("address '" + text + "' has the unknown scheme '" + address.scheme +
-                            "'; known are rrpc, shm, tcp and verbs");
+                            "'; known are rrpc, shm, tcp, verbs and verbs+tcp");
   if (address.rest.empty())
     return invalid_argument("address '" + text + "' names no " +
                             (address.scheme == "shm" ? "socket" : "host and port"));

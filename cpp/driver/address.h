@@ -1,4 +1,4 @@
-// "scheme://rest". Schemes: rrpc (the best way both ends share), shm, tcp; verbs where it is built in.
+// "scheme://rest". Schemes: rrpc (the best way both ends share), and the providers' (kSchemes).
 #pragma once
 
 #include <string>

@@ -5,21 +5,32 @@
 #include <atomic>
 #include <fstream>
 #include <mutex>
+#include <utility>
 
+#include "driver/plugin.h"
 #include "provider/shm/shm_device.h"
 #include "provider/tcp/tcp_device.h"
 
 namespace rrpc::driver {
 namespace {
 
+// Where there are adapters; never unmade.
+struct VerbsEntries {
+  explicit VerbsEntries(provider::VerbsDevices opened) : cm(std::move(opened.cm)), socket(std::move(opened.socket)) {}
+  DeviceEntry cm;
+  DeviceEntry socket;
+};
+
 struct Devices {
   DeviceEntry shm{provider::create_shm_device()};
   DeviceEntry tcp{provider::create_tcp_device()};
+  std::atomic<VerbsEntries*> verbs{nullptr};
 };
 
 // Never destroyed: connections may outlive static destruction. A forked child makes its own.
 std::atomic<Devices*> g_devices{nullptr};
 std::mutex g_mutex;
+std::mutex g_verbs_mutex;
 std::atomic<int> g_fork_generation{0};
 
 void register_fork_handler() {
@@ -27,6 +38,7 @@ void register_fork_handler() {
     g_fork_generation.fetch_add(1);
     g_devices.store(nullptr);
     new (&g_mutex) std::mutex();
+    new (&g_verbs_mutex) std::mutex();
   });
   (void)registered;
 }
@@ -39,18 +51,45 @@ Devices& devices() {
   return *g_devices.load();
 }
 
+// Opening may take a while (each adapter is tried), so callers of other schemes don't wait for it.
+Result<VerbsEntries*> verbs_entries() {
+  Devices& ours = devices();
+  if (VerbsEntries* existing = ours.verbs.load()) return existing;
+  std::lock_guard lock(g_verbs_mutex);
+  if (VerbsEntries* existing = ours.verbs.load()) return existing;
+  provider::VerbsDevices opened;
+  RRPC_RETURN_IF_ERROR(open_verbs(opened));
+  ours.verbs.store(new VerbsEntries(std::move(opened)));
+  return ours.verbs.load();
+}
+
 }  // namespace
 
 Result<DeviceEntry*> find_device(const std::string& scheme) {
   if (scheme == "shm") return &devices().shm;
   if (scheme == "tcp") return &devices().tcp;
-  return unavailable(scheme + ":// can't be had: this build has no verbs provider; use rrpc://, shm:// or tcp://");
+  const auto entries = verbs_entries();
+  if (entries.ok()) return scheme == "verbs" ? &(*entries)->cm : &(*entries)->socket;
+  return Status(entries.status().code(), scheme + ":// can't be had: " + entries.status().message());
+}
+
+std::vector<std::map<std::string, std::string>> describe_adapters() {
+  if (const auto entries = verbs_entries(); entries.ok()) return (*entries)->cm.device->describe();
+  std::lock_guard lock(g_verbs_mutex);
+  provider::VerbsDevices unusable;
+  (void)open_verbs(unusable);
+  if (unusable.cm == nullptr) return {};
+  return unusable.cm->describe();
 }
 
 void evict_owner(uint64_t owner_id) {
-  if (Devices* existing = g_devices.load()) {
-    existing->shm.registrations.evict_owner(owner_id);
-    existing->tcp.registrations.evict_owner(owner_id);
+  Devices* existing = g_devices.load();
+  if (existing == nullptr) return;
+  existing->shm.registrations.evict_owner(owner_id);
+  existing->tcp.registrations.evict_owner(owner_id);
+  if (VerbsEntries* entries = existing->verbs.load()) {
+    entries->cm.registrations.evict_owner(owner_id);
+    entries->socket.registrations.evict_owner(owner_id);
   }
 }
 

@@ -1,8 +1,10 @@
 // The one explicit list of providers, and what belongs to each in this process.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "endpoint/endpoint.h"
 #include "provider/provider.h"
@@ -19,8 +21,13 @@ struct DeviceEntry {
   endpoint::RegistrationCache registrations;
 };
 
-// The device for a scheme ("shm", "tcp"); Unavailable with the reason where there is none.
+constexpr const char* kSchemes[] = {"shm", "tcp", "verbs", "verbs+tcp"};
+
+// The device for one of kSchemes; else one line that says why there is none and what to do. Those of verbs are loaded
+// when first asked for; a refusal is looked into anew each time, since an adapter may appear.
 Result<DeviceEntry*> find_device(const std::string& scheme);
+// The adapters that rdma-core knows here, usable or not, as Device::describe() gives them; none without verbs.
+std::vector<std::map<std::string, std::string>> describe_adapters();
 // Forgets cached registrations of memory that is about to go.
 void evict_owner(uint64_t owner_id);
 

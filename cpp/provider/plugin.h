@@ -10,7 +10,7 @@ namespace rrpc::provider {
 
 // The ways to connect over ibverbs adapters: librdmacm, and a TCP socket over which queue pairs introduce themselves.
 struct VerbsDevices {
-  std::unique_ptr<Device> rdma_cm;
+  std::unique_ptr<Device> cm;
   std::unique_ptr<Device> socket;
 };
 
@@ -20,7 +20,8 @@ constexpr char kVerbsEntryName[] = "rrpc_open_verbs";
 #endif
 constexpr char kBuildId[] = RRPC_BUILD_ID;
 
-// extern "C". Fills `out`, or `why` with one line for the user that names the cure. May be called again after a refusal.
+// extern "C". Fills `out`; where no adapter is usable, `why` with one line for the user that names the cure, and `out`
+// too if its devices can describe() what is there nonetheless. May be called again, by a forked child too.
 using VerbsEntry = void (*)(const char* build, VerbsDevices* out, Status* why);
 
 }  // namespace rrpc::provider
