@@ -4,8 +4,8 @@
 
 #include <cerrno>
 
+#include "provider/socket.h"
 #include "provider/tcp/queue_pair.h"
-#include "provider/tcp/socket.h"
 
 namespace rrpc::provider::tcp {
 

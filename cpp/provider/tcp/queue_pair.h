@@ -8,12 +8,12 @@
 
 #include "provider/exposure_table.h"
 #include "provider/provider.h"
+#include "provider/socket.h"
 #include "provider/tcp/completion_queue.h"
 #include "provider/tcp/frame.h"
 #include "provider/tcp/input.h"
 #include "provider/tcp/output.h"
 #include "provider/tcp/send_queue.h"
-#include "provider/tcp/socket.h"
 
 namespace rrpc::provider::tcp {
 

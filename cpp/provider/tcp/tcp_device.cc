@@ -2,10 +2,10 @@
 
 #include <atomic>
 
+#include "provider/socket.h"
 #include "provider/tcp/completion_queue.h"
 #include "provider/tcp/listener.h"
 #include "provider/tcp/queue_pair.h"
-#include "provider/tcp/socket.h"
 
 namespace rrpc::provider {
 namespace {
@@ -34,9 +34,9 @@ class TcpDevice final : public Device {
 
   Result<std::unique_ptr<QueuePair>> open(CompletionQueue& cq, const std::string& address,
                                           const QueuePairConfig& config, TimeNs deadline) override {
-    RRPC_ASSIGN_OR_RETURN(auto candidates, tcp::resolve(address, tcp::ResolveFor::kConnect, deadline));
+    RRPC_ASSIGN_OR_RETURN(auto candidates, resolve(address, ResolveFor::kConnect, deadline));
     return std::unique_ptr<QueuePair>(std::make_unique<tcp::TcpQueuePair>(
-        static_cast<tcp::TcpCompletionQueue&>(cq), config, tcp::Dialler(address, std::move(candidates)), address));
+        static_cast<tcp::TcpCompletionQueue&>(cq), config, Dialler(address, std::move(candidates)), address));
   }
 
  private:

@@ -14,6 +14,10 @@
 
 namespace rrpc::provider::verbs {
 
+// The wr_id of requests that a connector posts itself while it connects (the queue pair's owner posts none before
+// kConnected): their completions are handed to completed() and to nobody else.
+constexpr uint64_t kConnectorWorkRequest = ~uint64_t{0};
+
 class Connector {
  public:
   enum class Phase : uint8_t {
@@ -35,15 +39,18 @@ class Connector {
   virtual Status start(Bytes private_data, uint32_t read_depth) = 0;
   // Looks for events. Never blocks. Costs a system call or two: the caller decides how often.
   virtual void drive() = 0;
+  // A completion whose wr_id is kConnectorWorkRequest. The owner polls its queue while connecting too; what the peer
+  // sends may land before the connector knows of kConnected, so completions of receives are kept back until then.
+  virtual void completed(const ibv_wc& completion) = 0;
   // Ends the connection: the queue pair goes to the error state, so that what is outstanding is flushed; the reason
   // reaches the peer where the way of connecting can carry it. In kInit on a server: rejects.
   virtual void disconnect(const std::string& reason) = 0;
 
   virtual Phase phase() const = 0;
-  virtual const Status& error() const = 0;        // Unavailable for "the peer has gone"
-  virtual Bytes peer_private_data() const = 0;    // on a server known from the start
+  virtual const Status& error() const = 0;           // Unavailable for "the peer has gone"
+  virtual Bytes peer_private_data() const = 0;       // on a server known from the start
   virtual std::string peer_description() const = 0;  // "10.9.0.1:4711 on rxe0"
-  virtual uint32_t read_depth() const = 0;        // as negotiated; valid from kConnected
+  virtual uint32_t read_depth() const = 0;           // as negotiated; valid from kConnected
   virtual void append_wait_handles(std::vector<WaitHandle>& out) const = 0;
 };
 

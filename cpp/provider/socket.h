@@ -11,7 +11,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 
-namespace rrpc::provider::tcp {
+namespace rrpc::provider {
 
 struct HostPort {
   std::string host;  // empty: every interface (to listen)
@@ -55,4 +55,4 @@ class Dialler {
   int last_errno_ = ECONNREFUSED;
 };
 
-}  // namespace rrpc::provider::tcp
+}  // namespace rrpc::provider

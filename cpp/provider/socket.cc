@@ -1,4 +1,4 @@
-#include "provider/tcp/socket.h"
+#include "provider/socket.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -14,7 +14,7 @@
 #include <memory>
 #include <thread>
 
-namespace rrpc::provider::tcp {
+namespace rrpc::provider {
 
 static Status bad_address(const std::string& address, const char* why) {
   return invalid_argument("bad address '" + address + "': " + why + "; write host:port or [ipv6]:port");
@@ -183,4 +183,4 @@ int Dialler::progress(int fd) {
   return error;
 }
 
-}  // namespace rrpc::provider::tcp
+}  // namespace rrpc::provider
