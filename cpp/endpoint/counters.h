@@ -27,6 +27,9 @@ namespace rrpc::endpoint {
   X(registrations_reused, "registrations found in the cache")                          \
   X(exposures_live, "ranges open to peers now")                                        \
   X(bytes_exposed, "bytes open to peers now")                                          \
+  X(exposures_by_window, "ranges ever opened by binding a memory window")              \
+  X(exposures_by_registration, "ranges ever opened by a registration of their own")    \
+  X(exposures_by_check, "ranges ever opened where software checks each access")        \
   X(pool_bytes_committed, "pool memory held from the system")                          \
   X(pool_bytes_used, "of that, in use")                                                \
   X(connections_open, "connections open now")                                          \
@@ -51,7 +54,10 @@ namespace rrpc::endpoint {
   X(copies) \
   X(bytes_copied) \
   X(exposures_live) \
-  X(bytes_exposed)
+  X(bytes_exposed) \
+  X(exposures_by_window) \
+  X(exposures_by_registration) \
+  X(exposures_by_check)
 // clang-format on
 
 struct Counters {

@@ -7,25 +7,17 @@
 
 #include "base/check.h"
 #include "endpoint/counters.h"
+#include "endpoint/work_ids.h"
 
 namespace rrpc::endpoint {
 
 using provider::Completion;
 using provider::Opcode;
 using provider::QueuePairState;
-using provider::Sge;
 using provider::WcStatus;
-using provider::WorkRequest;
 
 namespace {
 
-// Work request ids: what kind, and a slot or (for sends) how many sends the completion retires.
-constexpr uint64_t kTagReceive = 1ULL << 56;
-constexpr uint64_t kTagSend = 2ULL << 56;
-constexpr uint64_t kTagBulk = 3ULL << 56;
-constexpr uint64_t kTagMask = 0xffULL << 56;
-
-constexpr size_t kMessagePartsMax = 8;
 constexpr size_t kCompletionsPerPoll = 16;
 
 uint32_t send_slots_for(const Geometry& geometry) { return geometry.slots * 2; }
@@ -69,7 +61,7 @@ Endpoint::Endpoint(DeviceContext context, std::unique_ptr<provider::CompletionQu
             std::min<size_t>(kReadChunkBytes, qp_->limits().message_bytes_max)) {}
 
 Endpoint::~Endpoint() {
-  qp_.reset();  // takes every posted buffer back before the ring goes
+  destroy_queue_pair();  // takes every posted buffer back before the ring goes
 }
 
 Status Endpoint::allocate_ring() {
@@ -79,7 +71,7 @@ Status Endpoint::allocate_ring() {
   RRPC_ASSIGN_OR_RETURN(ring_, SharedMapping::create("rrpc-ring", ring_bytes + send_bytes, true));
   if (needs_send_slots) send_slots_ = ring_.data() + ring_bytes;
   RRPC_ASSIGN_OR_RETURN(ring_region_, context_.device.register_memory({ring_.data(), ring_.size(), ring_.fd(), true}));
-  return {};
+  return qp_->adopt(*ring_region_);
 }
 
 Status Endpoint::post_slot(uint32_t slot) {
@@ -156,6 +148,7 @@ size_t Endpoint::progress() {
     return_credits();
   }
   handled += deliver_finished_transfers();
+  if (!retiring_.empty()) handled += let_go_of_revoked();
   in_progress_ = false;
   return handled;
 }
@@ -243,136 +236,6 @@ size_t Endpoint::deliver_finished_transfers() {
     }
   }
   return delivered;
-}
-
-void Endpoint::return_credits() {
-  if (!receive_data_.owes_return() && !receive_control_.owes_return()) return;
-  if (can_send(kCreditType)) send(kCreditType, {});
-}
-
-bool Endpoint::can_send(uint8_t type) const {
-  if (!established_ || failed() || sends_unretired_ >= send_slot_count_) return false;
-  // A dead queue pair is found by progress(), once what came before its end is delivered.
-  if (qp_->state() == QueuePairState::kError) return false;
-  switch (class_of(type)) {
-    case MessageClass::kData:
-      // The control reserve holds in the own send queue too.
-      return send_data_.open() && sends_unretired_ + kControlSlots < send_slot_count_;
-    case MessageClass::kControl:
-      return send_control_.open();
-    case MessageClass::kCredit:
-      return true;
-  }
-  return false;
-}
-
-void Endpoint::send(uint8_t type, std::span<const Bytes> parts) {
-  RRPC_CHECK(can_send(type), "no send without a credit");
-  RRPC_CHECK(parts.size() < kMessagePartsMax, "too many message parts");
-  MessageHeader header;
-  header.type = type;
-  header.epoch = epoch_;
-  header.data_granted = receive_data_.granted();
-  header.control_granted = receive_control_.granted();
-  std::array<Sge, kMessagePartsMax> sges;
-  size_t sge_count = 1;
-  size_t length = sizeof(header);
-  for (const Bytes part : parts) {
-    if (part.empty()) continue;
-    sges[sge_count++] = {const_cast<std::byte*>(part.data()), static_cast<uint32_t>(part.size()), nullptr};
-    length += part.size();
-  }
-  RRPC_CHECK(length <= body_bytes_max_ + sizeof(header), "a message larger than a slot");
-  header.body_bytes = static_cast<uint32_t>(length - sizeof(header));
-  sges[0] = {reinterpret_cast<std::byte*>(&header), sizeof(header), nullptr};
-  if (class_of(type) == MessageClass::kData) send_data_.take();
-  if (class_of(type) == MessageClass::kControl) send_control_.take();
-  receive_data_.announced();
-  receive_control_.announced();
-  tally(&Counters::messages_sent);
-  tally(&Counters::bytes_inline_sent, header.body_bytes);
-  post_message({sges.data(), sge_count}, length);
-}
-
-void Endpoint::post_message(std::span<const Sge> inline_sges, size_t length_bytes) {
-  WorkRequest request;
-  Sge slot_sge;
-  const uint32_t slot = send_next_;
-  send_next_ = (send_next_ + 1) % send_slot_count_;
-  if (length_bytes <= qp_->limits().inline_bytes_max && inline_sges.size() <= qp_->limits().sge_count_max) {
-    request.sges = inline_sges;
-    request.inline_data = true;
-  } else {
-    std::byte* target = send_slots_ + size_t{slot} * geometry_.slot_bytes;
-    slot_sge = {target, static_cast<uint32_t>(length_bytes), ring_region_.get()};
-    for (const Sge& sge : inline_sges) {
-      std::memcpy(target, sge.address, sge.length_bytes);
-      target += sge.length_bytes;
-    }
-    request.sges = {&slot_sge, 1};
-  }
-  ++sends_unretired_;
-  ++sends_since_signal_;
-  // One signalled send retires all before it; often enough that a full queue can't be all unsignalled.
-  request.signalled = sends_since_signal_ >= std::max(1u, send_slot_count_ / 4);
-  request.wr_id = kTagSend | sends_since_signal_;
-  if (request.signalled) sends_since_signal_ = 0;
-  if (Status status = qp_->post_send({&request, 1}); !status.ok()) fail(status);
-}
-
-void Endpoint::start_transfer(uint64_t cookie, Opcode opcode, std::vector<TransferSegment> segments) {
-  bulk_.start(cookie, opcode, std::move(segments));
-  if (failed())
-    bulk_.cancel(cookie);
-  else
-    pump();
-  if (!in_progress_) deliver_finished_transfers();
-}
-
-void Endpoint::cancel_transfer(uint64_t cookie) {
-  bulk_.cancel(cookie);
-  if (!in_progress_) deliver_finished_transfers();
-}
-
-void Endpoint::pump() {
-  if (qp_->state() == QueuePairState::kError) return;  // as can_send()
-  if (Status status = bulk_.pump(*qp_, kTagBulk); !status.ok()) fail(status);
-}
-
-Result<Exposure> Endpoint::expose(Buffer buffer, uint32_t access) {
-  Exposure exposure;
-  if (qp_->state() == QueuePairState::kError) return unavailable(qp_->error().message());
-  exposure.descriptor.length_bytes = buffer.length_bytes;
-  if (buffer.length_bytes == 0) {  // nothing to open
-    exposure.buffer = std::move(buffer);
-    return exposure;
-  }
-  std::byte* address = buffer.data;
-  RRPC_ASSIGN_OR_RETURN(exposure.region, region_for(address, buffer.length_bytes, buffer.owner_id));
-  auto rkey = qp_->expose(*exposure.region, address, buffer.length_bytes, access);
-  if (rkey.status().code() == StatusCode::kFailedPrecondition && access == provider::kRemoteRead) {
-    RRPC_ASSIGN_OR_RETURN(exposure.staged, allocate(buffer.length_bytes, BlockKind::kShared));
-    address = exposure.staged.data();
-    std::memcpy(address, buffer.data, buffer.length_bytes);
-    tally(&Counters::stagings);
-    tally(&Counters::bytes_staged, static_cast<int64_t>(buffer.length_bytes));
-    RRPC_ASSIGN_OR_RETURN(exposure.region, region_for(address, buffer.length_bytes));
-    rkey = qp_->expose(*exposure.region, address, buffer.length_bytes, access);
-  }
-  if (!rkey.ok()) return rkey.status();
-  exposure.descriptor.address = reinterpret_cast<uint64_t>(address);
-  exposure.descriptor.rkey = *rkey;
-  exposure.buffer = std::move(buffer);
-  tally(&Counters::exposures_live);
-  tally(&Counters::bytes_exposed, static_cast<int64_t>(exposure.descriptor.length_bytes));
-  return exposure;
-}
-
-void Endpoint::revoke(Exposure& exposure) {
-  if (exposure.region == nullptr) return;
-  qp_->revoke(exposure.descriptor.rkey);
-  tally(&Counters::exposures_live, -1);
-  tally(&Counters::bytes_exposed, -static_cast<int64_t>(exposure.descriptor.length_bytes));
 }
 
 void Endpoint::fail(const Status& status) {

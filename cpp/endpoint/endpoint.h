@@ -100,16 +100,20 @@ class Endpoint {
 
   // Opens a buffer to the peer; staged in pool memory where the peer can't reach it.
   Result<Exposure> expose(Buffer buffer, uint32_t access);
-  void revoke(Exposure& exposure);
+  // Its memory stays until the revocation is over, which may be after a later progress(), or the queue pair is gone.
+  void revoke(Exposure exposure);
+  size_t revocations_under_way() const { return retiring_.size(); }
   Result<PoolBlock> allocate(size_t length_bytes, BlockKind kind) { return context_.pool.allocate(length_bytes, kind); }
-  Result<RegionRef> region_for(std::byte* address, size_t length_bytes, uint64_t owner_id = kNoOwner) {
-    return context_.registrations.get(address, length_bytes, owner_id);
-  }
+  // For memory that a transfer works on.
+  Result<RegionRef> region_for(std::byte* address, size_t length_bytes, uint64_t owner_id = kNoOwner);
+  // For memory that READs land in. Null where there is nothing to land. Held by the transfer alone: where the device
+  // wants dedicated read sinks it is registered for this transfer.
+  Result<RegionRef> sink_region_for(std::byte* address, size_t length_bytes, uint64_t owner_id = kNoOwner);
 
   // Ends the connection; `reason` reaches the peer where it can.
   void close(const Status& reason);
   // Last of all: takes every buffer back from the device, so that its memory may go.
-  void destroy_queue_pair() { qp_.reset(); }
+  void destroy_queue_pair();
 
  private:
   Status allocate_ring();
@@ -126,6 +130,9 @@ class Endpoint {
   size_t deliver_finished_transfers();
   void return_credits();
   void pump();
+  Status open_to_peer(Exposure& exposure, std::byte* address, uint64_t owner_id, uint32_t access);
+  void count_closed(const Exposure& exposure);
+  size_t let_go_of_revoked();
   void post_message(std::span<const provider::Sge> inline_sges, size_t length_bytes);
 
   DeviceContext context_;
@@ -142,6 +149,7 @@ class Endpoint {
   SharedMapping ring_;               // the receive slots, then the send slots
   std::byte* send_slots_ = nullptr;  // null where every message fits inline
   std::unique_ptr<provider::MemoryRegion> ring_region_;
+  std::vector<Exposure> retiring_;  // revocations under way
   std::unique_ptr<provider::CompletionQueue> cq_;
   std::unique_ptr<provider::QueuePair> qp_;  // destroyed before what it works on
 

@@ -22,7 +22,7 @@ struct Buffer {
   std::byte* data = nullptr;
   size_t length_bytes = 0;
   uint64_t owner_id = kNoOwner;
-  std::unique_ptr<Hold> hold;
+  std::shared_ptr<Hold> hold;  // shared by out= memory, which a call and its exposure both need
 };
 
 // What a message says of exposed memory.

@@ -68,7 +68,7 @@ Status ClientSide::expose_all(ClientCall& call, CallRequest& request, RequestFix
   fixed.descriptor_count = static_cast<uint16_t>(call.exposures_.size());
   if (!request.out) return {};
   call.out_ = std::move(*request.out);
-  endpoint::Buffer view{call.out_.data, call.out_.length_bytes, call.out_.owner_id, nullptr};
+  endpoint::Buffer view{call.out_.data, call.out_.length_bytes, call.out_.owner_id, call.out_.hold};
   const Status status = call.exposures_.add(endpoint_, std::move(view), provider::kRemoteWrite);
   // A peer that can't write there leaves the result to be fetched into it.
   if (status.code() == StatusCode::kFailedPrecondition) return {};
@@ -216,7 +216,7 @@ Status ClientSide::prepare_out(const ClientCall& call, const ParsedReply& reply,
   }
   out = {reply.fixed.out_index, call.out_.data, call.out_.length_bytes, nullptr};
   if (reply.fixed.out_written != 0 || out.length_bytes == 0) return {};
-  RRPC_ASSIGN_OR_RETURN(out.region, endpoint_.region_for(out.data, out.length_bytes, call.out_.owner_id));
+  RRPC_ASSIGN_OR_RETURN(out.region, endpoint_.sink_region_for(out.data, out.length_bytes, call.out_.owner_id));
   return {};
 }
 
@@ -259,7 +259,7 @@ Status ClientSide::on_reply_bulk(Bytes body) {
   endpoint::RegionRef region;
   if (block.ok() && call->state_ == ClientCall::State::kSent) {
     call->body_block_ = std::move(*block);
-    auto found = endpoint_.region_for(call->body_block_.data(), call->body_block_.size());
+    auto found = endpoint_.sink_region_for(call->body_block_.data(), call->body_block_.size());
     status = found.status();
     if (found.ok()) region = std::move(*found);
   }

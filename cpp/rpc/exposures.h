@@ -27,7 +27,7 @@ class Exposures {
     return {};
   }
   void revoke_all(endpoint::Endpoint& endpoint) {
-    for (endpoint::Exposure& exposure : items_) endpoint.revoke(exposure);
+    for (endpoint::Exposure& exposure : items_) endpoint.revoke(std::move(exposure));
     items_.clear();
     bytes_ = 0;
   }

@@ -15,7 +15,7 @@ struct OutTarget {
   size_t index = 0;
   std::byte* data = nullptr;
   size_t length_bytes = 0;
-  endpoint::RegionRef region;  // null: written by the peer already, nothing to fetch
+  endpoint::RegionRef region;  // null: nothing to fetch, or written by the peer already
 };
 
 // Allocates blocks for the descriptors (an empty block where `out` takes the buffer) and gives the segments to fetch.
@@ -34,7 +34,7 @@ inline Result<std::vector<endpoint::TransferSegment>> prepare_landing(endpoint::
     } else {
       RRPC_ASSIGN_OR_RETURN(block, endpoint.allocate(descriptor.length_bytes, endpoint::BlockKind::kLanding));
       segment.local = block.data();
-      RRPC_ASSIGN_OR_RETURN(segment.region, endpoint.region_for(block.data(), block.size()));
+      RRPC_ASSIGN_OR_RETURN(segment.region, endpoint.sink_region_for(block.data(), block.size()));
     }
     blocks.push_back(std::move(block));
     if (segment.region != nullptr) segments.push_back(std::move(segment));

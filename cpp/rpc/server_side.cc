@@ -48,7 +48,7 @@ Status ServerSide::on_request_bulk(Bytes body, TimeNs now) {
   auto block = endpoint_.allocate(bulk.length_bytes, endpoint::BlockKind::kLanding);
   if (!block.ok()) return refuse(call, block.status(), now);
   call->body_block_ = std::move(*block);
-  auto region = endpoint_.region_for(call->body_block_.data(), call->body_block_.size());
+  auto region = endpoint_.sink_region_for(call->body_block_.data(), call->body_block_.size());
   if (!region.ok()) return refuse(call, region.status(), now);
   call->state_ = ServerCall::State::kFetchingBody;
   calls_.emplace(call->id_, call);

@@ -220,6 +220,58 @@ TEST(SimStrict, RegionDestroyedInUseIsRecorded) {
   EXPECT_EQ(exposed.client.poll().at(0).status, WcStatus::kRemoteAccess);
 }
 
+TEST(SimRevocation, UnderWayTheRangeStaysOpenAndItsMemoryMustStay) {
+  FaultPlan plan;
+  plan.slow_revocation_probability = 1;
+  plan.revocation_delay_ns_max = kSecond;
+  for (const bool reused : {false, true}) {
+    Pair pair(3, plan);
+    pair.connect(0);
+    pair.server.fill(kSource, 64, 5);
+    const uint32_t rkey = pair.expose(kSource, 64).value();
+    EXPECT_FALSE(pair.server.qp->revoke(rkey));
+    EXPECT_TRUE(pair.server.qp->revoking(rkey));
+    ASSERT_TRUE(pair.client.transfer(Opcode::kRead, 1, kSink, 64, pair.server.address(kSource), rkey).ok());
+    pair.network.run_for(kMillisecond);
+    EXPECT_EQ(pair.client.poll().at(0).status, WcStatus::kSuccess);
+    if (reused) pair.server.fill(kSource, 1, 6);
+    pair.network.run_for(kSecond);
+    EXPECT_FALSE(pair.server.qp->revoking(rkey));
+    EXPECT_EQ(pair.violated("while its revocation was under way"), reused);
+    ASSERT_TRUE(pair.client.transfer(Opcode::kRead, 2, kSink, 64, pair.server.address(kSource), rkey).ok());
+    pair.network.run_for(kMillisecond);
+    EXPECT_EQ(pair.client.poll().at(0).status, WcStatus::kRemoteAccess);
+  }
+  Pair pair(3, plan);
+  pair.connect(0);
+  EXPECT_FALSE(pair.server.qp->revoke(pair.expose(kSource, 64).value()));
+  pair.server.region.reset();
+  EXPECT_TRUE(pair.violated("under a live exposure"));
+}
+
+TEST(SimStrict, ReadsLandInTheirOwnSinksWhereTheDeviceWantsThat) {
+  FaultPlan plan;
+  plan.limits_max.dedicated_read_sinks = true;
+  for (const bool dedicated : {false, true}) {
+    Pair pair(1, plan);
+    pair.connect(0);
+    const uint32_t rkey = pair.expose(kSource, 64).value();
+    std::unique_ptr<MemoryRegion> shared = std::move(pair.client.region);
+    MemoryRange range{pair.client.memory.data() + kSink, 64};
+    range.read_sink = dedicated;
+    pair.client.region = pair.client.device->register_memory(range).value();
+    ASSERT_TRUE(pair.client.transfer(Opcode::kRead, 1, kSink, 64, pair.server.address(kSource), rkey).ok());
+    pair.network.run_for(kMillisecond);
+    EXPECT_EQ(pair.client.poll().at(0).status, dedicated ? WcStatus::kSuccess : WcStatus::kLocalProtection);
+    EXPECT_EQ(pair.violated("not registered as its sink"), !dedicated);
+    if (!dedicated) continue;
+    ASSERT_TRUE(pair.client.send(2, kSink, 64).ok());
+    EXPECT_TRUE(pair.violated("for something else"));
+    EXPECT_TRUE(pair.client.qp->expose(*pair.client.region, range.address, 64, kRemoteRead).ok());
+    EXPECT_TRUE(pair.violated("as the sink of one READ"));
+  }
+}
+
 TEST(SimStrict, UnsignalledRequestsHoldTheirPlaceUntilALaterCompletionIsPolled) {
   FaultPlan plan;
   plan.limits_max.send_depth = 2;

@@ -25,6 +25,10 @@ Scenario ordinary(Rng& rng) {
   scenario.plan.late_probability = rng.chance(0.3) ? 0.05 : 0;
   scenario.plan.late_read_probability = rng.chance(0.3) ? 0.2 : 0;
   scenario.plan.unreachable_memory_probability = rng.chance(0.3) ? 0.4 : 0;
+  scenario.plan.slow_revocation_probability = rng.chance(0.5) ? 0.5 : 0;
+  scenario.plan.revocation_delay_ns_max = rng.chance(0.3) ? 2 * kMillisecond : 50 * kMicrosecond;
+  scenario.plan.posting_needs_adoption = true;
+  scenario.plan.limits_max.dedicated_read_sinks = rng.chance(0.3);
   scenario.plan.completion_delay_ns_max = rng.chance(0.3) ? 200 * kMicrosecond : 5 * kMicrosecond;
   scenario.lazy_probability = rng.chance(0.5) ? 0.5 : rng.chance(0.3) ? 0.95 : 0;
   scenario.call_count = static_cast<int>(rng.between(1, rng.chance(0.2) ? 120 : 25));
@@ -48,7 +52,9 @@ Scenario limited(Rng& rng) {
   if (rng.chance(0.3)) scenario.server.exposed_bytes_max = static_cast<size_t>(rng.between(1, 100000));
   const size_t client_limit = rng.chance(0.3) ? rng.between(4096, 200000) : size_t{1} << 30;
   const size_t server_limit = rng.chance(0.3) ? rng.between(4096, 200000) : size_t{1} << 30;
-  scenario.disturb = [client_limit, server_limit](World&) {
+  const double adopt_refused = rng.chance(0.3) ? 0.5 : 0;
+  scenario.disturb = [client_limit, server_limit, adopt_refused](World& world) {
+    world.network.plan().adopt_refused_probability = adopt_refused;
     client_pool().set_limit(client_limit);
     server_pool().set_limit(server_limit);
   };

@@ -284,8 +284,12 @@ class Workload {
       return world_.client.session ? world_.client.session->client().calls_in_flight() : 0;
     };
     const auto server_calls = [&] { return both() ? world_.server.session->server().calls_under_way() : 0; };
+    const auto nothing_to_revoke = [](const SessionEnd& end) {
+      return !end.session || end.dead || end.session->endpoint().revocations_under_way() == 0;
+    };
     const auto at_rest = [&] {
-      return client_calls() == 0 && server_calls() == 0 && (!both() || world_.server.session->quiet());
+      return client_calls() == 0 && server_calls() == 0 && (!both() || world_.server.session->quiet()) &&
+             nothing_to_revoke(world_.client) && nothing_to_revoke(world_.server);
     };
     EXPECT_TRUE(world_.run_until(at_rest, world_.network.now() + 10 * kSecond))
         << "left over: client " << client_calls() << " calls, server " << server_calls() << " calls";

@@ -13,6 +13,8 @@ bool SimQueuePair::claim(const Sge& sge, Piece& piece) {
     violation("posted memory outside its region");
     return false;
   }
+  if (fabric_.plan.posting_needs_adoption && !adopted_.contains(piece.lkey))
+    violation("posted memory of a region that was not adopted");
   ++region->posted_count;
   return true;
 }

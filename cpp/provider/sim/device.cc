@@ -48,7 +48,7 @@ Result<std::unique_ptr<QueuePair>> SimListener::accept(CompletionQueue& cq, cons
     const SimQueuePair* client = fabric_.queue_pair(offer.client_number);
     if (client == nullptr || client->state() != QueuePairState::kConnecting) continue;  // gave up meanwhile
     auto server = std::make_unique<SimQueuePair>(fabric_, host_, static_cast<SimCompletionQueue&>(cq), config, "");
-    server->adopt(offer);
+    server->take_offer(offer);
     return std::unique_ptr<QueuePair>(std::move(server));
   }
   return std::unique_ptr<QueuePair>();

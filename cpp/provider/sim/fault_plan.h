@@ -36,6 +36,20 @@ struct FaultPlan {
   // expose() of memory without a file behind it is refused with FailedPrecondition.
   double unreachable_memory_probability = 0;
 
+  // revoke() only begins: the range stays open for up to so long.
+  double slow_revocation_probability = 0;
+  TimeNs revocation_delay_ns_max = 100 * kMicrosecond;
+
+  // adopt() finds no more memory to pin. And whether posting memory of a region that wasn't adopted is a violation.
+  double adopt_refused_probability = 0;
+  bool posting_needs_adoption = false;
+
+  // A server knows what the client offers from accept() on, not only once connected.
+  bool offer_known_at_accept = false;
+
+  // What queue pairs say of their exposures; they are checked by table whatever it says.
+  ExposureKind exposure_kind = ExposureKind::kChecked;
+
   // Fills what the device owns (READ destinations in flight, flushed receives) with 0xDB.
   bool scribble = true;
 

@@ -27,6 +27,7 @@ SimQueuePair::SimQueuePair(Fabric& fabric, Host* host, SimCompletionQueue& cq, c
 
 SimQueuePair::~SimQueuePair() {
   close_down(cancelled("queue pair destroyed"));
+  drop_exposures(true);
   for (const SendRequestPtr& request : held_sends_)
     for (const Piece& piece : request->pieces) unclaim(piece);
   for (const ReceiveSlotPtr& slot : held_receives_) unclaim(slot->piece);
@@ -59,7 +60,7 @@ void SimQueuePair::dial(Bytes private_data) {
                                                  refused] { deliver_offer(fabric, address, offer, refused); });
 }
 
-void SimQueuePair::adopt(const Offer& offer) {
+void SimQueuePair::take_offer(const Offer& offer) {
   offered_private_data_ = offer.private_data;
   limits_.read_depth = std::min(limits_.read_depth, offer.read_depth);
   connect_to(offer.client_host, offer.client_number);
@@ -138,7 +139,7 @@ void SimQueuePair::enter_error(Status why) {
   state_ = QueuePairState::kError;
   error_ = std::move(why);
   fabric_.trace(number(), "error: " + error_.message());
-  drop_exposures();
+  drop_exposures(false);
   detach_sends();
   flush_sends();
   for (const ReceiveSlotPtr& slot : open_receives_) complete_receive(slot, WcStatus::kFlushed, 0);
@@ -164,40 +165,6 @@ void SimQueuePair::flush_sends() {
   }
   pending_sends_.clear();
   waiting_sends_.clear();
-}
-
-Result<uint32_t> SimQueuePair::expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
-                                      uint32_t access) {
-  RegionRecord* record = fabric_.regions.find(region.lkey());
-  if (record == nullptr || record->host != host_ || !record->contains(address, length_bytes) || access == 0) {
-    violation("expose of memory outside its region");
-    return invalid_argument("the exposed range is not inside the region");
-  }
-  if (state_ == QueuePairState::kError) return error_;
-  if (record->range.fd < 0 && fabric_.rng.chance(fabric_.plan.unreachable_memory_probability))
-    return failed_precondition("the peer cannot reach this memory");
-  RRPC_ASSIGN_OR_RETURN(const uint32_t rkey, exposures_.add(region, address, length_bytes, access));
-  exposed_lkeys_[rkey] = region.lkey();
-  ++record->exposed_count;
-  fabric_.trace(number(), "exposes", rkey);
-  return rkey;
-}
-
-bool SimQueuePair::revoke(uint32_t rkey) {
-  fabric_.trace(number(), "revokes", rkey);
-  auto it = exposed_lkeys_.find(rkey);
-  if (it == exposed_lkeys_.end()) {
-    if (state_ != QueuePairState::kError) violation("revoke of a key that is not live");
-    return true;
-  }
-  if (RegionRecord* region = fabric_.regions.find(it->second)) --region->exposed_count;
-  exposures_.remove(rkey);
-  exposed_lkeys_.erase(it);
-  return true;
-}
-
-void SimQueuePair::drop_exposures() {
-  while (!exposed_lkeys_.empty()) revoke(exposed_lkeys_.begin()->first);
 }
 
 void SimQueuePair::violation(const std::string& text) {

@@ -1,11 +1,12 @@
-// One end of a simulated connection. Its three sides have a file each: the connection itself (queue_pair.cc), what it
-// asks of its peer (requester.cc) and what it does for its peer (responder.cc). Methods named on_* run when a message
-// arrives.
+// One end of a simulated connection. Its sides have a file each: the connection itself (queue_pair.cc), what it
+// asks of its peer (requester.cc) and what it does for its peer (responder.cc); exposures.cc has the memory open to it.
+// Methods named on_* run when a message arrives.
 #pragma once
 
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,11 +42,14 @@ class SimQueuePair : public QueuePair {
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                           uint32_t access) override;
   bool revoke(uint32_t rkey) override;
+  bool revoking(uint32_t rkey) const override;
+  ExposureKind exposure_kind() const override { return fabric_.plan.exposure_kind; }
+  Status adopt(const MemoryRegion& region) override;
   void disconnect(const std::string& reason) override;
 
   Host* host() const { return host_; }
   Host* peer_host() const { return peer_host_; }
-  void adopt(const Offer& offer);
+  void take_offer(const Offer& offer);
   // The peer or the way to it is lost: the plan decides whether this end is told.
   void notice_loss();
   // Copies what is on its way, so that its memory need not be looked at again.
@@ -69,7 +73,8 @@ class SimQueuePair : public QueuePair {
   void close_down(Status why);
   void enter_error(Status why);
   void flush_sends();
-  void drop_exposures();
+  void end_exposure(uint32_t rkey);
+  void drop_exposures(bool revoking_too);
   void violation(const std::string& text);
   bool claim(const Sge& sge, Piece& piece);
   void unclaim(const Piece& piece);
@@ -86,6 +91,7 @@ class SimQueuePair : public QueuePair {
   // Requester.
   Status check_request(const WorkRequest& request) const;
   void post_one(const WorkRequest& request);
+  void check_sinks(SendRequest& request);
   void launch_ready();
   void launch(const SendRequestPtr& request);
   void launch_read(const SendRequestPtr& request);
@@ -132,9 +138,17 @@ class SimQueuePair : public QueuePair {
   TimeNs last_send_visible_ = 0;
   TimeNs last_receive_visible_ = 0;
 
+  struct Exposed {
+    Piece piece{};
+    uint32_t access = 0;
+    bool revoking = false;  // still open
+    uint64_t checksum = 0;  // of the memory when that began
+  };
+
   ExposureTable exposures_;
-  std::map<uint32_t, uint32_t> exposed_lkeys_;  // by rkey
-  bool refused_ = false;                        // refused a request of the peer: whatever follows it is void
+  std::map<uint32_t, Exposed> exposed_;  // by rkey
+  std::set<uint32_t> adopted_;           // by lkey
+  bool refused_ = false;                 // refused a request of the peer: whatever follows it is void
 };
 
 }  // namespace rrpc::provider::sim

@@ -67,10 +67,25 @@ void SimQueuePair::post_one(const WorkRequest& posted) {
     else
       request->local_fault |= !claim(sge, request->pieces.emplace_back());
   }
+  check_sinks(*request);
   request->checksum = source_checksum(fabric_, *request);
   held_sends_.push_back(request);
   pending_sends_.push_back(request);
   waiting_sends_.push_back(std::move(request));
+}
+
+// An iWARP adapter's rule: the sink of a READ is open to the peer's writing, so it is memory registered for that alone.
+void SimQueuePair::check_sinks(SendRequest& request) {
+  for (const Piece& piece : request.pieces) {
+    const RegionRecord* region = fabric_.regions.find(piece.lkey);
+    if (region == nullptr) continue;
+    const bool is_read = request.opcode == Opcode::kRead;
+    if (region->range.read_sink && !is_read) violation("posted the sink of a READ for something else");
+    if (is_read && limits_.dedicated_read_sinks && !region->range.read_sink) {
+      violation("posted a READ into memory that was not registered as its sink");
+      request.local_fault = true;
+    }
+  }
 }
 
 void SimQueuePair::launch_ready() {

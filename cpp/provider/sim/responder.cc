@@ -88,7 +88,7 @@ void SimQueuePair::refuse(const SendRequestPtr& request) {
 
 std::byte* SimQueuePair::exposed_memory(uint32_t rkey, uint64_t address, uint64_t length_bytes, Access right) {
   const Result<std::byte*> memory = exposures_.check(rkey, address, length_bytes, right);
-  if (!memory.ok() || fabric_.regions.find(exposed_lkeys_.at(rkey)) == nullptr) return nullptr;
+  if (!memory.ok() || fabric_.regions.find(exposed_.at(rkey).piece.lkey) == nullptr) return nullptr;
   return memory.value();
 }
 

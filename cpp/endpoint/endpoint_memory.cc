@@ -1,0 +1,96 @@
+// Registered memory for transfers, memory opened to the peer, and its way back.
+#include <cstring>
+#include <utility>
+
+#include "endpoint/endpoint.h"
+
+namespace rrpc::endpoint {
+
+using provider::QueuePairState;
+
+Result<RegionRef> Endpoint::region_for(std::byte* address, size_t length_bytes, uint64_t owner_id) {
+  RRPC_ASSIGN_OR_RETURN(RegionRef region, context_.registrations.get(address, length_bytes, owner_id));
+  RRPC_RETURN_IF_ERROR(qp_->adopt(*region));
+  return region;
+}
+
+Result<RegionRef> Endpoint::sink_region_for(std::byte* address, size_t length_bytes, uint64_t owner_id) {
+  if (length_bytes == 0) return RegionRef();
+  if (!qp_->limits().dedicated_read_sinks) return region_for(address, length_bytes, owner_id);
+  provider::MemoryRange range{address, length_bytes, -1, false};
+  range.read_sink = true;
+  RRPC_ASSIGN_OR_RETURN(RegionRef region, context_.device.register_memory(range));
+  count(counters().registrations_made);
+  RRPC_RETURN_IF_ERROR(qp_->adopt(*region));
+  return region;
+}
+
+static std::atomic<int64_t> Counters::* counter_of(provider::ExposureKind kind) {
+  switch (kind) {
+    case provider::ExposureKind::kWindow:
+      return &Counters::exposures_by_window;
+    case provider::ExposureKind::kRegistration:
+      return &Counters::exposures_by_registration;
+    case provider::ExposureKind::kChecked:
+      break;
+  }
+  return &Counters::exposures_by_check;
+}
+
+// No adopt(): how much of the region an exposure needs readied is the provider's to know, and an error of its
+// expose() is an error of this one call anyway.
+Status Endpoint::open_to_peer(Exposure& exposure, std::byte* address, uint64_t owner_id, uint32_t access) {
+  const size_t length_bytes = exposure.descriptor.length_bytes;
+  RRPC_ASSIGN_OR_RETURN(exposure.region, context_.registrations.get(address, length_bytes, owner_id));
+  RRPC_ASSIGN_OR_RETURN(exposure.descriptor.rkey, qp_->expose(*exposure.region, address, length_bytes, access));
+  exposure.descriptor.address = reinterpret_cast<uint64_t>(address);
+  tally(counter_of(qp_->exposure_kind()));
+  tally(&Counters::exposures_live);
+  tally(&Counters::bytes_exposed, static_cast<int64_t>(length_bytes));
+  return {};
+}
+
+Result<Exposure> Endpoint::expose(Buffer buffer, uint32_t access) {
+  Exposure exposure;
+  if (qp_->state() == QueuePairState::kError) return unavailable(qp_->error().message());
+  exposure.descriptor.length_bytes = buffer.length_bytes;
+  Status status;
+  if (buffer.length_bytes > 0) status = open_to_peer(exposure, buffer.data, buffer.owner_id, access);
+  if (status.code() == StatusCode::kFailedPrecondition && access == provider::kRemoteRead) {
+    RRPC_ASSIGN_OR_RETURN(exposure.staged, allocate(buffer.length_bytes, BlockKind::kShared));
+    std::memcpy(exposure.staged.data(), buffer.data, buffer.length_bytes);
+    tally(&Counters::stagings);
+    tally(&Counters::bytes_staged, static_cast<int64_t>(buffer.length_bytes));
+    status = open_to_peer(exposure, exposure.staged.data(), kNoOwner, access);
+  }
+  RRPC_RETURN_IF_ERROR(status);
+  exposure.buffer = std::move(buffer);
+  return exposure;
+}
+
+void Endpoint::revoke(Exposure exposure) {
+  if (exposure.region == nullptr) return;
+  if (qp_->revoke(exposure.descriptor.rkey)) return count_closed(exposure);
+  retiring_.push_back(std::move(exposure));
+}
+
+void Endpoint::count_closed(const Exposure& exposure) {
+  tally(&Counters::exposures_live, -1);
+  tally(&Counters::bytes_exposed, -static_cast<int64_t>(exposure.descriptor.length_bytes));
+}
+
+size_t Endpoint::let_go_of_revoked() {
+  return std::erase_if(retiring_, [this](const Exposure& exposure) {
+    if (qp_->revoking(exposure.descriptor.rkey)) return false;
+    count_closed(exposure);
+    return true;
+  });
+}
+
+void Endpoint::destroy_queue_pair() {
+  qp_.reset();
+  for (const Exposure& exposure : retiring_) count_closed(exposure);  // that has ended their revocations
+  retiring_.clear();
+}
+
+}  // namespace rrpc::endpoint
