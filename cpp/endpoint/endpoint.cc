@@ -28,6 +28,23 @@ uint32_t data_window(uint32_t sender_slots, uint32_t receiver_slots) {
   return std::min(receiver_slots, sender_slots * 2) - kControlSlots;
 }
 
+Result<Offer> read_offer(Bytes private_data) {
+  ByteReader reader(private_data);
+  const auto offer = reader.read<Offer>();
+  if (reader.failed()) return Status::protocol_error("the peer's connection offer is cut short");
+  if (offer.magic != kOfferMagic)
+    return Status::protocol_error("the peer's connection offer has a wrong magic: not rrpc");
+  if (offer.version != kWireVersion)
+    return Status::protocol_error("the peer speaks rrpc wire version " + std::to_string(offer.version) + ", this end " +
+                                  std::to_string(kWireVersion) + "; use the same release on both ends");
+  // Some transports pad with zeros what was cut off.
+  if (!validate({offer.slots, offer.slot_bytes, 1}).ok())
+    return Status::protocol_error("the peer offers an impossible ring of " + std::to_string(offer.slots) +
+                                  " slots of " + std::to_string(offer.slot_bytes) + " bytes" +
+                                  (offer.slot_bytes == 0 ? ": its connection offer is cut short" : ""));
+  return offer;
+}
+
 }  // namespace
 
 Status validate(const Geometry& geometry) {
@@ -81,6 +98,13 @@ Status Endpoint::post_slot(uint32_t slot) {
 }
 
 Status Endpoint::start() {
+  // Who knows before accepting that the peer can't be understood rejects it, with the reason.
+  if (const Bytes offered = qp_->peer_private_data(); !offered.empty()) {
+    if (Status status = read_offer(offered).status(); !status.ok()) {
+      qp_->disconnect(status.message());
+      return status;
+    }
+  }
   const provider::QueuePairConfig needed = queue_pair_config(geometry_);
   const uint32_t send_depth =
       needed.send_depth - needed.read_depth + std::min(needed.read_depth, qp_->limits().read_depth);
@@ -99,17 +123,7 @@ Status Endpoint::start() {
 }
 
 Status Endpoint::adopt_offer() {
-  ByteReader reader(qp_->peer_private_data());
-  const auto offer = reader.read<Offer>();
-  if (reader.failed()) return Status::protocol_error("the peer's connection offer is cut short");
-  if (offer.magic != kOfferMagic)
-    return Status::protocol_error("the peer's connection offer has a wrong magic: not rrpc");
-  if (offer.version != kWireVersion)
-    return Status::protocol_error("the peer speaks rrpc wire version " + std::to_string(offer.version) + ", this end " +
-                                  std::to_string(kWireVersion) + "; use the same release on both ends");
-  if (!validate({offer.slots, offer.slot_bytes, 1}).ok())
-    return Status::protocol_error("the peer offers an impossible ring of " + std::to_string(offer.slots) +
-                                  " slots of " + std::to_string(offer.slot_bytes) + " bytes");
+  RRPC_ASSIGN_OR_RETURN(const Offer offer, read_offer(qp_->peer_private_data()));
   peer_epoch_ = offer.epoch;
   body_bytes_max_ = std::min(offer.slot_bytes, geometry_.slot_bytes) - sizeof(MessageHeader);
   send_data_ = SendWindow(data_window(geometry_.slots, offer.slots));
@@ -132,7 +146,8 @@ size_t Endpoint::progress() {
   // The state first: the peer's first message can't be understood before its offer.
   const QueuePairState state = qp_->state();
   size_t handled = polled;
-  if (!established_ && !failed() && (state == QueuePairState::kConnected || !qp_->peer_private_data().empty())) {
+  const bool came_and_went = state == QueuePairState::kError && !qp_->peer_private_data().empty();
+  if (!established_ && !failed() && (state == QueuePairState::kConnected || came_and_went)) {
     establish();
     ++handled;
   }

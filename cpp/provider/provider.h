@@ -187,7 +187,8 @@ class QueuePair {
   // Connects (client) or accepts (server). `private_data` reaches the peer with the offer or the answer;
   // at most kPrivateDataBytesMax.
   virtual Status start(Bytes private_data) = 0;
-  // The peer's; empty until kConnected. May be longer than what was sent (zero padded), as in rdma_cm.
+  // The peer's; empty until kConnected, or, on a server whose transport brings it with the request, from accept() on.
+  // May be longer than what was sent (zero padded), as in rdma_cm. No receive completes before kConnected.
   virtual Bytes peer_private_data() const = 0;
   // "peer pid 1234 uid 0" or "10.0.0.1:4711".
   virtual std::string peer_description() const = 0;
@@ -213,7 +214,8 @@ class QueuePair {
   virtual Status adopt(const MemoryRegion&) { return {}; }
 
   // Ends the connection in order; the peer sees it too. The state becomes kError, outstanding work is flushed. What was
-  // posted before is still delivered where the transport can (a reply, a goodbye).
+  // posted before is still delivered where the transport can (a reply, a goodbye). Before start(), on a server: rejects
+  // the connection, with the reason where the transport can carry it.
   virtual void disconnect(const std::string& reason) = 0;
 
  protected:

@@ -87,6 +87,20 @@ TEST_P(ConformanceTest, DisconnectIsSeenByThePeer) {
   EXPECT_FALSE(server_.qp->error().is_protocol_error());
 }
 
+TEST_P(ConformanceTest, DisconnectInsteadOfStartRejects) {
+  client_.qp = open_client();
+  ASSERT_TRUE(client_.qp->start(as_bytes("hello from the client")).ok());
+  server_.qp = accept_server();
+  // Who knows the offer so early knows all of it.
+  const Bytes offered = server_.qp->peer_private_data();
+  EXPECT_TRUE(offered.empty() || as_text(offered).starts_with("hello from the client"));
+  server_.qp->disconnect("not you");
+  EXPECT_TRUE(server_.dead());
+  ASSERT_TRUE(wait_for([&] { return client_.dead(); }));
+  EXPECT_EQ(client_.qp->error().code(), StatusCode::kUnavailable) << client_.qp->error().to_string();
+  EXPECT_FALSE(client_.qp->error().is_protocol_error());
+}
+
 TEST_P(ConformanceTest, DestructionIsSeenByThePeer) {
   connect();
   client_.qp.reset();

@@ -298,6 +298,29 @@ endpoint::Offer offer_with(void (*change)(endpoint::Offer&)) {
   change(offer);
   return offer;
 }
+// A server that knows the offer when it accepts rejects it there, and the client is told why.
+TEST_P(Offered, IsRejectedWhereItIsKnownBeforehand) {
+  FaultPlan plan;
+  plan.offer_known_at_accept = true;
+  World world(1, plan);
+  RawPeer peer(world, "client");
+  peer.dial(GetParam().offer);
+  Status started;
+  while (started.ok() && world.network.step()) {
+    auto cq = world.server.device->create_completion_queue(1024);
+    auto qp = world.listener->accept(*cq, endpoint::queue_pair_config({})).value();
+    if (!qp) continue;
+    Session session(Role::kServer, {*world.server.device, server_pool(), world.server.registrations}, std::move(cq),
+                    std::move(qp), {}, 1, {}, world.server);
+    started = session.start(0);
+    world.network.run_for(kMillisecond);
+  }
+  EXPECT_TRUE(started.is_protocol_error());
+  EXPECT_NE(started.message().find(GetParam().expected), std::string::npos) << started.to_string();
+  EXPECT_EQ(peer.qp().error().message(), "connection to server:1 refused: " + started.message());
+  EXPECT_EQ(world.network.violations(), std::vector<std::string>());
+}
+
 const BadOffer kBadOffers[] = {
     {"Magic", "wrong magic", offer_with([](endpoint::Offer& offer) { offer.magic = 0; })},
     {"Version", "wire version 2", offer_with([](endpoint::Offer& offer) { offer.version = 2; })},
@@ -306,6 +329,7 @@ const BadOffer kBadOffers[] = {
     {"OddSlots", "impossible ring", offer_with([](endpoint::Offer& offer) { offer.slots = 33; })},
     {"TinySlots", "impossible ring", offer_with([](endpoint::Offer& offer) { offer.slot_bytes = 64; })},
     {"HugeSlots", "impossible ring", offer_with([](endpoint::Offer& offer) { offer.slot_bytes = 1u << 30; })},
+    {"CutShort", "cut short", offer_with([](endpoint::Offer& offer) { offer.slot_bytes = offer.epoch = 0; })},
 };
 INSTANTIATE_TEST_SUITE_P(Protocol, Offered, testing::ValuesIn(kBadOffers), kName);
 

@@ -28,6 +28,7 @@ Scenario ordinary(Rng& rng) {
   scenario.plan.slow_revocation_probability = rng.chance(0.5) ? 0.5 : 0;
   scenario.plan.revocation_delay_ns_max = rng.chance(0.3) ? 2 * kMillisecond : 50 * kMicrosecond;
   scenario.plan.posting_needs_adoption = true;
+  scenario.plan.offer_known_at_accept = rng.chance(0.5);
   scenario.plan.limits_max.dedicated_read_sinks = rng.chance(0.3);
   scenario.plan.completion_delay_ns_max = rng.chance(0.3) ? 200 * kMicrosecond : 5 * kMicrosecond;
   scenario.lazy_probability = rng.chance(0.5) ? 0.5 : rng.chance(0.3) ? 0.95 : 0;

@@ -62,6 +62,7 @@ void SimQueuePair::dial(Bytes private_data) {
 
 void SimQueuePair::take_offer(const Offer& offer) {
   offered_private_data_ = offer.private_data;
+  if (fabric_.plan.offer_known_at_accept) note_private_data(offer.private_data);
   limits_.read_depth = std::min(limits_.read_depth, offer.read_depth);
   connect_to(offer.client_host, offer.client_number);
   fabric_.queue_pair(offer.client_number)->connect_to(host_, number());
@@ -92,9 +93,13 @@ void SimQueuePair::on_ready() {
   if (state_ == QueuePairState::kConnecting) become_connected(std::move(offered_private_data_));
 }
 
-void SimQueuePair::become_connected(std::vector<std::byte> private_data) {
+void SimQueuePair::note_private_data(std::vector<std::byte> private_data) {
   peer_private_data_ = std::move(private_data);
   peer_private_data_.resize(kPrivateDataBytesMax);  // zero padded, as rdma_cm does
+}
+
+void SimQueuePair::become_connected(std::vector<std::byte> private_data) {
+  note_private_data(std::move(private_data));
   state_ = QueuePairState::kConnected;
   fabric_.trace(number(), "connected to", peer_number_);
 }
@@ -109,7 +114,13 @@ std::string SimQueuePair::peer_description() const {
   return "sim host " + peer_host_->name + " qp" + std::to_string(peer_number_);
 }
 
-void SimQueuePair::disconnect(const std::string& reason) { close_down(unavailable("closed: " + reason)); }
+void SimQueuePair::disconnect(const std::string& reason) {
+  if (state_ == QueuePairState::kInit && out_) {  // a server that has not accepted
+    out_->send([reason](SimQueuePair& client) { client.on_refused(reason); });
+    return enter_error(unavailable("rejected: " + reason));
+  }
+  close_down(unavailable("closed: " + reason));
+}
 
 void SimQueuePair::lose() {
   fabric_.trace(number(), "lost", peer_number_);

@@ -68,6 +68,7 @@ class SimQueuePair : public QueuePair {
   // Connection.
   void dial(Bytes private_data);
   void connect_to(Host* peer_host, uint32_t peer_number);
+  void note_private_data(std::vector<std::byte> private_data);
   void become_connected(std::vector<std::byte> private_data);
   void lose();
   void close_down(Status why);
