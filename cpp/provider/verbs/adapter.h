@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "base/result.h"
@@ -17,6 +18,7 @@ namespace rrpc::provider::verbs {
 
 class ProtectionDomain;
 class VerbsQueuePair;
+class VerbsSharedReceiveQueue;
 
 struct Gid {
   int index = 0;
@@ -30,15 +32,19 @@ class Adapter {
  public:
   // Queries the device, makes a protection domain, completion queue and queue pair to see that it works
   // (FailedPrecondition with the reason if not), and starts to watch its events. `context` is librdmacm's own where that
-  // has one, else opened here (`owns_context`).
+  // has one, else opened here (`owns_context`: closed at the end, or when this fails).
   static Result<std::unique_ptr<Adapter>> open(ibv_context* context, bool owns_context);
   ~Adapter();
+  Adapter(const Adapter&) = delete;
+  Adapter& operator=(const Adapter&) = delete;
 
   const std::string& name() const { return name_; }
   ibv_context* context() const { return context_; }
   const ibv_device_attr& attributes() const { return attributes_; }
   bool iwarp() const { return iwarp_; }
   bool has_windows() const { return has_windows_; }  // type 2, tried
+  uint32_t inline_bytes_max() const { return inline_bytes_max_; }  // tried
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }
 
   // Unavailable when the port is not active, InvalidArgument when there is none of that number.
   Result<ibv_port_attr> active_port(uint8_t number) const;
@@ -51,12 +57,21 @@ class Adapter {
   // Asynchronous events fail the queue pairs they concern (VerbsQueuePair::doom, from the watching thread).
   void attach(VerbsQueuePair* queue_pair);
   void detach(VerbsQueuePair* queue_pair);  // when this returns the watcher is done with it
+  void attach(VerbsSharedReceiveQueue* queue);
+  void detach(VerbsSharedReceiveQueue* queue);
+  void handle_event(const ibv_async_event& event);  // by the watcher; acknowledged by it afterwards
 
   std::map<std::string, std::string> describe(uint8_t port) const;
 
  private:
-  friend class AsyncWatcher;
   Adapter() = default;
+
+  Status query();
+  Status probe();
+  Status probe_queue_pair(ibv_pd* domain, ibv_cq* completions);
+  bool probe_windows(ibv_pd* domain) const;
+  template <typename Concerned>
+  void doom_where(const Status& reason, Concerned concerned);
 
   std::string name_;
   ibv_context* context_ = nullptr;
@@ -64,22 +79,46 @@ class Adapter {
   ibv_device_attr attributes_{};
   bool iwarp_ = false;
   bool has_windows_ = false;
+  uint32_t inline_bytes_max_ = 0;
+  std::atomic<bool> failed_{false};
   std::mutex mutex_;
   std::weak_ptr<ProtectionDomain> shared_domain_;
-  std::vector<VerbsQueuePair*> queue_pairs_;
+  std::unordered_set<VerbsQueuePair*> queue_pairs_;
+  std::unordered_set<VerbsSharedReceiveQueue*> shared_receive_queues_;
 };
 
-// The process's adapters. Opened when first asked for; those that appear later are found by the next question.
+// The process's adapters. Opened when first asked for; those that appear later are found by the next question. A forked
+// child starts anew.
 class Adapters {
  public:
   static Adapters& process();  // never destroyed
 
   // OK when there is at least one usable adapter, else one line that says why not and what to do.
   Status any_usable();
-  Result<Adapter*> by_context(ibv_context* context);   // of an rdma_cm_id
-  Result<Adapter*> by_name(const std::string& name);   // NotFound lists what there is
-  std::vector<Adapter*> all();                         // usable ones
+  Result<Adapter*> by_context(ibv_context* context);           // of an rdma_cm_id
+  Result<Adapter*> by_name(const std::string& name);           // NotFound lists what there is
+  std::vector<Adapter*> all();                                 // usable ones
   std::vector<std::map<std::string, std::string>> describe();  // each port of each device, unusable ones with "why_not"
+
+ private:
+  struct Entry {
+    std::string name;
+    ibv_context* context = nullptr;  // null: closed again, since it was no use
+    std::unique_ptr<Adapter> adapter;
+    Status why_not;
+    bool usable() const { return adapter != nullptr && !adapter->failed(); }
+  };
+
+  void refresh();
+  void refresh_from_rdma_cm();
+  void refresh_from_devices(ibv_device** devices, int count);
+  void adopt(ibv_context* context, bool owns_context);
+  Entry* find(const std::string& name);
+  Status why_none();
+
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+  int64_t refreshed_ = 0;
 };
 
 }  // namespace rrpc::provider::verbs

@@ -3,24 +3,147 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
+#include <deque>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "provider/provider.h"
 #include "provider/verbs/connector.h"
+#include "provider/verbs/exposures.h"
+#include "provider/verbs/receive_ledger.h"
+#include "provider/verbs/send_ledger.h"
 
 namespace rrpc::provider::verbs {
 
 class VerbsCompletionQueue;
+class VerbsSharedReceiveQueue;
 
-class VerbsQueuePair final : public QueuePair {
+class VerbsQueuePair final : public QueuePair, private InternalWork {
  public:
   // With queues as deep as `config` asks and the adapter allows (limits() says), in kInit.
   static Result<std::unique_ptr<QueuePair>> create(CompletionQueue& cq, const QueuePairConfig& config,
                                                    std::unique_ptr<Connector> connector);
+  ~VerbsQueuePair() override;
+
+  QueuePairState state() const override { return state_; }
+  const Status& error() const override { return error_; }
+  const QueuePairLimits& limits() const override { return limits_; }
+  Status start(Bytes private_data) override;
+  Bytes peer_private_data() const override;
+  std::string peer_description() const override { return connector_->peer_description(); }
+  std::string_view bulk_method() const override { return "RDMA"; }
+  Status post_receive(const ReceiveRequest& request) override;
+  Status post_send(std::span<const WorkRequest> requests) override;
+  Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
+                          uint32_t access) override;
+  bool revoke(uint32_t rkey) override;
+  bool revoking(uint32_t rkey) const override { return exposures_->closing(rkey); }
+  ExposureKind exposure_kind() const override { return exposures_->kind(); }
+  Status adopt(const MemoryRegion& region) override;
+  void disconnect(const std::string& reason) override;
+
   // From the thread that watches the adapter's events: fails it with `reason` and moves it to the error state, which
   // wakes whoever sleeps on its completion channel.
   void doom(const Status& reason);
+  ibv_qp* handle() const { return handle_; }
+  ibv_cq* completions() const { return completions_; }
+  uint8_t port() const { return connector_->port(); }
+
+  // For its completion queue. `look`: also at what costs system calls.
+  size_t poll(std::span<Completion> out, TimeNs now, bool look);
+  void on_notified();
+  void request_notification();
+  void append_wait_handles(std::vector<WaitHandle>& out) const;
+  bool lingering() const { return ending_ == Ending::kLingering; }
+
+ private:
+  // What is left to do once the state is kError.
+  enum class Ending : uint8_t {
+    kNone,
+    kLingering,  // what was posted before disconnect() is being sent
+    kFlushing,   // the queue pair is in the error state and gives back what was posted
+    kFinished,
+  };
+
+  VerbsQueuePair(VerbsCompletionQueue& cq, const QueuePairConfig& config, std::unique_ptr<Connector> connector,
+                 const ibv_port_attr& port);
+
+  // queue_pair_setup.cc
+  Status set_up();
+  Status create_completions();
+  Status create_handle();
+  void take_down();
+
+  // queue_pair.cc
+  void establish();
+  void follow_connector();
+  Status check_request(const WorkRequest& request) const;
+  Status append_request(const WorkRequest& request);
+  Status append_sge(const Sge& sge, bool inline_data, bool& own_error);
+  Status post_chain(uint64_t first);
+  bool signal_next(bool wanted);
+  Status post_internal(ibv_send_wr& request, const SendEntry& entry, bool signalled);
+  Status post_bind(ibv_mw* window, uint32_t rkey, const ibv_mw_bind_info& bind) override;
+  Status post_invalidate(uint32_t rkey) override;
+  bool alive() const override { return state_ == QueuePairState::kConnected || ending_ == Ending::kLingering; }
+
+  // queue_pair_completions.cc
+  size_t take_stash(std::span<Completion> out);
+  size_t poll_device(std::span<Completion> out);
+  size_t stash_completions();
+  std::optional<Completion> digest(const ibv_wc& completion);
+  std::optional<Completion> digest_send(uint64_t sequence, const ibv_wc& completion);
+  Completion digest_receive(uint64_t sequence, const ibv_wc& completion);
+  void on_failure(WcStatus status, const ibv_wc& completion);
+  void find_reason_of_flush();
+
+  // queue_pair_close.cc
+  void die(const Status& reason);
+  void begin_flush(const std::string& reason);
+  void advance_ending(TimeNs now);
+  void give_up_flush();
+  void obey_doom();
+  void post_marker();
+  void linger_before_destruction();
+
+  VerbsCompletionQueue& cq_;
+  const std::unique_ptr<Connector> connector_;
+  Adapter& adapter_;
+  const QueuePairConfig config_;
+  const uint32_t fork_generation_;
+  VerbsSharedReceiveQueue* const shared_receives_;
+  QueuePairLimits limits_;
+  uint32_t internal_depth_ = 0;
+  std::shared_ptr<ProtectionDomain> domain_;
+  ibv_cq* completions_ = nullptr;
+  ibv_qp* handle_ = nullptr;
+  std::unique_ptr<Exposures> exposures_;
+  WindowExposures* windows_ = nullptr;  // if that is what they are
+
+  QueuePairState state_ = QueuePairState::kInit;
+  Ending ending_ = Ending::kNone;
+  bool was_connected_ = false;
+  Status error_;
+  std::string farewell_;
+  TimeNs linger_deadline_ = 0;
+  TimeNs flush_progress_ = 0;
+
+  SendLedger sends_;
+  ReceiveLedger receives_;
+  uint32_t unsignalled_run_ = 0;  // requests since the last of which the device tells
+  std::deque<Completion> stash_;  // taken from the device before anyone polled
+  std::vector<ibv_send_wr> chain_;
+  std::vector<ibv_sge> chain_sges_;
+  bool notification_requested_ = false;
+  uint32_t notifications_unacknowledged_ = 0;
+
+  std::atomic<bool> doomed_{false};
+  std::mutex doom_mutex_;
+  Status doom_reason_;
 };
 
 }  // namespace rrpc::provider::verbs

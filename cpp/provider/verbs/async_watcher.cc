@@ -1,0 +1,67 @@
+#include "provider/verbs/async_watcher.h"
+
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+
+#include <csignal>
+#include <mutex>
+#include <thread>
+
+#include "provider/verbs/adapter.h"
+#include "provider/verbs/fork.h"
+
+namespace rrpc::provider::verbs {
+
+AsyncWatcher& AsyncWatcher::process() {
+  static std::mutex mutex;
+  static AsyncWatcher* watcher = nullptr;
+  static uint32_t generation = 0;
+  std::lock_guard lock(mutex);
+  if (watcher == nullptr || generation != fork_generation()) {
+    watcher = new AsyncWatcher;
+    generation = fork_generation();
+  }
+  return *watcher;
+}
+
+AsyncWatcher::AsyncWatcher() : epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
+  // Signals are for the threads of the user's program.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread([this] { run(); }).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void AsyncWatcher::watch(Adapter* adapter) {
+  const int fd = adapter->context()->async_fd;
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = adapter;
+  epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+}
+
+// Destroying a queue pair waits until its events are acknowledged; so nothing that its owner might hold meanwhile is
+// held over the acknowledgement.
+void AsyncWatcher::run() const {
+  for (;;) {
+    epoll_event ready{};
+    if (epoll_wait(epoll_fd_, &ready, 1, -1) != 1) continue;
+    auto* adapter = static_cast<Adapter*>(ready.data.ptr);
+    ibv_async_event event{};
+    while (ibv_get_async_event(adapter->context(), &event) == 0) {
+      adapter->handle_event(event);
+      ibv_ack_async_event(&event);
+    }
+    // A device that has gone for good hangs up; level-triggered, that would never end.
+    if ((ready.events & (EPOLLERR | EPOLLHUP)) != 0) {
+      epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, adapter->context()->async_fd, nullptr);
+    }
+  }
+}
+
+}  // namespace rrpc::provider::verbs

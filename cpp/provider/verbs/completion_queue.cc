@@ -1,0 +1,91 @@
+#include "provider/verbs/completion_queue.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/check.h"
+#include "provider/verbs/errors.h"
+#include "provider/verbs/fork.h"
+#include "provider/verbs/queue_pair.h"
+
+namespace rrpc::provider::verbs {
+
+// What costs system calls (connection events) is looked at so often while completions alone are polled for.
+static constexpr TimeNs kLookEvery = 200 * kMicrosecond;
+
+VerbsCompletionQueue::VerbsCompletionQueue()
+    : fork_generation_(fork_generation()), wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+
+VerbsCompletionQueue::~VerbsCompletionQueue() {
+  if (fork_generation_ != fork_generation()) return;
+  RRPC_CHECK(queue_pairs_.empty(), "a completion queue outlives its queue pairs");
+  for (const Channel& channel : channels_) ibv_destroy_comp_channel(channel.handle);
+}
+
+Result<ibv_comp_channel*> VerbsCompletionQueue::channel_of(Adapter& adapter) {
+  for (const Channel& channel : channels_) {
+    if (channel.context == adapter.context()) return channel.handle;
+  }
+  errno = 0;
+  ibv_comp_channel* handle = ibv_create_comp_channel(adapter.context());
+  if (handle == nullptr) return verbs_error(errno, "making a completion channel");
+  fcntl(handle->fd, F_SETFL, fcntl(handle->fd, F_GETFL) | O_NONBLOCK);
+  fcntl(handle->fd, F_SETFD, FD_CLOEXEC);
+  channels_.push_back({adapter.context(), handle});
+  return handle;
+}
+
+size_t VerbsCompletionQueue::poll(std::span<Completion> out) {
+  const TimeNs now = now_ns();
+  bool look = now >= next_look_;
+  if (woken_.load(std::memory_order_relaxed)) {
+    woken_ = false;
+    eventfd_t count = 0;
+    eventfd_read(wake_fd_.get(), &count);
+    look = true;
+  }
+  if (look) next_look_ = now + kLookEvery;
+  size_t count = 0;
+  const size_t queue_pair_count = queue_pairs_.size();
+  if (queue_pair_count > 1) turn_ = (turn_ + 1) % queue_pair_count;
+  for (size_t i = 0; i < queue_pair_count; ++i) {
+    VerbsQueuePair* queue_pair = queue_pairs_[(turn_ + i) % queue_pair_count];
+    count += queue_pair->poll(out.subspan(count), now, look);
+  }
+  return count;
+}
+
+void VerbsCompletionQueue::take_events(const Channel& channel) {
+  ibv_cq* completions = nullptr;
+  void* queue_pair = nullptr;
+  while (ibv_get_cq_event(channel.handle, &completions, &queue_pair) == 0) {
+    static_cast<VerbsQueuePair*>(queue_pair)->on_notified();
+  }
+}
+
+void VerbsCompletionQueue::arm() {
+  for (const Channel& channel : channels_) take_events(channel);
+  for (VerbsQueuePair* queue_pair : queue_pairs_) queue_pair->request_notification();
+  next_look_ = 0;
+}
+
+void VerbsCompletionQueue::append_wait_handles(std::vector<WaitHandle>& out) const {
+  for (const Channel& channel : channels_) out.push_back({.fd = channel.handle->fd});
+  if (wake_fd_) out.push_back({.fd = wake_fd_.get()});
+  for (const VerbsQueuePair* queue_pair : queue_pairs_) queue_pair->append_wait_handles(out);
+}
+
+bool VerbsCompletionQueue::lingering() const {
+  return std::any_of(queue_pairs_.begin(), queue_pairs_.end(),
+                     [](const VerbsQueuePair* queue_pair) { return queue_pair->lingering(); });
+}
+
+void VerbsCompletionQueue::wake() {
+  eventfd_write(wake_fd_.get(), 1);
+  woken_ = true;  // after: whoever sees it finds the descriptor readable, and empties it
+}
+
+}  // namespace rrpc::provider::verbs

@@ -1,0 +1,50 @@
+// The completions of several queue pairs, each with an ibv_cq of its own, and one completion channel per adapter.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "provider/provider.h"
+#include "provider/verbs/adapter.h"
+
+namespace rrpc::provider::verbs {
+
+class VerbsQueuePair;
+
+class VerbsCompletionQueue final : public CompletionQueue {
+ public:
+  VerbsCompletionQueue();
+  ~VerbsCompletionQueue() override;
+
+  size_t poll(std::span<Completion> out) override;
+  void arm() override;
+  void append_wait_handles(std::vector<WaitHandle>& out) const override;
+  bool lingering() const override;
+
+  Result<ibv_comp_channel*> channel_of(Adapter& adapter);
+  void attach(VerbsQueuePair* queue_pair) { queue_pairs_.push_back(queue_pair); }
+  void detach(VerbsQueuePair* queue_pair) { std::erase(queue_pairs_, queue_pair); }
+  // From any thread: whoever sleeps on the wait handles wakes.
+  void wake();
+
+ private:
+  struct Channel {
+    ibv_context* context;
+    ibv_comp_channel* handle;
+  };
+
+  static void take_events(const Channel& channel);
+
+  const uint32_t fork_generation_;
+  std::vector<VerbsQueuePair*> queue_pairs_;
+  std::vector<Channel> channels_;
+  UniqueFd wake_fd_;
+  std::atomic<bool> woken_{false};
+  size_t turn_ = 0;
+  TimeNs next_look_ = 0;
+};
+
+}  // namespace rrpc::provider::verbs

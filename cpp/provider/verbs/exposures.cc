@@ -1,0 +1,131 @@
+#include "provider/verbs/exposures.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "provider/verbs/errors.h"
+#include "provider/verbs/region.h"
+
+namespace rrpc::provider::verbs {
+
+// The key's low byte is ours to count up. The first that a window comes with is never used.
+static constexpr uint32_t kBindsPerWindow = 255;
+
+static Status check_exposure(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
+                             uint32_t access) {
+  if (!region.contains(address, length_bytes)) return invalid_argument("the range to expose leaves its memory region");
+  if (length_bytes == 0) return invalid_argument("an empty range can't be exposed");
+  if (access == 0 || (access & ~(kRemoteRead | kRemoteWrite)) != 0) return invalid_argument("bad access rights");
+  return {};
+}
+
+static unsigned remote_rights(uint32_t access) {
+  return ((access & kRemoteRead) != 0 ? unsigned{IBV_ACCESS_REMOTE_READ} : 0u) |
+         ((access & kRemoteWrite) != 0 ? unsigned{IBV_ACCESS_REMOTE_WRITE} : 0u);
+}
+
+Result<WindowExposures::Window> WindowExposures::take_window() {
+  if (!free_.empty()) {
+    const Window window = free_.front();
+    free_.pop_front();
+    return window;
+  }
+  errno = 0;
+  ibv_mw* handle = ibv_alloc_mw(domain_->handle(), IBV_MW_TYPE_2);
+  if (handle == nullptr) return verbs_error(errno, "making a memory window");
+  return Window{.handle = handle, .key = handle->rkey};
+}
+
+void WindowExposures::give_back(const Window& window) {
+  if (window.bind_count < kBindsPerWindow) {
+    free_.push_back(window);
+  } else {
+    ibv_dealloc_mw(window.handle);
+  }
+}
+
+Result<uint32_t> WindowExposures::open(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
+                                       uint32_t access) {
+  RRPC_RETURN_IF_ERROR(check_exposure(region, address, length_bytes, access));
+  RRPC_ASSIGN_OR_RETURN(ibv_mr * registration, static_cast<const VerbsRegion&>(region).registration_in(domain_));
+  RRPC_ASSIGN_OR_RETURN(Window window, take_window());
+  const uint32_t key = ibv_inc_rkey(window.key);
+  const ibv_mw_bind_info bind{.mr = registration,
+                              .addr = reinterpret_cast<uint64_t>(address),
+                              .length = length_bytes,
+                              .mw_access_flags = remote_rights(access)};
+  if (Status status = work_.post_bind(window.handle, key, bind); !status.ok()) {
+    free_.push_front(window);
+    return status;
+  }
+  window.key = window.handle->rkey = key;  // drivers tell the next bind's window by the key of the last
+  ++window.bind_count;
+  window.closing = false;
+  bound_.emplace(key, window);
+  return key;
+}
+
+bool WindowExposures::close(uint32_t rkey) {
+  const auto found = bound_.find(rkey);
+  if (found == bound_.end()) return true;
+  if (!work_.alive()) {
+    ibv_dealloc_mw(found->second.handle);
+    bound_.erase(found);
+    return true;
+  }
+  if (found->second.closing) return false;
+  found->second.closing = true;
+  if (!deferred_.empty() || !work_.post_invalidate(rkey).ok()) deferred_.push_back(rkey);
+  return false;
+}
+
+bool WindowExposures::closing(uint32_t rkey) const {
+  const auto found = bound_.find(rkey);
+  return found != bound_.end() && found->second.closing;
+}
+
+void WindowExposures::post_deferred() {
+  while (!deferred_.empty() && work_.post_invalidate(deferred_.front()).ok()) deferred_.pop_front();
+}
+
+void WindowExposures::on_invalidated(uint32_t rkey) {
+  const auto found = bound_.find(rkey);
+  if (found == bound_.end()) return;
+  give_back(found->second);
+  bound_.erase(found);
+}
+
+void WindowExposures::close_all() {
+  for (const auto& [key, window] : bound_) ibv_dealloc_mw(window.handle);
+  for (const Window& window : free_) ibv_dealloc_mw(window.handle);
+  bound_.clear();
+  free_.clear();
+  deferred_.clear();
+}
+
+Result<uint32_t> RegistrationExposures::open(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
+                                             uint32_t access) {
+  RRPC_RETURN_IF_ERROR(check_exposure(region, address, length_bytes, access));
+  unsigned rights = remote_rights(access);
+  if ((access & kRemoteWrite) != 0) rights |= IBV_ACCESS_LOCAL_WRITE;  // the one needs the other
+  RRPC_ASSIGN_OR_RETURN(ibv_mr * registration,
+                        register_with_adapter(domain_->handle(), const_cast<std::byte*>(address), length_bytes,
+                                              static_cast<int>(rights)));
+  registrations_.emplace(registration->rkey, registration);
+  return registration->rkey;
+}
+
+bool RegistrationExposures::close(uint32_t rkey) {
+  const auto found = registrations_.find(rkey);
+  if (found == registrations_.end()) return true;
+  ibv_dereg_mr(found->second);
+  registrations_.erase(found);
+  return true;
+}
+
+void RegistrationExposures::close_all() {
+  for (const auto& [key, registration] : registrations_) ibv_dereg_mr(registration);
+  registrations_.clear();
+}
+
+}  // namespace rrpc::provider::verbs

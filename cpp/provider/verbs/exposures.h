@@ -1,0 +1,94 @@
+// How a queue pair opens memory to its peer: by memory windows, or by a registration for each exposure.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <deque>
+#include <memory>
+#include <unordered_map>
+
+#include "provider/provider.h"
+#include "provider/verbs/protection_domain.h"
+
+namespace rrpc::provider::verbs {
+
+class Exposures {
+ public:
+  virtual ~Exposures() = default;
+  virtual ExposureKind kind() const = 0;
+  virtual Result<uint32_t> open(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
+                                uint32_t access) = 0;
+  // As QueuePair::revoke().
+  virtual bool close(uint32_t rkey) = 0;
+  virtual bool closing(uint32_t) const { return false; }
+  // The queue pair is dead, no request of the peer's is carried out any more: all is closed at once.
+  virtual void close_all() = 0;
+};
+
+// Work requests of its own, beside those of the queue pair's user.
+class InternalWork {
+ public:
+  // ResourceExhausted when too many are outstanding.
+  virtual Status post_bind(ibv_mw* window, uint32_t rkey, const ibv_mw_bind_info& bind) = 0;
+  virtual Status post_invalidate(uint32_t rkey) = 0;
+  virtual bool alive() const = 0;  // whether what is posted is still carried out
+
+ protected:
+  ~InternalWork() = default;
+};
+
+// Type-2 windows: bound to this queue pair, so that no other can use the key. A window is used again with its next key,
+// and given back before its keys begin anew.
+class WindowExposures final : public Exposures {
+ public:
+  WindowExposures(std::shared_ptr<ProtectionDomain> domain, InternalWork& work)
+      : domain_(std::move(domain)), work_(work) {}
+  ~WindowExposures() override { close_all(); }
+
+  ExposureKind kind() const override { return ExposureKind::kWindow; }
+  Result<uint32_t> open(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
+                        uint32_t access) override;
+  bool close(uint32_t rkey) override;
+  bool closing(uint32_t rkey) const override;
+  void close_all() override;
+
+  void on_invalidated(uint32_t rkey);
+  // Invalidations for which there was no room.
+  void post_deferred();
+
+ private:
+  struct Window {
+    ibv_mw* handle = nullptr;
+    uint32_t key = 0;
+    uint32_t bind_count = 0;
+    bool closing = false;
+  };
+
+  Result<Window> take_window();
+  void give_back(const Window& window);
+
+  const std::shared_ptr<ProtectionDomain> domain_;
+  InternalWork& work_;
+  std::unordered_map<uint32_t, Window> bound_;  // by key
+  std::deque<Window> free_;                     // used longest ago first
+  std::deque<uint32_t> deferred_;
+};
+
+// The queue pair's protection domain is its own, so a registration in it is open to its peer alone.
+class RegistrationExposures final : public Exposures {
+ public:
+  explicit RegistrationExposures(std::shared_ptr<ProtectionDomain> domain) : domain_(std::move(domain)) {}
+  ~RegistrationExposures() override { close_all(); }
+
+  ExposureKind kind() const override { return ExposureKind::kRegistration; }
+  Result<uint32_t> open(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
+                        uint32_t access) override;
+  bool close(uint32_t rkey) override;
+  void close_all() override;
+
+ private:
+  const std::shared_ptr<ProtectionDomain> domain_;
+  std::unordered_map<uint32_t, ibv_mr*> registrations_;  // by key
+};
+
+}  // namespace rrpc::provider::verbs

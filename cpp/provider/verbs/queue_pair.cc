@@ -1,0 +1,255 @@
+#include "provider/verbs/queue_pair.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "provider/verbs/completion_queue.h"
+#include "provider/verbs/errors.h"
+#include "provider/verbs/region.h"
+#include "provider/verbs/work_ids.h"
+
+namespace rrpc::provider::verbs {
+
+// rdma_cm leaves the wait before a repeated send at its longest, 655 ms. This is 0.64 ms.
+static constexpr uint8_t kMinRnrTimer = 12;
+static constexpr uint32_t kUnsignalledMax = 64;  // the device tells at least so often what is done
+static constexpr TimeNs kRevokePatience = 50 * kMicrosecond;
+
+Bytes VerbsQueuePair::peer_private_data() const {
+  return was_connected_ ? connector_->peer_private_data() : Bytes();
+}
+
+Status VerbsQueuePair::start(Bytes private_data) {
+  if (state_ == QueuePairState::kError) return error_;
+  if (state_ != QueuePairState::kInit) return failed_precondition("the queue pair was started before");
+  if (private_data.size() > kPrivateDataBytesMax) {
+    return invalid_argument("private data of " + std::to_string(private_data.size()) + " bytes is over the limit of " +
+                            std::to_string(kPrivateDataBytesMax));
+  }
+  state_ = QueuePairState::kConnecting;
+  if (Status status = connector_->start(private_data, limits_.read_depth); !status.ok()) {
+    die(status);
+    return error_;
+  }
+  follow_connector();
+  return error_;
+}
+
+void VerbsQueuePair::follow_connector() {
+  if (handle_ == nullptr || ending_ == Ending::kFlushing || ending_ == Ending::kFinished) return;
+  switch (connector_->phase()) {
+    case Connector::Phase::kInit:
+    case Connector::Phase::kConnecting:
+      return;
+    case Connector::Phase::kConnected:
+      if (state_ == QueuePairState::kConnecting) establish();
+      return;
+    case Connector::Phase::kEnded:
+      return die(connector_->error().ok() ? unavailable("the connection ended") : connector_->error());
+  }
+}
+
+void VerbsQueuePair::establish() {
+  limits_.read_depth = std::min(limits_.read_depth, connector_->read_depth());
+  if (!adapter_.iwarp()) {
+    ibv_qp_attr attributes{};
+    attributes.min_rnr_timer = kMinRnrTimer;
+    (void)ibv_modify_qp(handle_, &attributes, IBV_QP_MIN_RNR_TIMER);  // only a matter of speed
+  }
+  was_connected_ = true;
+  state_ = QueuePairState::kConnected;
+}
+
+Status VerbsQueuePair::post_receive(const ReceiveRequest& request) {
+  if (state_ == QueuePairState::kError) return error_;
+  if (shared_receives_ != nullptr) return failed_precondition("this queue pair takes its receives from a shared queue");
+  if (receives_.full()) {
+    return resource_exhausted("the receive queue is full (" + std::to_string(limits_.receive_depth) + " receives)");
+  }
+  const auto* region = static_cast<const VerbsRegion*>(request.sge.region);
+  if (region == nullptr) return invalid_argument("a receive into memory of no region");
+  RRPC_ASSIGN_OR_RETURN(ibv_mr * registration, region->registration_in(domain_));
+  ibv_sge sge{reinterpret_cast<uint64_t>(request.sge.address), request.sge.length_bytes, registration->lkey};
+  ibv_recv_wr receive{};
+  receive.wr_id = receive_id(receives_.end());
+  receive.sg_list = &sge;
+  receive.num_sge = 1;
+  ibv_recv_wr* refused = nullptr;
+  if (const int error_number = ibv_post_recv(handle_, &receive, &refused); error_number != 0) {
+    return verbs_error(error_number, "posting a receive");
+  }
+  receives_.push(request.wr_id);
+  return {};
+}
+
+Status VerbsQueuePair::check_request(const WorkRequest& request) const {
+  if (request.opcode == Opcode::kReceive) return invalid_argument("a receive posted to the send queue");
+  const bool read = request.opcode == Opcode::kRead;
+  const uint32_t sge_count_max = read ? limits_.read_sge_count_max : limits_.sge_count_max;
+  if (request.sges.size() > sge_count_max) {
+    return invalid_argument("a request of " + std::to_string(request.sges.size()) + " scatter/gather elements (limit " +
+                            std::to_string(sge_count_max) + ")");
+  }
+  uint64_t length_bytes = 0;
+  for (const Sge& sge : request.sges) length_bytes += sge.length_bytes;
+  if (length_bytes > limits_.message_bytes_max) {
+    return invalid_argument("a message of " + std::to_string(length_bytes) + " bytes (limit " +
+                            std::to_string(limits_.message_bytes_max) + ")");
+  }
+  if (request.inline_data && (request.opcode != Opcode::kSend || length_bytes > limits_.inline_bytes_max)) {
+    return invalid_argument("inline data is for sends of up to " + std::to_string(limits_.inline_bytes_max) + " bytes");
+  }
+  if (read && limits_.read_depth == 0) {
+    return failed_precondition("a READ on a connection that has a read depth of 0");
+  }
+  return {};
+}
+
+// A full queue of which the device tells nothing could never be emptied.
+bool VerbsQueuePair::signal_next(bool wanted) {
+  const bool signalled = wanted || ++unsignalled_run_ >= std::min(kUnsignalledMax, (limits_.send_depth + 3) / 4);
+  if (signalled) unsignalled_run_ = 0;
+  return signalled;
+}
+
+// Memory outside its region is for the device to find, in its turn: after what was posted before.
+Status VerbsQueuePair::append_sge(const Sge& sge, bool inline_data, bool& own_error) {
+  uint32_t lkey = 0;
+  if (!inline_data) {
+    own_error = own_error || sge.region == nullptr || !sge.region->contains(sge.address, sge.length_bytes);
+    if (sge.region != nullptr) {
+      RRPC_ASSIGN_OR_RETURN(ibv_mr * registration,
+                            static_cast<const VerbsRegion*>(sge.region)->registration_in(domain_));
+      lkey = registration->lkey;
+    }
+  }
+  chain_sges_.push_back({reinterpret_cast<uint64_t>(sge.address), sge.length_bytes, lkey});
+  return {};
+}
+
+static ibv_wr_opcode wr_opcode(Opcode opcode) {
+  switch (opcode) {
+    case Opcode::kRead:
+      return IBV_WR_RDMA_READ;
+    case Opcode::kWrite:
+      return IBV_WR_RDMA_WRITE;
+    default:
+      return IBV_WR_SEND;
+  }
+}
+
+Status VerbsQueuePair::append_request(const WorkRequest& request) {
+  SendEntry entry{.wr_id = request.wr_id, .opcode = request.opcode, .signalled = request.signalled};
+  const size_t first_sge = chain_sges_.size();
+  for (const Sge& sge : request.sges) {
+    RRPC_RETURN_IF_ERROR(append_sge(sge, request.inline_data, entry.own_error));
+    entry.length_bytes += sge.length_bytes;
+  }
+  ibv_send_wr& posted = chain_.emplace_back();
+  posted = {};
+  posted.sg_list = chain_sges_.data() + first_sge;
+  posted.num_sge = static_cast<int>(request.sges.size());
+  posted.opcode = wr_opcode(request.opcode);
+  posted.wr.rdma.remote_addr = request.remote_address;
+  posted.wr.rdma.rkey = request.rkey;
+  if (signal_next(request.signalled)) posted.send_flags |= IBV_SEND_SIGNALED;
+  if (request.inline_data) posted.send_flags |= IBV_SEND_INLINE;
+  posted.wr_id = send_id(sends_.push(entry));
+  return {};
+}
+
+Status VerbsQueuePair::post_send(std::span<const WorkRequest> requests) {
+  if (state_ == QueuePairState::kError) return error_;
+  if (state_ != QueuePairState::kConnected) return failed_precondition("the queue pair isn't connected");
+  if (requests.size() > limits_.send_depth - sends_.user_count()) {
+    return resource_exhausted("the send queue is full (" + std::to_string(limits_.send_depth) + " requests)");
+  }
+  if (requests.empty()) return {};
+  size_t sge_count = 0;
+  for (const WorkRequest& request : requests) {
+    RRPC_RETURN_IF_ERROR(check_request(request));
+    sge_count += request.sges.size();
+  }
+  chain_.clear();
+  chain_sges_.clear();
+  chain_.reserve(requests.size());  // elements point at each other
+  chain_sges_.reserve(sge_count);
+  const uint64_t first = sends_.end();
+  for (const WorkRequest& request : requests) {
+    if (Status status = append_request(request); !status.ok()) {
+      sends_.drop_newest(first);
+      return status;
+    }
+  }
+  for (size_t i = 0; i + 1 < chain_.size(); ++i) chain_[i].next = &chain_[i + 1];
+  return post_chain(first);
+}
+
+Status VerbsQueuePair::post_chain(uint64_t first) {
+  ibv_send_wr* refused = nullptr;
+  const int error_number = ibv_post_send(handle_, chain_.data(), &refused);
+  if (error_number == 0) return {};
+  const Status status = verbs_error(error_number, "posting to the send queue");
+  if (refused == nullptr || refused == chain_.data()) {
+    sends_.drop_newest(first);
+    return status;
+  }
+  // A part of the chain runs: the rest is flushed with the queue pair.
+  die(status);
+  return {};
+}
+
+Status VerbsQueuePair::post_internal(ibv_send_wr& request, const SendEntry& entry, bool signalled) {
+  if (sends_.internal_count() >= internal_depth_ - 1 && entry.kind != SendEntry::Kind::kMarker) {
+    return resource_exhausted("too many exposures are being opened and closed at once");
+  }
+  if (signal_next(signalled)) request.send_flags |= IBV_SEND_SIGNALED;
+  request.wr_id = send_id(sends_.end());
+  ibv_send_wr* refused = nullptr;
+  if (const int error_number = ibv_post_send(handle_, &request, &refused); error_number != 0) {
+    return verbs_error(error_number, "posting to the send queue");
+  }
+  sends_.push(entry);
+  return {};
+}
+
+Status VerbsQueuePair::post_bind(ibv_mw* window, uint32_t rkey, const ibv_mw_bind_info& bind) {
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_BIND_MW;
+  request.bind_mw = {.mw = window, .rkey = rkey, .bind_info = bind};
+  return post_internal(request, {.wr_id = rkey, .kind = SendEntry::Kind::kBind}, false);
+}
+
+Status VerbsQueuePair::post_invalidate(uint32_t rkey) {
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_LOCAL_INV;
+  request.invalidate_rkey = rkey;
+  return post_internal(request, {.wr_id = rkey, .kind = SendEntry::Kind::kInvalidate}, true);
+}
+
+Status VerbsQueuePair::adopt(const MemoryRegion& region) {
+  return static_cast<const VerbsRegion&>(region).registration_in(domain_).status();
+}
+
+Result<uint32_t> VerbsQueuePair::expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
+                                        uint32_t access) {
+  if (state_ == QueuePairState::kError) return error_;
+  if (windows_ != nullptr && state_ != QueuePairState::kConnected) {
+    return failed_precondition("the queue pair isn't connected");
+  }
+  auto rkey = exposures_->open(region, address, length_bytes, access);
+  if (rkey.status().code() != StatusCode::kResourceExhausted || stash_completions() == 0) return rkey;
+  return exposures_->open(region, address, length_bytes, access);
+}
+
+bool VerbsQueuePair::revoke(uint32_t rkey) {
+  if (exposures_->close(rkey)) return true;
+  const TimeNs deadline = now_ns() + kRevokePatience;
+  do {
+    (void)stash_completions();
+    if (!exposures_->closing(rkey)) return true;
+  } while (now_ns() < deadline);
+  return false;
+}
+
+}  // namespace rrpc::provider::verbs

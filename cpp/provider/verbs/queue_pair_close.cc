@@ -1,0 +1,123 @@
+// How a queue pair dies: what was posted goes out, the peer is told, the rest is flushed.
+#include <algorithm>
+
+#include "provider/verbs/completion_queue.h"
+#include "provider/verbs/errors.h"
+#include "provider/verbs/queue_pair.h"
+
+namespace rrpc::provider::verbs {
+
+static constexpr TimeNs kLinger = 1 * kSecond;
+static constexpr TimeNs kLingerBeforeDestruction = 100 * kMillisecond;
+// A device that has given nothing back for so long gives the rest back by being rid of the queue pair.
+static constexpr TimeNs kFlushPatience = 100 * kMillisecond;
+
+void VerbsQueuePair::die(const Status& reason) {
+  if (ending_ == Ending::kFlushing || ending_ == Ending::kFinished) return;
+  if (ending_ == Ending::kLingering) return begin_flush(farewell_);
+  state_ = QueuePairState::kError;
+  error_ = reason;
+  begin_flush(reason.message());
+}
+
+void VerbsQueuePair::begin_flush(const std::string& reason) {
+  ending_ = Ending::kFlushing;
+  flush_progress_ = now_ns();
+  if (connector_->phase() != Connector::Phase::kEnded) connector_->disconnect(reason);
+  // The peer's end of the connection alone flushes nothing on some adapters.
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_ERR;
+  (void)ibv_modify_qp(handle_, &attributes, IBV_QP_STATE);
+}
+
+void VerbsQueuePair::disconnect(const std::string& reason) {
+  if (state_ == QueuePairState::kError) return;
+  const bool sending = state_ == QueuePairState::kConnected && !sends_.empty();
+  state_ = QueuePairState::kError;
+  error_ = unavailable(reason);
+  farewell_ = reason;
+  if (!sending) return begin_flush(reason);
+  ending_ = Ending::kLingering;
+  linger_deadline_ = now_ns() + kLinger;
+  if (unsignalled_run_ > 0) post_marker();
+}
+
+// Nothing tells when an unsignalled request is done, but what is signalled after it: a WRITE of no bytes, which needs no
+// key.
+void VerbsQueuePair::post_marker() {
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_RDMA_WRITE;
+  (void)post_internal(request, {.opcode = Opcode::kWrite, .kind = SendEntry::Kind::kMarker}, true);
+}
+
+void VerbsQueuePair::advance_ending(TimeNs now) {
+  switch (ending_) {
+    case Ending::kNone:
+    case Ending::kFinished:
+      return;
+    case Ending::kLingering:
+      if (sends_.empty() || now >= linger_deadline_) begin_flush(farewell_);
+      return;
+    case Ending::kFlushing:
+      if (sends_.empty() && receives_.empty()) {
+        ending_ = Ending::kFinished;
+      } else if (now - flush_progress_ > kFlushPatience) {
+        give_up_flush();
+      }
+      return;
+  }
+}
+
+// Once the queue pair is destroyed the device touches none of the buffers any more, so that they can be given back.
+void VerbsQueuePair::give_up_flush() {
+  while (stash_completions() > 0) {
+  }
+  take_down();
+  ending_ = Ending::kFinished;
+  while (!sends_.empty()) {
+    const SendEntry entry = sends_.pop();
+    if (entry.kind != SendEntry::Kind::kUser) continue;
+    stash_.push_back({.wr_id = entry.wr_id,
+                      .opcode = entry.opcode,
+                      .status = WcStatus::kFlushed,
+                      .length_bytes = entry.length_bytes,
+                      .qp_number = number()});
+  }
+  while (!receives_.empty()) {
+    stash_.push_back({.wr_id = receives_.pop(),
+                      .opcode = Opcode::kReceive,
+                      .status = WcStatus::kFlushed,
+                      .length_bytes = 0,
+                      .qp_number = number()});
+  }
+}
+
+// What was posted before the end should not be lost because its owner is in a hurry.
+void VerbsQueuePair::linger_before_destruction() {
+  const TimeNs deadline = std::min(linger_deadline_, now_ns() + kLingerBeforeDestruction);
+  while (ending_ == Ending::kLingering) {
+    (void)stash_completions();
+    stash_.clear();
+    const TimeNs now = now_ns();
+    if (now >= deadline) linger_deadline_ = now;
+    advance_ending(now);
+    cpu_relax();
+  }
+}
+
+void VerbsQueuePair::doom(const Status& reason) {
+  {
+    std::lock_guard lock(doom_mutex_);
+    if (doomed_.load(std::memory_order_relaxed)) return;
+    doom_reason_ = reason;
+    doomed_.store(true, std::memory_order_release);
+  }
+  cq_.wake();
+}
+
+void VerbsQueuePair::obey_doom() {
+  std::lock_guard lock(doom_mutex_);
+  die(doom_reason_);
+}
+
+}  // namespace rrpc::provider::verbs

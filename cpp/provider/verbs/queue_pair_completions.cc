@@ -1,0 +1,140 @@
+// From the device's completions to the user's.
+#include <algorithm>
+#include <array>
+
+#include "provider/verbs/completion_queue.h"
+#include "provider/verbs/errors.h"
+#include "provider/verbs/queue_pair.h"
+#include "provider/verbs/shared_receive_queue.h"
+#include "provider/verbs/work_ids.h"
+
+namespace rrpc::provider::verbs {
+
+static constexpr size_t kBatch = 16;
+// A flush comes just before or after the event that says what ended the connection.
+static constexpr TimeNs kReasonPatience = 5 * kMillisecond;
+
+size_t VerbsQueuePair::poll(std::span<Completion> out, TimeNs now, bool look) {
+  if (doomed_.load(std::memory_order_acquire)) obey_doom();
+  if ((look || state_ == QueuePairState::kConnecting) && state_ != QueuePairState::kInit && handle_ != nullptr) {
+    connector_->drive();
+    follow_connector();
+  }
+  if (ending_ != Ending::kNone) advance_ending(now);
+  // The peer's first message may overtake the news that the connection stands.
+  if (state_ == QueuePairState::kInit || state_ == QueuePairState::kConnecting) return 0;
+  size_t count = stash_.empty() ? 0 : take_stash(out);
+  if (count < out.size()) count += poll_device(out.subspan(count));
+  return count;
+}
+
+size_t VerbsQueuePair::take_stash(std::span<Completion> out) {
+  const size_t count = std::min(out.size(), stash_.size());
+  std::copy_n(stash_.begin(), count, out.begin());
+  stash_.erase(stash_.begin(), stash_.begin() + static_cast<std::ptrdiff_t>(count));
+  return count;
+}
+
+// Until `out` is full or the device has no more: fewer than asked for means that the queue has run dry.
+size_t VerbsQueuePair::poll_device(std::span<Completion> out) {
+  if (completions_ == nullptr) return 0;
+  std::array<ibv_wc, kBatch> polled;
+  size_t count = 0;
+  while (count < out.size()) {
+    const size_t wanted = std::min(out.size() - count, kBatch);
+    const int polled_count = ibv_poll_cq(completions_, static_cast<int>(wanted), polled.data());
+    if (polled_count <= 0) break;
+    for (int i = 0; i < polled_count; ++i) {
+      if (auto completion = digest(polled[static_cast<size_t>(i)])) out[count++] = *completion;
+    }
+    if (ending_ == Ending::kFlushing) flush_progress_ = now_ns();
+    if (windows_ != nullptr) windows_->post_deferred();
+    if (static_cast<size_t>(polled_count) < wanted) break;
+  }
+  return count;
+}
+
+// How many the device had, the user's or not.
+size_t VerbsQueuePair::stash_completions() {
+  const uint64_t first = sends_.first();
+  std::array<Completion, kBatch> completions;
+  const size_t count = poll_device(completions);
+  stash_.insert(stash_.end(), completions.begin(), completions.begin() + static_cast<std::ptrdiff_t>(count));
+  return count + (sends_.first() - first);
+}
+
+std::optional<Completion> VerbsQueuePair::digest(const ibv_wc& completion) {
+  const uint64_t sequence = sequence_of(completion.wr_id);
+  if (is_send(completion.wr_id)) return digest_send(sequence, completion);
+  return digest_receive(sequence, completion);
+}
+
+std::optional<Completion> VerbsQueuePair::digest_send(uint64_t sequence, const ibv_wc& completion) {
+  WcStatus status = wc_status(completion.status);
+  const auto retire = [this](const SendEntry& entry, bool success) {
+    if (entry.kind != SendEntry::Kind::kInvalidate || windows_ == nullptr) return;
+    if (success) windows_->on_invalidated(entry.wr_id);
+  };
+  const SendEntry entry = sends_.complete(sequence, [&](const SendEntry& before) { retire(before, true); });
+  retire(entry, status == WcStatus::kSuccess);
+  if (entry.own_error && status != WcStatus::kSuccess && state_ == QueuePairState::kConnected) {
+    status = WcStatus::kLocalProtection;
+  }
+  if (status != WcStatus::kSuccess) on_failure(status, completion);
+  if (entry.kind != SendEntry::Kind::kUser) return {};
+  if (status == WcStatus::kSuccess && !entry.signalled) return {};
+  return Completion{.wr_id = entry.wr_id,
+                    .opcode = entry.opcode,
+                    .status = status,
+                    .length_bytes = entry.length_bytes,
+                    .qp_number = number()};
+}
+
+Completion VerbsQueuePair::digest_receive(uint64_t sequence, const ibv_wc& completion) {
+  const WcStatus status = wc_status(completion.status);
+  const uint64_t wr_id = shared_receives_ != nullptr ? shared_receives_->complete(sequence) : receives_.pop();
+  if (status != WcStatus::kSuccess) on_failure(status, completion);
+  return {.wr_id = wr_id,
+          .opcode = Opcode::kReceive,
+          .status = status,
+          .length_bytes = status == WcStatus::kSuccess ? completion.byte_len : 0,
+          .qp_number = number()};
+}
+
+static Status failure_of(WcStatus status, const ibv_wc& completion) {
+  switch (status) {
+    case WcStatus::kLocalLength:
+      return failed_precondition("a message was longer than the receive that it landed in");
+    case WcStatus::kLocalProtection:
+      return failed_precondition("a request names memory outside its region");
+    case WcStatus::kRemoteAccess:
+      return permission_denied("refused by the peer: its memory isn't open for this READ or WRITE");
+    case WcStatus::kRemoteOperation:
+      return failed_precondition("refused by the peer: it could not carry out the request");
+    case WcStatus::kRnrRetryExceeded:
+      return failed_precondition("refused by the peer: it had no receive posted for the message");
+    case WcStatus::kRetryExceeded:
+      return unavailable("the peer doesn't answer any more (retries exceeded)");
+    default:
+      return internal_error(std::string("the adapter failed a request: ") + ibv_wc_status_str(completion.status) +
+                            " (vendor error " + std::to_string(completion.vendor_err) + ")");
+  }
+}
+
+void VerbsQueuePair::on_failure(WcStatus status, const ibv_wc& completion) {
+  if (status != WcStatus::kFlushed) return die(failure_of(status, completion));
+  if (state_ == QueuePairState::kConnected) find_reason_of_flush();
+}
+
+void VerbsQueuePair::find_reason_of_flush() {
+  const TimeNs deadline = now_ns() + kReasonPatience;
+  while (state_ == QueuePairState::kConnected && now_ns() < deadline) {
+    connector_->drive();
+    follow_connector();
+    if (doomed_.load(std::memory_order_acquire)) obey_doom();
+    cpu_relax();
+  }
+  die(unavailable("the connection was lost"));
+}
+
+}  // namespace rrpc::provider::verbs

@@ -1,0 +1,99 @@
+#include "provider/verbs/shared_receive_queue.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+
+#include "provider/verbs/errors.h"
+#include "provider/verbs/region.h"
+
+namespace rrpc::provider::verbs {
+
+static constexpr uint32_t kLimitPart = 8;
+
+Result<std::unique_ptr<SharedReceiveQueue>> VerbsSharedReceiveQueue::create(Adapter& adapter, uint32_t depth) {
+  if (!adapter.has_windows()) {
+    return failed_precondition("the adapter " + adapter.name() +
+                               " has no memory windows: each of its connections has a protection domain of its own, and "
+                               "these can't share receives");
+  }
+  const ibv_device_attr& attributes = adapter.attributes();
+  if (attributes.max_srq <= 0) return failed_precondition("the adapter " + adapter.name() + " has no shared receive queues");
+  if (depth == 0 || depth > static_cast<uint32_t>(attributes.max_srq_wr)) {
+    return resource_exhausted("a shared receive queue of " + std::to_string(depth) + " receives; " + adapter.name() +
+                              " allows 1 to " + std::to_string(attributes.max_srq_wr));
+  }
+  RRPC_ASSIGN_OR_RETURN(std::shared_ptr<ProtectionDomain> domain, adapter.protection_domain());
+  ibv_srq_init_attr wanted{};
+  wanted.attr = {.max_wr = depth, .max_sge = 1, .srq_limit = 0};
+  errno = 0;
+  ibv_srq* handle = ibv_create_srq(domain->handle(), &wanted);
+  if (handle == nullptr) return verbs_error(errno, "making a shared receive queue");
+  std::unique_ptr<VerbsSharedReceiveQueue> made(
+      new VerbsSharedReceiveQueue(adapter, std::move(domain), handle, depth));
+  adapter.attach(made.get());
+  return std::unique_ptr<SharedReceiveQueue>(std::move(made));
+}
+
+VerbsSharedReceiveQueue::VerbsSharedReceiveQueue(Adapter& adapter, std::shared_ptr<ProtectionDomain> domain,
+                                                 ibv_srq* handle, uint32_t depth)
+    : adapter_(adapter),
+      domain_(std::move(domain)),
+      handle_(handle),
+      limit_(std::max(1u, depth / kLimitPart)),
+      wr_ids_(depth) {
+  for (uint32_t slot = depth; slot-- > 0;) free_slots_.push_back(slot);
+}
+
+VerbsSharedReceiveQueue::~VerbsSharedReceiveQueue() {
+  adapter_.detach(this);
+  ibv_destroy_srq(handle_);
+}
+
+Status VerbsSharedReceiveQueue::post(const ReceiveRequest& request) {
+  const auto* region = static_cast<const VerbsRegion*>(request.sge.region);
+  if (region == nullptr || !region->contains(request.sge.address, request.sge.length_bytes)) {
+    return invalid_argument("a receive outside its memory region");
+  }
+  RRPC_ASSIGN_OR_RETURN(ibv_mr * registration, region->registration_in(domain_));
+  std::lock_guard lock(mutex_);
+  if (free_slots_.empty()) {
+    return resource_exhausted("the shared receive queue is full (" + std::to_string(depth()) + " receives)");
+  }
+  const uint32_t slot = free_slots_.back();
+  ibv_sge sge{reinterpret_cast<uint64_t>(request.sge.address), request.sge.length_bytes, registration->lkey};
+  ibv_recv_wr receive{};
+  receive.wr_id = slot;
+  receive.sg_list = &sge;
+  receive.num_sge = 1;
+  ibv_recv_wr* refused = nullptr;
+  if (const int error_number = ibv_post_srq_recv(handle_, &receive, &refused); error_number != 0) {
+    return verbs_error(error_number, "posting a shared receive");
+  }
+  wr_ids_[slot] = request.wr_id;
+  free_slots_.pop_back();
+  arm_limit();
+  return {};
+}
+
+// An event disarms the limit. Armed again while still below it, it would come with every message.
+void VerbsSharedReceiveQueue::arm_limit() {
+  const size_t posted = wr_ids_.size() - free_slots_.size();
+  if (posted <= limit_ || armed_.exchange(true)) return;
+  ibv_srq_attr attributes{};
+  attributes.srq_limit = limit_;
+  if (ibv_modify_srq(handle_, &attributes, IBV_SRQ_LIMIT) != 0) armed_ = false;
+}
+
+uint64_t VerbsSharedReceiveQueue::complete(uint64_t slot) {
+  std::lock_guard lock(mutex_);
+  free_slots_.push_back(static_cast<uint32_t>(slot));
+  return wr_ids_.at(slot);
+}
+
+void VerbsSharedReceiveQueue::on_limit() {
+  limit_events_.fetch_add(1, std::memory_order_relaxed);
+  armed_ = false;
+}
+
+}  // namespace rrpc::provider::verbs

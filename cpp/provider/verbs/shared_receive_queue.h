@@ -1,0 +1,51 @@
+// Receives that many queue pairs of one adapter draw from.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "provider/provider.h"
+#include "provider/verbs/adapter.h"
+#include "provider/verbs/protection_domain.h"
+
+namespace rrpc::provider::verbs {
+
+class VerbsSharedReceiveQueue final : public SharedReceiveQueue {
+ public:
+  static Result<std::unique_ptr<SharedReceiveQueue>> create(Adapter& adapter, uint32_t depth);
+  ~VerbsSharedReceiveQueue() override;
+
+  uint32_t depth() const override { return static_cast<uint32_t>(wr_ids_.size()); }
+  Status post(const ReceiveRequest& request) override;
+  uint64_t limit_events() const override { return limit_events_.load(std::memory_order_relaxed); }
+
+  Adapter& adapter() const { return adapter_; }
+  ibv_srq* handle() const { return handle_; }
+  // The completion of a receive: gives the wr_id that it was posted with.
+  uint64_t complete(uint64_t slot);
+  void on_limit();  // by the thread that watches the adapter's events
+
+ private:
+  VerbsSharedReceiveQueue(Adapter& adapter, std::shared_ptr<ProtectionDomain> domain, ibv_srq* handle, uint32_t depth);
+  void arm_limit();
+
+  Adapter& adapter_;
+  const std::shared_ptr<ProtectionDomain> domain_;
+  ibv_srq* const handle_;
+  const uint32_t limit_;
+  std::mutex mutex_;
+  std::vector<uint64_t> wr_ids_;      // by slot
+  std::vector<uint32_t> free_slots_;  // those not posted
+  std::atomic<bool> armed_{false};
+  std::atomic<uint64_t> limit_events_{0};
+};
+
+inline Result<std::unique_ptr<SharedReceiveQueue>> create_shared_receive_queue(Adapter& adapter, uint32_t depth) {
+  return VerbsSharedReceiveQueue::create(adapter, depth);
+}
+
+}  // namespace rrpc::provider::verbs

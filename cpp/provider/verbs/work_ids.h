@@ -1,0 +1,15 @@
+// The wr_id that a device gets: which queue, and the sequence number there. A completion in error has no valid opcode.
+#pragma once
+
+#include <cstdint>
+
+namespace rrpc::provider::verbs {
+
+constexpr uint64_t kSendBit = 1ULL << 63;
+
+constexpr uint64_t send_id(uint64_t sequence) { return sequence | kSendBit; }
+constexpr uint64_t receive_id(uint64_t sequence) { return sequence & ~kSendBit; }
+constexpr bool is_send(uint64_t wr_id) { return (wr_id & kSendBit) != 0; }
+constexpr uint64_t sequence_of(uint64_t wr_id) { return wr_id & ~kSendBit; }
+
+}  // namespace rrpc::provider::verbs
