@@ -142,9 +142,8 @@ void Adapter::handle_event(const ibv_async_event& event) {
       return doom_where(internal_error("a completion queue of " + name_ + " overflowed"),
                         [&](const VerbsQueuePair& queue_pair) { return queue_pair.completions() == event.element.cq; });
     case IBV_EVENT_PORT_ERR:
-      return doom_where(
-          unavailable("port " + std::to_string(event.element.port_num) + " of " + name_ + " went down"),
-          [&](const VerbsQueuePair& queue_pair) { return queue_pair.port() == event.element.port_num; });
+      return doom_where(unavailable("port " + std::to_string(event.element.port_num) + " of " + name_ + " went down"),
+                        [&](const VerbsQueuePair& queue_pair) { return queue_pair.port() == event.element.port_num; });
     case IBV_EVENT_DEVICE_FATAL:
       failed_ = true;
       return doom_where(unavailable("the adapter " + name_ + " failed or was taken away"),

@@ -31,8 +31,8 @@ struct Gid {
 class Adapter {
  public:
   // Queries the device, makes a protection domain, completion queue and queue pair to see that it works
-  // (FailedPrecondition with the reason if not), and starts to watch its events. `context` is librdmacm's own where that
-  // has one, else opened here (`owns_context`: closed at the end, or when this fails).
+  // (FailedPrecondition with the reason if not), and starts to watch its events. `context` is librdmacm's own where
+  // that has one, else opened here (`owns_context`: closed at the end, or when this fails).
   static Result<std::unique_ptr<Adapter>> open(ibv_context* context, bool owns_context);
   ~Adapter();
   Adapter(const Adapter&) = delete;
@@ -42,7 +42,7 @@ class Adapter {
   ibv_context* context() const { return context_; }
   const ibv_device_attr& attributes() const { return attributes_; }
   bool iwarp() const { return iwarp_; }
-  bool has_windows() const { return has_windows_; }  // type 2, tried
+  bool has_windows() const { return has_windows_; }                // type 2, tried
   uint32_t inline_bytes_max() const { return inline_bytes_max_; }  // tried
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
 

@@ -71,9 +71,11 @@ static bool is_zero(const ibv_gid& gid) {
 // Kernels before 5.10 tell of types and interfaces only in sysfs.
 static std::vector<Gid> gids_from_sysfs(ibv_context* context, uint8_t port, int count) {
   std::vector<Gid> gids;
-  const std::string folder = std::string(context->device->ibdev_path) + "/ports/" + std::to_string(port) + "/gid_attrs/";
+  const std::string folder =
+      std::string(context->device->ibdev_path) + "/ports/" + std::to_string(port) + "/gid_attrs/";
   for (int index = 0; index < count; ++index) {
-    Gid gid{.index = index};
+    Gid gid;
+    gid.index = index;
     if (ibv_query_gid(context, port, index, &gid.raw) != 0 || is_zero(gid.raw)) continue;
     gid.roce_v2 = first_line(folder + "types/" + std::to_string(index)) == "RoCE v2";
     gid.network = first_line(folder + "ndevs/" + std::to_string(index));
@@ -86,7 +88,9 @@ static std::vector<Gid> gids_from_table(const std::vector<ibv_gid_entry>& entrie
   std::vector<Gid> gids;
   for (const ibv_gid_entry& entry : entries) {
     if (entry.port_num != port || is_zero(entry.gid)) continue;
-    Gid gid{.index = static_cast<int>(entry.gid_index), .raw = entry.gid};
+    Gid gid;
+    gid.index = static_cast<int>(entry.gid_index);
+    gid.raw = entry.gid;
     gid.roce_v2 = entry.gid_type == IBV_GID_TYPE_ROCE_V2;
     char network[IF_NAMESIZE] = {};
     if (entry.ndev_ifindex != 0 && if_indextoname(entry.ndev_ifindex, network) != nullptr) gid.network = network;
@@ -102,12 +106,11 @@ std::vector<Gid> Adapter::gids(uint8_t port) const {
   std::vector<ibv_gid_entry> entries(table_length * attributes_.phys_port_cnt);
   const ssize_t count = ibv_query_gid_table(context_, entries.data(), entries.size(), 0);
   if (count >= 0) entries.resize(static_cast<size_t>(count));
-  std::vector<Gid> gids = count >= 0 ? gids_from_table(entries, port)
-                                     : gids_from_sysfs(context_, port, static_cast<int>(table_length));
+  std::vector<Gid> gids =
+      count >= 0 ? gids_from_table(entries, port) : gids_from_sysfs(context_, port, static_cast<int>(table_length));
   for (Gid& gid : gids) gid.text = gid_text(gid.raw);
-  std::stable_sort(gids.begin(), gids.end(), [](const Gid& a, const Gid& b) {
-    return a.roce_v2 != b.roce_v2 ? a.roce_v2 : a.index < b.index;
-  });
+  std::stable_sort(gids.begin(), gids.end(),
+                   [](const Gid& a, const Gid& b) { return a.roce_v2 != b.roce_v2 ? a.roce_v2 : a.index < b.index; });
   return gids;
 }
 

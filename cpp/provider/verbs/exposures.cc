@@ -108,9 +108,8 @@ Result<uint32_t> RegistrationExposures::open(const MemoryRegion& region, const s
   RRPC_RETURN_IF_ERROR(check_exposure(region, address, length_bytes, access));
   unsigned rights = remote_rights(access);
   if ((access & kRemoteWrite) != 0) rights |= IBV_ACCESS_LOCAL_WRITE;  // the one needs the other
-  RRPC_ASSIGN_OR_RETURN(ibv_mr * registration,
-                        register_with_adapter(domain_->handle(), const_cast<std::byte*>(address), length_bytes,
-                                              static_cast<int>(rights)));
+  RRPC_ASSIGN_OR_RETURN(ibv_mr * registration, register_with_adapter(domain_->handle(), const_cast<std::byte*>(address),
+                                                                     length_bytes, static_cast<int>(rights)));
   registrations_.emplace(registration->rkey, registration);
   return registration->rkey;
 }

@@ -13,7 +13,8 @@ Result<ibv_mr*> register_with_adapter(ibv_pd* domain, std::byte* address, size_t
   if (registration != nullptr) return registration;
   const int error_number = errno;
   if (error_number == EFAULT) {
-    return failed_precondition("this memory can't be registered with an adapter (it is mapped read-only, or not at all)");
+    return failed_precondition(
+        "this memory can't be registered with an adapter (it is mapped read-only, or not at all)");
   }
   return verbs_error(error_number, "registering " + std::to_string(length_bytes) + " bytes with the adapter");
 }

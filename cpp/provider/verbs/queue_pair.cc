@@ -15,9 +15,7 @@ static constexpr uint8_t kMinRnrTimer = 12;
 static constexpr uint32_t kUnsignalledMax = 64;  // the device tells at least so often what is done
 static constexpr TimeNs kRevokePatience = 50 * kMicrosecond;
 
-Bytes VerbsQueuePair::peer_private_data() const {
-  return was_connected_ ? connector_->peer_private_data() : Bytes();
-}
+Bytes VerbsQueuePair::peer_private_data() const { return was_connected_ ? connector_->peer_private_data() : Bytes(); }
 
 Status VerbsQueuePair::start(Bytes private_data) {
   if (state_ == QueuePairState::kError) return error_;

@@ -42,8 +42,8 @@ void VerbsQueuePair::disconnect(const std::string& reason) {
   if (unsignalled_run_ > 0) post_marker();
 }
 
-// Nothing tells when an unsignalled request is done, but what is signalled after it: a WRITE of no bytes, which needs no
-// key.
+// Nothing tells when an unsignalled request is done, but what is signalled after it: a WRITE of no bytes, which needs
+// no key.
 void VerbsQueuePair::post_marker() {
   ibv_send_wr request{};
   request.opcode = IBV_WR_RDMA_WRITE;

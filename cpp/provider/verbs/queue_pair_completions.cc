@@ -21,8 +21,11 @@ size_t VerbsQueuePair::poll(std::span<Completion> out, TimeNs now, bool look) {
     follow_connector();
   }
   if (ending_ != Ending::kNone) advance_ending(now);
-  // The peer's first message may overtake the news that the connection stands.
-  if (state_ == QueuePairState::kInit || state_ == QueuePairState::kConnecting) return 0;
+  if (state_ == QueuePairState::kInit) return 0;
+  if (state_ == QueuePairState::kConnecting) {  // the peer's first message may overtake the news that it is connected
+    (void)stash_completions();
+    return 0;
+  }
   size_t count = stash_.empty() ? 0 : take_stash(out);
   if (count < out.size()) count += poll_device(out.subspan(count));
   return count;
@@ -64,6 +67,10 @@ size_t VerbsQueuePair::stash_completions() {
 }
 
 std::optional<Completion> VerbsQueuePair::digest(const ibv_wc& completion) {
+  if (completion.wr_id == kConnectorWorkRequest) {
+    connector_->completed(completion);
+    return {};
+  }
   const uint64_t sequence = sequence_of(completion.wr_id);
   if (is_send(completion.wr_id)) return digest_send(sequence, completion);
   return digest_receive(sequence, completion);

@@ -74,7 +74,7 @@ VerbsQueuePair::VerbsQueuePair(VerbsCompletionQueue& cq, const QueuePairConfig& 
 Status VerbsQueuePair::set_up() {
   RRPC_ASSIGN_OR_RETURN(domain_, adapter_.protection_domain());
   if (adapter_.has_windows()) {
-    auto windows = std::make_unique<WindowExposures>(domain_, *this);
+    auto windows = std::make_unique<WindowExposures>(domain_, static_cast<InternalWork&>(*this));
     windows_ = windows.get();
     exposures_ = std::move(windows);
   } else {

@@ -13,12 +13,14 @@ static constexpr uint32_t kLimitPart = 8;
 
 Result<std::unique_ptr<SharedReceiveQueue>> VerbsSharedReceiveQueue::create(Adapter& adapter, uint32_t depth) {
   if (!adapter.has_windows()) {
-    return failed_precondition("the adapter " + adapter.name() +
-                               " has no memory windows: each of its connections has a protection domain of its own, and "
-                               "these can't share receives");
+    return failed_precondition(
+        "the adapter " + adapter.name() +
+        " has no memory windows: each of its connections has a protection domain of its own, and "
+        "these can't share receives");
   }
   const ibv_device_attr& attributes = adapter.attributes();
-  if (attributes.max_srq <= 0) return failed_precondition("the adapter " + adapter.name() + " has no shared receive queues");
+  if (attributes.max_srq <= 0)
+    return failed_precondition("the adapter " + adapter.name() + " has no shared receive queues");
   if (depth == 0 || depth > static_cast<uint32_t>(attributes.max_srq_wr)) {
     return resource_exhausted("a shared receive queue of " + std::to_string(depth) + " receives; " + adapter.name() +
                               " allows 1 to " + std::to_string(attributes.max_srq_wr));
@@ -29,8 +31,7 @@ Result<std::unique_ptr<SharedReceiveQueue>> VerbsSharedReceiveQueue::create(Adap
   errno = 0;
   ibv_srq* handle = ibv_create_srq(domain->handle(), &wanted);
   if (handle == nullptr) return verbs_error(errno, "making a shared receive queue");
-  std::unique_ptr<VerbsSharedReceiveQueue> made(
-      new VerbsSharedReceiveQueue(adapter, std::move(domain), handle, depth));
+  std::unique_ptr<VerbsSharedReceiveQueue> made(new VerbsSharedReceiveQueue(adapter, std::move(domain), handle, depth));
   adapter.attach(made.get());
   return std::unique_ptr<SharedReceiveQueue>(std::move(made));
 }
