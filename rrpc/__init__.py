@@ -83,7 +83,7 @@ def stats() -> dict[str, int]:
     """What this process moved and how often it was copied, since it started.
 
     The core's counters, and of Python's own: ``packs`` and ``bytes_packed`` (arrays that weren't contiguous,
-    gathered before sending), ``unpacks`` and ``bytes_unpacked`` (large bytes, bytearrays and array.arrays,
+    packed before sending), ``unpacks`` and ``bytes_unpacked`` (large bytes, bytearrays and array.arrays,
     copied out of the landing memory). ``bytes_copied`` has the core's copies and these.
     """
     counts = _core.stats()

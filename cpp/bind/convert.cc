@@ -22,6 +22,27 @@ class PythonHold : public endpoint::Hold {
 };
 
 constexpr size_t kCachedBytesMin = 64 << 10;  // smaller registrations aren't worth a weak reference
+constexpr size_t kPiecesMax = 30;             // the codec packs what has more pieces than its own lower limit
+
+// The contiguous pieces of a strided buffer with items, in C order.
+std::vector<MutableBytes> pieces_of(const Py_buffer& view) {
+  Py_ssize_t piece_bytes = view.itemsize;
+  int outer = view.ndim;  // dimensions left outside a piece
+  while (outer > 0 && (view.shape[outer - 1] == 1 || view.strides[outer - 1] == piece_bytes))
+    piece_bytes *= view.shape[--outer];
+  std::vector<Py_ssize_t> offsets{0};
+  for (int dimension = 0; dimension < outer; ++dimension) {
+    std::vector<Py_ssize_t> finer;
+    for (const Py_ssize_t offset : offsets)
+      for (Py_ssize_t i = 0; i < view.shape[dimension]; ++i) finer.push_back(offset + i * view.strides[dimension]);
+    offsets = std::move(finer);
+    if (offsets.size() > kPiecesMax) throw py::buffer_error("the buffer is not contiguous, and in too many pieces");
+  }
+  std::vector<MutableBytes> pieces;
+  for (const Py_ssize_t offset : offsets)
+    pieces.emplace_back(static_cast<std::byte*>(view.buf) + offset, static_cast<size_t>(piece_bytes));
+  return pieces;
+}
 
 TimeNs seconds_to_ns(double seconds, const char* name) {
   if (std::isnan(seconds) || seconds < 0)
@@ -146,13 +167,17 @@ uint64_t owner_id_of(PyObject* exporter) {
 
 endpoint::Buffer export_buffer(py::handle object, bool writable) {
   Py_buffer view;
-  if (PyObject_GetBuffer(object.ptr(), &view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0)
+  if (PyObject_GetBuffer(object.ptr(), &view, writable ? PyBUF_WRITABLE : PyBUF_STRIDES) != 0)
     throw py::error_already_set();
   endpoint::Buffer buffer;
-  buffer.data = static_cast<std::byte*>(view.buf);
   buffer.length_bytes = static_cast<size_t>(view.len);
-  buffer.hold = std::make_unique<PythonHold>(view);
-  const bool in_pool = endpoint::Pool::process().find(buffer.data) != nullptr;
+  buffer.hold = std::make_shared<PythonHold>(view);
+  auto* const first = static_cast<std::byte*>(view.buf);
+  if (writable || PyBuffer_IsContiguous(&view, 'C') != 0)
+    buffer.data = first;
+  else
+    buffer.pieces = pieces_of(view);
+  const bool in_pool = endpoint::Pool::process().find(first) != nullptr;
   if (!in_pool && buffer.length_bytes >= kCachedBytesMin) buffer.owner_id = owner_id_of(object.ptr());
   return buffer;
 }

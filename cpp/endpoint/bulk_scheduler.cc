@@ -10,6 +10,14 @@ namespace rrpc::endpoint {
 using provider::Opcode;
 using provider::WcStatus;
 
+namespace {
+
+bool follows(const TransferSegment& before, const TransferSegment& segment) {
+  return segment.rkey == before.rkey && segment.remote_address == before.remote_address + before.length_bytes;
+}
+
+}  // namespace
+
 BulkScheduler::BulkScheduler(uint32_t window, size_t chunk_bytes_max)
     : chunk_bytes_max_(chunk_bytes_max), slot_cookies_(window) {
   RRPC_CHECK(window > 0 && chunk_bytes_max > 0, "a bulk scheduler needs a window");
@@ -60,26 +68,43 @@ Status BulkScheduler::pump(provider::QueuePair& qp, uint64_t wr_id_tag) {
   return {};
 }
 
+// Makes sges_ the next chunk: as much of a segment as one work request takes, and for a WRITE what follows it in the
+// peer's memory from other places in ours. Gives where the chunk after it begins.
+BulkScheduler::Place BulkScheduler::gather_chunk(const Transfer& transfer, const provider::QueuePairLimits& limits) {
+  const uint32_t sge_count_max = transfer.opcode == Opcode::kWrite ? limits.sge_count_max : 1;
+  Place place{transfer.segment_index, transfer.offset_bytes};
+  size_t left = chunk_bytes_max_;
+  sges_.clear();
+  do {
+    const TransferSegment& segment = transfer.segments[place.segment_index];
+    const size_t length = std::min(left, segment.length_bytes - place.offset_bytes);
+    sges_.push_back({segment.local + place.offset_bytes, static_cast<uint32_t>(length), segment.region.get()});
+    left -= length;
+    place.offset_bytes += length;
+    if (place.offset_bytes < segment.length_bytes) break;
+    ++place.segment_index;
+    place.offset_bytes = 0;
+  } while (left > 0 && sges_.size() < sge_count_max && place.segment_index < transfer.segments.size() &&
+           follows(transfer.segments[place.segment_index - 1], transfer.segments[place.segment_index]));
+  return place;
+}
+
 Status BulkScheduler::post_chunk(provider::QueuePair& qp, uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer) {
-  const TransferSegment& segment = transfer.segments[transfer.segment_index];
-  const size_t length = std::min(chunk_bytes_max_, segment.length_bytes - transfer.offset_bytes);
+  const TransferSegment& first = transfer.segments[transfer.segment_index];
+  const Place next = gather_chunk(transfer, qp.limits());
   const uint32_t slot = free_slots_.back();
-  const provider::Sge sge{segment.local + transfer.offset_bytes, static_cast<uint32_t>(length), segment.region.get()};
   provider::WorkRequest request;
   request.wr_id = wr_id_tag | slot;
   request.opcode = transfer.opcode;
-  request.sges = {&sge, 1};
-  request.remote_address = segment.remote_address + transfer.offset_bytes;
-  request.rkey = segment.rkey;
+  request.sges = sges_;
+  request.remote_address = first.remote_address + transfer.offset_bytes;
+  request.rkey = first.rkey;
   RRPC_RETURN_IF_ERROR(qp.post_send({&request, 1}));
   free_slots_.pop_back();
   slot_cookies_[slot] = cookie;
   ++transfer.in_flight;
-  transfer.offset_bytes += length;
-  if (transfer.offset_bytes == segment.length_bytes) {
-    ++transfer.segment_index;
-    transfer.offset_bytes = 0;
-  }
+  transfer.segment_index = next.segment_index;
+  transfer.offset_bytes = next.offset_bytes;
   return {};
 }
 

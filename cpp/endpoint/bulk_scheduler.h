@@ -58,6 +58,12 @@ class BulkScheduler {
     bool all_posted() const { return stopped || segment_index == segments.size(); }
   };
 
+  struct Place {
+    size_t segment_index = 0;
+    size_t offset_bytes = 0;
+  };
+
+  Place gather_chunk(const Transfer& transfer, const provider::QueuePairLimits& limits);
   Status post_chunk(provider::QueuePair& qp, uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer);
   void stop(Transfer& transfer);
   void finish_if_ended(uint64_t cookie);
@@ -67,6 +73,7 @@ class BulkScheduler {
   std::deque<uint64_t> turn_;  // transfers with chunks to post
   std::vector<uint64_t> slot_cookies_;
   std::vector<uint32_t> free_slots_;
+  std::vector<provider::Sge> sges_;  // of the chunk being posted
   std::vector<FinishedTransfer> finished_;
 };
 

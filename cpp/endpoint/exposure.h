@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/bytes.h"
 #include "endpoint/pool.h"
 #include "endpoint/registration_cache.h"
 
@@ -18,11 +19,14 @@ class Hold {
   virtual ~Hold() = default;
 };
 
+// One range of memory, or several that stand for one value: those then are `pieces`, in order, and `data` is null.
 struct Buffer {
   std::byte* data = nullptr;
-  size_t length_bytes = 0;
+  size_t length_bytes = 0;  // in all
   uint64_t owner_id = kNoOwner;
-  std::shared_ptr<Hold> hold;  // shared by out= memory, which a call and its exposure both need
+  std::shared_ptr<Hold> hold;  // shared by the exposures of the pieces; by a call and the exposure of its out= memory
+  std::vector<MutableBytes> pieces;
+  size_t range_count() const { return pieces.empty() ? 1 : pieces.size(); }
 };
 
 // What a message says of exposed memory.
@@ -30,6 +34,7 @@ struct Descriptor {
   uint64_t address = 0;
   uint64_t length_bytes = 0;
   uint32_t rkey = 0;
+  bool continues = false;  // the next descriptor is the next piece of the same buffer
 };
 constexpr size_t kDescriptorWireBytes = 20;
 

@@ -63,12 +63,13 @@ Status ClientSide::check_bounds(const CallRequest& request) const {
 }
 
 Status ClientSide::expose_all(ClientCall& call, CallRequest& request, RequestFixed& fixed) {
+  RRPC_RETURN_IF_ERROR(fit_descriptors(endpoint_, request.buffers));
   for (endpoint::Buffer& buffer : request.buffers)
     RRPC_RETURN_IF_ERROR(call.exposures_.add(endpoint_, std::move(buffer), provider::kRemoteRead));
   fixed.descriptor_count = static_cast<uint16_t>(call.exposures_.size());
   if (!request.out) return {};
   call.out_ = std::move(*request.out);
-  endpoint::Buffer view{call.out_.data, call.out_.length_bytes, call.out_.owner_id, call.out_.hold};
+  endpoint::Buffer view{call.out_.data, call.out_.length_bytes, call.out_.owner_id, call.out_.hold, {}};
   const Status status = call.exposures_.add(endpoint_, std::move(view), provider::kRemoteWrite);
   // A peer that can't write there leaves the result to be fetched into it.
   if (status.code() == StatusCode::kFailedPrecondition) return {};
@@ -206,11 +207,11 @@ void ClientSide::release(const ClientCallRef& call) {
 
 // Where the result goes into the caller's memory. The caller's own faults are errors of the call, not of the peer.
 Status ClientSide::prepare_out(const ClientCall& call, const ParsedReply& reply, OutTarget& out) {
-  const endpoint::Descriptor& result = reply.descriptors[reply.fixed.out_index];
+  const size_t result_bytes = total_bytes(buffer_at(reply.descriptors, reply.fixed.out_index));
   if (call.out_.data == nullptr || (reply.fixed.out_written != 0 && !call.out_offered_))
     return Status::protocol_error("a reply for out= memory that was not offered");
-  if (call.out_.length_bytes != result.length_bytes) {
-    const std::string text = "a result of " + std::to_string(result.length_bytes) + " bytes for out= memory of " +
+  if (call.out_.length_bytes != result_bytes) {
+    const std::string text = "a result of " + std::to_string(result_bytes) + " bytes for out= memory of " +
                              std::to_string(call.out_.length_bytes);
     return reply.fixed.out_written != 0 ? Status::protocol_error(text) : invalid_argument(text);
   }

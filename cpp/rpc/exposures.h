@@ -12,16 +12,20 @@ namespace rrpc::rpc {
 
 class Exposures {
  public:
+  // The pieces of a buffer each on their own: what lies between them isn't the peer's to see.
   Status add(endpoint::Endpoint& endpoint, endpoint::Buffer buffer, uint32_t access) {
-    RRPC_ASSIGN_OR_RETURN(auto exposure, endpoint.expose(std::move(buffer), access));
-    bytes_ += exposure.descriptor.length_bytes;
-    items_.push_back(std::move(exposure));
+    if (buffer.pieces.empty()) return add_range(endpoint, std::move(buffer), access);
+    for (const MutableBytes piece : buffer.pieces) {
+      RRPC_RETURN_IF_ERROR(add_range(endpoint, {piece.data(), piece.size(), buffer.owner_id, buffer.hold, {}}, access));
+      items_.back().descriptor.continues = true;
+    }
+    items_.back().descriptor.continues = false;
     return {};
   }
   // Pool memory that the call itself made: a message body too long for a slot.
   Status add_block(endpoint::Endpoint& endpoint, endpoint::PoolBlock block) {
-    endpoint::Buffer buffer{block.data(), block.size(), endpoint::kNoOwner, nullptr};
-    RRPC_RETURN_IF_ERROR(add(endpoint, std::move(buffer), provider::kRemoteRead));
+    endpoint::Buffer buffer{block.data(), block.size(), endpoint::kNoOwner, nullptr, {}};
+    RRPC_RETURN_IF_ERROR(add_range(endpoint, std::move(buffer), provider::kRemoteRead));
     // Where even pool memory had to be staged, the copy is what the peer reads.
     if (!items_.back().staged) items_.back().staged = std::move(block);
     return {};
@@ -38,8 +42,18 @@ class Exposures {
   const endpoint::Descriptor& last() const { return items_.back().descriptor; }
 
  private:
+  Status add_range(endpoint::Endpoint& endpoint, endpoint::Buffer buffer, uint32_t access) {
+    RRPC_ASSIGN_OR_RETURN(auto exposure, endpoint.expose(std::move(buffer), access));
+    bytes_ += exposure.descriptor.length_bytes;
+    items_.push_back(std::move(exposure));
+    return {};
+  }
+
   std::vector<endpoint::Exposure> items_;
   size_t bytes_ = 0;
 };
+
+// Keeps a message to its number of descriptors: buffers in pieces that would pass it are packed into pool memory.
+Status fit_descriptors(endpoint::Endpoint& endpoint, std::span<endpoint::Buffer> buffers);
 
 }  // namespace rrpc::rpc

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "endpoint/endpoint.h"
+#include "rpc/messages.h"
 
 namespace rrpc::rpc {
 
@@ -18,26 +19,33 @@ struct OutTarget {
   endpoint::RegionRef region;  // null: nothing to fetch, or written by the peer already
 };
 
-// Allocates blocks for the descriptors (an empty block where `out` takes the buffer) and gives the segments to fetch.
+// Allocates a block for each buffer (an empty one where `out` takes it) and gives the segments to fetch: the pieces of
+// a buffer land one behind the other.
 inline Result<std::vector<endpoint::TransferSegment>> prepare_landing(endpoint::Endpoint& endpoint,
                                                                       std::span<const endpoint::Descriptor> descriptors,
                                                                       const OutTarget* out,
                                                                       std::vector<endpoint::PoolBlock>& blocks) {
   std::vector<endpoint::TransferSegment> segments;
-  for (size_t i = 0; i < descriptors.size(); ++i) {
-    const endpoint::Descriptor& descriptor = descriptors[i];
-    endpoint::TransferSegment segment{nullptr, nullptr, descriptor.address, descriptor.rkey, descriptor.length_bytes};
+  for (size_t i = 0; !descriptors.empty(); ++i) {
+    const std::span<const endpoint::Descriptor> pieces = first_buffer(descriptors);
+    descriptors = descriptors.subspan(pieces.size());
+    std::byte* local = nullptr;
+    endpoint::RegionRef region;
     endpoint::PoolBlock block;
     if (out != nullptr && out->index == i) {
-      segment.local = out->data;
-      segment.region = out->region;
+      local = out->data;
+      region = out->region;
     } else {
-      RRPC_ASSIGN_OR_RETURN(block, endpoint.allocate(descriptor.length_bytes, endpoint::BlockKind::kLanding));
-      segment.local = block.data();
-      RRPC_ASSIGN_OR_RETURN(segment.region, endpoint.sink_region_for(block.data(), block.size()));
+      RRPC_ASSIGN_OR_RETURN(block, endpoint.allocate(total_bytes(pieces), endpoint::BlockKind::kLanding));
+      local = block.data();
+      RRPC_ASSIGN_OR_RETURN(region, endpoint.sink_region_for(block.data(), block.size()));
     }
     blocks.push_back(std::move(block));
-    if (segment.region != nullptr) segments.push_back(std::move(segment));
+    if (region == nullptr) continue;
+    for (const endpoint::Descriptor& piece : pieces) {
+      segments.push_back({local, region, piece.address, piece.rkey, piece.length_bytes});
+      local += piece.length_bytes;
+    }
   }
   return segments;
 }

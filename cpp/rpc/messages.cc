@@ -1,5 +1,7 @@
 #include "rpc/messages.h"
 
+#include <algorithm>
+
 #include "base/limits.h"
 
 namespace rrpc::rpc {
@@ -18,7 +20,9 @@ Status read_descriptors(ByteReader& reader, size_t descriptor_count, std::vector
   for (size_t i = 0; i < descriptor_count && !reader.failed(); ++i) {
     Descriptor descriptor;
     descriptor.address = reader.read<uint64_t>();
-    descriptor.length_bytes = reader.read<uint64_t>();
+    const auto length = reader.read<uint64_t>();
+    descriptor.length_bytes = length & ~kContinuesBit;
+    descriptor.continues = (length & kContinuesBit) != 0;
     descriptor.rkey = reader.read<uint32_t>();
     total_bytes += std::min(descriptor.length_bytes, kMessageBytesMax + 1);
     if (total_bytes > kMessageBytesMax)
@@ -27,7 +31,13 @@ Status read_descriptors(ByteReader& reader, size_t descriptor_count, std::vector
       return Status::protocol_error("a bad descriptor: its range wraps around");
     out.push_back(descriptor);
   }
+  if (!out.empty() && out.back().continues && !reader.failed())
+    return Status::protocol_error("a bad descriptor: the pieces of its buffer don't end");
   return {};
+}
+
+size_t count_buffers(std::span<const Descriptor> list) {
+  return static_cast<size_t>(std::ranges::count(list, false, &Descriptor::continues));
 }
 
 Status cut_short(const char* what) { return Status::protocol_error(std::string("a truncated ") + what + " message"); }
@@ -56,8 +66,8 @@ Result<ParsedReply> parse_reply(Bytes body) {
   if (reply.fixed.status > kStatusCodeMax)
     return Status::protocol_error("a reply with unknown status " + std::to_string(reply.fixed.status));
   RRPC_RETURN_IF_ERROR(read_descriptors(reader, reply.fixed.descriptor_count, reply.descriptors));
-  if (reply.fixed.out_index != kNoOutIndex && reply.fixed.out_index >= reply.fixed.descriptor_count)
-    return Status::protocol_error("a reply whose out index is past its descriptors");
+  if (reply.fixed.out_index != kNoOutIndex && reply.fixed.out_index >= count_buffers(reply.descriptors))
+    return Status::protocol_error("a reply whose out index is past its buffers");
   reply.message = as_text(reader.take(reply.fixed.message_bytes));
   reply.payload = reader.rest();
   if (reader.failed()) return cut_short("reply");
@@ -82,12 +92,23 @@ Result<std::vector<uint64_t>> parse_call_ids(Bytes body) {
   return ids;
 }
 
+std::span<const Descriptor> buffer_at(std::span<const Descriptor> list, size_t index) {
+  for (; index > 0; --index) list = list.subspan(first_buffer(list).size());
+  return first_buffer(list);
+}
+
+size_t total_bytes(std::span<const Descriptor> pieces) {
+  size_t total = 0;
+  for (const Descriptor& piece : pieces) total += piece.length_bytes;
+  return total;
+}
+
 std::string encode_descriptors(std::span<const Descriptor> descriptors) {
   std::string encoded(descriptors.size() * endpoint::kDescriptorWireBytes, '\0');
   ByteWriter writer(std::as_writable_bytes(std::span(encoded)));
   for (const Descriptor& descriptor : descriptors) {
     writer.write(descriptor.address);
-    writer.write(descriptor.length_bytes);
+    writer.write(descriptor.length_bytes | (descriptor.continues ? kContinuesBit : 0));
     writer.write(descriptor.rkey);
   }
   return encoded;

@@ -43,7 +43,7 @@ static_assert(sizeof(RequestFixed) == 24);
 struct ReplyFixed {
   uint64_t call_id = 0;
   uint8_t status = 0;
-  uint8_t out_written = 0;  // descriptor `out_index` was written into the caller's memory already
+  uint8_t out_written = 0;  // buffer `out_index` was written into the caller's memory already
   uint16_t descriptor_count = 0;
   uint16_t out_index = 0xffff;
   uint16_t reserved = 0;
@@ -53,6 +53,9 @@ struct ReplyFixed {
 static_assert(sizeof(ReplyFixed) == 24);
 
 constexpr uint16_t kNoOutIndex = 0xffff;
+
+// In a descriptor's length on the wire: Descriptor::continues.
+constexpr uint64_t kContinuesBit = 1ULL << 63;
 
 struct BulkBody {
   uint64_t call_id = 0;
@@ -82,6 +85,16 @@ Result<ParsedReply> parse_reply(Bytes body);
 
 Result<BulkBody> parse_bulk(Bytes body);
 Result<std::vector<uint64_t>> parse_call_ids(Bytes body);
+
+// The descriptors of the first buffer of a list that isn't empty.
+inline std::span<const endpoint::Descriptor> first_buffer(std::span<const endpoint::Descriptor> list) {
+  size_t count = 1;
+  while (count < list.size() && list[count - 1].continues) ++count;
+  return list.first(count);
+}
+// Those of buffer `index`; the list has as many.
+std::span<const endpoint::Descriptor> buffer_at(std::span<const endpoint::Descriptor> list, size_t index);
+size_t total_bytes(std::span<const endpoint::Descriptor> pieces);
 
 std::string encode_descriptors(std::span<const endpoint::Descriptor> descriptors);
 

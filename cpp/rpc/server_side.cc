@@ -214,13 +214,15 @@ Status ServerSide::expose_results(ServerCall& call, Reply& reply, bool out_writt
   if (reply.buffers.size() > kDescriptorsPerMessageMax)
     return resource_exhausted("a result with " + std::to_string(reply.buffers.size()) +
                               " large buffers, the limit is " + std::to_string(kDescriptorsPerMessageMax));
+  RRPC_RETURN_IF_ERROR(fit_descriptors(endpoint_, reply.buffers));
   for (size_t i = 0; i < reply.buffers.size(); ++i) {
     if (out_written && i == reply.out_index) {
       descriptors.push_back({0, reply.buffers[i].length_bytes, 0});
       continue;
     }
+    const size_t first = call.exposures_.size();
     RRPC_RETURN_IF_ERROR(call.exposures_.add(endpoint_, std::move(reply.buffers[i]), provider::kRemoteRead));
-    descriptors.push_back(call.exposures_.last());
+    for (size_t k = first; k < call.exposures_.size(); ++k) descriptors.push_back(call.exposures_.descriptor(k));
   }
   return {};
 }
@@ -249,15 +251,28 @@ void ServerSide::count_exposed(ServerCall& call) {
   call.exposed_bytes_ = call.exposures_.bytes();
 }
 
+// The source's pieces go one behind the other.
+Result<std::vector<endpoint::TransferSegment>> ServerSide::out_segments(const endpoint::Buffer& source,
+                                                                        const endpoint::Descriptor& out) {
+  const MutableBytes whole(source.data, source.length_bytes);
+  const std::span<const MutableBytes> pieces = source.pieces.empty() ? std::span(&whole, 1) : std::span(source.pieces);
+  std::vector<endpoint::TransferSegment> segments;
+  uint64_t target = out.address;
+  for (const MutableBytes piece : pieces) {
+    RRPC_ASSIGN_OR_RETURN(auto region, endpoint_.region_for(piece.data(), piece.size(), source.owner_id));
+    segments.push_back({piece.data(), std::move(region), target, out.rkey, piece.size()});
+    target += piece.size();
+  }
+  return segments;
+}
+
 // WRITEs the result into the caller's memory before the reply. False: it goes the ordinary way.
 bool ServerSide::start_out_write(const ServerCallRef& call, Reply& reply) {
   if (!call->has_out_) return false;
   endpoint::Buffer& source = reply.buffers[reply.out_index];
   if (source.length_bytes != call->out_.length_bytes || source.length_bytes == 0) return false;
-  auto region = endpoint_.region_for(source.data, source.length_bytes, source.owner_id);
-  if (!region.ok()) return false;
-  const endpoint::TransferSegment segment{source.data, *region, call->out_.address, call->out_.rkey,
-                                          source.length_bytes};
+  auto segments = out_segments(source, call->out_);
+  if (!segments.ok()) return false;
   call->out_source_ = std::move(source);  // its length stays, for the descriptor
   std::string body;
   if (Status status = compose(*call, reply, true, body); !status.ok()) {
@@ -270,7 +285,7 @@ bool ServerSide::start_out_write(const ServerCallRef& call, Reply& reply) {
   }
   call->pending_reply_ = std::move(body);
   call->state_ = ServerCall::State::kWriting;
-  endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kWrite, {segment});
+  endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kWrite, std::move(*segments));
   return true;
 }
 

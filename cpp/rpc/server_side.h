@@ -102,6 +102,8 @@ class ServerSide {
   Status compose(ServerCall& call, Reply& reply, bool out_written, std::string& body);
   Status expose_results(ServerCall& call, Reply& reply, bool out_written,
                         std::vector<endpoint::Descriptor>& descriptors);
+  Result<std::vector<endpoint::TransferSegment>> out_segments(const endpoint::Buffer& source,
+                                                              const endpoint::Descriptor& out);
   bool start_out_write(const ServerCallRef& call, Reply& reply);
   void count_exposed(ServerCall& call);
   void compose_error(ServerCall& call, Status status, std::string& body);

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "provider/sim/rng.h"
 
@@ -26,14 +28,23 @@ class FakeQueuePair : public provider::QueuePair {
     uint32_t length_bytes;
     uint64_t remote_address;
     uint32_t rkey;
+    std::vector<uint32_t> sge_bytes;
   };
   Status post_send(std::span<const provider::WorkRequest> requests) override {
     if (!refusal.ok()) return refusal;
     for (const auto& request : requests) {
       EXPECT_EQ(request.wr_id & kTag, kTag);
-      EXPECT_EQ(request.sges.size(), 1u);
-      posted.push_back({static_cast<uint32_t>(request.wr_id), request.opcode, request.sges[0].address,
-                        request.sges[0].length_bytes, request.remote_address, request.rkey});
+      Posted& made = posted.emplace_back(Posted{static_cast<uint32_t>(request.wr_id),
+                                                request.opcode,
+                                                request.sges[0].address,
+                                                0,
+                                                request.remote_address,
+                                                request.rkey,
+                                                {}});
+      for (const provider::Sge& sge : request.sges) {
+        made.length_bytes += sge.length_bytes;
+        made.sge_bytes.push_back(sge.length_bytes);
+      }
     }
     return {};
   }
@@ -52,8 +63,7 @@ class FakeQueuePair : public provider::QueuePair {
   std::vector<Posted> posted;
   Status refusal;
 
- private:
-  provider::QueuePairLimits limits_;
+  provider::QueuePairLimits limits_{.sge_count_max = 3, .read_sge_count_max = 3};
 };
 
 struct BulkSchedulerTest : testing::Test {
@@ -100,6 +110,41 @@ TEST_F(BulkSchedulerTest, CutsIntoChunksInsideTheWindow) {
   EXPECT_EQ(finished[0].status, WcStatus::kSuccess);
   EXPECT_TRUE(bulk.idle());
   EXPECT_EQ(finished[0].length_bytes, 3501u);
+}
+
+// Segments (length, gap before it in the peer's memory) of one key, as the work requests they become.
+std::vector<std::vector<uint32_t>> gathered(FakeQueuePair& qp, Opcode opcode,
+                                            const std::vector<std::pair<size_t, uint64_t>>& given) {
+  BulkScheduler bulk(100, 1000);
+  std::vector<TransferSegment> segments;
+  uint64_t remote = 1 << 20;
+  for (const auto& [length, gap] : given) {
+    remote += gap;
+    segments.push_back({nullptr, nullptr, remote, 7, length});
+    remote += length;
+  }
+  bulk.start(1, opcode, std::move(segments));
+  qp.posted.clear();
+  EXPECT_TRUE(bulk.pump(qp, kTag).ok());
+  std::vector<std::vector<uint32_t>> lists;
+  for (const auto& posted : qp.posted) {
+    lists.push_back(posted.sge_bytes);
+    bulk.on_completion(posted.slot, WcStatus::kSuccess);
+  }
+  EXPECT_EQ(bulk.take_finished().size(), 1u);
+  return lists;
+}
+
+TEST_F(BulkSchedulerTest, WritesOfAdjacentSegmentsShareAWorkRequest) {
+  using Lists = std::vector<std::vector<uint32_t>>;
+  EXPECT_EQ(gathered(qp, Opcode::kWrite, {{10, 0}, {20, 0}, {30, 0}, {40, 0}}), (Lists{{10, 20, 30}, {40}}))
+      << "three elements at most";
+  EXPECT_EQ(gathered(qp, Opcode::kWrite, {{10, 0}, {20, 1}, {30, 0}}), (Lists{{10}, {20, 30}})) << "not over a gap";
+  EXPECT_EQ(gathered(qp, Opcode::kWrite, {{600, 0}, {600, 0}, {10, 0}}), (Lists{{600, 400}, {200, 10}}))
+      << "no longer than a chunk";
+  EXPECT_EQ(gathered(qp, Opcode::kWrite, {{2500, 0}, {1, 0}}), (Lists{{1000}, {1000}, {500, 1}}));
+  EXPECT_EQ(qp.posted.back().remote_address, (1u << 20) + 2000);
+  EXPECT_EQ(gathered(qp, Opcode::kRead, {{10, 0}, {20, 0}}), (Lists{{10}, {20}}));
 }
 
 TEST_F(BulkSchedulerTest, NothingToMoveIsFinishedAtOnce) {

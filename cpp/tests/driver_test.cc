@@ -108,7 +108,7 @@ TEST_P(DriverTest, ResultsAreWrittenFromASleepingConnection) {
     buffers.push_back(owning_buffer(bytes));
     const TimeNs begin = now_ns();
     TestCall call(*client, "nap", "30", kNever, std::move(buffers),
-                  endpoint::Buffer{landing.data(), landing.size(), 0, nullptr});
+                  endpoint::Buffer{landing.data(), landing.size(), 0, nullptr, {}});
     ASSERT_TRUE(call.wait(in_ms(8000)).ok());
     EXPECT_LT(now_ns() - begin, 2 * kSecond);
     ASSERT_EQ(landing, bytes);

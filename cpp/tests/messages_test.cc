@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/limits.h"
@@ -43,11 +44,15 @@ std::string random_text(Rng& rng, int64_t length_max) {
 std::vector<Descriptor> random_descriptors(Rng& rng, int64_t count) {
   std::vector<Descriptor> list(static_cast<size_t>(count));
   for (Descriptor& descriptor : list)
-    descriptor = {rng.next() >> 1, rng.next() & 0xffffffff, static_cast<uint32_t>(rng.next())};
+    descriptor = {rng.next() >> 1, rng.next() & 0xffffffff, static_cast<uint32_t>(rng.next()), rng.chance(0.5)};
+  if (!list.empty()) list.back().continues = false;
   return list;
 }
 bool same(const Descriptor& a, const Descriptor& b) {
-  return a.address == b.address && a.length_bytes == b.length_bytes && a.rkey == b.rkey;
+  return a.address == b.address && a.length_bytes == b.length_bytes && a.rkey == b.rkey && a.continues == b.continues;
+}
+size_t count_buffers(const std::vector<Descriptor>& list) {
+  return static_cast<size_t>(std::ranges::count(list, false, &Descriptor::continues));
 }
 
 std::string valid_request(Rng& rng) {
@@ -58,19 +63,21 @@ std::string valid_request(Rng& rng) {
   fixed.descriptor_count = static_cast<uint16_t>(rng.between(0, 5));
   const std::string method = random_text(rng, 40);
   fixed.method_bytes = static_cast<uint16_t>(method.size());
-  const auto descriptors = random_descriptors(rng, fixed.descriptor_count + fixed.has_out);
-  return bytes_of(fixed) + encode_descriptors(descriptors) + method + random_text(rng, 60);
+  const auto out = random_descriptors(rng, fixed.has_out);
+  const auto descriptors = random_descriptors(rng, fixed.descriptor_count);
+  return bytes_of(fixed) + encode_descriptors(out) + encode_descriptors(descriptors) + method + random_text(rng, 60);
 }
 std::string valid_reply(Rng& rng) {
   ReplyFixed fixed;
   fixed.call_id = rng.next();
   fixed.status = static_cast<uint8_t>(rng.between(0, kStatusCodeMax));
   fixed.descriptor_count = static_cast<uint16_t>(rng.between(0, 5));
-  if (fixed.descriptor_count > 0) fixed.out_index = static_cast<uint16_t>(rng.between(0, fixed.descriptor_count - 1));
+  const auto descriptors = random_descriptors(rng, fixed.descriptor_count);
+  const auto buffers = static_cast<int64_t>(count_buffers(descriptors));
+  if (buffers > 0) fixed.out_index = static_cast<uint16_t>(rng.between(0, buffers - 1));
   const std::string message = random_text(rng, 40);
   fixed.message_bytes = static_cast<uint32_t>(message.size());
-  return bytes_of(fixed) + encode_descriptors(random_descriptors(rng, fixed.descriptor_count)) + message +
-         random_text(rng, 60);
+  return bytes_of(fixed) + encode_descriptors(descriptors) + message + random_text(rng, 60);
 }
 
 TEST(Messages, RandomBytesParseOrSayWhy) {
@@ -118,6 +125,55 @@ TEST(Messages, RequestsComeBackWhole) {
   EXPECT_TRUE(same(request->out, list[0]));
   ASSERT_EQ(request->descriptors.size(), 2u);
   EXPECT_TRUE(same(request->descriptors[0], list[1]) && same(request->descriptors[1], list[2]));
+}
+
+TEST(Messages, PiecesComeBackInTheirBuffers) {
+  Rng rng(4);
+  for (int i = 0; i < 1000; ++i) {
+    RequestFixed fixed;
+    fixed.descriptor_count = static_cast<uint16_t>(rng.between(1, 40));
+    const auto list = random_descriptors(rng, fixed.descriptor_count);
+    const std::string text = bytes_of(fixed) + encode_descriptors(list);
+    const auto request = parse_request(as_bytes(text));
+    ASSERT_TRUE(request.ok());
+    ASSERT_TRUE(std::ranges::equal(request->descriptors, list, same));
+    size_t index = 0, at = 0, buffers = 0;
+    for (std::span<const Descriptor> rest = list; !rest.empty(); ++index) {
+      const auto pieces = first_buffer(rest);
+      EXPECT_TRUE(std::ranges::equal(buffer_at(list, index), pieces, same));
+      EXPECT_EQ(std::ranges::count(pieces, false, &Descriptor::continues), 1) << "only its last piece ends a buffer";
+      rest = rest.subspan(pieces.size());
+      at += pieces.size();
+      ++buffers;
+    }
+    EXPECT_EQ(at, list.size());
+    EXPECT_EQ(buffers, count_buffers(list));
+  }
+}
+
+TEST(Messages, PiecesThatDoNotEndAreRefused) {
+  for (const uint8_t has_out : {0, 1}) {
+    RequestFixed fixed;
+    fixed.has_out = has_out;
+    fixed.descriptor_count = 2;
+    std::vector<Descriptor> list(has_out + 2, Descriptor{1, 2, 3});
+    list[has_out != 0 ? 0 : 1].continues = true;
+    EXPECT_TRUE(parse_request(as_bytes(bytes_of(fixed) + encode_descriptors(list))).status().is_protocol_error());
+  }
+  ReplyFixed fixed;
+  fixed.descriptor_count = 1;
+  EXPECT_TRUE(
+      parse_reply(as_bytes(bytes_of(fixed) + encode_descriptors({{{1, 2, 3, true}}}))).status().is_protocol_error());
+}
+
+TEST(Messages, AnOutIndexCountsBuffersAndNotPieces) {
+  ReplyFixed fixed;
+  fixed.descriptor_count = 3;
+  const std::string pieces = encode_descriptors({{{1, 2, 3, true}, {4, 5, 6, true}, {7, 8, 9}}});
+  fixed.out_index = 0;
+  EXPECT_TRUE(parse_reply(as_bytes(bytes_of(fixed) + pieces)).ok());
+  fixed.out_index = 1;
+  EXPECT_TRUE(parse_reply(as_bytes(bytes_of(fixed) + pieces)).status().is_protocol_error());
 }
 
 TEST(Messages, HelloComesBackWhole) {

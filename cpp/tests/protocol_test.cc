@@ -131,6 +131,22 @@ const Fault kServerFaultsAfterHello[] = {
      [](RawWorld& raw) {
        raw.peer.send(kRequest, request_body(std::vector<endpoint::Descriptor>{{~0ULL - 10, 100, 1}}));
      }},
+    {"PiecesThatDoNotEnd", "don't end",
+     [](RawWorld& raw) {
+       raw.peer.send(kRequest, request_body(std::vector<endpoint::Descriptor>{{0, 5, 1, true}, {5, 5, 1, true}}));
+     }},
+    {"PiecesOfImpossibleTotal", "bad descriptor",
+     [](RawWorld& raw) {
+       raw.peer.send(kRequest,
+                     request_body(std::vector<endpoint::Descriptor>{{0, 1ULL << 40, 1, true}, {0, 1ULL << 40, 1}}));
+     }},
+    {"OutMemoryInPieces", "don't end",
+     [](RawWorld& raw) {
+       RequestParts parts;
+       parts.has_out = true;
+       parts.descriptors = {{0, 5, 1, true}, {5, 5, 1}};
+       raw.peer.send(kRequest, request_body(parts));
+     }},
     {"EmptyBulkRequest", "bad descriptor",
      [](RawWorld& raw) { raw.peer.send(kRequestBulk, bytes_of(BulkBody{1, 0x1000, 0, 1, 0})); }},
     {"TruncatedBulkRequest", "truncated bulk", [](RawWorld& raw) { raw.peer.send(kRequestBulk, ids({1, 2})); }},
@@ -228,6 +244,13 @@ const Fault kReplyFaults[] = {
        fixed.call_id = 1;
        fixed.out_index = 3;
        raw.peer.send(kReply, reply_body(fixed, {somewhere(10)}));
+     }},
+    {"OutIndexPastItsBuffers", "out index",
+     [](RawWorld& raw) {
+       ReplyFixed fixed;
+       fixed.call_id = 1;
+       fixed.out_index = 1;
+       raw.peer.send(kReply, reply_body(fixed, {{0, 5, 1, true}, {5, 5, 1}}));
      }},
     {"OutThatWasNotOffered", "not offered",
      [](RawWorld& raw) {

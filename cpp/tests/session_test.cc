@@ -220,6 +220,59 @@ TEST(Session, AResultThatDoesNotFitTheCallersMemoryFailsTheCallAlone) {
   EXPECT_FALSE(raw.end().closed);
 }
 
+TEST(Session, NothingBetweenThePiecesOfABufferIsExposed) {
+  RawClient raw;
+  const Holdings before = Holdings::now();
+  auto call = std::make_shared<ClientCall>();
+  CallRequest request{"m", as_bytes("p"), {}, std::nullopt, kNever};
+  request.buffers.push_back(pattern_pieces(5000, 5, 1, 1));
+  const std::vector<MutableBytes> pieces = request.buffers.back().pieces;
+  ASSERT_TRUE(raw.session().client().start(call, std::move(request), raw.world.network.now()).ok());
+  EXPECT_EQ(Holdings::now().bytes_exposed, before.bytes_exposed + 5000);
+  EXPECT_EQ(Holdings::now().exposures_live, before.exposures_live + 5);
+  const auto messages = raw.run();
+  const auto sent = std::ranges::find(messages, kRequest, [](const auto& message) { return message.header.type; });
+  ASSERT_NE(sent, messages.end());
+  const auto parsed = parse_request(as_bytes(sent->body));
+  ASSERT_TRUE(parsed.ok());
+  ASSERT_EQ(first_buffer(parsed->descriptors).size(), 5u);
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(parsed->descriptors[i].address, reinterpret_cast<uint64_t>(pieces[i].data()));
+    EXPECT_EQ(parsed->descriptors[i].length_bytes, pieces[i].size());
+  }
+}
+
+// A thousand buffers of five pieces have more descriptors than a message may: some are packed, none is refused.
+TEST(Session, MorePiecesThanAMessageHoldsArePacked) {
+  World world(1);
+  static constexpr size_t kBuffers = 1000, kBytes = 100;
+  const auto all = [&](uint64_t part) {
+    std::vector<endpoint::Buffer> buffers;
+    for (size_t i = 0; i < kBuffers; ++i) buffers.push_back(pattern_pieces(kBytes, 5, i + 1, part));
+    return buffers;
+  };
+  const auto expect_all = [](std::vector<endpoint::PoolBlock>& blocks, uint64_t part) {
+    ASSERT_EQ(blocks.size(), kBuffers);
+    for (size_t i = 0; i < kBuffers; ++i)
+      ASSERT_TRUE(has_pattern({blocks[i].data(), blocks[i].size()}, i + 1, part)) << i;
+  };
+  world.server.request = [&](const ServerCallRef& call) {
+    expect_all(call->blocks(), 1);
+    Reply reply;
+    reply.buffers = all(2);
+    world.server.session->server().reply(call, std::move(reply), world.network.now());
+  };
+  world.connect({}, {});
+  const int64_t copies = endpoint::counters().copies;
+  auto call = std::make_shared<ClientCall>();
+  ASSERT_TRUE(world.client.session->client().start(call, {"m", as_bytes("p"), all(1), std::nullopt, kNever}, 0).ok());
+  ASSERT_TRUE(world.run_until([&] { return call->done(); }, 10 * kSecond));
+  ASSERT_TRUE(call->status().ok()) << call->status().to_string();
+  expect_all(call->blocks(), 2);
+  // 5000 descriptors to 4096 takes 226 buffers packed, each way; and each body is longer than a slot.
+  EXPECT_EQ(endpoint::counters().copies - copies, 2 * (226 + 1));
+}
+
 TEST(Session, ACancelledCallsMemoryWaitsForTheAcknowledgement) {
   RawClient raw;
   const Holdings before = Holdings::now();

@@ -151,6 +151,11 @@ class Workload {
     world_.network.schedule(at + patience, [this, &plan] { cancel(plan); });
   }
   endpoint::RegistrationCache* some_cache(SessionEnd& end) { return chance(0.5) ? &end.registrations : nullptr; }
+  endpoint::Buffer some_buffer(SessionEnd& end, size_t length_bytes, uint64_t key, uint64_t part) {
+    if (length_bytes < 2 || !chance(0.3)) return pattern_buffer(length_bytes, key, part, some_cache(end));
+    const auto piece_count = static_cast<size_t>(between(2, 20));
+    return pattern_pieces(length_bytes, std::min(piece_count, length_bytes), key, part, some_cache(end));
+  }
 
   void start(CallPlan& plan) {
     if (!world_.client.session) {
@@ -163,8 +168,7 @@ class Workload {
     std::memcpy(payload.data(), &plan.key, sizeof(plan.key));
     CallRequest request{method, as_bytes(payload), {}, std::nullopt, kNever};
     for (size_t i = 0; i < plan.argument_bytes.size(); ++i)
-      request.buffers.push_back(
-          pattern_buffer(plan.argument_bytes[i], plan.key, kArgumentPart + i, some_cache(world_.client)));
+      request.buffers.push_back(some_buffer(world_.client, plan.argument_bytes[i], plan.key, kArgumentPart + i));
     if (plan.out_bytes != 0) {
       request.out = pattern_buffer(plan.out_bytes, 0, 0, some_cache(world_.client));
       plan.out_memory = static_cast<TestHold*>(request.out->hold.get());
@@ -220,8 +224,7 @@ class Workload {
     } else {
       reply.payload = as_bytes(payload);
       for (size_t i = 0; i < plan.result_bytes.size(); ++i)
-        reply.buffers.push_back(
-            pattern_buffer(plan.result_bytes[i], plan.key, kResultPart + i, some_cache(world_.server)));
+        reply.buffers.push_back(some_buffer(world_.server, plan.result_bytes[i], plan.key, kResultPart + i));
       if (plan.out_bytes != 0) reply.out_index = static_cast<uint16_t>(plan.result_bytes.size() - 1);
     }
     world_.server.session->server().reply(call, std::move(reply), world_.network.now());

@@ -221,7 +221,25 @@ inline endpoint::Buffer pattern_buffer(size_t length_bytes, uint64_t key, uint64
   auto hold = std::make_unique<TestHold>(length_bytes, cache, owner_id);
   fill_pattern(hold->bytes, key, part);
   std::byte* data = hold->bytes.data();
-  return {data, length_bytes, owner_id, std::move(hold)};
+  return {data, length_bytes, owner_id, std::move(hold), {}};
+}
+// The same bytes in pieces of about the same length, with gaps between them that no peer may see.
+inline endpoint::Buffer pattern_pieces(size_t length_bytes, size_t piece_count, uint64_t key, uint64_t part,
+                                       endpoint::RegistrationCache* cache = nullptr) {
+  constexpr size_t kGapBytes = 40;
+  const size_t piece_bytes = (length_bytes + piece_count - 1) / piece_count;
+  endpoint::Buffer buffer = pattern_buffer(length_bytes + piece_count * kGapBytes, key, part, cache);
+  const std::string bytes = pattern(length_bytes, key, part);
+  std::byte* to = std::exchange(buffer.data, nullptr);
+  std::fill_n(to, buffer.length_bytes, std::byte{0xDD});
+  for (size_t at = 0; at < length_bytes; at += piece_bytes) {
+    const size_t length = std::min(piece_bytes, length_bytes - at);
+    std::memcpy(to, bytes.data() + at, length);
+    buffer.pieces.emplace_back(to, length);
+    to += length + kGapBytes;
+  }
+  buffer.length_bytes = length_bytes;
+  return buffer;
 }
 
 }  // namespace rrpc::rpc

@@ -11,7 +11,7 @@ _counts = {"packs": 0, "bytes_packed": 0, "unpacks": 0, "bytes_unpacked": 0}
 
 
 def count_pack(nbytes: int) -> None:
-    """An array that wasn't contiguous was gathered into one."""
+    """An array that wasn't contiguous was packed into one."""
     with _lock:
         _counts["packs"] += 1
         _counts["bytes_packed"] += nbytes

@@ -24,6 +24,7 @@ from . import wire
 from .counters import count_pack
 from .decode import Record
 from .dtypes import describe
+from .strided import goes_in_pieces
 
 __all__ = ["Message", "Refused", "encode", "pack", "prepare", "refusal", "use_allocator"]
 
@@ -36,7 +37,7 @@ _allocate: _Allocator = np.empty
 
 
 def use_allocator(allocate: _Allocator) -> None:
-    """Where arrays are gathered that aren't contiguous; the package puts registered memory here."""
+    """Where arrays are packed that aren't contiguous; the package puts registered memory here."""
     global _allocate
     _allocate = allocate
 
@@ -244,7 +245,7 @@ def _array_as(value: np.ndarray[Any, Any], message: Message, flags: int) -> Any:
         return _ext(wire.ARRAY, head + value.tobytes("F" if flags & wire.FORTRAN else "C"))
     if flags & wire.FORTRAN:
         value = value.T
-    message.append(value if contiguous or flags & wire.FORTRAN else _gather(value))
+    message.append(value if contiguous or flags & wire.FORTRAN else _strided(value))
     return _ext(wire.ARRAY_LIFTED, wire.INDEX.pack(len(message) - 1) + head)
 
 
@@ -269,7 +270,14 @@ def _array_head(value: np.ndarray[Any, Any], flags: int) -> bytes:
     return head
 
 
-def _gather(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _strided(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """As it is where the peer can fetch it in a few large pieces, else packed."""
+    if not _has_padding(value.dtype) and goes_in_pieces(value):
+        return value
+    return _pack_array(value)
+
+
+def _pack_array(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     packed = _allocate(value.shape, value.dtype)
     if _has_padding(value.dtype):
         packed.reshape(-1).view(np.uint8)[...] = 0
@@ -291,7 +299,7 @@ def _out(value: np.ndarray[Any, Any], message: Message) -> Any:
     """The array that is to be written into the caller's own memory: always a buffer, in C order."""
     if value.nbytes:
         message.out_index = len(message)
-        message.append(value if value.flags.c_contiguous else _gather(value))
+        message.append(value if value.flags.c_contiguous else _strided(value))
     message.out = None  # the same array a second time is a result like any other
     return _ext(wire.OUT, b"")
 
