@@ -5,6 +5,7 @@
 #include <climits>
 #include <cstring>
 
+#include "provider/verbs/bring_up.h"
 #include "provider/verbs/errors.h"
 
 namespace rrpc::provider::verbs {
@@ -119,6 +120,7 @@ Result<ibv_qp*> CmConnector::create_queue_pair(ibv_pd* domain, ibv_qp_init_attr&
     error_ = verbs_error(errno, "cannot create a queue pair on " + adapter_->name());
     return error_;
   }
+  error_ = {};
   return id_->qp;
 }
 
@@ -199,10 +201,7 @@ void CmConnector::end(Status error) {
   phase_ = Phase::kEnded;
   error_ = std::move(error);
   if (started) (void)rdma_disconnect(id_.get());
-  if (id_->qp == nullptr) return;
-  ibv_qp_attr attributes{};
-  attributes.qp_state = IBV_QPS_ERR;
-  (void)ibv_modify_qp(id_->qp, &attributes, IBV_QP_STATE);
+  if (id_->qp != nullptr) bring_to_error(id_->qp);
 }
 
 void CmConnector::disconnect(const std::string& reason) {

@@ -5,6 +5,7 @@
 
 #include "provider/verbs/cm_connector.h"
 #include "provider/verbs/queue_pair.h"
+#include "provider/verbs/shared_receive_queue.h"
 
 namespace rrpc::provider::verbs {
 namespace {
@@ -55,8 +56,9 @@ Result<std::unique_ptr<Listener>> CmListener::listen_on(const Address& address, 
 Result<std::unique_ptr<QueuePair>> CmListener::accept(CompletionQueue& cq, const QueuePairConfig& config) {
   while (std::optional<CmEvent> event = channel_.next()) {
     if (event->type == RDMA_CM_EVENT_CONNECT_REQUEST) {
-      RRPC_ASSIGN_OR_RETURN(auto connector, CmConnector::answer(std::move(*event), wanted_));
-      return VerbsQueuePair::create(cq, config, std::move(connector));
+      auto connector = CmConnector::answer(std::move(*event), wanted_);
+      if (!connector.ok()) continue;  // the peer was told
+      return VerbsQueuePair::create(cq, config, std::move(connector).value());
     }
     // Of an id that listens: its adapter has gone. Others of a wildcard address go on.
     if (event->type == RDMA_CM_EVENT_DEVICE_REMOVAL) {
@@ -71,8 +73,8 @@ Result<std::unique_ptr<SharedReceiveQueue>> CmListener::create_shared_receive_qu
     return failed_precondition("a shared receive queue belongs to one adapter, and " + address_ +
                                " is an address of them all; listen on one adapter's address");
   }
-  (void)depth;
-  return failed_precondition("no shared receive queues");
+  RRPC_ASSIGN_OR_RETURN(Adapter * adapter, Adapters::process().by_context(id_->verbs));
+  return VerbsSharedReceiveQueue::create(*adapter, depth);
 }
 
 }  // namespace rrpc::provider::verbs

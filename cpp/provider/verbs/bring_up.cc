@@ -1,0 +1,91 @@
+#include "provider/verbs/bring_up.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <string>
+
+#include "provider/verbs/errors.h"
+
+namespace rrpc::provider::verbs {
+namespace {
+
+// As for rdma_cm: 0.27 s per try, some seconds in all; 7 retries would be for ever on Soft-RoCE. A sender that finds no
+// receive has broken the protocol and isn't asked to wait; the timer (0.64 ms) is for a peer that asks to be retried.
+constexpr uint8_t kTimeout = 16;
+constexpr uint8_t kRetryCount = 6;
+constexpr uint8_t kRnrRetryCount = 0;
+constexpr uint8_t kMinRnrTimer = 12;
+constexpr uint8_t kHopLimit = 64;
+
+std::string gid_text(const ibv_gid& gid) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  inet_ntop(AF_INET6, gid.raw, text, sizeof(text));
+  return text;
+}
+
+ibv_ah_attr path_attributes(const Place& place, const Introduction& peer) {
+  ibv_ah_attr attributes{};
+  attributes.port_num = place.port;
+  attributes.dlid = peer.lid;
+  // Within an InfiniBand subnet the LID is enough.
+  attributes.is_global = place.port_attributes.link_layer == IBV_LINK_LAYER_ETHERNET || peer.lid == 0;
+  if (attributes.is_global) {
+    attributes.grh.dgid = peer.gid;
+    attributes.grh.sgid_index = static_cast<uint8_t>(place.gid.index);
+    attributes.grh.hop_limit = kHopLimit;
+  }
+  return attributes;
+}
+
+}  // namespace
+
+Status bring_to_init(ibv_qp* queue_pair, uint8_t port) {
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_INIT;
+  attributes.pkey_index = 0;
+  attributes.port_num = port;
+  attributes.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+  const int error =
+      ibv_modify_qp(queue_pair, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  return error == 0 ? Status() : verbs_error(error, "cannot bring a queue pair to INIT");
+}
+
+Status bring_to_rts(ibv_qp* queue_pair, const Place& place, const Path& path) {
+  ibv_qp_attr receive{};
+  receive.qp_state = IBV_QPS_RTR;
+  receive.path_mtu = static_cast<ibv_mtu>(std::min(path.own.mtu, path.peer.mtu));
+  receive.dest_qp_num = path.peer.queue_pair;
+  receive.rq_psn = path.peer.packet_sequence;
+  receive.max_dest_rd_atomic = static_cast<uint8_t>(path.responder_resources);
+  receive.min_rnr_timer = kMinRnrTimer;
+  receive.ah_attr = path_attributes(place, path.peer);
+  int error = ibv_modify_qp(queue_pair, &receive,
+                            IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  if (error != 0) {
+    const Status status =
+        verbs_error(error, "no path from GID " + place.gid.text + " (index " + std::to_string(place.gid.index) +
+                               " of " + place.adapter->name() + ") to the peer's GID " + gid_text(path.peer.gid));
+    return unavailable(status.message() + "; choose GIDs of one network on both ends, with ?gid=INDEX");
+  }
+  ibv_qp_attr send{};
+  send.qp_state = IBV_QPS_RTS;
+  send.timeout = kTimeout;
+  send.retry_cnt = kRetryCount;
+  send.rnr_retry = kRnrRetryCount;
+  send.sq_psn = path.own.packet_sequence;
+  send.max_rd_atomic = static_cast<uint8_t>(path.initiator_depth);
+  error = ibv_modify_qp(
+      queue_pair, &send,
+      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+  return error == 0 ? Status() : verbs_error(error, "cannot bring a queue pair to RTS");
+}
+
+void bring_to_error(ibv_qp* queue_pair) {
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_ERR;
+  (void)ibv_modify_qp(queue_pair, &attributes, IBV_QP_STATE);
+}
+
+}  // namespace rrpc::provider::verbs
