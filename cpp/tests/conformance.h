@@ -28,6 +28,12 @@ class ProviderUnderTest {
   // Whether a SEND completes only once the peer has it, so that its failures show in its own completion. Where
   // not, a SEND that the peer refuses may have completed before; the queue pair dies all the same.
   virtual bool sends_are_acknowledged() const { return true; }
+  // The same for a WRITE. iWARP's are done once they are sent.
+  virtual bool writes_are_acknowledged() const { return true; }
+  // Whether a refused READ or WRITE completes with kRemoteAccess. On iWARP the peer ends the connection, and what was
+  // outstanding is flushed.
+  virtual bool refusals_are_named() const { return true; }
+  virtual TimeNs patience() const { return 10 * kSecond; }
 };
 
 struct ProviderFactory {
@@ -104,7 +110,7 @@ class ConformanceTest : public ::testing::TestWithParam<ProviderFactory> {
 
   template <typename Condition>
   [[nodiscard]] bool wait_for(Condition condition) {
-    const TimeNs deadline = now_ns() + 10 * kSecond;
+    const TimeNs deadline = now_ns() + provider_->patience();
     while (!condition()) {
       if (now_ns() >= deadline) return false;
       step();
@@ -114,12 +120,23 @@ class ConformanceTest : public ::testing::TestWithParam<ProviderFactory> {
   bool wait_done(const End& end, uint64_t wr_id) {
     return wait_for([&] { return end.find(wr_id) != nullptr; });
   }
+  // Whether request `wr_id`, which the peer had to refuse, has completed as this transport can tell it.
+  void expect_refused(const End& end, uint64_t wr_id) const {
+    const Completion* completion = end.find(wr_id);
+    ASSERT_NE(completion, nullptr);
+    if (provider_->refusals_are_named()) {
+      EXPECT_EQ(completion->status, WcStatus::kRemoteAccess) << wc_status_name(completion->status);
+    } else if (completion->opcode != Opcode::kWrite || provider_->writes_are_acknowledged()) {
+      EXPECT_NE(completion->status, WcStatus::kSuccess);
+    }
+  }
   bool wait_both_dead() {
     return wait_for([&] { return client_.dead() && server_.dead(); });
   }
 
   std::unique_ptr<QueuePair> open_client(const QueuePairConfig& config = {}) {
-    auto qp = client_.device->open(*client_.cq, listener_->address(), config, deadline_after(now_ns(), 10 * kSecond));
+    auto qp = client_.device->open(*client_.cq, listener_->address(), config,
+                                   deadline_after(now_ns(), provider_->patience()));
     EXPECT_TRUE(qp.ok()) << qp.status().to_string();
     return qp.ok() ? std::move(qp).value() : nullptr;
   }
