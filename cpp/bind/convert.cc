@@ -1,5 +1,7 @@
 #include "bind/convert.h"
 
+#include <pybind11/stl.h>
+
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -86,6 +88,7 @@ py::dict default_options() {
   out["lease_timeout"] = static_cast<double>(session.lease_timeout) / kSecond;
   out["connections_max"] = options.connections_max;
   out["any_user"] = options.any_user;
+  out["transports"] = py::none();
   return out;
 }
 
@@ -94,6 +97,20 @@ static driver::PollMode poll_mode_from(const std::string& name) {
   if (name == "busy") return driver::PollMode::kBusy;
   if (name == "event") return driver::PollMode::kEvent;
   raise_status(invalid_argument("poll must be 'adaptive', 'busy' or 'event', not '" + name + "'"));
+}
+
+static std::vector<std::string> transports_from(py::handle value) {
+  static const std::string what = "the option transports";
+  Result<std::vector<std::string>> transports = invalid_argument("");
+  if (value.is_none())
+    transports = driver::default_transports();
+  else if (py::isinstance<py::str>(value))
+    transports = driver::parse_transports(value.cast<std::string>(), what);
+  else
+    transports = value.cast<std::vector<std::string>>();
+  raise_if_error(transports.status());
+  raise_if_error(driver::validate_transports(*transports, what));
+  return *transports;
 }
 
 static void set_option(driver::Options& options, const std::string& name, py::handle value) {
@@ -122,6 +139,8 @@ static void set_option(driver::Options& options, const std::string& name, py::ha
     options.connections_max = value.cast<uint32_t>();
   else if (name == "any_user")
     options.any_user = value.cast<bool>();
+  else if (name == "transports")
+    options.transports = transports_from(value);
   else
     raise_status(invalid_argument("unknown option '" + name + "'; see rrpc's options"));
 }

@@ -1,5 +1,6 @@
 // rrpc._core: a table of contents.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include "bind/convert.h"
 #include "bind/deferred.h"
@@ -28,6 +29,10 @@ PYBIND11_MODULE(_core, module) {
       out[scheme] = device.ok() ? std::string() : device.status().message();
     }
     return out;
+  });
+  module.def("adapters", [] {
+    py::gil_scoped_release release;
+    return rrpc::driver::describe_adapters();
   });
   module.def("shutdown", [] {
     {

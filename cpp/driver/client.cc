@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "driver/offers.h"
 #include "driver/spinner.h"
 
 namespace rrpc::driver {
@@ -19,6 +20,7 @@ namespace {
 constexpr TimeNs kFollowerNap = 50 * kMillisecond;
 constexpr TimeNs kBusySlice = 50 * kMillisecond;
 constexpr TimeNs kUpgradeTimeout = 2 * kSecond;
+constexpr std::string_view kOnAdapter = " on ";  // in the description of a verbs peer
 const std::atomic<bool> kNoInterrupt{false};
 
 std::mutex g_engine_mutex;
@@ -60,7 +62,7 @@ Result<std::unique_ptr<Client>> Client::connect(const std::string& text, const O
   RRPC_RETURN_IF_ERROR(endpoint::validate(options.session.geometry));
   if (address.scheme != "rrpc") return dial(address, address.scheme, options, deadline);
   RRPC_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, dial(address, "tcp", options, deadline));
-  client->upgrade(options, deadline);
+  RRPC_RETURN_IF_ERROR(client->move_up(options, deadline));
   return client;
 }
 
@@ -95,34 +97,66 @@ Result<std::unique_ptr<Client>> Client::dial(const Address& address, const std::
   return failure.is_protocol_error() ? Status::protocol_error(message) : Status(failure.code(), message);
 }
 
-void Client::upgrade(const Options& options, TimeNs deadline) {
-  rpc::HelloFields hello;
-  {
-    std::lock_guard lock(connection_->mutex);
-    hello = connection_->session().peer_hello();
+rpc::HelloFields Client::peer_hello() {
+  std::lock_guard lock(connection_->mutex);
+  return connection_->session().peer_hello();
+}
+
+Status Client::move_up(const Options& options, TimeNs deadline) {
+  const rpc::HelloFields hello = peer_hello();
+  const bool may_stay = lists(options.transports, "tcp") && offers_tcp(hello);
+  // Where TCP would do, nobody waits long for something better.
+  const TimeNs limit = may_stay ? std::min(deadline, deadline_after(now_ns(), kUpgradeTimeout)) : deadline;
+  for (const std::string& transport : all_transports()) {
+    if (!lists(options.transports, transport)) why_not_[transport] = "the transports option leaves it out";
   }
-  if (hello["host"] != host_identity() || hello["shm"].empty()) {
-    why_not_["shm"] = hello["shm"].empty() ? "the server offers none" : "the server is on another host";
-    return;
+  for (const std::string& transport : options.transports) {
+    if (transport == "tcp" && may_stay) return {};
+    const Status moved = transport == "tcp" ? unavailable("the server's transports option leaves it out")
+                                            : move_to(transport, hello, options, limit);
+    if (moved.ok()) return {};
+    why_not_[transport] = moved.message();
   }
-  const TimeNs limit = std::min(deadline, deadline_after(now_ns(), kUpgradeTimeout));
-  auto upgraded = dial({"shm", hello["shm"]}, "shm", options, limit);
-  if (!upgraded.ok()) {
-    why_not_["shm"] = upgraded.status().message();
-    return;
+  std::vector<std::string> reasons;
+  for (const auto& [transport, reason] : why_not_) reasons.push_back(transport + ": " + reason);
+  return unavailable("connecting to " + address_.to_string() +
+                     ": no transport that both ends allow can be had: " + join(reasons, "; "));
+}
+
+Status Client::move_to(const std::string& transport, const rpc::HelloFields& hello, const Options& options,
+                       TimeNs deadline) {
+  const Candidates found = candidates(transport, hello, address_);
+  if (found.addresses.empty()) return unavailable(found.why_none);
+  const auto instance = hello.find("instance");
+  std::vector<std::string> reasons;
+  for (size_t i = 0; i < found.addresses.size(); ++i) {
+    const Address& address = found.addresses[i];
+    RRPC_RETURN_IF_ERROR(find_device(address.scheme).status());
+    const TimeNs now = now_ns();
+    // One that doesn't answer leaves time for the next.
+    const auto left = static_cast<TimeNs>(found.addresses.size() - i);
+    const TimeNs share = deadline == kNever ? kNever : now + std::max<TimeNs>(deadline - now, 0) / left;
+    Status moved = try_address(address, instance == hello.end() ? "" : instance->second, options, share);
+    if (moved.ok()) return {};
+    reasons.push_back(moved.message());
   }
-  std::string instance;
-  {
-    std::lock_guard lock((*upgraded)->connection_->mutex);
-    const auto& fields = (*upgraded)->connection_->session().peer_hello();
-    if (const auto it = fields.find("instance"); it != fields.end()) instance = it->second;
-  }
-  if (instance != hello["instance"]) {
-    why_not_["shm"] = "another server answers on its socket";
-    return;
-  }
+  return unavailable(join(reasons, "; "));
+}
+
+Status Client::try_address(const Address& address, const std::string& instance, const Options& options,
+                           TimeNs deadline) {
+  auto upgraded = dial(address, address.scheme, options, deadline);
+  // An adapter may fail a first connect that succeeds the next time (Soft-iWARP does).
+  if (upgraded.status().code() == StatusCode::kUnavailable && address.scheme != "shm")
+    upgraded = dial(address, address.scheme, options, deadline);
+  RRPC_RETURN_IF_ERROR(upgraded.status());
+  const rpc::HelloFields hello = (*upgraded)->peer_hello();
+  const auto answering = hello.find("instance");
+  if (answering == hello.end() || answering->second != instance)
+    return unavailable("another server answers at " + address.to_string());
   std::swap(connection_, (*upgraded)->connection_);
-  transport_ = "shm";
+  transport_ = address.scheme;
+  return {};
 }
 
 void Client::close() {
@@ -291,7 +325,13 @@ std::map<std::string, std::string> Client::info() {
                                             {"transport", transport_},
                                             {"bulk_method", std::string(qp.bulk_method())},
                                             {"peer", qp.peer_description()},
+                                            {"exposure", std::string(exposure_kind_name(qp.exposure_kind()))},
                                             {"state", connection_->session().failed() ? "closed" : "connected"}};
+  // "10.9.0.1:7471 on rxe0"
+  if (const size_t on = fields["peer"].rfind(kOnAdapter); transport_.starts_with("verbs") && on != std::string::npos) {
+    fields["adapter"] = fields["peer"].substr(on + kOnAdapter.size());
+    fields["peer"].resize(on);
+  }
   for (const auto& [transport, reason] : why_not_) fields["why_not_" + transport] = reason;
   return fields;
 }

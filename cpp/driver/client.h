@@ -18,7 +18,7 @@ enum class WaitResult : uint8_t { kDone, kTimeout, kInterrupted };
 
 class Client {
  public:
-  // Dials, shakes hands and, for rrpc://, moves to shared memory where both ends share a host.
+  // Dials, shakes hands and, for rrpc://, moves to the best transport that both ends share.
   static Result<std::unique_ptr<Client>> connect(const std::string& address, const Options& options, TimeNs deadline);
   ~Client();
 
@@ -44,7 +44,11 @@ class Client {
   Client(Address address, ConnectionRef connection, std::string transport);
   static Result<std::unique_ptr<Client>> dial(const Address& address, const std::string& transport,
                                               const Options& options, TimeNs deadline);
-  void upgrade(const Options& options, TimeNs deadline);
+  rpc::HelloFields peer_hello();
+  // From TCP to the first of the options' transports that can be had; why_not_ gets the reasons of others.
+  Status move_up(const Options& options, TimeNs deadline);
+  Status move_to(const std::string& transport, const rpc::HelloFields& hello, const Options& options, TimeNs deadline);
+  Status try_address(const Address& address, const std::string& instance, const Options& options, TimeNs deadline);
   template <typename Predicate>
   WaitResult wait_until(Predicate done, rpc::ClientCall* call, TimeNs deadline, const std::atomic<bool>& interrupt);
   template <typename Predicate>

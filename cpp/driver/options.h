@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "driver/transports.h"
 #include "rpc/options.h"
 
 namespace rrpc::driver {
@@ -17,6 +19,7 @@ struct Options {
   TimeNs handshake_timeout = 10 * kSecond;
   uint32_t connections_max = 100'000;
   bool any_user = false;
+  std::vector<std::string> transports = all_transports();  // that rrpc:// may use, best first
 
   TimeNs spin_ns() const {
     if (poll == PollMode::kBusy) return kNever;

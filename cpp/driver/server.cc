@@ -9,6 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "driver/offers.h"
+
 namespace rrpc::driver {
 namespace {
 
@@ -55,31 +57,84 @@ Server::~Server() {
 Result<std::string> Server::listen(const std::string& text) {
   RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(text));
   RRPC_RETURN_IF_ERROR(endpoint::validate(options_.session.geometry));
-  if (address.scheme != "rrpc") {
-    RRPC_ASSIGN_OR_RETURN(const std::string bound, listen_on(address.scheme, address.rest));
-    return address.scheme + "://" + bound;
-  }
-  // Callers dial TCP; those on this host are told of a socket from which they move to shared memory.
-  std::string offer;
-  const std::string name = "rrpc-" + std::to_string(getpid()) + "-" + random_text().substr(0, 12);
-  if (auto shm = listen_on("shm", name); shm.ok()) offer = *shm;
-  RRPC_ASSIGN_OR_RETURN(DeviceEntry * device, find_device("tcp"));
-  RRPC_ASSIGN_OR_RETURN(auto listener, device->device->listen(address.rest, {1024, options_.any_user}));
-  const std::string bound = listener->address();
-  {
-    std::lock_guard lock(mutex_);
-    shm_offers_[listener.get()] = offer;
-  }
-  engine_->add_listener({std::move(listener), device});
-  return "rrpc://" + bound;
+  const bool may_move = address.scheme == "rrpc";
+  RRPC_ASSIGN_OR_RETURN(ListenerEntry entry, open_listener(may_move ? "tcp" : address.scheme, address.rest));
+  if (!may_move) return address.scheme + "://" + attach(std::move(entry));
+  std::vector<ListenerEntry> beside;
+  RRPC_ASSIGN_OR_RETURN(rpc::HelloFields offers, listen_beside(entry.listener->address(), beside));
+  for (ListenerEntry& other : beside) attach(std::move(other));
+  return "rrpc://" + attach(std::move(entry), std::move(offers));
 }
 
-Result<std::string> Server::listen_on(const std::string& scheme, const std::string& rest) {
+Result<ListenerEntry> Server::open_listener(const std::string& scheme, const std::string& rest) const {
   RRPC_ASSIGN_OR_RETURN(DeviceEntry * device, find_device(scheme));
   RRPC_ASSIGN_OR_RETURN(auto listener, device->device->listen(rest, {1024, options_.any_user}));
-  const std::string bound = listener->address();
-  engine_->add_listener({std::move(listener), device});
+  return ListenerEntry{std::move(listener), device};
+}
+
+std::string Server::attach(ListenerEntry entry, rpc::HelloFields offers) {
+  std::string bound = entry.listener->address();
+  {
+    std::lock_guard lock(mutex_);
+    if (!offers.empty()) offers_[entry.listener.get()] = std::move(offers);
+  }
+  engine_->add_listener(std::move(entry));
   return bound;
+}
+
+Result<rpc::HelloFields> Server::listen_beside(const std::string& bound, std::vector<ListenerEntry>& beside) const {
+  rpc::HelloFields hello;
+  std::vector<std::string> reasons;
+  for (const std::string& transport : all_transports()) {
+    if (transport == "tcp") continue;
+    if (!lists(options_.transports, transport)) {
+      hello["no_" + transport] = "its transports option leaves it out";
+      continue;
+    }
+    const Status offered = transport == "shm" ? offer_shm(hello, beside) : offer_verbs(bound, hello, beside);
+    if (!offered.ok()) reasons.push_back(transport + ": " + offered.message());
+  }
+  if (lists(options_.transports, "tcp")) return hello;
+  if (beside.empty())
+    return unavailable("rrpc://" + bound + ": none of the transports allowed can be had: " + join(reasons, "; "));
+  hello["transports"] = join(options_.transports, ",");
+  return hello;
+}
+
+Status Server::offer_shm(rpc::HelloFields& hello, std::vector<ListenerEntry>& beside) const {
+  const std::string name = "rrpc-" + std::to_string(getpid()) + "-" + random_text().substr(0, 12);
+  RRPC_ASSIGN_OR_RETURN(ListenerEntry entry, open_listener("shm", name));
+  hello["shm"] = entry.listener->address();
+  beside.push_back(std::move(entry));
+  return {};
+}
+
+Status Server::offer_verbs(const std::string& bound, rpc::HelloFields& hello,
+                           std::vector<ListenerEntry>& beside) const {
+  const auto device = find_device("verbs");
+  hello["no_verbs"] = "it has no usable adapter";
+  RRPC_RETURN_IF_ERROR(device.status());
+  const VerbsPlan plan = plan_verbs((*device)->device->describe(), bound);
+  hello["no_verbs"] = "it listens on " + host_of(bound) + ", where no adapter can be reached";
+  Status why = unavailable(host_of(bound) + " is no adapter's address");
+  if (!plan.listen.empty()) {
+    auto entry = open_listener("verbs", plan.listen);
+    why = entry.status();
+    if (entry.ok()) {
+      hello["verbs"] = offered_verbs(plan.hosts, port_of(entry->listener->address()));
+      beside.push_back(std::move(*entry));
+    }
+  }
+  if (plan.by_socket) {
+    auto entry = open_listener("verbs+tcp", host_of(bound) + ":0");
+    if (!hello.contains("verbs")) why = entry.status();
+    if (entry.ok()) {
+      hello["verbs+tcp"] = port_of(entry->listener->address());
+      beside.push_back(std::move(*entry));
+    }
+  }
+  if (why.ok()) hello.erase("no_verbs");
+  return why;
 }
 
 Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& listener, uint64_t id) {
@@ -94,7 +149,8 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
     rpc::HelloFields hello{{"wire", "1"}, {"host", host_identity()}, {"instance", instance_}};
     {
       std::lock_guard lock(mutex_);
-      if (const auto it = shm_offers_.find(&listener); it != shm_offers_.end()) hello["shm"] = it->second;
+      if (const auto it = offers_.find(&listener); it != offers_.end())
+        hello.insert(it->second.begin(), it->second.end());
     }
     auto connection = std::make_shared<Connection>(rpc::Role::kServer, id, device, std::move(cq), std::move(*offered),
                                                    options_, std::move(hello), this);

@@ -51,7 +51,12 @@ class Server : public RequestSink {
  private:
   void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) override;
   Result<ConnectionRef> accept(DeviceEntry& device, provider::Listener& listener, uint64_t id);
-  Result<std::string> listen_on(const std::string& scheme, const std::string& rest);
+  Result<ListenerEntry> open_listener(const std::string& scheme, const std::string& rest) const;
+  std::string attach(ListenerEntry entry, rpc::HelloFields offers = {});
+  // Listens in the other ways that rrpc:// may use; gives what HELLO says of them.
+  Result<rpc::HelloFields> listen_beside(const std::string& bound, std::vector<ListenerEntry>& beside) const;
+  Status offer_shm(rpc::HelloFields& hello, std::vector<ListenerEntry>& beside) const;
+  Status offer_verbs(const std::string& bound, rpc::HelloFields& hello, std::vector<ListenerEntry>& beside) const;
   bool take(Work& work);
   void note_handler_time(const Work& work);
   void settle(const ConnectionRef& connection, TimeNs now);
@@ -69,7 +74,7 @@ class Server : public RequestSink {
   std::atomic<bool> draining_{false};
   std::atomic<bool> ended_{false};
   std::atomic<TimeNs> handler_ns_average_{0};
-  std::unordered_map<const provider::Listener*, std::string> shm_offers_;  // tcp listener -> shm path or ""
+  std::unordered_map<const provider::Listener*, rpc::HelloFields> offers_;  // of listeners behind rrpc://
   std::unique_ptr<Engine> engine_;
 };
 

@@ -26,4 +26,16 @@ std::string_view wc_status_name(WcStatus status) {
   return "unknown";
 }
 
+std::string_view exposure_kind_name(ExposureKind kind) {
+  switch (kind) {
+    case ExposureKind::kChecked:
+      return "checked";
+    case ExposureKind::kWindow:
+      return "memory window";
+    case ExposureKind::kRegistration:
+      return "registration per call";
+  }
+  return "unknown";
+}
+
 }  // namespace rrpc::provider

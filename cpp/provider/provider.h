@@ -132,6 +132,7 @@ enum class ExposureKind : uint8_t {
   kWindow,        // a type-2 memory window, bound for each exposure and invalidated after it
   kRegistration,  // a registration for each exposure, in a protection domain that only this peer has
 };
+std::string_view exposure_kind_name(ExposureKind kind);
 
 // Receives that many queue pairs draw from, for servers with many clients. Thread-safe; outlives its queue pairs.
 class SharedReceiveQueue {

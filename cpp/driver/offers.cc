@@ -1,0 +1,99 @@
+#include "driver/offers.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "driver/devices.h"
+#include "driver/transports.h"
+
+namespace rrpc::driver {
+namespace {
+
+// With the other fields at their longest, what is left of a slot of 512 bytes.
+constexpr size_t kVerbsOfferBytesMax = 120;
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> items;
+  std::istringstream stream(text);
+  for (std::string item; std::getline(stream, item, ',');) {
+    if (!item.empty()) items.push_back(item);
+  }
+  return items;
+}
+
+std::string field(const std::map<std::string, std::string>& fields, const std::string& name) {
+  const auto it = fields.find(name);
+  return it == fields.end() ? std::string() : it->second;
+}
+
+std::string bracketed(const std::string& host) { return host.find(':') == std::string::npos ? host : "[" + host + "]"; }
+
+Candidates shm_candidates(const rpc::HelloFields& hello) {
+  if (field(hello, "host") != host_identity()) return {{}, "the server is on another host"};
+  return {{{"shm", field(hello, "shm")}}, ""};
+}
+
+Candidates verbs_candidates(const rpc::HelloFields& hello, const Address& dialled) {
+  Candidates found;
+  const std::string host = host_of(dialled.rest);
+  for (const std::string& address : split(field(hello, "verbs"))) found.addresses.push_back({"verbs", address});
+  std::ranges::stable_partition(found.addresses, [&](const Address& a) { return host_of(a.rest) == host; });
+  if (const std::string port = field(hello, "verbs+tcp"); !port.empty())
+    found.addresses.push_back({"verbs+tcp", host + ":" + port});
+  return found;
+}
+
+}  // namespace
+
+std::string host_of(const std::string& host_and_port) { return host_and_port.substr(0, host_and_port.rfind(':')); }
+
+std::string port_of(const std::string& host_and_port) { return host_and_port.substr(host_and_port.rfind(':') + 1); }
+
+VerbsPlan plan_verbs(const AdapterFields& adapters, const std::string& bound) {
+  VerbsPlan plan;
+  const std::string host = host_of(bound);
+  const bool every_ipv4 = host == "0.0.0.0";
+  const bool every = host == "[::]";
+  bool any_introduced = false;
+  for (const auto& adapter : adapters) {
+    if (!field(adapter, "why_not").empty()) continue;
+    const std::vector<std::string> addresses = split(field(adapter, "addresses"));
+    const bool introduced = field(adapter, "transport") != "iWARP";  // a queue pair there can be, over a socket
+    if (introduced && addresses.empty()) plan.by_socket = true;
+    if (introduced) any_introduced = true;
+    for (const std::string& address : addresses) {
+      const std::string shown = bracketed(address);
+      if (every || shown == host || (every_ipv4 && shown == address)) plan.hosts.push_back(shown);
+    }
+  }
+  if (!plan.hosts.empty())
+    plan.listen = host + ":0";
+  else
+    plan.by_socket = any_introduced;
+  return plan;
+}
+
+std::string offered_verbs(const std::vector<std::string>& hosts, const std::string& port) {
+  std::string offer;
+  for (const std::string& host : hosts) {
+    const std::string address = host + ":" + port;
+    if (offer.size() + 1 + address.size() > kVerbsOfferBytesMax) break;
+    offer += (offer.empty() ? "" : ",") + address;
+  }
+  return offer;
+}
+
+bool offers_tcp(const rpc::HelloFields& hello) {
+  const std::string listed = field(hello, "transports");
+  return listed.empty() || lists(split(listed), "tcp");
+}
+
+Candidates candidates(const std::string& transport, const rpc::HelloFields& hello, const Address& dialled) {
+  if (field(hello, transport).empty() && field(hello, transport + "+tcp").empty()) {
+    const std::string why = field(hello, "no_" + transport);
+    return {{}, why.empty() ? "the server offers none" : "the server offers none: " + why};
+  }
+  return transport == "shm" ? shm_candidates(hello) : verbs_candidates(hello, dialled);
+}
+
+}  // namespace rrpc::driver

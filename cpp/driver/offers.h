@@ -1,0 +1,38 @@
+// What a server behind rrpc:// tells in HELLO of better ways to reach it, and what a client makes of that.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "driver/address.h"
+#include "rpc/messages.h"
+
+namespace rrpc::driver {
+
+using AdapterFields = std::vector<std::map<std::string, std::string>>;  // Device::describe()
+
+// "127.0.0.1" and "[::1]" of "host:port".
+std::string host_of(const std::string& host_and_port);
+std::string port_of(const std::string& host_and_port);
+
+// Where a server that listens at `bound` over TCP may listen for verbs: at no interface where TCP isn't heard.
+struct VerbsPlan {
+  std::string listen;              // for verbs://; empty: nowhere
+  std::vector<std::string> hosts;  // at which adapters are reached there
+  bool by_socket = false;          // for an adapter without such an address: verbs+tcp:// at the same host
+};
+VerbsPlan plan_verbs(const AdapterFields& adapters, const std::string& bound);
+// The hosts with this port, as many as a HELLO in the smallest slot has room for.
+std::string offered_verbs(const std::vector<std::string>& hosts, const std::string& port);
+
+// Whether calls may stay on the TCP connection that HELLO came by.
+bool offers_tcp(const rpc::HelloFields& hello);
+struct Candidates {
+  std::vector<Address> addresses;  // to be tried in this order
+  std::string why_none;
+};
+// The addresses to try for "shm" or "verbs"; `dialled` is where HELLO came from.
+Candidates candidates(const std::string& transport, const rpc::HelloFields& hello, const Address& dialled);
+
+}  // namespace rrpc::driver
