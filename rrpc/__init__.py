@@ -64,6 +64,7 @@ __all__ = [
     "Unavailable",
     "Unimplemented",
     "Unknown",
+    "adapters",
     "connect",
     "empty",
     "method",
@@ -95,6 +96,14 @@ def stats() -> dict[str, int]:
 def transports() -> dict[str, str]:
     """The address schemes: "" for one that can be used here, else the reason why it can't."""
     return _core.transports()
+
+
+def adapters() -> list[dict[str, str]]:
+    """The InfiniBand, RoCE and iWARP adapters of this machine: an entry for each port, as ``rrpc-info`` shows it.
+
+    One that can't be used has the reason under ``why_not``. Empty too where ``transports()["verbs"]`` has a reason.
+    """
+    return _core.adapters()
 
 
 def __getattr__(name: str) -> Any:

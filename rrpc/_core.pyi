@@ -52,7 +52,7 @@ class Client:
     ) -> Call: ...
     def close(self, timeout: float | None = None) -> None: ...
     def info(self) -> dict[str, Any]:
-        """address, transport, bulk_method, peer, state, why_not (reasons of upgrades that failed)."""
+        """address, transport, bulk_method, exposure, peer, adapter (verbs), state, why_not (reasons by transport)."""
     def stats(self) -> dict[str, int]: ...
 
 class Server:
@@ -83,7 +83,8 @@ class Server:
 
 def default_options() -> dict[str, Any]:
     """slots, slot_bytes, calls_in_flight_max, exposed_bytes_max, poll ("adaptive", "busy" or "event"), spin_us,
-    keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, connections_max."""
+    keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, connections_max, transports (those that rrpc:// may use,
+    best first: a sequence or "shm,verbs,tcp"; None: the environment's RRPC_TRANSPORTS, else all)."""
 
 def allocate(nbytes: int) -> Block: ...
 def stats() -> dict[str, int]: ...
@@ -91,6 +92,9 @@ def set_pool_limit(nbytes: int) -> None: ...
 def set_error_factory(factory: Callable[[int, str, bool, bytes], BaseException]) -> None: ...
 def transports() -> dict[str, str]:
     """Scheme -> "" where usable, else the reason why not."""
+
+def adapters() -> list[dict[str, str]]:
+    """Each port of each adapter that rdma-core knows; Device::describe() names the fields."""
 
 def shutdown() -> None:
     """End the process's driver threads; called at interpreter exit."""

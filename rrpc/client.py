@@ -119,11 +119,11 @@ class Future(Generic[_T]):
 class Client:
     """A connection to a server.
 
-    ``address`` is ``rrpc://host:port`` (the best way both ends share), or ``shm://``, ``tcp://``,
-    ``verbs://`` to insist on one. ``timeout`` is the default for calls, in seconds; None sets no deadline.
-    ``poll`` is "adaptive", "busy" or "event". Other ``options`` are the transport's; a name that isn't
-    one raises TypeError. Raises Unavailable or DeadlineExceeded when there is no connection within
-    ``connect_timeout`` seconds.
+    ``address`` is ``rrpc://host:port`` (the best way both ends share, out of those that the option
+    ``transports`` lists), or ``shm://``, ``verbs://``, ``tcp://`` to insist on one. ``timeout`` is the
+    default for calls, in seconds; None sets no deadline. ``poll`` is "adaptive", "busy" or "event". Other
+    ``options`` are the transport's; a name that isn't one raises TypeError. Raises Unavailable or
+    DeadlineExceeded when there is no connection within ``connect_timeout`` seconds.
 
     A client may be used from many threads. After a fork the child needs a client of its own.
     """
@@ -142,6 +142,8 @@ class Client:
         self._timeout = timeout
         self._address = address
         self._core = _core.Client(address, merged({"poll": poll, **options}), connect_timeout)
+        if address.startswith("rrpc://"):
+            _log_choice(self._core)
 
     @property
     def address(self) -> str:
@@ -171,7 +173,11 @@ class Client:
         return Future(call, decode, out)
 
     def info(self) -> dict[str, Any]:
-        """Facts of the connection: address, transport, bulk_method, peer, state, why_not."""
+        """Facts of the connection: address, transport, bulk_method, exposure, peer, adapter (verbs), state, why_not.
+
+        ``exposure`` is what keeps the peer to the arrays that are passed to it: "memory window" or "registration
+        per call" by an adapter, "checked" in software. ``why_not`` has a reason for each transport not used.
+        """
         return self._core.info()
 
     def stats(self) -> dict[str, int]:
@@ -202,6 +208,16 @@ def connect(
 ) -> Client:
     """A plain :class:`Client`, for calls by name."""
     return Client(address, timeout=timeout, connect_timeout=connect_timeout, poll=poll, **options)
+
+
+def _log_choice(core: _core.Client) -> None:
+    import logging
+
+    logger = logging.getLogger("rrpc")
+    if logger.isEnabledFor(logging.DEBUG):
+        info = core.info()
+        why_not = "".join(f"; not {name}: {reason}" for name, reason in info["why_not"].items())
+        logger.debug("%s: over %s%s", info["address"], info["transport"], why_not)
 
 
 def _wire_name(method: str) -> bytes:

@@ -121,6 +121,10 @@ def test_no_such_service(folder: Path, target: str) -> None:
         (["fine:Fine", "--pool-limit", "lots"], "--pool-limit"),
         (["fine:Fine", "--grace", "soon"], "--grace"),
         (["fine:Fine", "--log-level", "loud"], "--log-level"),
+        (
+            ["fine:Fine", "--transports", "tcp,rdma"],
+            "lists 'rdma'; it may list, best first, some of shm, verbs, tcp",
+        ),
         (["fine:Fine", "--nope"], "--nope"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -129,12 +133,19 @@ def test_bad_options_of_serve(folder: Path, arguments: list[str], said: str) -> 
     assert said in command("serve", folder, *arguments, "--listen", "tcp://127.0.0.1:0")
 
 
+# Without adapters; what is wrong with an address where there are some is tried where there are some.
+NO_ADAPTER = r"^(.*: )?verbs(\+tcp)?:// can't be had: ."
+
 ADDRESSES = {
     "http://127.0.0.1:1": "scheme",
     "127.0.0.1:7471": "scheme",
     "": "scheme",
     "://x": "scheme",
-    "verbs://127.0.0.1:1": "verbs",
+    "verbs://127.0.0.1:1": NO_ADAPTER,
+    "verbs+tcp://127.0.0.1:1": NO_ADAPTER,
+    "verbs://127.0.0.1:1?device=rxe0&gid=1": NO_ADAPTER,
+    "verbs+udp://127.0.0.1:1": "scheme",
+    "verbs://": "host and port",
     "tcp://127.0.0.1": "port",
     "tcp://127.0.0.1:": "port",
     "tcp://127.0.0.1:http": "port",
@@ -151,7 +162,9 @@ ADDRESSES = {
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_bad_addresses(folder: Path, address: str) -> None:
     said = ADDRESSES[address]
-    assert said in command("serve", folder, "fine:Fine", "--listen", address)
+    if said == NO_ADAPTER and not rrpc.transports()["verbs"]:
+        said = "verbs"
+    assert re.search(said, command("serve", folder, "fine:Fine", "--listen", address))
     with pytest.raises(rrpc.RpcError, match=said) as raised:
         rrpc.connect(address, connect_timeout=5.0)
     assert "\n" not in str(raised.value)
@@ -223,6 +236,44 @@ def test_wrong_options(lab_address: str) -> None:
         rrpc.connect(lab_address, poll="often")
     with pytest.raises((rrpc.InvalidArgument, ValueError), match="timeout"):
         rrpc.connect(lab_address, connect_timeout=-1.0)
+
+
+@rrpc.service
+class Nothing:
+    @rrpc.method
+    def get(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["nope"], "lists 'nope'; it may list, best first, some of shm, verbs, tcp"),
+        ("verbs,rdma", "lists 'rdma'"),
+        ([], "lists no transport"),
+        ("tcp,tcp", "lists tcp twice"),
+        (["verbs+tcp"], r"lists 'verbs\+tcp'"),
+        (5, "transports"),
+    ],
+    ids=str,
+)
+def test_wrong_transports(lab_server: LabServer, given: object, said: str) -> None:
+    with pytest.raises(rrpc.InvalidArgument, match=said):
+        rrpc.connect(lab_server.address("rrpc"), transports=given)
+    with pytest.raises(rrpc.InvalidArgument, match=said):
+        rrpc.Server(Nothing(), transports=given)
+
+
+def test_wrong_transports_in_the_environment(lab_server: LabServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RRPC_TRANSPORTS", "shm,tpc")
+    with pytest.raises(rrpc.InvalidArgument, match="environment's RRPC_TRANSPORTS lists 'tpc'"):
+        rrpc.connect(lab_server.address("rrpc"))
+    rrpc.connect(lab_server.address("rrpc"), transports="tcp").close()
+
+
+def test_wrong_use_of_info(folder: Path) -> None:
+    assert "scheme" in command("info", folder, "127.0.0.1:7471")
+    assert "refused" in command("info", folder, "tcp://127.0.0.1:1")
+    assert "--timeout" in command("info", folder, "--timeout", "long")
 
 
 def test_options_at_odds_between_the_ends(lab_address: str) -> None:

@@ -334,6 +334,7 @@ def test_results_outlive_the_client(lab_address: str) -> None:
 
 
 def test_all_transports_are_tested() -> None:
-    usable = {scheme for scheme, why_not in rrpc.transports().items() if not why_not}
-    assert {"shm", "tcp"} <= usable
-    assert set(TRANSPORTS) == {"shm", "tcp", "rrpc"}
+    """But those of adapters, which a machine may lack."""
+    reasons = rrpc.transports()
+    assert set(TRANSPORTS) == {"rrpc"} | {scheme for scheme in reasons if not scheme.startswith("verbs")}
+    assert [scheme for scheme, why_not in reasons.items() if why_not] in ([], ["verbs", "verbs+tcp"])

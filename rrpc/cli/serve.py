@@ -88,6 +88,11 @@ def _parser() -> Parser:
         help="what to log on stderr (default: warning)",
     )
     add("--pool-limit", type=_size, metavar="BYTES", help="most registered memory, such as 512M or 4G")
+    add(
+        "--transports",
+        metavar="LIST",
+        help="what clients of rrpc:// addresses may use (default: shm,verbs,tcp)",
+    )
     add("--any-user", action="store_true", help="let other users of this host connect over shared memory")
     return parser
 
@@ -117,7 +122,7 @@ def _start(options: Any) -> Server:
     if options.pool_limit is not None:
         set_pool_limit(options.pool_limit)
     classes = [(interface.name, cls) for cls, interface in found]
-    core_options = {"any_user": True} if options.any_user else {}
+    core_options: dict[str, Any] = {"any_user": options.any_user, "transports": options.transports}
     server = Server(
         *construct(classes, options.arg),
         listen=options.listen or [DEFAULT_ADDRESS],
