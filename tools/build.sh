@@ -9,7 +9,7 @@ targets=(all)
 if [ "$goal" = python ]; then targets=(rrpc_python); fi
 # What was chosen before stays: `make demo` on a tree that builds tests must not configure it anew without them.
 cache="build/$preset/CMakeCache.txt"
-if ! echo '#include <gtest/gtest.h>' | g++ -E -x c++ - >/dev/null 2>&1; then options+=(-DRRPC_BUILD_TESTS=OFF); fi
+if ! has_header gtest/gtest.h; then options+=(-DRRPC_BUILD_TESTS=OFF); fi
 if [ ! -e "build/$preset/build.ninja" ] || ! grep -qF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "$cache" ||
   [ CMakePresets.json -nt "$cache" ] || { [ -e "build/$preset/no-tests" ] && [[ "${options[*]}" != *TESTS=OFF* ]]; }; then
   rm -f "$cache" "build/$preset/no-tests"

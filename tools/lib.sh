@@ -3,7 +3,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PWD/.venv/bin:$PATH"
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-LOGS=build/logs
+LOGS="$PWD/build/logs"
 JOBS="${JOBS:-$(nproc)}"
 mkdir -p "$LOGS"
 
@@ -19,7 +19,7 @@ step() {
   if [ "$status" -eq 0 ]; then
     printf '%-32s ok      %3d s\n' "$name" $((SECONDS - start))
   else
-    printf '%-32s FAILED  %3d s  (%s)\n' "$name" $((SECONDS - start)) "$log"
+    printf '%-32s FAILED  %3d s  (%s)\n' "$name" $((SECONDS - start)) "${log#"$PWD"/}"
     grep -vE "${LOG_SKIP:-^$}" "$log" | tail -n "${LOG_TAIL:-80}" | sed 's/^/    /'
   fi
   return "$status"
@@ -30,3 +30,17 @@ missing() {
   echo "setup: $*" >&2
   if in_ci; then exit 1; fi
 }
+
+apt_updated=no
+apt_update() {
+  [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || return 1
+  [ "$apt_updated" = yes ] || step "apt-get update" apt-get update -qq || return 1
+  apt_updated=yes
+}
+apt_install() {  # apt_install PACKAGE...: false where there is no apt or no right to use it
+  apt_update || return 1
+  DEBIAN_FRONTEND=noninteractive step "apt-get install $1" apt-get install -y -qq --no-install-recommends "$@"
+}
+
+has_header() { echo "#include <$1>" | g++ -E -x c++ "${@:2}" - >/dev/null 2>&1; }
+has_verbs_headers() { has_header infiniband/verbs.h && has_header rdma/rdma_cma.h; }

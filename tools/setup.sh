@@ -1,21 +1,10 @@
 #!/usr/bin/env bash
-# tools/setup.sh demo|test|bench: system packages, the virtual environment .venv and rrpc in it, for development.
+# tools/setup.sh demo|test|bench|vm: system packages, the virtual environment .venv and rrpc in it, for development.
 # Does nothing when nothing changed. PYTHON names the interpreter (default python3).
 source "$(dirname "$0")/lib.sh"
 goal="${1:-test}"
 python="${PYTHON:-python3}"
 
-apt_updated=no
-apt_install() {  # apt_install PACKAGE...: false where there is no apt or no right to use it
-  [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || return 1
-  if [ "$apt_updated" = no ]; then
-    step "apt-get update" apt-get update -qq || return 1
-    apt_updated=yes
-  fi
-  DEBIAN_FRONTEND=noninteractive step "apt-get install $1" apt-get install -y -qq --no-install-recommends "$@"
-}
-
-has_header() { echo "#include <$1>" | g++ -E -x c++ "${@:2}" - >/dev/null 2>&1; }
 python_headers() { "$1" -c 'import sysconfig; print(sysconfig.get_path("include"))'; }
 
 require_toolchain() {
@@ -25,6 +14,10 @@ require_toolchain() {
   [ -e "$(python_headers "$python")/Python.h" ] || apt_install python3-dev || { echo "setup: Python's headers (python3-dev) are needed" >&2; exit 1; }
   if [ "$goal" != demo ] && ! has_header gtest/gtest.h; then
     { apt_install libgtest-dev && has_header gtest/gtest.h; } || missing "no GoogleTest (libgtest-dev): going on without the C++ tests"
+  fi
+  if [ "$goal" != demo ] && ! has_verbs_headers; then
+    { apt_install libibverbs-dev librdmacm-dev && has_verbs_headers; } ||
+      missing "no rdma-core headers (libibverbs-dev, librdmacm-dev): going on without the verbs provider"
   fi
 }
 
@@ -45,11 +38,24 @@ install_packages() {  # install_packages EXTRAS STAMP
   echo "$hash" >"$stamp"
 }
 
+# What starts the virtual machine and what runs in it; the guest's kernel is tools/vm/build.sh's part.
+require_vm() {
+  local lacking
+  mapfile -t lacking < <(tools/vm/needs.sh)
+  [ ${#lacking[@]} -eq 0 ] && return
+  apt_install rdma-core "${lacking[@]}" && [ -z "$(tools/vm/needs.sh)" ] ||
+    missing "the virtual machine needs packages that are not here: $(tools/vm/needs.sh | tr '\n' ' ')"
+}
+
 require_toolchain
 make_venv
 case "$goal" in
   demo) install_packages build,demo demo ;;
   test) install_packages dev,demo,bench test ;;
   bench) install_packages dev,demo,bench test ;;
-  *) echo "usage: tools/setup.sh [demo|test|bench]" >&2; exit 2 ;;
+  vm)
+    install_packages dev,demo,bench test
+    require_vm
+    ;;
+  *) echo "usage: tools/setup.sh [demo|test|bench|vm]" >&2; exit 2 ;;
 esac

@@ -9,7 +9,6 @@ python="$PWD/.venv/bin/python"
 step "sdist" "$python" -c 'import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])' "$work"
 step "wheel" "$python" -m pip wheel -q --no-deps --no-build-isolation -w "$work" "$work"/rrpc-*.tar.gz
 cd "$work"
-LOGS="$OLDPWD/$LOGS"
 step "empty environment" "$python" -m venv clean
 step "install wheel" clean/bin/python -m pip install -q -c "$constraints" "$work"/rrpc-*.whl
 step "use wheel" clean/bin/python "$smoke"

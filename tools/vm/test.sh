@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# tools/vm/test.sh [SUITE...]: what only real verbs can show, in virtual machines with Linux's software adapters. One line
+# a suite: machine, conformance, python, and each of tests/vm/guest/. All run, also after one failed.
+source "$(dirname "$0")/../lib.sh"
+lacking="$(tools/vm/needs.sh | tr '\n' ' ')"
+if [ -n "$lacking" ]; then
+  missing "the tests in the virtual machine are left out; they need: apt-get install $lacking"
+  exit 0
+fi
+if [ ! -e rrpc/_verbs.so ]; then
+  missing "the tests in the virtual machine are left out: rrpc was built without the verbs provider"
+  exit 0
+fi
+step "vm: kernel and modules" tools/vm/build.sh || exit 1
+
+status=0
+wanted=("$@")
+suite() {  # suite NAME COMMAND...
+  local name="$1"
+  shift
+  [ ${#wanted[@]} -eq 0 ] || [[ " ${wanted[*]} " == *" $name "* ]] || return 0
+  step "vm: $name" "$@" || status=1
+}
+run=(tools/vm/run -e CI)
+in_guest() { echo ". tools/vm/rdma.sh && rdma_single && $*"; }
+
+suite machine tools/vm/selftest.sh
+suite conformance "${run[@]}" -t 400 -- bash -c "$(in_guest tests/vm/conformance.sh)"
+suite python "${run[@]}" -t 600 -- bash -c "$(in_guest python -m pytest -q -p no:cacheprovider tests/vm)"
+# Those that bring layouts of their own: NAME.sh in one guest, NAME_server.sh and NAME_client.sh in two.
+for script in tests/vm/guest/*.sh; do
+  case "$script" in
+    *_client.sh) ;;
+    *_server.sh) suite "$(basename "${script%_server.sh}")" tools/vm/pair -e CI -t 300 "bash $script" "bash ${script/_server/_client}" ;;
+    *) suite "$(basename "${script%.sh}")" "${run[@]}" -t 300 -- bash "$script" ;;
+  esac
+done
+exit "$status"
