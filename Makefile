@@ -1,6 +1,6 @@
 # The front door. Everything sets itself up: a first `make test` on a fresh clone needs only make, g++ and Python.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-fast test-cpp test-python check format tidy bench asan tsan wheel-test clean
+.PHONY: help setup build demo test test-fast test-cpp test-python test-vm check format tidy bench bench-vm asan tsan wheel-test clean
 PY := .venv/bin/python
 
 help: ## show this list
@@ -17,9 +17,10 @@ demo: ## start a server and run the generated client of examples/nearest against
 	@tools/build.sh python
 	@$(PY) examples/nearest/demo.py
 
-test: build ## all tests, C++ and Python
+test: build ## all tests: C++, Python, and real verbs in a virtual machine; less than 20 minutes
 	@tools/ctest.sh release
 	@$(PY) -m pytest -q $(ARGS)
+	@$(MAKE) --no-print-directory test-vm
 
 test-fast: build ## the tests that take less than four minutes together
 	@tools/ctest.sh fast
@@ -30,6 +31,10 @@ test-cpp: build ## the C++ tests alone
 
 test-python: build ## the Python tests alone; ARGS="-k name" goes to pytest
 	@$(PY) -m pytest -q $(ARGS)
+
+test-vm: build ## the tests over Soft-RoCE and Soft-iWARP, in virtual machines; SUITES="conformance-rxe" picks some
+	@tools/setup.sh vm
+	@tools/vm/test.sh $(SUITES)
 
 check: setup ## layers, house rules, ruff, mypy, clang-format, clang-tidy
 	@tools/check.sh
@@ -46,6 +51,10 @@ bench: ## run the benchmarks; results in bench/out
 	@tools/build.sh python
 	@$(PY) bench/run.py $(ARGS)
 
+bench-vm: build ## ours beside perftest, in a virtual machine; ARGS=--quick for a look
+	@tools/setup.sh vm
+	@tools/vm/bench.sh $(ARGS)
+
 asan: setup ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@tools/build.sh asan
 	@tools/ctest.sh asan
@@ -57,5 +66,5 @@ tsan: setup ## the C++ tests under ThreadSanitizer
 wheel-test: setup ## build sdist and wheel, use them in an empty environment
 	@tools/wheel_test.sh
 
-clean: ## remove what was built (not .venv)
+clean: ## remove what was built (not .venv, not the guest's kernel in .cache)
 	@rm -rf build dist rrpc/*.so .mypy_cache .ruff_cache .pytest_cache

@@ -10,13 +10,18 @@ if [ "$goal" = python ]; then targets=(rrpc_python); fi
 # What was chosen before stays: `make demo` on a tree that builds tests must not configure it anew without them.
 cache="build/$preset/CMakeCache.txt"
 if ! has_header gtest/gtest.h; then options+=(-DRRPC_BUILD_TESTS=OFF); fi
+# rdma-core's headers count too, come or gone: with them the verbs provider is built.
+if has_verbs_headers; then verbs=yes; else verbs=no; fi
 if [ ! -e "build/$preset/build.ninja" ] || ! grep -qF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "$cache" ||
-  [ CMakePresets.json -nt "$cache" ] || { [ -e "build/$preset/no-tests" ] && [[ "${options[*]}" != *TESTS=OFF* ]]; }; then
+  [ CMakePresets.json -nt "$cache" ] || [ "$(cat "build/$preset/verbs-headers" 2>/dev/null)" != "$verbs" ] ||
+  { [ -e "build/$preset/no-tests" ] && [[ "${options[*]}" != *TESTS=OFF* ]]; }; then
   rm -f "$cache" "build/$preset/no-tests"
   step "configure $preset" cmake --preset "$preset" "${options[@]}"
+  echo "$verbs" >"build/$preset/verbs-headers"
   if [[ "${options[*]}" == *TESTS=OFF* ]]; then touch "build/$preset/no-tests"; fi
 fi
 if [ "$goal" = tidy ]; then exit 0; fi
+if [ "$verbs" = no ]; then echo "build: without the verbs provider, as rdma-core's headers (libibverbs-dev, librdmacm-dev) are not here"; fi
 step "build $goal" cmake --build "build/$preset" --parallel "$JOBS" --target "${targets[@]}"
 
 if [ "$preset" = release ]; then
@@ -28,5 +33,9 @@ if [ "$preset" = release ]; then
     target="rrpc/$(basename "$built")"
     # Renamed into place: a process that has the old one mapped keeps it.
     cmp -s "$built" "$target" || { cp "$built" "$target.new" && mv "$target.new" "$target"; }
+  done
+  # What this build doesn't have must not stay from an earlier one.
+  for old in rrpc/*.so; do
+    if [ ! -e "$stage/$old" ]; then rm -f "$old"; fi
   done
 fi

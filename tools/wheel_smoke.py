@@ -1,4 +1,7 @@
-"""Run by an interpreter that has nothing but the wheel: the package is whole and a first call works."""
+"""Run by an interpreter that has nothing but the wheel: the package is whole and a first call works.
+
+usage: wheel_smoke.py with-verbs|without-verbs, as the wheel was built.
+"""
 
 import importlib.metadata
 import subprocess
@@ -26,6 +29,7 @@ def main() -> None:
     assert here.parent.name == "site-packages", f"rrpc was imported from {here}, not from the wheel"
     assert (here / "py.typed").exists()
     assert rrpc.__version__ == importlib.metadata.version("rrpc")
+    check_verbs(here, built_with=sys.argv[1] == "with-verbs")
     scripts = Path(sys.executable).parent
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "echo.py").write_text(SERVICE)
@@ -42,6 +46,14 @@ def main() -> None:
             finally:
                 server.terminate()
             assert server.wait(timeout=30) == 0
+
+
+def check_verbs(package: Path, built_with: bool) -> None:
+    """The verbs provider is there if it was built; rdma-core is the machine's own, loaded when asked for."""
+    assert (package / "_verbs.so").exists() == built_with, f"_verbs.so: {not built_with}"
+    bundled = [path.name for path in package.parent.rglob("lib*.so*") if "ibverbs" in path.name or "rdmacm" in path.name]
+    assert not bundled, f"the wheel brings {bundled}"
+    assert "libibverbs" not in Path("/proc/self/maps").read_text(), "rrpc loads libibverbs unasked"
 
 
 def call(folder: str, address: str) -> None:

@@ -11,4 +11,5 @@ step "wheel" "$python" -m pip wheel -q --no-deps --no-build-isolation -w "$work"
 cd "$work"
 step "empty environment" "$python" -m venv clean
 step "install wheel" clean/bin/python -m pip install -q -c "$constraints" "$work"/rrpc-*.whl
-step "use wheel" clean/bin/python "$smoke"
+if has_verbs_headers; then verbs=with-verbs; else verbs=without-verbs; fi
+step "use wheel" clean/bin/python "$smoke" "$verbs"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tools/vm/test.sh [SUITE...]: what only real verbs can show, in virtual machines with Linux's software adapters. One line
-# a suite: machine, conformance, python, and each of tests/vm/guest/. All run, also after one failed.
+# a suite: machine, conformance-rxe, conformance-rxe_socket, conformance-siw, python, and each of tests/vm/guest/. All run, also after one failed.
 source "$(dirname "$0")/../lib.sh"
 lacking="$(tools/vm/needs.sh | tr '\n' ' ')"
 if [ -n "$lacking" ]; then
@@ -25,10 +25,14 @@ run=(tools/vm/run -e CI)
 in_guest() { echo ". tools/vm/rdma.sh && rdma_single && $*"; }
 
 suite machine tools/vm/selftest.sh
-suite conformance "${run[@]}" -t 400 -- bash -c "$(in_guest tests/vm/conformance.sh)"
+for adapter in rxe rxe_socket siw; do
+  suite "conformance-$adapter" "${run[@]}" -t 400 -e RRPC_VERBS_CASES="$adapter" -- \
+    bash -c "$(in_guest build/release/verbs_conformance --gtest_brief=1)"
+done
 suite python "${run[@]}" -t 600 -- bash -c "$(in_guest python -m pytest -q -p no:cacheprovider tests/vm)"
 # Those that bring layouts of their own: NAME.sh in one guest, NAME_server.sh and NAME_client.sh in two.
 for script in tests/vm/guest/*.sh; do
+  [ -e "$script" ] || continue
   case "$script" in
     *_client.sh) ;;
     *_server.sh) suite "$(basename "${script%_server.sh}")" tools/vm/pair -e CI -t 300 "bash $script" "bash ${script/_server/_client}" ;;
