@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from lab import TRANSPORTS, lab, lab_address, lab_server
+from lab import TRANSPORTS, VERBS, address_to_listen_on, lab, lab_address, lab_server
 from processes import ServeFactory
 
 __all__ = ["lab", "lab_address", "lab_server"]  # fixtures from lab.py
@@ -15,7 +15,7 @@ __all__ = ["lab", "lab_address", "lab_server"]  # fixtures from lab.py
 
 @pytest.fixture(params=TRANSPORTS)
 def transport(request: pytest.FixtureRequest) -> str:
-    """The scheme of an address; `new_address(transport)` gives one to listen on."""
+    """What an address is of: a scheme, or a name in lab.VERBS; `new_address(transport)` gives one to listen on."""
     return str(request.param)
 
 
@@ -29,11 +29,11 @@ def short_tmp() -> Iterator[Path]:
 
 @pytest.fixture
 def new_address(short_tmp: Path) -> Callable[[str], str]:
-    """Gives an address of a scheme to listen on that nobody else has."""
+    """Gives an address of a transport to listen on that nobody else has."""
     count = iter(range(1_000_000))
 
-    def make(scheme: str) -> str:
-        return f"shm://{short_tmp}/{next(count)}.sock" if scheme == "shm" else f"{scheme}://127.0.0.1:0"
+    def make(transport: str) -> str:
+        return address_to_listen_on(transport, f"{short_tmp}/{next(count)}.sock")
 
     return make
 
@@ -50,6 +50,20 @@ def serve(tmp_path: Path, new_address: Callable[[str], str]) -> Iterator[ServeFa
     factory = ServeFactory(tmp_path, new_address)
     yield factory
     factory.close()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Over verbs only what a transport has a part in."""
+    if set(TRANSPORTS) & set(VERBS):
+        left_out = [item for item in items if not _over_verbs(item)]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def _over_verbs(item: pytest.Item) -> bool:
+    if item.get_closest_marker("slow") or item.get_closest_marker("no_verbs"):
+        return False
+    return "transport" in getattr(item, "fixturenames", ()) or Path(__file__).parent / "vm" in item.path.parents
 
 
 _skipped: list[tuple[str, str]] = []

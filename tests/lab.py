@@ -1,5 +1,6 @@
 """One server of lab_service for many tests, and helpers around it."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +11,20 @@ from processes import Served, ServeFactory, eventually
 import rrpc
 
 LAB = (Path(__file__).parent / "lab_service.py").read_text()
-TRANSPORTS = ("shm", "tcp", "rrpc")
+# In the virtual machine of `make test-vm`: its adapters, as tools/vm sets them up.
+VERBS = {
+    "rxe": "verbs://10.9.0.1:0",
+    "rxe-socket": "verbs+tcp://10.9.0.1:0",
+    "siw": "verbs://10.9.1.1:0",
+}
+TRANSPORTS = tuple(os.environ.get("RRPC_TEST_TRANSPORTS", "shm,tcp,rrpc").split(","))
 TRANSIENT = ("exposures_live", "bytes_exposed", "pool_bytes_used")
+
+
+def address_to_listen_on(transport: str, shm_name: str) -> str:
+    if transport == "shm":
+        return f"shm://{shm_name}"
+    return VERBS.get(transport, f"{transport}://127.0.0.1:0")
 
 
 class LabServer:
@@ -21,7 +34,7 @@ class LabServer:
         self.served = served
 
     def address(self, transport: str) -> str:
-        return next(a for a in self.served.addresses if a.startswith(f"{transport}://"))
+        return self.served.addresses[TRANSPORTS.index(transport)]
 
     @property
     def pid(self) -> int:
@@ -32,14 +45,10 @@ class LabServer:
 def lab_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     """Shared by all tests that leave it as it was."""
     folder = tmp_path_factory.mktemp("lab")
-    factory = ServeFactory(folder, lambda scheme: f"{scheme}://127.0.0.1:0")
-    listen = [
-        f"shm://rrpc-lab-{folder.parent.name}-{id(folder):x}",
-        "tcp://127.0.0.1:0",
-        "rrpc://127.0.0.1:0",
-    ]
+    shm_name = f"rrpc-lab-{folder.parent.name}-{id(folder):x}"
+    factory = ServeFactory(folder, lambda transport: address_to_listen_on(transport, shm_name))
     yield LabServer(
-        factory(LAB, "Lab", "Second", listen=listen, args=["--workers", "8"], module="lab_service")
+        factory(LAB, "Lab", "Second", listen=TRANSPORTS, args=["--workers", "8"], module="lab_service")
     )
     factory.close()
 

@@ -12,17 +12,30 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 ROOT = Path(__file__).resolve().parent.parent
 START_UP = re.compile(r"^rrpc-serve: (?P<services>[\w, ]+) on (?P<address>\S+)$", re.MULTILINE)
 START_UP_SECONDS = 30.0
+# How much slower than a usual machine this one is: patience is stretched by it. Set in the virtual machine.
+TIME_SCALE = float(os.environ.get("RRPC_TEST_TIME_SCALE", "1"))
+
+
+def patience(seconds: float) -> float:
+    """So long on a usual machine; for bounds on how long something may take, never for what is measured."""
+    return seconds * TIME_SCALE
+
+
+def volume(usual: N, trimmed: N) -> N:
+    """How many, how large, how long: the second on a slow machine."""
+    return trimmed if TIME_SCALE > 1 else usual
 
 
 def eventually(predicate: Callable[[], T], timeout: float = 10.0, what: str = "") -> T:
     """Waits until the predicate gives something true, and gives that; fails after the timeout."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + patience(timeout)
     while not (value := predicate()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout} s: {what or predicate.__name__} (last: {value!r})")
+            raise AssertionError(f"not within {patience(timeout)} s: {what or predicate.__name__} (last: {value!r})")
         time.sleep(0.005)
     return value
 
@@ -43,7 +56,7 @@ def run_python(
         text=True,
         cwd=cwd,
         env=child_environment(),
-        timeout=timeout,
+        timeout=patience(timeout),
         check=False,
     )
     if check:
@@ -128,7 +141,7 @@ class Served:
         return Usage.of(self.pid)
 
     def wait(self, timeout: float = 30.0) -> int:
-        return self.process.wait(timeout)
+        return self.process.wait(patience(timeout))
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)

@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lab import LAB, freeze, settles, still_answers, transient
-from processes import Served, ServeFactory, eventually
+from processes import Served, ServeFactory, eventually, patience, volume
 
 import rrpc
 
 MIB = 1 << 20
+LARGE = volume(64, 8) * MIB
+STEP_SECONDS = volume(0.0002, 0.005)  # of ever longer waits before a cancel
 
 
 @contextmanager
@@ -25,7 +27,7 @@ def deadline(seconds: float, error: type[rrpc.RpcError] = rrpc.DeadlineExceeded)
         yield
     took = time.monotonic() - start
     print(f"{took:.3f} s for a deadline of {seconds} s")
-    assert seconds * 0.9 <= took < seconds + 3.0
+    assert seconds * 0.9 <= took < seconds + patience(3.0)
 
 
 @pytest.fixture
@@ -120,7 +122,7 @@ def test_nobody_waits(lab: rrpc.Client, request: pytest.FixtureRequest) -> None:
     future = lab.start("Lab.hold", name, timeout=0.3)
     assert not future.done()
     future.add_done_callback(lambda f: ended.set())
-    assert ended.wait(5)
+    assert ended.wait(patience(5))
     assert isinstance(future.exception(), rrpc.DeadlineExceeded)
     future = lab.start("Lab.hold", name, timeout=0.3)
     eventually(future.done, 5.0)
@@ -155,7 +157,7 @@ def test_many_deadlines_at_once(lab: rrpc.Client, request: pytest.FixtureRequest
     futures = [lab.start("Lab.hold", name, timeout=0.2 + i / 50) for i in range(6)]
     fine = lab.start("Lab.hold", name, timeout=30)
     for future in futures:
-        assert isinstance(future.exception(timeout=10), rrpc.DeadlineExceeded)
+        assert isinstance(future.exception(timeout=patience(10)), rrpc.DeadlineExceeded)
     lab.call("Lab.release", name)
     assert fine.result() is True
 
@@ -181,9 +183,9 @@ def test_waiting_for_credits(served: Served) -> None:
     with rrpc.connect(served.address) as client:
         assert client.call("Lab.add", 1) == 2
         freeze(served)
-        futures = [client.start("Lab.echo", "x" * 5000, timeout=0.4) for _ in range(500)]
+        futures = [client.start("Lab.echo", "x" * 5000, timeout=0.4) for _ in range(volume(500, 150))]
         for future in futures:
-            assert isinstance(future.exception(timeout=10), rrpc.DeadlineExceeded)
+            assert isinstance(future.exception(timeout=patience(10)), rrpc.DeadlineExceeded)
         served.resume()
         assert client.call("Lab.add", 1, timeout=20) == 2
     settles(rrpc.stats, idle)
@@ -192,7 +194,7 @@ def test_waiting_for_credits(served: Served) -> None:
 def test_while_the_argument_is_fetched(served: Served) -> None:
     """The array stays registered until the server has said that it reads no more."""
     idle = transient(rrpc.stats())
-    big = np.ones(64 * MIB, np.uint8)
+    big = np.ones(LARGE, np.uint8)
     with rrpc.connect(served.address) as client:
         client.call("Lab.size", big)
         freeze(served)
@@ -211,7 +213,7 @@ def test_while_the_result_is_fetched(served: Served) -> None:
         there = transient(client.call("Lab.counts"))
         for timeout in (0.001, 0.003, 0.01, 0.02, 0.05):
             with suppress(rrpc.DeadlineExceeded):
-                assert client.call("Lab.make", 64 * MIB, 1, pool=True, timeout=timeout)[-1] == 1
+                assert client.call("Lab.make", LARGE, 1, pool=True, timeout=timeout)[-1] == 1
             assert client.call("Lab.add", 1, timeout=20) == 2
         settles(lambda: client.call("Lab.counts"), there)
     settles(rrpc.stats, idle)
@@ -238,10 +240,10 @@ def test_cancel_at_any_moment(lab: rrpc.Client) -> None:
     def attempt(step: int) -> bool:
         future = lab.start("Lab.echo", big)
         with suppress(TimeoutError):
-            future.result(timeout=step / 5000)
+            future.result(timeout=step * STEP_SECONDS)
         return future.cancel()
 
-    cancelled = [attempt(step) for step in range(40)]
+    cancelled = [attempt(step) for step in range(volume(40, 20))]
     assert any(cancelled)
     assert lab.call("Lab.add", 1) == 2
     settles(lambda: lab.call("Lab.counts"), there)

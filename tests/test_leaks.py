@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from lab import LAB, TRANSIENT, still_answers
-from processes import Served, ServeFactory, Usage, assert_no_growth, cpu_seconds, eventually
+from processes import Served, ServeFactory, Usage, assert_no_growth, cpu_seconds, eventually, volume
 
 import rrpc
 
@@ -74,8 +74,8 @@ def pipelined(address: str, count: int) -> None:
 def test_a_thousand_connects(served: Served) -> None:
     no_growth(
         served,
-        lambda: connect_and_close(served.address, 1000),
-        lambda: connect_and_close(served.address, 100),
+        lambda: connect_and_close(served.address, volume(1000, 60)),
+        lambda: connect_and_close(served.address, volume(100, 20)),
     )
 
 
@@ -90,7 +90,8 @@ def test_ten_thousand_connects(served: Served) -> None:
 
 
 def test_many_calls(served: Served) -> None:
-    no_growth(served, lambda: pipelined(served.address, 30_000), lambda: pipelined(served.address, 5000))
+    many, warm_up = volume(30_000, 2000), volume(5000, 1000)
+    no_growth(served, lambda: pipelined(served.address, many), lambda: pipelined(served.address, warm_up))
 
 
 @pytest.mark.slow
@@ -107,7 +108,7 @@ def test_many_arrays(served: Served) -> None:
                 assert client.call("Lab.echo", array)[-1] == i
                 client.call("Lab.size", rrpc.empty(50_000, np.uint8))
 
-    no_growth(served, lambda: exchange(1000), lambda: exchange(100))
+    no_growth(served, lambda: exchange(volume(1000, 60)), lambda: exchange(volume(100, 30)))
 
 
 def test_many_failures(served: Served) -> None:
@@ -122,7 +123,7 @@ def test_many_failures(served: Served) -> None:
                 for future in futures:
                     assert isinstance(future.exception(timeout=20), (rrpc.RpcError, type(None)))
 
-    no_growth(served, lambda: fail(500), lambda: fail(50))
+    no_growth(served, lambda: fail(volume(500, 30)), lambda: fail(volume(50, 15)))
 
 
 def idle_connections(served: Served, count: int) -> None:
@@ -152,7 +153,7 @@ def assert_idle(*pids: int) -> None:
 
 
 def test_two_hundred_idle_connections(served: Served) -> None:
-    idle_connections(served, 200)
+    idle_connections(served, volume(200, 30))
 
 
 @pytest.mark.slow
