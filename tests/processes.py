@@ -35,7 +35,9 @@ def eventually(predicate: Callable[[], T], timeout: float = 10.0, what: str = ""
     deadline = time.monotonic() + patience(timeout)
     while not (value := predicate()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {patience(timeout)} s: {what or predicate.__name__} (last: {value!r})")
+            raise AssertionError(
+                f"not within {patience(timeout)} s: {what or predicate.__name__} (last: {value!r})"
+            )
         time.sleep(0.005)
     return value
 
