@@ -62,6 +62,13 @@ class Lab:
         return array
 
     @rrpc.method
+    def spaced(self, count: int, nbytes: int) -> NDArray[np.uint8]:
+        """`count` rows of `nbytes`, each full of its number, that aren't adjacent in memory."""
+        array = np.full((count, 2, nbytes), 255, np.uint8)
+        array[:, 0] = np.arange(count)[:, None]
+        return array[:, 0]
+
+    @rrpc.method
     def blob(self, nbytes: int) -> bytes:
         return bytes(nbytes)
 
