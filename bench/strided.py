@@ -106,16 +106,16 @@ def serve(scheme: str) -> None:
 
 def main(schemes: list[str]) -> None:
     for scheme in schemes:
-        with Child(["-m", "bench.strided", "serve", scheme], 60) as child:
-            with rrpc.connect(child.read_line(), timeout=60.0) as client:
-                print(f"{scheme}: packed / in pieces, us")
-                for count in COUNTS:
-                    for piece_kib in PIECES_KIB:
-                        print(
-                            f"{count:3} x {piece_kib:4} KiB",
-                            compare(client, count, piece_kib << 10),
-                            flush=True,
-                        )
+        with (
+            Child(["-m", "bench.strided", "serve", scheme], 60) as child,
+            rrpc.connect(child.read_line(), timeout=60.0) as client,
+        ):
+            print(f"{scheme}: packed / in pieces, us")
+            for count in COUNTS:
+                for piece_kib in PIECES_KIB:
+                    print(
+                        f"{count:3} x {piece_kib:4} KiB", compare(client, count, piece_kib << 10), flush=True
+                    )
 
 
 if __name__ == "__main__":
