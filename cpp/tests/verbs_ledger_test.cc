@@ -11,9 +11,17 @@ namespace rrpc::provider::verbs {
 namespace {
 
 SendEntry user(uint64_t wr_id, bool signalled = true) { return {.wr_id = wr_id, .signalled = signalled}; }
-SendEntry bind(uint64_t key) { return {.wr_id = key, .kind = SendEntry::Kind::kBind}; }
+SendEntry bind(uint64_t key) { return {.wr_id = key, .kind = SendEntry::Kind::kBind, .signalled = false}; }
 
-TEST(SendLedger, ACompletionRetiresWhatWasPostedBefore) {
+std::vector<uint64_t> take(SendLedger& ledger) {
+  std::vector<uint64_t> taken;
+  for (; ledger.front_done() != nullptr; ledger.pop()) taken.push_back(ledger.front_done()->wr_id);
+  return taken;
+}
+
+using Ids = std::vector<uint64_t>;
+
+TEST(SendLedger, ACompletionMeansThatTheUnsignalledBeforeItAreDone) {
   SendLedger ledger(8);
   ledger.push(user(1, false));
   ledger.push(bind(77));
@@ -21,33 +29,64 @@ TEST(SendLedger, ACompletionRetiresWhatWasPostedBefore) {
   const uint64_t last = ledger.push(user(3));
   EXPECT_EQ(ledger.user_count(), 3u);
   EXPECT_EQ(ledger.internal_count(), 1u);
-  std::vector<uint64_t> retired;
-  const auto note = [&](const SendEntry& entry) { retired.push_back(entry.wr_id); };
-  EXPECT_EQ(ledger.complete(signalled, note).wr_id, 2u);
-  EXPECT_EQ(retired, (std::vector<uint64_t>{1, 77}));
+  EXPECT_EQ(ledger.complete(signalled, WcStatus::kSuccess).wr_id, 2u);
+  EXPECT_FALSE(ledger.all_done());
+  EXPECT_EQ(take(ledger), (Ids{1, 77, 2}));
   EXPECT_EQ(ledger.user_count(), 1u);
   EXPECT_EQ(ledger.internal_count(), 0u);
-  EXPECT_FALSE(ledger.outstanding(signalled));
-  EXPECT_EQ(ledger.complete(last, note).wr_id, 3u);
-  EXPECT_EQ(retired.size(), 2u);
+  ledger.complete(last, WcStatus::kFlushed);
+  EXPECT_TRUE(ledger.all_done());
+  EXPECT_EQ(ledger.front_done()->status, WcStatus::kFlushed);
+  EXPECT_EQ(take(ledger), Ids{3});
   EXPECT_TRUE(ledger.empty());
+}
+
+// As over iWARP, where a send is done once TCP has it and a READ before it once the answer is there.
+TEST(SendLedger, ASendThatOvertakesAReadIsToldAfterIt) {
+  SendLedger ledger(8);
+  ledger.push(user(1, false));
+  const uint64_t read = ledger.push(user(2));
+  ledger.push(user(3, false));
+  const uint64_t send = ledger.push(user(4));
+  ledger.complete(send, WcStatus::kSuccess);
+  EXPECT_EQ(take(ledger), Ids{1});
+  EXPECT_FALSE(ledger.all_done());
+  ledger.complete(read, WcStatus::kRemoteAccess);
+  EXPECT_TRUE(ledger.all_done());
+  EXPECT_EQ(ledger.front_done()->status, WcStatus::kRemoteAccess);
+  EXPECT_EQ(take(ledger), (Ids{2, 3, 4}));
+}
+
+TEST(SendLedger, WhatTheDeviceNeverTellsOfIsFlushed) {
+  SendLedger ledger(4);
+  ledger.push(user(1, false));
+  const uint64_t second = ledger.push(user(2));
+  ledger.push(user(3));
+  ledger.complete(second, WcStatus::kSuccess);
+  ledger.flush();
+  EXPECT_TRUE(ledger.all_done());
+  ledger.pop();
+  EXPECT_EQ(ledger.front_done()->status, WcStatus::kSuccess);
+  ledger.pop();
+  EXPECT_EQ(ledger.front_done()->status, WcStatus::kFlushed);
 }
 
 TEST(SendLedger, GoesRoundManyTimes) {
   SendLedger ledger(5);
   uint64_t next = 0;
-  for (int round = 0; round < 1000; ++round) {
+  for (size_t round = 0; round < 1000; ++round) {
     uint64_t sequence = 0;
-    for (int i = 0; i < 1 + round % 5; ++i) sequence = ledger.push(user(next++, false));
-    EXPECT_EQ(ledger.complete(sequence, [](const SendEntry&) {}).wr_id, next - 1);
-    EXPECT_TRUE(ledger.empty());
+    for (size_t i = 0; i < 1 + round % 5; ++i) sequence = ledger.push(user(next++, false));
+    EXPECT_EQ(ledger.complete(sequence, WcStatus::kSuccess).wr_id, next - 1);
+    EXPECT_EQ(take(ledger).size(), 1 + round % 5);
+    EXPECT_TRUE(ledger.empty() && ledger.all_done());
     EXPECT_EQ(ledger.user_count(), 0u);
   }
 }
 
 TEST(SendLedger, WhatTheDeviceRefusedIsForgotten) {
   SendLedger ledger(8);
-  ledger.push(user(1));
+  const uint64_t first = ledger.push(user(1));
   const uint64_t refused = ledger.end();
   ledger.push(user(2));
   ledger.push(bind(3));
@@ -55,9 +94,10 @@ TEST(SendLedger, WhatTheDeviceRefusedIsForgotten) {
   EXPECT_EQ(ledger.user_count(), 1u);
   EXPECT_EQ(ledger.internal_count(), 0u);
   EXPECT_EQ(ledger.push(user(4)), refused);
-  EXPECT_EQ(ledger.pop().wr_id, 1u);
-  EXPECT_EQ(ledger.pop().wr_id, 4u);
-  EXPECT_TRUE(ledger.empty());
+  ledger.complete(first, WcStatus::kSuccess);
+  ledger.complete(refused, WcStatus::kSuccess);
+  EXPECT_EQ(take(ledger), (Ids{1, 4}));
+  EXPECT_TRUE(ledger.empty() && ledger.all_done());
 }
 
 TEST(SendLedgerDeathTest, AnOverfullLedgerOrAStrangeCompletionEndsTheProcess) {
@@ -65,7 +105,7 @@ TEST(SendLedgerDeathTest, AnOverfullLedgerOrAStrangeCompletionEndsTheProcess) {
   ledger.push(user(1));
   ledger.push(user(2));
   EXPECT_DEATH(ledger.push(user(3)), "full");
-  EXPECT_DEATH((void)ledger.complete(2, [](const SendEntry&) {}), "outstanding");
+  EXPECT_DEATH(ledger.complete(2, WcStatus::kSuccess), "outstanding");
 }
 
 TEST(ReceiveLedger, GivesBackInOrder) {

@@ -125,6 +125,12 @@ Status VerbsQueuePair::append_sge(const Sge& sge, bool inline_data, bool& own_er
   return {};
 }
 
+// siw ends the connection over a READ of no bytes; a WRITE of none does as little.
+static void use_no_elements(ibv_send_wr& request) {
+  request.num_sge = 0;
+  if (request.opcode == IBV_WR_RDMA_READ) request.opcode = IBV_WR_RDMA_WRITE;
+}
+
 static ibv_wr_opcode wr_opcode(Opcode opcode) {
   switch (opcode) {
     case Opcode::kRead:
@@ -137,7 +143,7 @@ static ibv_wr_opcode wr_opcode(Opcode opcode) {
 }
 
 Status VerbsQueuePair::append_request(const WorkRequest& request) {
-  SendEntry entry{.wr_id = request.wr_id, .opcode = request.opcode, .signalled = request.signalled};
+  SendEntry entry{.wr_id = request.wr_id, .opcode = request.opcode, .wanted = request.signalled};
   const size_t first_sge = chain_sges_.size();
   for (const Sge& sge : request.sges) {
     RRPC_RETURN_IF_ERROR(append_sge(sge, request.inline_data, entry.own_error));
@@ -150,7 +156,10 @@ Status VerbsQueuePair::append_request(const WorkRequest& request) {
   posted.opcode = wr_opcode(request.opcode);
   posted.wr.rdma.remote_addr = request.remote_address;
   posted.wr.rdma.rkey = request.rkey;
-  if (signal_next(request.signalled)) posted.send_flags |= IBV_SEND_SIGNALED;
+  if (adapter_.iwarp() && entry.length_bytes == 0) use_no_elements(posted);
+  // Of a READ over iWARP nothing but its own completion tells.
+  entry.signalled = signal_next(request.signalled || (adapter_.iwarp() && request.opcode == Opcode::kRead));
+  if (entry.signalled) posted.send_flags |= IBV_SEND_SIGNALED;
   if (request.inline_data) posted.send_flags |= IBV_SEND_INLINE;
   posted.wr_id = send_id(sends_.push(entry));
   return {};
@@ -197,11 +206,12 @@ Status VerbsQueuePair::post_chain(uint64_t first) {
   return {};
 }
 
-Status VerbsQueuePair::post_internal(ibv_send_wr& request, const SendEntry& entry, bool signalled) {
+Status VerbsQueuePair::post_internal(ibv_send_wr& request, SendEntry entry, bool signalled) {
   if (sends_.internal_count() >= internal_depth_ - 1 && entry.kind != SendEntry::Kind::kMarker) {
     return resource_exhausted("too many exposures are being opened and closed at once");
   }
-  if (signal_next(signalled)) request.send_flags |= IBV_SEND_SIGNALED;
+  entry.signalled = signal_next(signalled);
+  if (entry.signalled) request.send_flags |= IBV_SEND_SIGNALED;
   request.wr_id = send_id(sends_.end());
   ibv_send_wr* refused = nullptr;
   if (const int error_number = ibv_post_send(handle_, &request, &refused); error_number != 0) {
@@ -236,7 +246,7 @@ Result<uint32_t> VerbsQueuePair::expose(const MemoryRegion& region, const std::b
     return failed_precondition("the queue pair isn't connected");
   }
   auto rkey = exposures_->open(region, address, length_bytes, access);
-  if (rkey.status().code() != StatusCode::kResourceExhausted || stash_completions() == 0) return rkey;
+  if (rkey.status().code() != StatusCode::kResourceExhausted || !stash_completions()) return rkey;
   return exposures_->open(region, address, length_bytes, access);
 }
 

@@ -86,7 +86,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   Status append_sge(const Sge& sge, bool inline_data, bool& own_error);
   Status post_chain(uint64_t first);
   bool signal_next(bool wanted);
-  Status post_internal(ibv_send_wr& request, const SendEntry& entry, bool signalled);
+  Status post_internal(ibv_send_wr& request, SendEntry entry, bool signalled);
   Status post_bind(ibv_mw* window, uint32_t rkey, const ibv_mw_bind_info& bind) override;
   Status post_invalidate(uint32_t rkey) override;
   bool alive() const override { return state_ == QueuePairState::kConnected || ending_ == Ending::kLingering; }
@@ -94,9 +94,10 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   // queue_pair_completions.cc
   size_t take_stash(std::span<Completion> out);
   size_t poll_device(std::span<Completion> out);
-  size_t stash_completions();
+  size_t take_sends(std::span<Completion> out);
+  bool stash_completions();
   std::optional<Completion> digest(const ibv_wc& completion);
-  std::optional<Completion> digest_send(uint64_t sequence, const ibv_wc& completion);
+  void digest_send(uint64_t sequence, const ibv_wc& completion);
   Completion digest_receive(uint64_t sequence, const ibv_wc& completion);
   void on_failure(WcStatus status, const ibv_wc& completion);
   void find_reason_of_flush();

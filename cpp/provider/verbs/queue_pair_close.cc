@@ -32,7 +32,7 @@ void VerbsQueuePair::begin_flush(const std::string& reason) {
 
 void VerbsQueuePair::disconnect(const std::string& reason) {
   if (state_ == QueuePairState::kError) return;
-  const bool sending = state_ == QueuePairState::kConnected && !sends_.empty();
+  const bool sending = state_ == QueuePairState::kConnected && !sends_.all_done();
   state_ = QueuePairState::kError;
   error_ = unavailable(reason);
   farewell_ = reason;
@@ -56,10 +56,10 @@ void VerbsQueuePair::advance_ending(TimeNs now) {
     case Ending::kFinished:
       return;
     case Ending::kLingering:
-      if (sends_.empty() || now >= linger_deadline_) begin_flush(farewell_);
+      if (sends_.all_done() || now >= linger_deadline_) begin_flush(farewell_);
       return;
     case Ending::kFlushing:
-      if (sends_.empty() && receives_.empty()) {
+      if (sends_.all_done() && receives_.empty()) {
         ending_ = Ending::kFinished;
       } else if (now - flush_progress_ > kFlushPatience) {
         give_up_flush();
@@ -70,19 +70,11 @@ void VerbsQueuePair::advance_ending(TimeNs now) {
 
 // Once the queue pair is destroyed the device touches none of the buffers any more, so that they can be given back.
 void VerbsQueuePair::give_up_flush() {
-  while (stash_completions() > 0) {
-  }
+  (void)stash_completions();
   take_down();
   ending_ = Ending::kFinished;
-  while (!sends_.empty()) {
-    const SendEntry entry = sends_.pop();
-    if (entry.kind != SendEntry::Kind::kUser) continue;
-    stash_.push_back({.wr_id = entry.wr_id,
-                      .opcode = entry.opcode,
-                      .status = WcStatus::kFlushed,
-                      .length_bytes = entry.length_bytes,
-                      .qp_number = number()});
-  }
+  sends_.flush();
+  (void)stash_completions();
   while (!receives_.empty()) {
     stash_.push_back({.wr_id = receives_.pop(),
                       .opcode = Opcode::kReceive,

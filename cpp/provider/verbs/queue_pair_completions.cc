@@ -40,16 +40,17 @@ size_t VerbsQueuePair::take_stash(std::span<Completion> out) {
 
 // Until `out` is full or the device has no more: fewer than asked for means that the queue has run dry.
 size_t VerbsQueuePair::poll_device(std::span<Completion> out) {
-  if (completions_ == nullptr) return 0;
+  size_t count = take_sends(out);
+  if (completions_ == nullptr) return count;
   std::array<ibv_wc, kBatch> polled;
-  size_t count = 0;
   while (count < out.size()) {
     const size_t wanted = std::min(out.size() - count, kBatch);
     const int polled_count = ibv_poll_cq(completions_, static_cast<int>(wanted), polled.data());
     if (polled_count <= 0) break;
     for (int i = 0; i < polled_count; ++i) {
-      if (auto completion = digest(polled[static_cast<size_t>(i)])) out[count++] = *completion;
+      if (auto receive = digest(polled[static_cast<size_t>(i)])) out[count++] = *receive;
     }
+    count += take_sends(out.subspan(count));
     if (ending_ == Ending::kFlushing) flush_progress_ = now_ns();
     if (windows_ != nullptr) windows_->post_deferred();
     if (static_cast<size_t>(polled_count) < wanted) break;
@@ -57,44 +58,59 @@ size_t VerbsQueuePair::poll_device(std::span<Completion> out) {
   return count;
 }
 
-// How many the device had, the user's or not.
-size_t VerbsQueuePair::stash_completions() {
-  const uint64_t first = sends_.first();
-  std::array<Completion, kBatch> completions;
-  const size_t count = poll_device(completions);
-  stash_.insert(stash_.end(), completions.begin(), completions.begin() + static_cast<std::ptrdiff_t>(count));
-  return count + (sends_.first() - first);
+// Of the send queue, what is done, in the order posted.
+size_t VerbsQueuePair::take_sends(std::span<Completion> out) {
+  size_t count = 0;
+  for (const SendEntry* entry = sends_.front_done(); entry != nullptr; entry = sends_.front_done()) {
+    if (entry->kind == SendEntry::Kind::kUser && (entry->wanted || entry->status != WcStatus::kSuccess)) {
+      if (count == out.size()) break;
+      out[count++] = {.wr_id = entry->wr_id,
+                      .opcode = entry->opcode,
+                      .status = entry->status,
+                      .length_bytes = entry->length_bytes,
+                      .qp_number = number()};
+    }
+    sends_.pop();
+  }
+  return count;
 }
 
+// All that the device has. False if it had nothing.
+bool VerbsQueuePair::stash_completions() {
+  std::array<Completion, kBatch> completions;
+  const uint32_t room_before = sends_.internal_count() + sends_.user_count();
+  size_t count = 0;
+  size_t total = 0;
+  do {
+    count = poll_device(completions);
+    total += count;
+    stash_.insert(stash_.end(), completions.begin(), completions.begin() + static_cast<std::ptrdiff_t>(count));
+  } while (count == completions.size());
+  return total > 0 || sends_.internal_count() + sends_.user_count() < room_before;
+}
+
+// Gives the completion of a receive; sends are noted in their ledger.
 std::optional<Completion> VerbsQueuePair::digest(const ibv_wc& completion) {
   if (completion.wr_id == kConnectorWorkRequest) {
     connector_->completed(completion);
     return {};
   }
   const uint64_t sequence = sequence_of(completion.wr_id);
-  if (is_send(completion.wr_id)) return digest_send(sequence, completion);
-  return digest_receive(sequence, completion);
+  if (!is_send(completion.wr_id)) return digest_receive(sequence, completion);
+  digest_send(sequence, completion);
+  return {};
 }
 
-std::optional<Completion> VerbsQueuePair::digest_send(uint64_t sequence, const ibv_wc& completion) {
+void VerbsQueuePair::digest_send(uint64_t sequence, const ibv_wc& completion) {
   WcStatus status = wc_status(completion.status);
-  const auto retire = [this](const SendEntry& entry, bool success) {
-    if (entry.kind != SendEntry::Kind::kInvalidate || windows_ == nullptr) return;
-    if (success) windows_->on_invalidated(entry.wr_id);
-  };
-  const SendEntry entry = sends_.complete(sequence, [&](const SendEntry& before) { retire(before, true); });
-  retire(entry, status == WcStatus::kSuccess);
-  if (entry.own_error && status != WcStatus::kSuccess && state_ == QueuePairState::kConnected) {
+  if (status != WcStatus::kSuccess && state_ == QueuePairState::kConnected && sends_.names_strange_memory(sequence)) {
     status = WcStatus::kLocalProtection;
   }
+  const SendEntry& entry = sends_.complete(sequence, status);
+  if (entry.kind == SendEntry::Kind::kInvalidate && status == WcStatus::kSuccess) {
+    windows_->on_invalidated(static_cast<uint32_t>(entry.wr_id));
+  }
   if (status != WcStatus::kSuccess) on_failure(status, completion);
-  if (entry.kind != SendEntry::Kind::kUser) return {};
-  if (status == WcStatus::kSuccess && !entry.signalled) return {};
-  return Completion{.wr_id = entry.wr_id,
-                    .opcode = entry.opcode,
-                    .status = status,
-                    .length_bytes = entry.length_bytes,
-                    .qp_number = number()};
 }
 
 Completion VerbsQueuePair::digest_receive(uint64_t sequence, const ibv_wc& completion) {

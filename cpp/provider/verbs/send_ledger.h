@@ -1,5 +1,6 @@
-// What was posted to a send queue and hasn't completed, in order. A device tells only of signalled requests: one of
-// these completing means that all before it have.
+// What was posted to a send queue and hasn't been told to its owner, in the order posted. A device tells only of
+// signalled requests: one of these completing means that the unsignalled ones before it have. Over iWARP a send may
+// complete before a READ that was posted earlier: it is told after it all the same.
 #pragma once
 
 #include <cstdint>
@@ -20,58 +21,76 @@ struct SendEntry {
   uint64_t wr_id = 0;  // kUser: the caller's; kBind, kInvalidate: the window's key
   Opcode opcode = Opcode::kSend;
   Kind kind = Kind::kUser;
-  bool signalled = true;      // kUser: whether the caller hears of its success
+  bool wanted = true;         // kUser: whether the caller hears of its success
+  bool signalled = true;      // whether the device does
   bool own_error = false;     // names memory outside its region
   uint32_t length_bytes = 0;  // of the message
+  bool done = false;
+  WcStatus status = WcStatus::kSuccess;  // once done
 };
 
 class SendLedger {
  public:
   explicit SendLedger(uint32_t capacity) : slots_(capacity) {}
 
-  uint64_t first() const { return first_; }
   uint64_t end() const { return end_; }
   bool empty() const { return first_ == end_; }
+  // Whether the device has nothing of it any more.
+  bool all_done() const { return waiting_count_ == 0; }
   uint32_t user_count() const { return user_count_; }
   uint32_t internal_count() const { return static_cast<uint32_t>(end_ - first_) - user_count_; }
-  bool outstanding(uint64_t sequence) const { return sequence >= first_ && sequence < end_; }
 
   // Its sequence number, which goes to the device with it.
   uint64_t push(const SendEntry& entry) {
     RRPC_CHECK(end_ - first_ < slots_.size(), "the send ledger is full");
     slots_[end_ % slots_.size()] = entry;
     if (entry.kind == SendEntry::Kind::kUser) ++user_count_;
+    ++waiting_count_;
     return end_++;
   }
   // The newest ones, that the device refused to take.
   void drop_newest(uint64_t from) {
     while (end_ > from) {
       --end_;
+      --waiting_count_;
       if (at(end_).kind == SendEntry::Kind::kUser) --user_count_;
     }
   }
-  const SendEntry& front() const { return at(first_); }
-  SendEntry pop() {
-    RRPC_CHECK(!empty(), "the send ledger is empty");
-    const SendEntry entry = at(first_++);
-    if (entry.kind == SendEntry::Kind::kUser) --user_count_;
-    return entry;
+  const SendEntry& complete(uint64_t sequence, WcStatus status) {
+    RRPC_CHECK(sequence >= first_ && sequence < end_, "a completion of a request that isn't outstanding");
+    for (uint64_t before = first_; before < sequence; ++before) {
+      if (!at(before).signalled) finish(at(before), WcStatus::kSuccess);
+    }
+    finish(at(sequence), status);
+    return at(sequence);
   }
-  // The request that completed; those before it, of which the device said nothing, succeeded: `retired(entry)`.
-  template <typename Retired>
-  SendEntry complete(uint64_t sequence, Retired retired) {
-    RRPC_CHECK(outstanding(sequence), "a completion of a request that isn't outstanding");
-    while (first_ < sequence) retired(pop());
-    return pop();
+  bool names_strange_memory(uint64_t sequence) const { return at(sequence).own_error; }
+  // The device will not tell of the rest.
+  void flush() {
+    for (uint64_t sequence = first_; sequence < end_; ++sequence) finish(at(sequence), WcStatus::kFlushed);
+  }
+  // The oldest one, if it is done.
+  const SendEntry* front_done() const { return !empty() && at(first_).done ? &at(first_) : nullptr; }
+  void pop() {
+    RRPC_CHECK(front_done() != nullptr, "no request is done");
+    if (at(first_++).kind == SendEntry::Kind::kUser) --user_count_;
   }
 
  private:
+  SendEntry& at(uint64_t sequence) { return slots_[sequence % slots_.size()]; }
   const SendEntry& at(uint64_t sequence) const { return slots_[sequence % slots_.size()]; }
+  void finish(SendEntry& entry, WcStatus status) {
+    if (entry.done) return;
+    entry.done = true;
+    entry.status = status;
+    --waiting_count_;
+  }
 
   std::vector<SendEntry> slots_;
   uint64_t first_ = 0;
   uint64_t end_ = 0;
   uint32_t user_count_ = 0;
+  uint32_t waiting_count_ = 0;
 };
 
 }  // namespace rrpc::provider::verbs
