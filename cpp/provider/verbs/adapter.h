@@ -42,7 +42,9 @@ class Adapter {
   ibv_context* context() const { return context_; }
   const ibv_device_attr& attributes() const { return attributes_; }
   bool iwarp() const { return iwarp_; }
-  bool has_windows() const { return has_windows_; }                // type 2, tried
+  bool has_windows() const { return has_windows_; }  // type 2, tried
+  // Whether a window's range is held to. Soft-RoCE holds only to the range of the registration below it.
+  bool windows_hold_range() const { return attributes_.vendor_id != kSoftRoceVendor; }
   uint32_t inline_bytes_max() const { return inline_bytes_max_; }  // tried
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
 
@@ -64,6 +66,8 @@ class Adapter {
   std::map<std::string, std::string> describe(uint8_t port) const;
 
  private:
+  static constexpr uint32_t kSoftRoceVendor = 0xffffff;
+
   Adapter() = default;
 
   Status query();

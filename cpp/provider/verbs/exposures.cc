@@ -1,7 +1,7 @@
 #include "provider/verbs/exposures.h"
 
-#include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "provider/verbs/errors.h"
 #include "provider/verbs/region.h"
@@ -36,6 +36,19 @@ Result<WindowExposures::Window> WindowExposures::take_window() {
   return Window{.handle = handle, .key = handle->rkey};
 }
 
+Result<ibv_mr*> WindowExposures::registration_for(const MemoryRegion& region, const std::byte* address,
+                                                  size_t length_bytes) {
+  if (!exact_registrations_) return static_cast<const VerbsRegion&>(region).registration_in(domain_);
+  return register_with_adapter(domain_->handle(), const_cast<std::byte*>(address), length_bytes,
+                               IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+}
+
+// The window first: it holds what it is bound to.
+void WindowExposures::release(Window& window) {
+  ibv_dealloc_mw(window.handle);
+  if (window.exact != nullptr) ibv_dereg_mr(window.exact);
+}
+
 void WindowExposures::give_back(const Window& window) {
   if (window.bind_count < kBindsPerWindow) {
     free_.push_back(window);
@@ -47,14 +60,20 @@ void WindowExposures::give_back(const Window& window) {
 Result<uint32_t> WindowExposures::open(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                                        uint32_t access) {
   RRPC_RETURN_IF_ERROR(check_exposure(region, address, length_bytes, access));
-  RRPC_ASSIGN_OR_RETURN(ibv_mr * registration, static_cast<const VerbsRegion&>(region).registration_in(domain_));
   RRPC_ASSIGN_OR_RETURN(Window window, take_window());
+  auto registration = registration_for(region, address, length_bytes);
+  if (!registration.ok()) {
+    free_.push_front(window);
+    return registration.status();
+  }
+  if (exact_registrations_) window.exact = *registration;
   const uint32_t key = ibv_inc_rkey(window.key);
-  const ibv_mw_bind_info bind{.mr = registration,
+  const ibv_mw_bind_info bind{.mr = *registration,
                               .addr = reinterpret_cast<uint64_t>(address),
                               .length = length_bytes,
                               .mw_access_flags = remote_rights(access)};
   if (Status status = work_.post_bind(window.handle, key, bind); !status.ok()) {
+    if (window.exact != nullptr) ibv_dereg_mr(std::exchange(window.exact, nullptr));
     free_.push_front(window);
     return status;
   }
@@ -69,7 +88,7 @@ bool WindowExposures::close(uint32_t rkey) {
   const auto found = bound_.find(rkey);
   if (found == bound_.end()) return true;
   if (!work_.alive()) {
-    ibv_dealloc_mw(found->second.handle);
+    release(found->second);
     bound_.erase(found);
     return true;
   }
@@ -91,13 +110,15 @@ void WindowExposures::post_deferred() {
 void WindowExposures::on_invalidated(uint32_t rkey) {
   const auto found = bound_.find(rkey);
   if (found == bound_.end()) return;
-  give_back(found->second);
+  Window window = found->second;
   bound_.erase(found);
+  if (window.exact != nullptr) ibv_dereg_mr(std::exchange(window.exact, nullptr));
+  give_back(window);
 }
 
 void WindowExposures::close_all() {
-  for (const auto& [key, window] : bound_) ibv_dealloc_mw(window.handle);
-  for (const Window& window : free_) ibv_dealloc_mw(window.handle);
+  for (auto& [key, window] : bound_) release(window);
+  for (Window& window : free_) release(window);
   bound_.clear();
   free_.clear();
   deferred_.clear();

@@ -41,8 +41,9 @@ class InternalWork {
 // and given back before its keys begin anew.
 class WindowExposures final : public Exposures {
  public:
-  WindowExposures(std::shared_ptr<ProtectionDomain> domain, InternalWork& work)
-      : domain_(std::move(domain)), work_(work) {}
+  // `exact_registrations`: windows alone don't hold to their range, so each lies on a registration of just that range.
+  WindowExposures(std::shared_ptr<ProtectionDomain> domain, InternalWork& work, bool exact_registrations)
+      : domain_(std::move(domain)), work_(work), exact_registrations_(exact_registrations) {}
   ~WindowExposures() override { close_all(); }
 
   ExposureKind kind() const override { return ExposureKind::kWindow; }
@@ -61,14 +62,18 @@ class WindowExposures final : public Exposures {
     ibv_mw* handle = nullptr;
     uint32_t key = 0;
     uint32_t bind_count = 0;
+    ibv_mr* exact = nullptr;  // what it is bound to, if that is its own
     bool closing = false;
   };
 
   Result<Window> take_window();
+  Result<ibv_mr*> registration_for(const MemoryRegion& region, const std::byte* address, size_t length_bytes);
+  static void release(Window& window);
   void give_back(const Window& window);
 
   const std::shared_ptr<ProtectionDomain> domain_;
   InternalWork& work_;
+  const bool exact_registrations_;
   std::unordered_map<uint32_t, Window> bound_;  // by key
   std::deque<Window> free_;                     // used longest ago first
   std::deque<uint32_t> deferred_;

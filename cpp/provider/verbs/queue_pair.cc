@@ -65,7 +65,9 @@ Status VerbsQueuePair::post_receive(const ReceiveRequest& request) {
     return resource_exhausted("the receive queue is full (" + std::to_string(limits_.receive_depth) + " receives)");
   }
   const auto* region = static_cast<const VerbsRegion*>(request.sge.region);
-  if (region == nullptr) return invalid_argument("a receive into memory of no region");
+  if (region == nullptr || !region->contains(request.sge.address, request.sge.length_bytes)) {
+    return invalid_argument("a receive outside its memory region");
+  }
   RRPC_ASSIGN_OR_RETURN(ibv_mr * registration, region->registration_in(domain_));
   ibv_sge sge{reinterpret_cast<uint64_t>(request.sge.address), request.sge.length_bytes, registration->lkey};
   ibv_recv_wr receive{};

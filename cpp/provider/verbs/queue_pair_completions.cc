@@ -103,9 +103,9 @@ std::optional<Completion> VerbsQueuePair::digest(const ibv_wc& completion) {
 
 void VerbsQueuePair::digest_send(uint64_t sequence, const ibv_wc& completion) {
   WcStatus status = wc_status(completion.status);
-  if (status != WcStatus::kSuccess && state_ == QueuePairState::kConnected && sends_.names_strange_memory(sequence)) {
-    status = WcStatus::kLocalProtection;
-  }
+  // Adapters call it by several names; flushed with the rest it was if the queue pair had died before its turn.
+  const bool ran = status != WcStatus::kSuccess && (status != WcStatus::kFlushed || alive());
+  if (ran && sends_.names_strange_memory(sequence)) status = WcStatus::kLocalProtection;
   const SendEntry& entry = sends_.complete(sequence, status);
   if (entry.kind == SendEntry::Kind::kInvalidate && status == WcStatus::kSuccess) {
     windows_->on_invalidated(static_cast<uint32_t>(entry.wr_id));
@@ -114,7 +114,9 @@ void VerbsQueuePair::digest_send(uint64_t sequence, const ibv_wc& completion) {
 }
 
 Completion VerbsQueuePair::digest_receive(uint64_t sequence, const ibv_wc& completion) {
-  const WcStatus status = wc_status(completion.status);
+  WcStatus status = wc_status(completion.status);
+  // Soft-RoCE's name for a message that is longer than its receive.
+  if (completion.status == IBV_WC_LOC_QP_OP_ERR) status = WcStatus::kLocalLength;
   const uint64_t wr_id = shared_receives_ != nullptr ? shared_receives_->complete(sequence) : receives_.pop();
   if (status != WcStatus::kSuccess) on_failure(status, completion);
   return {.wr_id = wr_id,

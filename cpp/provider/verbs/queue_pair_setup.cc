@@ -74,7 +74,8 @@ VerbsQueuePair::VerbsQueuePair(VerbsCompletionQueue& cq, const QueuePairConfig& 
 Status VerbsQueuePair::set_up() {
   RRPC_ASSIGN_OR_RETURN(domain_, adapter_.protection_domain());
   if (adapter_.has_windows()) {
-    auto windows = std::make_unique<WindowExposures>(domain_, static_cast<InternalWork&>(*this));
+    auto windows =
+        std::make_unique<WindowExposures>(domain_, static_cast<InternalWork&>(*this), !adapter_.windows_hold_range());
     windows_ = windows.get();
     exposures_ = std::move(windows);
   } else {
