@@ -134,7 +134,7 @@ def test_bad_options_of_serve(folder: Path, arguments: list[str], said: str) -> 
 
 
 # Without adapters; what is wrong with an address where there are some is tried where there are some.
-NO_ADAPTER = r"^(.*: )?verbs(\+tcp)?:// can't be had: ."
+NO_ADAPTER = r"^(.*: )?verbs(\+tcp)?:// can't be had: .*(apt install|rdma link add|adapter)"
 
 ADDRESSES = {
     "http://127.0.0.1:1": "scheme",

@@ -66,21 +66,14 @@ VerbsPlan plan_verbs(const AdapterFields& adapters, const std::string& bound) {
       if (every || shown == host || (every_ipv4 && shown == address)) plan.hosts.push_back(shown);
     }
   }
-  if (!plan.hosts.empty())
-    plan.listen = host + ":0";
-  else
-    plan.by_socket = any_introduced;
+  if (plan.hosts.empty()) plan.by_socket = any_introduced;
   return plan;
 }
 
-std::string offered_verbs(const std::vector<std::string>& hosts, const std::string& port) {
-  std::string offer;
-  for (const std::string& host : hosts) {
-    const std::string address = host + ":" + port;
-    if (offer.size() + 1 + address.size() > kVerbsOfferBytesMax) break;
-    offer += (offer.empty() ? "" : ",") + address;
-  }
-  return offer;
+bool add_offer(std::string& offered, const std::string& address) {
+  if (offered.size() + 1 + address.size() > kVerbsOfferBytesMax) return false;
+  offered += (offered.empty() ? "" : ",") + address;
+  return true;
 }
 
 bool offers_tcp(const rpc::HelloFields& hello) {

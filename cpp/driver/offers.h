@@ -18,13 +18,13 @@ std::string port_of(const std::string& host_and_port);
 
 // Where a server that listens at `bound` over TCP may listen for verbs: at no interface where TCP isn't heard.
 struct VerbsPlan {
-  std::string listen;              // for verbs://; empty: nowhere
-  std::vector<std::string> hosts;  // at which adapters are reached there
-  bool by_socket = false;          // for an adapter without such an address: verbs+tcp:// at the same host
+  // At each of these. A wildcard would do for most, but Soft-iWARP then hears nothing from its own host.
+  std::vector<std::string> hosts;
+  bool by_socket = false;  // for an adapter without such an address: verbs+tcp:// at the host where TCP is
 };
 VerbsPlan plan_verbs(const AdapterFields& adapters, const std::string& bound);
-// The hosts with this port, as many as a HELLO in the smallest slot has room for.
-std::string offered_verbs(const std::vector<std::string>& hosts, const std::string& port);
+// Adds one to the addresses offered. False: a HELLO in the smallest slot has no room for it.
+bool add_offer(std::string& offered, const std::string& address);
 
 // Whether calls may stay on the TCP connection that HELLO came by.
 bool offers_tcp(const rpc::HelloFields& hello);

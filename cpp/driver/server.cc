@@ -117,24 +117,23 @@ Status Server::offer_verbs(const std::string& bound, rpc::HelloFields& hello,
   const VerbsPlan plan = plan_verbs((*device)->device->describe(), bound);
   hello["no_verbs"] = "it listens on " + host_of(bound) + ", where no adapter can be reached";
   Status why = unavailable(host_of(bound) + " is no adapter's address");
-  if (!plan.listen.empty()) {
-    auto entry = open_listener("verbs", plan.listen);
-    why = entry.status();
-    if (entry.ok()) {
-      hello["verbs"] = offered_verbs(plan.hosts, port_of(entry->listener->address()));
-      beside.push_back(std::move(*entry));
-    }
+  for (const std::string& host : plan.hosts) {
+    auto entry = open_listener("verbs", host + ":0");
+    if (!entry.ok()) why = entry.status();
+    if (!entry.ok() || !add_offer(hello["verbs"], entry->listener->address())) continue;
+    beside.push_back(std::move(*entry));
   }
   if (plan.by_socket) {
     auto entry = open_listener("verbs+tcp", host_of(bound) + ":0");
-    if (!hello.contains("verbs")) why = entry.status();
+    if (!entry.ok()) why = entry.status();
     if (entry.ok()) {
       hello["verbs+tcp"] = port_of(entry->listener->address());
       beside.push_back(std::move(*entry));
     }
   }
-  if (why.ok()) hello.erase("no_verbs");
-  return why;
+  if (hello["verbs"].empty() && hello["verbs+tcp"].empty()) return why;
+  hello.erase("no_verbs");
+  return {};
 }
 
 Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& listener, uint64_t id) {

@@ -254,8 +254,8 @@ class Device {
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;  // "shm", "tcp", "verbs", "verbs+tcp", "sim"
   // The adapters behind it, one entry for each port: "name", "port", "state", "transport" (InfiniBand, RoCE, iWARP),
-  // "link_layer", "mtu", "gids" ("1 ::ffff:10.9.0.1 RoCE v2, ..."), "addresses" (IP addresses at which rdma_cm
-  // reaches it: "10.9.0.1,fd00::1"), "exposure" ("memory window", "registration per call"); "why_not" if not usable.
+  // "link_layer", "active_mtu", "gids", "addresses" (IP addresses at which rdma_cm reaches it: "10.9.0.1,fd00::1"),
+  // "exposure" (exposure_kind_name()), ...; "why_not" if it isn't usable.
   virtual std::vector<std::map<std::string, std::string>> describe() { return {}; }
   virtual Result<std::unique_ptr<MemoryRegion>> register_memory(const MemoryRange& range) = 0;
   virtual std::unique_ptr<CompletionQueue> create_completion_queue(uint32_t depth) = 0;

@@ -125,25 +125,24 @@ const AdapterFields kAdapters{
 
 TEST(VerbsPlanTest, VerbsListenNowhereThatTcpIsNotHeard) {
   const VerbsPlan every_ipv4 = plan_verbs(kAdapters, "0.0.0.0:7471");
-  EXPECT_EQ(every_ipv4.listen, "0.0.0.0:0");
   EXPECT_EQ(join(every_ipv4.hosts, " "), "10.1.0.1 10.2.0.1");
   EXPECT_FALSE(every_ipv4.by_socket);
   EXPECT_EQ(join(plan_verbs(kAdapters, "[::]:7471").hosts, " "), "10.1.0.1 [fd00::1] 10.2.0.1");
   const VerbsPlan one = plan_verbs(kAdapters, "10.2.0.1:7471");
-  EXPECT_EQ(one.listen, "10.2.0.1:0");
   EXPECT_EQ(join(one.hosts, " "), "10.2.0.1");
   const VerbsPlan loopback = plan_verbs(kAdapters, "127.0.0.1:7471");
-  EXPECT_EQ(loopback.listen, "");
+  EXPECT_TRUE(loopback.hosts.empty());
   EXPECT_TRUE(loopback.by_socket);
   EXPECT_FALSE(plan_verbs({kAdapters[1]}, "127.0.0.1:7471").by_socket) << "iWARP has rdma_cm alone";
   EXPECT_FALSE(plan_verbs({kAdapters[2]}, "127.0.0.1:7471").by_socket);
 }
 
 TEST(VerbsPlanTest, AnOfferFitsTheSmallestSlot) {
-  const std::vector<std::string> hosts(20, "192.168.100.100");
-  const std::string offer = offered_verbs(hosts, "65535");
-  EXPECT_LE(offer.size(), 120u);
-  EXPECT_EQ(std::ranges::count(offer, ','), 4);
+  std::string offered;
+  int count = 0;
+  while (add_offer(offered, "192.168.100.100:65535")) ++count;
+  EXPECT_EQ(count, 5);
+  EXPECT_LE(offered.size(), 120u);
 }
 
 TEST(VerbsPlanTest, TheDialledHostIsTriedFirst) {

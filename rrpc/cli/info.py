@@ -19,7 +19,7 @@ __all__ = ["main"]
 
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _SHARED_MEMORY = "/dev/shm"
-_ADAPTER_FIELDS = ("state", "transport", "link_layer", "mtu", "gids", "addresses", "exposure")
+_ADAPTER_FIELDS = ("state", "transport", "link_layer", "active_mtu", "gids", "addresses", "exposure")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,6 +9,7 @@
 #include "provider/verbs/adapter.h"
 #include "provider/verbs/errors.h"
 #include "provider/verbs/fork.h"
+#include "provider/verbs/local_addresses.h"
 
 namespace rrpc::provider::verbs {
 
@@ -172,6 +173,7 @@ std::vector<Adapter*> Adapters::all() {
 std::vector<std::map<std::string, std::string>> Adapters::describe() {
   std::lock_guard lock(mutex_);
   refresh();
+  const LocalAddresses addresses = local_addresses();
   std::vector<std::map<std::string, std::string>> ports;
   for (const Entry& entry : entries_) {
     if (entry.adapter == nullptr) {
@@ -180,6 +182,12 @@ std::vector<std::map<std::string, std::string>> Adapters::describe() {
     }
     for (uint8_t port = 1; port <= entry.adapter->attributes().phys_port_cnt; ++port) {
       ports.push_back(entry.adapter->describe(port));
+      const auto here = addresses.find({entry.name, port});
+      if (here == addresses.end()) continue;
+      for (const std::string& address : here->second) {
+        std::string& list = ports.back()["addresses"];
+        list += (list.empty() ? "" : ",") + address;
+      }
     }
   }
   return ports;

@@ -23,7 +23,7 @@ class FakeVerbs final : public Device {
 
   std::vector<std::map<std::string, std::string>> describe() override {
     std::map<std::string, std::string> adapter{{"name", "fake0"}, {"port", "1"}, {"transport", "RoCE"}};
-    if (mood() != "addressless") adapter["addresses"] = "10.9.0.1,127.0.0.1";
+    if (mood() != "addressless") adapter["addresses"] = "198.51.100.1,127.0.0.1";
     if (mood() == "refused") adapter["why_not"] = "port 1 is down";
     return {adapter};
   }
