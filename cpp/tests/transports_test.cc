@@ -1,6 +1,5 @@
 // How the verbs provider is loaded, and which transport rrpc:// comes to. A fake verbs provider has an adapter.
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "driver/devices.h"
@@ -109,12 +108,10 @@ TEST_F(TransportsTest, AServerMayLeaveTcpOut) {
 
 TEST_F(TransportsTest, AListenerThatFailsLeavesNothingBehind) {
   TestServer first("rrpc");
-  const size_t before = open_descriptors();
   Server second{Options()};
-  const size_t idle = open_descriptors();
+  const size_t idle = open_descriptors();  // those of the tests before may still be closing
   EXPECT_EQ(second.listen(first.address()).status().code(), StatusCode::kAlreadyExists);
-  EXPECT_EQ(open_descriptors(), idle);
-  EXPECT_GT(idle, before);
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= idle; }));
 }
 
 const AdapterFields kAdapters{
