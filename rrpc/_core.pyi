@@ -83,8 +83,9 @@ class Server:
 
 def default_options() -> dict[str, Any]:
     """slots, slot_bytes, calls_in_flight_max, exposed_bytes_max, poll ("adaptive", "busy" or "event"), spin_us,
-    keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, connections_max, transports (those that rrpc:// may use,
-    best first: a sequence or "shm,verbs,tcp"; None: the environment's RRPC_TRANSPORTS, else all)."""
+    keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, connections_max,
+    shared_receive_slots, transports (those that rrpc:// may use, best first:
+    a sequence or "shm,verbs,tcp"; None: the environment's RRPC_TRANSPORTS, else all)."""
 
 def allocate(nbytes: int) -> Block: ...
 def stats() -> dict[str, int]: ...

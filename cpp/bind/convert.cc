@@ -89,6 +89,7 @@ py::dict default_options() {
   out["connections_max"] = options.connections_max;
   out["any_user"] = options.any_user;
   out["transports"] = py::none();
+  out["shared_receive_slots"] = options.shared_receive_slots;
   return out;
 }
 
@@ -141,6 +142,8 @@ static void set_option(driver::Options& options, const std::string& name, py::ha
     options.any_user = value.cast<bool>();
   else if (name == "transports")
     options.transports = transports_from(value);
+  else if (name == "shared_receive_slots")
+    options.shared_receive_slots = value.cast<uint32_t>();
   else
     raise_status(invalid_argument("unknown option '" + name + "'; see rrpc's options"));
 }

@@ -39,8 +39,8 @@ enum class Attendance : uint8_t { kHot, kArmed, kLeader, kGone };
 class Connection : public std::enable_shared_from_this<Connection>, private rpc::SessionEvents {
  public:
   Connection(rpc::Role role, uint64_t id, DeviceEntry& device, std::unique_ptr<provider::CompletionQueue> cq,
-             std::unique_ptr<provider::QueuePair> qp, const Options& options, rpc::HelloFields hello,
-             RequestSink* sink);
+             std::unique_ptr<provider::QueuePair> qp, const Options& options, rpc::HelloFields hello, RequestSink* sink,
+             endpoint::ReceiveShare share = {});
   ~Connection() override;
 
   uint64_t id() const { return id_; }

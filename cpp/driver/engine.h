@@ -24,6 +24,7 @@ namespace rrpc::driver {
 struct ListenerEntry {
   std::unique_ptr<provider::Listener> listener;
   DeviceEntry* device = nullptr;
+  std::shared_ptr<endpoint::SharedRing> receives;  // of its connections, or null; the server keeps it
 };
 
 // How a worker's turn at the polling ended.

@@ -20,6 +20,7 @@ struct Options {
   uint32_t connections_max = 100'000;
   bool any_user = false;
   std::vector<std::string> transports = all_transports();  // that rrpc:// may use, best first
+  uint32_t shared_receive_slots = 0;  // of each listener whose transport shares receives; 0: a ring for each connection
 
   TimeNs spin_ns() const {
     if (poll == PollMode::kBusy) return kNever;

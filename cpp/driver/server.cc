@@ -31,7 +31,10 @@ std::string random_text() {
 }
 
 // Forgets without destroying.
-void leak(std::unique_ptr<Engine> engine) { [[maybe_unused]] const Engine* forgotten = engine.release(); }
+template <typename T>
+void leak(T owner) {
+  [[maybe_unused]] const T* forgotten = new T(std::move(owner));
+}
 
 }  // namespace
 
@@ -46,10 +49,12 @@ Server::Server(const Options& options)
 }
 
 Server::~Server() {
-  if (belongs_to_parent())
-    leak(std::move(engine_));  // its thread and its connections stayed with the parent
-  else
+  if (!belongs_to_parent()) {
     stop();
+    return;
+  }
+  leak(std::move(engine_));  // its thread and its connections stayed with the parent
+  leak(std::move(shared_rings_));
 }
 
 // --- listening -------------------------------------------------------------------------------------
@@ -69,13 +74,16 @@ Result<std::string> Server::listen(const std::string& text) {
 Result<ListenerEntry> Server::open_listener(const std::string& scheme, const std::string& rest) const {
   RRPC_ASSIGN_OR_RETURN(DeviceEntry * device, find_device(scheme));
   RRPC_ASSIGN_OR_RETURN(auto listener, device->device->listen(rest, {1024, options_.any_user}));
-  return ListenerEntry{std::move(listener), device};
+  ListenerEntry entry{std::move(listener), device, nullptr};
+  RRPC_RETURN_IF_ERROR(share_receives(entry));
+  return entry;
 }
 
 std::string Server::attach(ListenerEntry entry, rpc::HelloFields offers) {
   std::string bound = entry.listener->address();
   {
     std::lock_guard lock(mutex_);
+    if (entry.receives != nullptr) shared_rings_[entry.listener.get()] = std::move(entry.receives);
     if (!offers.empty()) offers_[entry.listener.get()] = std::move(offers);
   }
   engine_->add_listener(std::move(entry));
@@ -136,15 +144,48 @@ Status Server::offer_verbs(const std::string& bound, rpc::HelloFields& hello,
   return {};
 }
 
+Status Server::share_receives(ListenerEntry& entry) const {
+  if (options_.shared_receive_slots == 0) return {};
+  auto ring = endpoint::SharedRing::create(*entry.device->device, *entry.listener, options_.shared_receive_slots,
+                                           options_.session.geometry.slot_bytes);
+  // Where the transport has no such thing each connection has a ring of its own.
+  if (ring.status().code() == StatusCode::kFailedPrecondition) return {};
+  RRPC_RETURN_IF_ERROR(ring.status());
+  entry.receives = std::move(*ring);
+  return {};
+}
+
+std::shared_ptr<endpoint::SharedRing> Server::shared_ring(const provider::Listener& listener) {
+  if (options_.shared_receive_slots == 0) return nullptr;
+  std::lock_guard lock(mutex_);
+  const auto it = shared_rings_.find(&listener);
+  return it == shared_rings_.end() ? nullptr : it->second;
+}
+
 Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& listener, uint64_t id) {
-  const auto config = endpoint::queue_pair_config(options_.session.geometry);
+  const auto ring = shared_ring(listener);
   while (true) {
+    Options options = options_;
+    Status refusal;
+    endpoint::ReceiveShare share;
+    if (ring != nullptr) {
+      auto reserved = ring->reserve(options.session.geometry.slots);
+      refusal = reserved.status();
+      if (reserved.ok()) share = std::move(*reserved);
+      if (share) options.session.geometry.slots = share.slots();
+    }
+    auto config = endpoint::queue_pair_config(options.session.geometry);
+    if (ring != nullptr) config.shared_receives = &ring->queue();
     auto cq = device.device->create_completion_queue(config.send_depth + config.receive_depth);
     auto offered = listener.accept(*cq, config);
     if (offered.status().code() == StatusCode::kPermissionDenied) continue;  // another user, who was told
     RRPC_RETURN_IF_ERROR(offered.status());
     if (*offered == nullptr || ended_) return ConnectionRef();
     if (engine_->connection_count() >= options_.connections_max) continue;  // turned away
+    if (!refusal.ok()) {
+      (*offered)->disconnect(refusal.message());
+      continue;
+    }
     rpc::HelloFields hello{{"wire", "1"}, {"host", host_identity()}, {"instance", instance_}};
     {
       std::lock_guard lock(mutex_);
@@ -152,7 +193,7 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
         hello.insert(it->second.begin(), it->second.end());
     }
     auto connection = std::make_shared<Connection>(rpc::Role::kServer, id, device, std::move(cq), std::move(*offered),
-                                                   options_, std::move(hello), this);
+                                                   options, std::move(hello), this, std::move(share));
     std::lock_guard lock(connection->mutex);
     const TimeNs now = now_ns();
     connection->last_active = now;

@@ -57,6 +57,8 @@ class Server : public RequestSink {
   Result<rpc::HelloFields> listen_beside(const std::string& bound, std::vector<ListenerEntry>& beside) const;
   Status offer_shm(rpc::HelloFields& hello, std::vector<ListenerEntry>& beside) const;
   Status offer_verbs(const std::string& bound, rpc::HelloFields& hello, std::vector<ListenerEntry>& beside) const;
+  Status share_receives(ListenerEntry& entry) const;
+  std::shared_ptr<endpoint::SharedRing> shared_ring(const provider::Listener& listener);
   bool take(Work& work);
   void note_handler_time(const Work& work);
   void settle(const ConnectionRef& connection, TimeNs now);
@@ -75,6 +77,7 @@ class Server : public RequestSink {
   std::atomic<bool> ended_{false};
   std::atomic<TimeNs> handler_ns_average_{0};
   std::unordered_map<const provider::Listener*, rpc::HelloFields> offers_;  // of listeners behind rrpc://
+  std::unordered_map<const provider::Listener*, std::shared_ptr<endpoint::SharedRing>> shared_rings_;
   std::unique_ptr<Engine> engine_;
 };
 

@@ -66,11 +66,12 @@ provider::QueuePairConfig queue_pair_config(const Geometry& geometry) {
 
 Endpoint::Endpoint(DeviceContext context, std::unique_ptr<provider::CompletionQueue> cq,
                    std::unique_ptr<provider::QueuePair> qp, const Geometry& geometry, uint32_t epoch,
-                   EndpointEvents& events)
+                   EndpointEvents& events, ReceiveShare share)
     : context_(context),
       events_(events),
       geometry_(geometry),
       epoch_(epoch),
+      share_(std::move(share)),
       cq_(std::move(cq)),
       qp_(std::move(qp)),
       send_slot_count_(send_slots_for(geometry)),
@@ -82,9 +83,10 @@ Endpoint::~Endpoint() {
 }
 
 Status Endpoint::allocate_ring() {
-  const size_t ring_bytes = size_t{geometry_.slots} * geometry_.slot_bytes;
+  const size_t ring_bytes = share_ ? 0 : size_t{geometry_.slots} * geometry_.slot_bytes;
   const bool needs_send_slots = qp_->limits().inline_bytes_max < geometry_.slot_bytes;
   const size_t send_bytes = needs_send_slots ? size_t{send_slot_count_} * geometry_.slot_bytes : 0;
+  if (ring_bytes + send_bytes == 0) return {};
   RRPC_ASSIGN_OR_RETURN(ring_, SharedMapping::create("rrpc-ring", ring_bytes + send_bytes, true));
   if (needs_send_slots) send_slots_ = ring_.data() + ring_bytes;
   RRPC_ASSIGN_OR_RETURN(ring_region_, context_.device.register_memory({ring_.data(), ring_.size(), ring_.fd(), true}));
@@ -108,13 +110,13 @@ Status Endpoint::start() {
   const provider::QueuePairConfig needed = queue_pair_config(geometry_);
   const uint32_t send_depth =
       needed.send_depth - needed.read_depth + std::min(needed.read_depth, qp_->limits().read_depth);
-  if (qp_->limits().send_depth < send_depth || qp_->limits().receive_depth < needed.receive_depth)
+  if (qp_->limits().send_depth < send_depth || (!share_ && qp_->limits().receive_depth < needed.receive_depth))
     return resource_exhausted("a ring of " + std::to_string(geometry_.slots) + " slots needs queues of " +
                               std::to_string(send_depth) + " sends and " + std::to_string(needed.receive_depth) +
                               " receives, the device gives " + std::to_string(qp_->limits().send_depth) + " and " +
                               std::to_string(qp_->limits().receive_depth));
   RRPC_RETURN_IF_ERROR(allocate_ring());
-  for (uint32_t slot = 0; slot < geometry_.slots; ++slot) RRPC_RETURN_IF_ERROR(post_slot(slot));
+  for (uint32_t slot = 0; slot < geometry_.slots && !share_; ++slot) RRPC_RETURN_IF_ERROR(post_slot(slot));
   Offer offer;
   offer.slots = geometry_.slots;
   offer.slot_bytes = geometry_.slot_bytes;
@@ -172,9 +174,7 @@ void Endpoint::handle(const Completion& completion) {
   const uint64_t value = completion.wr_id & ~kTagMask;
   switch (completion.wr_id & kTagMask) {
     case kTagReceive:
-      if (completion.status == WcStatus::kSuccess)
-        handle_receive(static_cast<uint32_t>(value), completion.length_bytes);
-      return;
+      return handle_receive(static_cast<uint32_t>(value), completion.status, completion.length_bytes);
     case kTagSend:
       if (completion.status == WcStatus::kSuccess) sends_unretired_ -= static_cast<uint32_t>(value);
       return;
@@ -187,15 +187,29 @@ void Endpoint::handle(const Completion& completion) {
   }
 }
 
-void Endpoint::handle_receive(uint32_t slot, uint32_t length_bytes) {
-  if (failed()) return;
+void Endpoint::handle_receive(uint32_t slot, WcStatus status, uint32_t length_bytes) {
+  MessageClass message_class = MessageClass::kCredit;
+  const bool taken = status == WcStatus::kSuccess && take_message(slot, length_bytes, message_class);
+  if (Status reposted = repost(slot); !reposted.ok()) return fail(reposted);
+  if (!taken) return;
+  // Only now: a grant before the repost would invite a send that finds no receive.
+  if (message_class == MessageClass::kData) receive_data_.on_reposted();
+  if (message_class == MessageClass::kControl) receive_control_.on_reposted();
+}
+
+// False: the connection has failed, maybe of this message.
+bool Endpoint::take_message(uint32_t slot, uint32_t length_bytes, MessageClass& message_class) {
+  if (failed()) return false;
   ++signs_of_life_;
-  const Bytes message(ring_.data() + size_t{slot} * geometry_.slot_bytes, length_bytes);
-  if (!established_) return close(Status::protocol_error("a message arrived before the connection was established"));
+  const std::byte* data = share_ ? share_.ring().slot(slot) : ring_.data() + size_t{slot} * geometry_.slot_bytes;
+  const Bytes message(data, length_bytes);
   MessageHeader header;
   if (message.size() >= sizeof(header)) std::memcpy(&header, message.data(), sizeof(header));
-  if (Status status = deliver(message); !status.ok()) return close(status);
-  if (!failed()) repost(slot, class_of(header.type));
+  message_class = class_of(header.type);
+  Status status = established_ ? deliver(message)
+                               : Status::protocol_error("a message arrived before the connection was established");
+  if (!status.ok()) close(status);
+  return !failed();
 }
 
 Status Endpoint::check_header(const MessageHeader& header, Bytes message) {
@@ -227,12 +241,20 @@ Status Endpoint::deliver(Bytes message) {
   return events_.on_message(header.type, message.subspan(sizeof(header)));
 }
 
-void Endpoint::repost(uint32_t slot, MessageClass message_class) {
-  if (qp_->state() == QueuePairState::kError) return;  // as can_send()
-  if (Status status = post_slot(slot); !status.ok()) return fail(status);
-  // Only now: a grant before the repost would invite a send that finds no receive.
-  if (message_class == MessageClass::kData) receive_data_.on_reposted();
-  if (message_class == MessageClass::kControl) receive_control_.on_reposted();
+Status Endpoint::repost(uint32_t slot) {
+  if (share_) return share_.ring().repost(slot);  // others want it, whatever became of this connection
+  if (failed() || qp_->state() == QueuePairState::kError) return {};
+  return post_slot(slot);
+}
+
+void Endpoint::give_back_shared_receives() {
+  qp_->disconnect("the connection was closed");
+  std::array<Completion, kCompletionsPerPoll> completions;
+  while (const size_t polled = cq_->poll(completions)) {
+    for (const Completion& completion : std::span(completions).first(polled))
+      if ((completion.wr_id & kTagMask) == kTagReceive)
+        (void)repost(static_cast<uint32_t>(completion.wr_id & ~kTagMask));
+  }
 }
 
 void Endpoint::tally_transfer(const FinishedTransfer& finished) {

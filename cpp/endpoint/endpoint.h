@@ -20,6 +20,7 @@
 #include "endpoint/header.h"
 #include "endpoint/pool.h"
 #include "endpoint/registration_cache.h"
+#include "endpoint/shared_ring.h"
 #include "provider/provider.h"
 
 namespace rrpc::endpoint {
@@ -59,10 +60,13 @@ class EndpointEvents {
   virtual void on_failed(const Status& status) = 0;
 };
 
+// With a `share` the receives are those of a shared ring: the queue pair was made with its queue, and geometry.slots
+// are the share's. Without one, a ring of its own.
 class Endpoint {
  public:
   Endpoint(DeviceContext context, std::unique_ptr<provider::CompletionQueue> cq,
-           std::unique_ptr<provider::QueuePair> qp, const Geometry& geometry, uint32_t epoch, EndpointEvents& events);
+           std::unique_ptr<provider::QueuePair> qp, const Geometry& geometry, uint32_t epoch, EndpointEvents& events,
+           ReceiveShare share = {});
   ~Endpoint();
 
   // Posts every receive, then offers or accepts the connection.
@@ -122,10 +126,12 @@ class Endpoint {
   Status adopt_offer();
   void fail(const Status& status);
   void handle(const provider::Completion& completion);
-  void handle_receive(uint32_t slot, uint32_t length_bytes);
+  void handle_receive(uint32_t slot, provider::WcStatus status, uint32_t length_bytes);
+  bool take_message(uint32_t slot, uint32_t length_bytes, MessageClass& message_class);
   Status deliver(Bytes message);
   Status check_header(const MessageHeader& header, Bytes message);
-  void repost(uint32_t slot, MessageClass message_class);
+  Status repost(uint32_t slot);
+  void give_back_shared_receives();
   void tally_transfer(const FinishedTransfer& finished);
   size_t deliver_finished_transfers();
   void return_credits();
@@ -146,7 +152,8 @@ class Endpoint {
   uint64_t signs_of_life_ = 0;
   Status failure_;
 
-  SharedMapping ring_;               // the receive slots, then the send slots
+  ReceiveShare share_;               // given back after the queue pair's end
+  SharedMapping ring_;               // the receive slots, unless shared, then the send slots
   std::byte* send_slots_ = nullptr;  // null where every message fits inline
   std::unique_ptr<provider::MemoryRegion> ring_region_;
   std::vector<Exposure> retiring_;  // revocations under way

@@ -88,7 +88,9 @@ size_t Endpoint::let_go_of_revoked() {
 }
 
 void Endpoint::destroy_queue_pair() {
+  if (share_ && qp_) give_back_shared_receives();
   qp_.reset();
+  share_ = {};
   for (const Exposure& exposure : retiring_) count_closed(exposure);  // that has ended their revocations
   retiring_.clear();
 }

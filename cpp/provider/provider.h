@@ -140,7 +140,8 @@ class SharedReceiveQueue {
   virtual ~SharedReceiveQueue() = default;
   virtual uint32_t depth() const = 0;
   // The completion comes to the completion queue of the queue pair whose message took the receive. Receives that
-  // no message took are not flushed: they stay with the queue until it is destroyed.
+  // no message took are not flushed: they stay with the queue until it is destroyed. Before a queue pair is destroyed
+  // it is disconnected and polled until nothing comes; what it took and had not completed by then is posted again.
   virtual Status post(const ReceiveRequest& request) = 0;
   // How often fewer than the limit (an eighth of the depth) were left.
   virtual uint64_t limit_events() const = 0;

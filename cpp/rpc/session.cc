@@ -9,12 +9,12 @@ constexpr TimeNs kProbeStep = 250 * kMillisecond;
 
 Session::Session(Role role, endpoint::DeviceContext context, std::unique_ptr<provider::CompletionQueue> cq,
                  std::unique_ptr<provider::QueuePair> qp, const SessionOptions& options, uint32_t epoch,
-                 HelloFields hello, SessionEvents& events)
+                 HelloFields hello, SessionEvents& events, endpoint::ReceiveShare share)
     : role_(role),
       options_(options),
       hello_(std::move(hello)),
       events_(events),
-      endpoint_(context, std::move(cq), std::move(qp), options.geometry, epoch, *this),
+      endpoint_(context, std::move(cq), std::move(qp), options.geometry, epoch, *this, std::move(share)),
       client_(endpoint_, options_, events),
       server_(endpoint_, options_, events) {}
 

@@ -27,7 +27,7 @@ class Session : private endpoint::EndpointEvents {
  public:
   Session(Role role, endpoint::DeviceContext context, std::unique_ptr<provider::CompletionQueue> cq,
           std::unique_ptr<provider::QueuePair> qp, const SessionOptions& options, uint32_t epoch, HelloFields hello,
-          SessionEvents& events);
+          SessionEvents& events, endpoint::ReceiveShare share = {});
   ~Session() override;
 
   Status start(TimeNs now);

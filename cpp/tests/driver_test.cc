@@ -60,6 +60,17 @@ TEST_P(DriverTest, ThreadsWithAConnectionEach) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST_P(DriverTest, WithoutSharedReceivesEachConnectionHasItsRing) {
+  Options with_shared = options();
+  with_shared.shared_receive_slots = 16;
+  TestServer server(GetParam().scheme, 1, with_shared);
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(connect_to(server.address(), options()));
+    call_many(*clients.back(), 20, "x");
+  }
+}
+
 TEST_P(DriverTest, PipelinedCallsEndInCallbacks) {
   auto server = serve(2);
   auto client = connect(*server);

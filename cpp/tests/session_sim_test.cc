@@ -20,6 +20,8 @@ Scenario ordinary(Rng& rng) {
   scenario.server.geometry = random_geometry(rng);
   scenario.client.keepalive_interval = scenario.server.keepalive_interval = kSecond;
   scenario.client.keepalive_timeout = scenario.server.keepalive_timeout = kSecond;
+  static constexpr uint32_t kShared[] = {16, 64, 1024};
+  if (rng.chance(0.3)) scenario.shared_receive_slots = kShared[rng.between(0, 2)];
   scenario.plan.limits_max.inline_bytes_max = kInlineBytes[rng.between(0, 2)];
   scenario.plan.limits_max.message_bytes_max = kMessageBytes[rng.between(0, 2)];
   scenario.plan.late_probability = rng.chance(0.3) ? 0.05 : 0;

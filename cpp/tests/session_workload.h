@@ -52,6 +52,7 @@ struct Scenario {
   double deadline_probability = 0;
   double error_probability = 0.1;
   double lazy_probability = 0;
+  uint32_t shared_receive_slots = 0;
   bool may_refuse = false;  // limits are low: calls may end with ResourceExhausted
   bool may_break = false;   // the connection may end: calls may end with Unavailable
   std::function<void(World&)> disturb;
@@ -76,6 +77,7 @@ class Workload {
 
   void run() {
     world_.server_options = scenario_.server;
+    if (scenario_.shared_receive_slots > 0) world_.share_receives(scenario_.shared_receive_slots);
     world_.dial(scenario_.client);
     const auto settled = [this] {
       return (world_.client.ready || world_.client.closed) && (world_.server.ready || world_.server.closed);
@@ -323,6 +325,10 @@ inline void run_seed(uint64_t seed, bool trace, Scenario (*make)(Rng&)) {
       }
       world.client.session.reset();
       world.server.session.reset();
+    }
+    if (world.shared_ring) {
+      EXPECT_EQ(world.receives_posted(), world.shared_ring->slots()) << "a shared receive was lost";
+      EXPECT_EQ(world.shared_ring->slots_reserved(), 0u);
     }
     for (const std::string& line : world.network.violations()) ADD_FAILURE() << line;
     if (trace)

@@ -14,6 +14,7 @@
 
 #include "endpoint/counters.h"
 #include "provider/sim/rng.h"
+#include "provider/sim/shared_receive_queue.h"
 #include "provider/sim/sim_network.h"
 #include "rpc/session.h"
 
@@ -60,10 +61,11 @@ struct SessionEnd : SessionEvents {
       : pool(its_pool), device(network.create_device(host)), registrations(*device, its_pool, pinned_bytes_max) {}
 
   void make(Role role, std::unique_ptr<provider::CompletionQueue> cq, std::unique_ptr<provider::QueuePair> qp,
-            const SessionOptions& options, TimeNs now) {
+            const SessionOptions& options, TimeNs now, endpoint::ReceiveShare share = {}) {
     const uint32_t epoch = role == Role::kClient ? 17 : 23;
-    session = std::make_unique<Session>(role, endpoint::DeviceContext{*device, pool, registrations}, std::move(cq),
-                                        std::move(qp), options, epoch, HelloFields{{"wire", "1"}}, *this);
+    session =
+        std::make_unique<Session>(role, endpoint::DeviceContext{*device, pool, registrations}, std::move(cq),
+                                  std::move(qp), options, epoch, HelloFields{{"wire", "1"}}, *this, std::move(share));
     const Status status = session->start(now);
     ASSERT_TRUE(status.ok()) << status.to_string();
   }
@@ -124,11 +126,31 @@ struct World {
     client.make(Role::kClient, std::move(cq), std::move(qp), options, network.now());
   }
   void accept_waiting() {
-    if (server.session) return;
-    const auto config = endpoint::queue_pair_config(server_options.geometry);
-    auto cq = server.device->create_completion_queue(config.send_depth + config.receive_depth);
+    if (!server.session) accept_for(server);
+  }
+  // As a server does it, with a share of the listener's ring where there is one.
+  bool accept_for(SessionEnd& end) {
+    SessionOptions options = server_options;
+    endpoint::ReceiveShare share;
+    if (shared_ring) {
+      share = shared_ring->reserve(options.geometry.slots).value();
+      options.geometry.slots = share.slots();
+    }
+    auto config = endpoint::queue_pair_config(options.geometry);
+    if (shared_ring) config.shared_receives = &shared_ring->queue();
+    auto cq = end.device->create_completion_queue(config.send_depth + config.receive_depth);
     auto qp = listener->accept(*cq, config).value();
-    if (qp) server.make(Role::kServer, std::move(cq), std::move(qp), server_options, network.now());
+    if (!qp) return false;
+    end.make(Role::kServer, std::move(cq), std::move(qp), options, network.now(), std::move(share));
+    return true;
+  }
+  void share_receives(uint32_t slots) {
+    shared_ring =
+        endpoint::SharedRing::create(*server.device, *listener, slots, server_options.geometry.slot_bytes).value();
+  }
+  // Of the shared ring, how many receives are posted.
+  size_t receives_posted() {
+    return static_cast<provider::sim::SimSharedReceiveQueue&>(shared_ring->queue()).posted_count();
   }
   void connect(const SessionOptions& client_side, const SessionOptions& server_side) {
     server_options = server_side;
@@ -169,6 +191,7 @@ struct World {
   SimNetwork network;
   double lazy_probability = 0;
   SessionOptions server_options;
+  std::shared_ptr<endpoint::SharedRing> shared_ring;
   SessionEnd client{network, "client", client_pool()};
   SessionEnd server{network, "server", server_pool()};
   std::unique_ptr<provider::Listener> listener;

@@ -94,6 +94,13 @@ def _parser() -> Parser:
         help="what clients of rrpc:// addresses may use (default: shm,verbs,tcp)",
     )
     add("--any-user", action="store_true", help="let other users of this host connect over shared memory")
+    add(
+        "--shared-receive-slots",
+        type=_positive,
+        metavar="N",
+        help="receive slots that all connections over verbs share, for servers with hundreds of clients "
+        "(default: a ring for each connection)",
+    )
     return parser
 
 
@@ -123,6 +130,8 @@ def _start(options: Any) -> Server:
         set_pool_limit(options.pool_limit)
     classes = [(interface.name, cls) for cls, interface in found]
     core_options: dict[str, Any] = {"any_user": options.any_user, "transports": options.transports}
+    if options.shared_receive_slots is not None:
+        core_options["shared_receive_slots"] = options.shared_receive_slots
     server = Server(
         *construct(classes, options.arg),
         listen=options.listen or [DEFAULT_ADDRESS],

@@ -6,21 +6,10 @@
 namespace rrpc::provider::sim {
 
 bool SimQueuePair::claim(const Sge& sge, Piece& piece) {
-  piece = {sge.address, sge.length_bytes, sge.region == nullptr ? 0 : sge.region->lkey()};
-  RegionRecord* region = fabric_.regions.find(piece.lkey);
-  if (region == nullptr || region->host != host_ || !region->contains(piece.address, piece.length_bytes)) {
-    piece.lkey = 0;
-    violation("posted memory outside its region");
-    return false;
-  }
+  if (!sim::claim(fabric_, host_, sge, piece)) return false;
   if (fabric_.plan.posting_needs_adoption && !adopted_.contains(piece.lkey))
     violation("posted memory of a region that was not adopted");
-  ++region->posted_count;
   return true;
-}
-
-void SimQueuePair::unclaim(const Piece& piece) {
-  if (RegionRecord* region = fabric_.regions.find(piece.lkey)) --region->posted_count;
 }
 
 void SimQueuePair::complete_send(const SendRequestPtr& request) {
@@ -53,13 +42,14 @@ void SimQueuePair::make_visible(const CompletionEntry& entry) {
       for (const Piece& piece : entry.send->pieces) scribble(memory_of(fabric_, piece));
     }
   }
+  if (entry.receive) entry.receive->completed = true;
   cq_.push(entry);
 }
 
 void SimQueuePair::on_polled(const CompletionEntry& entry) {
   if (entry.send) return release_sends(entry.send->sequence);
   verify_slot(*entry.receive);
-  unclaim(entry.receive->piece);
+  unclaim(fabric_, entry.receive->piece);
   held_receives_.pop_front();
 }
 
@@ -68,7 +58,7 @@ void SimQueuePair::release_sends(uint64_t last_sequence) {
   while (!held_sends_.empty() && held_sends_.front()->sequence <= last_sequence) {
     const SendRequest& request = *held_sends_.front();
     verify_source(request);
-    for (const Piece& piece : request.pieces) unclaim(piece);
+    for (const Piece& piece : request.pieces) unclaim(fabric_, piece);
     held_sends_.pop_front();
   }
 }

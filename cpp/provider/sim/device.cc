@@ -54,6 +54,10 @@ Result<std::unique_ptr<QueuePair>> SimListener::accept(CompletionQueue& cq, cons
   return std::unique_ptr<QueuePair>();
 }
 
+Result<std::unique_ptr<SharedReceiveQueue>> SimListener::create_shared_receive_queue(uint32_t depth) {
+  return std::unique_ptr<SharedReceiveQueue>(std::make_unique<SimSharedReceiveQueue>(fabric_, host_, depth));
+}
+
 Result<std::unique_ptr<MemoryRegion>> SimDevice::register_memory(const MemoryRange& range) {
   if (range.address == nullptr || range.length_bytes == 0)
     return invalid_argument("an empty range cannot be registered");

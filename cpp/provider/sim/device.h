@@ -26,6 +26,8 @@ class SimListener : public Listener {
   int wait_fd() const override { return -1; }
   Result<std::unique_ptr<QueuePair>> accept(CompletionQueue& cq, const QueuePairConfig& config) override;
 
+  Result<std::unique_ptr<SharedReceiveQueue>> create_shared_receive_queue(uint32_t depth) override;
+
   Host* host() const { return host_; }
   bool offer(const Offer& offer);  // false when the backlog is full
 

@@ -21,18 +21,28 @@ SimQueuePair::SimQueuePair(Fabric& fabric, Host* host, SimCompletionQueue& cq, c
       cq_(cq),
       address_(std::move(address)),
       limits_(granted_limits(config, fabric.plan.limits_max)),
+      shared_receives_(static_cast<SimSharedReceiveQueue*>(config.shared_receives)),
       exposures_(fabric.rng.next()) {
   cq_.attach();
+  if (shared_receives_ != nullptr) shared_receives_->attach();
 }
 
 SimQueuePair::~SimQueuePair() {
   close_down(cancelled("queue pair destroyed"));
   drop_exposures(true);
   for (const SendRequestPtr& request : held_sends_)
-    for (const Piece& piece : request->pieces) unclaim(piece);
-  for (const ReceiveSlotPtr& slot : held_receives_) unclaim(slot->piece);
+    for (const Piece& piece : request->pieces) unclaim(fabric_, piece);
+  for (const ReceiveSlotPtr& slot : held_receives_) give_up(*slot);
+  if (shared_receives_ != nullptr) shared_receives_->detach();
   cq_.detach(number());
   fabric_.remove_queue_pair(number());
+}
+
+void SimQueuePair::give_up(const ReceiveSlot& slot) {
+  if (shared_receives_ == nullptr) return unclaim(fabric_, slot.piece);
+  if (!slot.completed) return shared_receives_->post_again(slot);
+  violation("a completed receive of a shared queue was not polled before its queue pair was destroyed");
+  unclaim(fabric_, slot.piece);
 }
 
 Status SimQueuePair::start(Bytes private_data) {

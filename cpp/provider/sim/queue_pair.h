@@ -13,6 +13,7 @@
 #include "provider/exposure_table.h"
 #include "provider/sim/channel.h"
 #include "provider/sim/completion_queue.h"
+#include "provider/sim/shared_receive_queue.h"
 
 namespace rrpc::provider::sim {
 
@@ -76,9 +77,9 @@ class SimQueuePair : public QueuePair {
   void flush_sends();
   void end_exposure(uint32_t rkey);
   void drop_exposures(bool revoking_too);
+  void give_up(const ReceiveSlot& slot);
   void violation(const std::string& text);
   bool claim(const Sge& sge, Piece& piece);
-  void unclaim(const Piece& piece);
 
   // Completions.
   void complete_send(const SendRequestPtr& request);
@@ -104,6 +105,7 @@ class SimQueuePair : public QueuePair {
 
   // Responder.
   bool serves() const { return state_ == QueuePairState::kConnected && !refused_; }
+  ReceiveSlotPtr next_receive();
   void on_send(const SendRequestPtr& request);
   void on_write(const SendRequestPtr& request);
   void on_read(const SendRequestPtr& request);
@@ -133,6 +135,7 @@ class SimQueuePair : public QueuePair {
   std::deque<SendRequestPtr> waiting_sends_;
   std::deque<ReceiveSlotPtr> held_receives_;
   std::deque<ReceiveSlotPtr> open_receives_;
+  SimSharedReceiveQueue* shared_receives_;  // or null: then open_receives_
   uint64_t last_sequence_ = 0;
   uint32_t reads_in_flight_count_ = 0;
   bool launch_stopped_ = false;  // a request failed: the error state follows in its turn

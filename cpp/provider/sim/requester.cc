@@ -5,6 +5,7 @@
 namespace rrpc::provider::sim {
 
 Status SimQueuePair::post_receive(const ReceiveRequest& request) {
+  if (shared_receives_ != nullptr) return failed_precondition("this queue pair takes its receives from a shared queue");
   if (state_ == QueuePairState::kError) return error_;
   if (held_receives_.size() >= limits_.receive_depth)
     return resource_exhausted("receive queue full: depth " + std::to_string(limits_.receive_depth));

@@ -4,6 +4,22 @@
 
 namespace rrpc::provider::sim {
 
+bool claim(Fabric& fabric, Host* host, const Sge& sge, Piece& piece) {
+  piece = {sge.address, sge.length_bytes, sge.region == nullptr ? 0 : sge.region->lkey()};
+  RegionRecord* region = fabric.regions.find(piece.lkey);
+  if (region == nullptr || region->host != host || !region->contains(piece.address, piece.length_bytes)) {
+    piece.lkey = 0;
+    fabric.violation(host, "posted memory outside its region");
+    return false;
+  }
+  ++region->posted_count;
+  return true;
+}
+
+void unclaim(Fabric& fabric, const Piece& piece) {
+  if (RegionRecord* region = fabric.regions.find(piece.lkey)) --region->posted_count;
+}
+
 uint64_t checksum_of(Bytes bytes, uint64_t seed) {
   uint64_t hash = seed ^ 0xcbf29ce484222325;
   const auto mix = [&hash](uint64_t word) { hash = (hash ^ word) * 0x9e3779b97f4a7c15, hash ^= hash >> 29; };

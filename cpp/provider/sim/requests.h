@@ -37,6 +37,7 @@ struct ReceiveSlot {
   uint64_t wr_id = 0;
   Piece piece{};
   bool local_fault = false;
+  bool completed = false;  // poll() can see it
   uint64_t checksum = 0;
 };
 
@@ -49,6 +50,9 @@ struct CompletionEntry {
 
 constexpr std::byte kScribble{0xDB};
 
+// Takes note that a request works on the memory, which must lie inside its region: else false, and a violation.
+bool claim(Fabric& fabric, Host* host, const Sge& sge, Piece& piece);
+void unclaim(Fabric& fabric, const Piece& piece);
 uint64_t checksum_of(Bytes bytes, uint64_t seed = 0);
 // The piece's memory, or nothing when its region is gone: then it must not be touched.
 MutableBytes memory_of(Fabric& fabric, const Piece& piece);

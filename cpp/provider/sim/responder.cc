@@ -4,15 +4,26 @@
 
 namespace rrpc::provider::sim {
 
+SimQueuePair::ReceiveSlotPtr SimQueuePair::next_receive() {
+  ReceiveSlotPtr slot;
+  if (shared_receives_ != nullptr) {
+    slot = shared_receives_->take();
+    if (slot != nullptr) held_receives_.push_back(slot);
+  } else if (!open_receives_.empty()) {
+    slot = std::move(open_receives_.front());
+    open_receives_.pop_front();
+  }
+  return slot;
+}
+
 void SimQueuePair::on_send(const SendRequestPtr& request) {
   if (!serves()) return;
-  if (open_receives_.empty()) {
+  const ReceiveSlotPtr slot = next_receive();
+  if (slot == nullptr) {
     violation("receiver not ready: a send found no receive posted");
     answer(request, WcStatus::kRnrRetryExceeded);
     return close_down(internal_error("receiver not ready: a send found no receive posted"));
   }
-  const ReceiveSlotPtr slot = open_receives_.front();
-  open_receives_.pop_front();
   verify_slot(*slot);
   const MutableBytes memory = memory_of(fabric_, slot->piece);
   if (slot->local_fault || (memory.empty() && slot->piece.length_bytes > 0))
