@@ -33,6 +33,8 @@ class ProviderUnderTest {
   // Whether a refused READ or WRITE completes with kRemoteAccess. On iWARP the peer ends the connection, and what was
   // outstanding is flushed.
   virtual bool refusals_are_named() const { return true; }
+  // Whether READ is a right of its own. siw serves a READ of whatever is open to the peer at all, for writing too.
+  virtual bool reads_need_a_right() const { return true; }
   virtual TimeNs patience() const { return 10 * kSecond; }
 };
 
@@ -196,6 +198,12 @@ class ConformanceTest : public ::testing::TestWithParam<ProviderFactory> {
     auto rkey = end.qp->expose(*memory.region, memory.bytes.data() + offset, length_bytes, access);
     EXPECT_TRUE(rkey.ok()) << rkey.status().to_string();
     return rkey.ok() ? *rkey : 0;
+  }
+
+  // Until then the contract asks that the memory stay as it is.
+  void revoke(End& end, uint32_t rkey) {
+    if (end.qp->revoke(rkey)) return;
+    EXPECT_TRUE(wait_for([&] { return !end.qp->revoking(rkey); }));
   }
 
   std::unique_ptr<ProviderUnderTest> provider_;

@@ -122,6 +122,8 @@ TEST_P(TrespassTest, IsRefused) {
            Trespass{"write with a wrong key", Opcode::kWrite, kBoth, 16, 8, true},
        }) {
     SCOPED_TRACE(trespass.name);
+    const bool lacks_read = trespass.opcode == Opcode::kRead && (trespass.rights & kRemoteRead) == 0;
+    if (lacks_read && !provider_->reads_need_a_right()) continue;
     try_it(trespass);
     if (HasFatalFailure()) return;
   }
@@ -165,7 +167,7 @@ TEST_P(ConformanceTest, ARevokedKeyIsRefused) {
   ASSERT_TRUE(post_bulk(client_, Opcode::kRead, 1, own.sge(), memory.bytes.data(), rkey).ok());
   ASSERT_TRUE(wait_done(client_, 1));
   EXPECT_EQ(client_.status(1), WcStatus::kSuccess);
-  server_.qp->revoke(rkey);
+  revoke(server_, rkey);
   ASSERT_TRUE(post_bulk(client_, Opcode::kRead, 2, own.sge(), memory.bytes.data(), rkey).ok());
   ASSERT_TRUE(wait_done(client_, 2));
   expect_refused(client_, 2);
@@ -175,11 +177,11 @@ TEST_P(ConformanceTest, AnOldKeyStaysDeadWhenTheRangeIsExposedAgain) {
   connect();
   Buffer& memory = buffer(server_, 64, 3);
   const uint32_t old_key = expose(server_, memory, 0, 64, kRemoteRead);
-  server_.qp->revoke(old_key);
+  revoke(server_, old_key);
   for (int i = 0; i < 1000; ++i) {
     const uint32_t key = expose(server_, memory, 0, 64, kRemoteRead);
     ASSERT_NE(key, old_key);
-    if (i < 999) server_.qp->revoke(key);
+    if (i < 999) revoke(server_, key);
   }
   ASSERT_TRUE(post_bulk(client_, Opcode::kRead, 1, buffer(client_, 64).sge(), memory.bytes.data(), old_key).ok());
   ASSERT_TRUE(wait_done(client_, 1));
@@ -192,9 +194,9 @@ TEST_P(ConformanceTest, RevokingTwiceOrAnUnknownKeyIsHarmless) {
   const uint32_t first = expose(server_, memory, 0, 64, kRemoteRead);
   const uint32_t second = expose(server_, memory, 0, 64, kRemoteRead);
   EXPECT_NE(first, second);
-  server_.qp->revoke(first);
-  server_.qp->revoke(first);
-  server_.qp->revoke(first ^ 0x55aa);
+  revoke(server_, first);
+  revoke(server_, first);
+  revoke(server_, first ^ 0x55aa);
   Buffer& own = buffer(client_, 64);
   ASSERT_TRUE(post_bulk(client_, Opcode::kRead, 1, own.sge(), memory.bytes.data(), second).ok());
   ASSERT_TRUE(wait_done(client_, 1));
@@ -230,7 +232,7 @@ TEST_P(ConformanceTest, AReadThatOverlapsARevocationNeverDeliversLaterBytes) {
     const uint32_t rkey = expose(server_, memory, 0, memory.bytes.size(), kRemoteRead);
     ASSERT_TRUE(post_bulk(client_, Opcode::kRead, 1, own.sge(), memory.bytes.data(), rkey).ok());
     for (int i = 0; i < delay; ++i) step();
-    server_.qp->revoke(rkey);
+    revoke(server_, rkey);
     memory.fill(200);
     ASSERT_TRUE(wait_done(client_, 1));
     if (client_.status(1) == WcStatus::kSuccess) {
@@ -250,7 +252,7 @@ TEST_P(ConformanceTest, ARevokedWriteChangesNothingAfterwards) {
   const uint32_t rkey = expose(server_, memory, 0, memory.bytes.size(), kRemoteWrite);
   ASSERT_TRUE(post_bulk(client_, Opcode::kWrite, 1, own.sge(), memory.bytes.data(), rkey).ok());
   for (int i = 0; i < 2; ++i) step();
-  server_.qp->revoke(rkey);
+  revoke(server_, rkey);
   const SharedBytes then = memory.bytes;
   ASSERT_TRUE(wait_done(client_, 1));
   for (int i = 0; i < 20; ++i) step();
@@ -326,16 +328,19 @@ TEST_P(ConformanceTest, ALargeRead) {
 
 TEST_P(ConformanceTest, APeerThatDiesDuringAReadFlushesIt) {
   connect();
-  Buffer& source = buffer(server_, 32 << 20, 5);
-  Buffer& target = buffer(client_, 32 << 20);
+  const size_t bytes = std::min<size_t>(32 << 20, client_.qp->limits().message_bytes_max);
+  Buffer& source = buffer(server_, bytes, 5);
+  Buffer& target = buffer(client_, bytes);
   const uint32_t rkey = expose(server_, source, 0, source.bytes.size(), kRemoteRead);
-  for (uint64_t i = 0; i < 4; ++i) {
-    ASSERT_TRUE(post_bulk(client_, Opcode::kRead, i, target.sge(), source.bytes.data(), rkey).ok());
+  const uint64_t count = (size_t{128} << 20) / bytes;
+  for (uint64_t i = 0; i < count; ++i) {
+    const Status posted = post_bulk(client_, Opcode::kRead, i, target.sge(), source.bytes.data(), rkey);
+    ASSERT_TRUE(posted.ok()) << posted.to_string();
   }
   server_.qp.reset();
-  ASSERT_TRUE(wait_for([&] { return client_.completions.size() == 4; }));
+  ASSERT_TRUE(wait_for([&] { return client_.completions.size() == count; }));
   EXPECT_TRUE(client_.dead());
-  EXPECT_EQ(client_.status(3), WcStatus::kFlushed);
+  EXPECT_EQ(client_.status(count - 1), WcStatus::kFlushed);
   EXPECT_EQ(client_.qp->error().code(), StatusCode::kUnavailable) << client_.qp->error().to_string();
 }
 

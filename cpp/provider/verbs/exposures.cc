@@ -107,7 +107,7 @@ void WindowExposures::post_deferred() {
   while (!deferred_.empty() && work_.post_invalidate(deferred_.front()).ok()) deferred_.pop_front();
 }
 
-void WindowExposures::on_invalidated(uint32_t rkey) {
+void WindowExposures::on_closed(uint32_t rkey) {
   const auto found = bound_.find(rkey);
   if (found == bound_.end()) return;
   Window window = found->second;
@@ -137,15 +137,24 @@ Result<uint32_t> RegistrationExposures::open(const MemoryRegion& region, const s
 
 bool RegistrationExposures::close(uint32_t rkey) {
   const auto found = registrations_.find(rkey);
-  if (found == registrations_.end()) return true;
+  if (found == registrations_.end()) return !closing(rkey);
   ibv_dereg_mr(found->second);
   registrations_.erase(found);
-  return true;
+  if (!work_.alive()) return true;
+  closing_.insert(rkey);
+  if (!deferred_.empty() || !work_.post_barrier(rkey).ok()) deferred_.push_back(rkey);
+  return false;
+}
+
+void RegistrationExposures::post_deferred() {
+  while (!deferred_.empty() && work_.post_barrier(deferred_.front()).ok()) deferred_.pop_front();
 }
 
 void RegistrationExposures::close_all() {
   for (const auto& [key, registration] : registrations_) ibv_dereg_mr(registration);
   registrations_.clear();
+  closing_.clear();
+  deferred_.clear();
 }
 
 }  // namespace rrpc::provider::verbs

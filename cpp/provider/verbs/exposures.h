@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "provider/provider.h"
 #include "provider/verbs/protection_domain.h"
@@ -20,7 +21,11 @@ class Exposures {
                                 uint32_t access) = 0;
   // As QueuePair::revoke().
   virtual bool close(uint32_t rkey) = 0;
-  virtual bool closing(uint32_t) const { return false; }
+  virtual bool closing(uint32_t rkey) const = 0;
+  // The work request that closes it is done.
+  virtual void on_closed(uint32_t rkey) = 0;
+  // Those for which there was no room.
+  virtual void post_deferred() = 0;
   // The queue pair is dead, no request of the peer's is carried out any more: all is closed at once.
   virtual void close_all() = 0;
 };
@@ -31,6 +36,8 @@ class InternalWork {
   // ResourceExhausted when too many are outstanding.
   virtual Status post_bind(ibv_mw* window, uint32_t rkey, const ibv_mw_bind_info& bind) = 0;
   virtual Status post_invalidate(uint32_t rkey) = 0;
+  // Does nothing, after what the adapter was at: on_closed(rkey) when it is done.
+  virtual Status post_barrier(uint32_t rkey) = 0;
   virtual bool alive() const = 0;  // whether what is posted is still carried out
 
  protected:
@@ -51,11 +58,9 @@ class WindowExposures final : public Exposures {
                         uint32_t access) override;
   bool close(uint32_t rkey) override;
   bool closing(uint32_t rkey) const override;
+  void on_closed(uint32_t rkey) override;
+  void post_deferred() override;
   void close_all() override;
-
-  void on_invalidated(uint32_t rkey);
-  // Invalidations for which there was no room.
-  void post_deferred();
 
  private:
   struct Window {
@@ -79,21 +84,30 @@ class WindowExposures final : public Exposures {
   std::deque<uint32_t> deferred_;
 };
 
-// The queue pair's protection domain is its own, so a registration in it is open to its peer alone.
+// The queue pair's protection domain is its own, so a registration in it is open to its peer alone. siw goes on with
+// the READ that it is serving when the registration goes, and pays attention before the next: closing ends with a
+// request that is sent after that.
 class RegistrationExposures final : public Exposures {
  public:
-  explicit RegistrationExposures(std::shared_ptr<ProtectionDomain> domain) : domain_(std::move(domain)) {}
+  RegistrationExposures(std::shared_ptr<ProtectionDomain> domain, InternalWork& work)
+      : domain_(std::move(domain)), work_(work) {}
   ~RegistrationExposures() override { close_all(); }
 
   ExposureKind kind() const override { return ExposureKind::kRegistration; }
   Result<uint32_t> open(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                         uint32_t access) override;
   bool close(uint32_t rkey) override;
+  bool closing(uint32_t rkey) const override { return closing_.contains(rkey) && work_.alive(); }
+  void on_closed(uint32_t rkey) override { closing_.erase(rkey); }
+  void post_deferred() override;
   void close_all() override;
 
  private:
   const std::shared_ptr<ProtectionDomain> domain_;
+  InternalWork& work_;
   std::unordered_map<uint32_t, ibv_mr*> registrations_;  // by key
+  std::unordered_set<uint32_t> closing_;
+  std::deque<uint32_t> deferred_;
 };
 
 }  // namespace rrpc::provider::verbs

@@ -237,6 +237,12 @@ Status VerbsQueuePair::post_invalidate(uint32_t rkey) {
   return post_internal(request, {.wr_id = rkey, .kind = SendEntry::Kind::kInvalidate}, true);
 }
 
+Status VerbsQueuePair::post_barrier(uint32_t rkey) {
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_RDMA_WRITE;  // of no bytes
+  return post_internal(request, {.wr_id = rkey, .opcode = Opcode::kWrite, .kind = SendEntry::Kind::kInvalidate}, true);
+}
+
 Status VerbsQueuePair::adopt(const MemoryRegion& region) {
   return static_cast<const VerbsRegion&>(region).registration_in(domain_).status();
 }
@@ -244,7 +250,7 @@ Status VerbsQueuePair::adopt(const MemoryRegion& region) {
 Result<uint32_t> VerbsQueuePair::expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                                         uint32_t access) {
   if (state_ == QueuePairState::kError) return error_;
-  if (windows_ != nullptr && state_ != QueuePairState::kConnected) {
+  if (exposure_kind() == ExposureKind::kWindow && state_ != QueuePairState::kConnected) {
     return failed_precondition("the queue pair isn't connected");
   }
   auto rkey = exposures_->open(region, address, length_bytes, access);

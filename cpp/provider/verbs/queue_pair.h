@@ -89,6 +89,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   Status post_internal(ibv_send_wr& request, SendEntry entry, bool signalled);
   Status post_bind(ibv_mw* window, uint32_t rkey, const ibv_mw_bind_info& bind) override;
   Status post_invalidate(uint32_t rkey) override;
+  Status post_barrier(uint32_t rkey) override;
   bool alive() const override { return state_ == QueuePairState::kConnected || ending_ == Ending::kLingering; }
 
   // queue_pair_completions.cc
@@ -123,7 +124,6 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   ibv_cq* completions_ = nullptr;
   ibv_qp* handle_ = nullptr;
   std::unique_ptr<Exposures> exposures_;
-  WindowExposures* windows_ = nullptr;  // if that is what they are
 
   QueuePairState state_ = QueuePairState::kInit;
   Ending ending_ = Ending::kNone;

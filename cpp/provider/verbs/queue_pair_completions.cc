@@ -52,7 +52,7 @@ size_t VerbsQueuePair::poll_device(std::span<Completion> out) {
     }
     count += take_sends(out.subspan(count));
     if (ending_ == Ending::kFlushing) flush_progress_ = now_ns();
-    if (windows_ != nullptr) windows_->post_deferred();
+    exposures_->post_deferred();
     if (static_cast<size_t>(polled_count) < wanted) break;
   }
   return count;
@@ -108,7 +108,7 @@ void VerbsQueuePair::digest_send(uint64_t sequence, const ibv_wc& completion) {
   if (ran && sends_.names_strange_memory(sequence)) status = WcStatus::kLocalProtection;
   const SendEntry& entry = sends_.complete(sequence, status);
   if (entry.kind == SendEntry::Kind::kInvalidate && status == WcStatus::kSuccess) {
-    windows_->on_invalidated(static_cast<uint32_t>(entry.wr_id));
+    exposures_->on_closed(static_cast<uint32_t>(entry.wr_id));
   }
   if (status != WcStatus::kSuccess) on_failure(status, completion);
 }

@@ -74,12 +74,10 @@ VerbsQueuePair::VerbsQueuePair(VerbsCompletionQueue& cq, const QueuePairConfig& 
 Status VerbsQueuePair::set_up() {
   RRPC_ASSIGN_OR_RETURN(domain_, adapter_.protection_domain());
   if (adapter_.has_windows()) {
-    auto windows =
+    exposures_ =
         std::make_unique<WindowExposures>(domain_, static_cast<InternalWork&>(*this), !adapter_.windows_hold_range());
-    windows_ = windows.get();
-    exposures_ = std::move(windows);
   } else {
-    exposures_ = std::make_unique<RegistrationExposures>(domain_);
+    exposures_ = std::make_unique<RegistrationExposures>(domain_, static_cast<InternalWork&>(*this));
   }
   RRPC_RETURN_IF_ERROR(create_completions());
   RRPC_RETURN_IF_ERROR(create_handle());

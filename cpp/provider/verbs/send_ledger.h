@@ -15,7 +15,7 @@ struct SendEntry {
   enum class Kind : uint8_t {
     kUser,        // somebody's request
     kBind,        // opens a memory window
-    kInvalidate,  // closes it
+    kInvalidate,  // closes it, or comes after its end
     kMarker,      // its completion says that what came before is done
   };
   uint64_t wr_id = 0;  // kUser: the caller's; kBind, kInvalidate: the window's key
