@@ -35,6 +35,8 @@ class ProviderUnderTest {
   virtual bool refusals_are_named() const { return true; }
   // Whether READ is a right of its own. siw serves a READ of whatever is open to the peer at all, for writing too.
   virtual bool reads_need_a_right() const { return true; }
+  // Soft-RoCE within one host carries READs out while they are posted: none is cut short by what follows.
+  virtual bool reads_outlast_their_posting() const { return true; }
   virtual TimeNs patience() const { return 10 * kSecond; }
 };
 

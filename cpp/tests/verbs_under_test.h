@@ -43,6 +43,7 @@ class VerbsUnderTest final : public ProviderUnderTest {
   bool writes_are_acknowledged() const override { return !iwarp(); }
   bool refusals_are_named() const override { return !iwarp(); }
   bool reads_need_a_right() const override { return !iwarp(); }
+  bool reads_outlast_their_posting() const override { return iwarp(); }
   TimeNs patience() const override {
     return 10 * kSecond * std::atoi(from_environment("RRPC_VERBS_PATIENCE", "3").c_str());
   }
