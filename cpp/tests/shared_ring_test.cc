@@ -123,7 +123,7 @@ TEST(SharedRing, ManyClientsDrawFromOneRing) {
 }
 
 TEST(SharedRing, ConnectionsThatDieLoseNoReceive) {
-  for (uint64_t seed = 1; seed <= seeds(60).count; ++seed) {
+  for (uint64_t seed = 1; seed <= seeds(200).count; ++seed) {
     SCOPED_TRACE(seed);
     Hub hub(seed, 64);
     for (int round = 0; round < 4; ++round) {
