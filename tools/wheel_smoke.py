@@ -51,7 +51,8 @@ def main() -> None:
 def check_verbs(package: Path, built_with: bool) -> None:
     """The verbs provider is there if it was built; rdma-core is the machine's own, loaded when asked for."""
     assert (package / "_verbs.so").exists() == built_with, f"_verbs.so: {not built_with}"
-    bundled = [path.name for path in package.parent.rglob("lib*.so*") if "ibverbs" in path.name or "rdmacm" in path.name]
+    libraries = [path.name for path in package.parent.rglob("lib*.so*")]
+    bundled = [name for name in libraries if name.startswith(("libibverbs", "librdmacm"))]
     assert not bundled, f"the wheel brings {bundled}"
     assert "libibverbs" not in Path("/proc/self/maps").read_text(), "rrpc loads libibverbs unasked"
 
