@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # tools/wheel_test.sh: sdist -> wheel -> an empty virtual environment -> a first import, as a user would do.
 source "$(dirname "$0")/lib.sh"
+unset PYTHONPATH  # else rrpc may come from there
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 constraints="$PWD/tools/constraints.txt"
