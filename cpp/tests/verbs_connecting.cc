@@ -1,0 +1,125 @@
+// Addresses that can't be had, and strangers at the port where queue pairs are introduced.
+#include <sys/socket.h>
+
+#include "provider/socket.h"
+#include "verbs_under_test.h"
+
+namespace rrpc::provider::conformance {
+namespace {
+
+std::string rxe() { return from_environment("RRPC_VERBS_RXE", "10.9.0.1"); }
+std::string siw() { return from_environment("RRPC_VERBS_SIW", "10.9.1.1"); }
+
+struct BadAddress {
+  bool by_socket;
+  bool listening;
+  std::string address;
+  StatusCode code;
+  std::string says;
+};
+
+void expect_bad(const BadAddress& bad) {
+  SCOPED_TRACE(bad.address);
+  Device& device = bad.by_socket ? *verbs_devices().socket : *verbs_devices().cm;
+  Status status;
+  if (bad.listening) {
+    status = device.listen(bad.address, {}).status();
+  } else {
+    const auto cq = device.create_completion_queue(16);
+    status = device.open(*cq, bad.address, {}, deadline_after(now_ns(), 10 * kSecond)).status();
+  }
+  EXPECT_EQ(status.code(), bad.code) << status.to_string();
+  EXPECT_NE(status.message().find(bad.says), std::string::npos) << status.to_string();
+  EXPECT_EQ(status.message().find('\n'), std::string::npos) << status.to_string();
+}
+
+TEST(VerbsAddress, WhatIsWrongIsNamed) {
+  for (const bool by_socket : {false, true}) {
+    for (const bool listening : {false, true}) {
+      const auto bad = [&](const std::string& address, StatusCode code, const std::string& says) {
+        expect_bad({by_socket, listening, address, code, says});
+      };
+      bad(rxe() + ":9?colour=red", StatusCode::kInvalidArgument, "unknown option 'colour'");
+      bad(rxe() + ":9?port=0", StatusCode::kInvalidArgument, "1 to 255");
+      bad(rxe() + ":9?device=", StatusCode::kInvalidArgument, "names no adapter");
+      bad(rxe(), StatusCode::kInvalidArgument, "no port");
+    }
+    expect_bad({by_socket, true, rxe() + ":0?device=nosuch", StatusCode::kNotFound, "nosuch"});
+  }
+  expect_bad({true, true, rxe() + ":0?gid=77", StatusCode::kInvalidArgument, "GID index 77"});
+  expect_bad({true, true, rxe() + ":0?port=9", StatusCode::kInvalidArgument, "port 9"});
+  expect_bad({true, true, siw() + ":0?device=siw0", StatusCode::kFailedPrecondition, "verbs://"});
+  expect_bad({false, true, rxe() + ":0?device=siw0", StatusCode::kInvalidArgument, "siw0"});
+  expect_bad({false, true, "127.0.0.1:0", StatusCode::kInvalidArgument, "no RDMA adapter"});
+  expect_bad({false, false, "192.0.2.1:9", StatusCode::kUnavailable, "192.0.2.1:9"});
+}
+
+class VerbsIntroductionTest : public ConformanceTest {
+ protected:
+  UniqueFd dial() {
+    auto candidates = resolve(listener_->address(), ResolveFor::kConnect, kNever);
+    Dialler dialler(listener_->address(), std::move(candidates).value());
+    return std::move(dialler.next()).value();
+  }
+  static void say(const UniqueFd& fd, std::string_view text) {
+    EXPECT_EQ(send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  }
+  // All that comes until the listener hangs up.
+  std::string answer(const UniqueFd& fd) {
+    std::string text;
+    EXPECT_TRUE(wait_for([&] {
+      auto accepted = listener_->accept(*server_.cq, {});
+      EXPECT_TRUE(accepted.ok() && *accepted == nullptr);
+      char bytes[1024];
+      const ssize_t count = recv(fd.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+      if (count > 0) text.append(bytes, static_cast<size_t>(count));
+      return count == 0 || (count < 0 && errno != EAGAIN);
+    }));
+    return text;
+  }
+};
+
+TEST_P(VerbsIntroductionTest, StrangersAreToldAndOthersServed) {
+  using namespace std::string_literals;
+  const std::pair<std::string, const char*> strangers[] = {
+      {"GET / HTTP/1.1\r\n\r\n", "doesn't speak"},
+      {"rrvb\x63\x01\x00\x00"s, "version 99"},
+      {"rrvb\x01\x09\x00\x00"s, "malformed"},
+      {"rrvb\x01\x01\xff\xff"s, "malformed"},
+      {"rrvb\x01\x01\x03\x00\x01\x02\x03"s, "malformed"},
+      {"rrvb\x01\x02\x00\x00"s, "malformed"},
+  };
+  std::vector<UniqueFd> silent;
+  for (const auto& [bytes, reason] : strangers) {
+    silent.push_back(dial());
+    const UniqueFd stranger = dial();
+    say(stranger, bytes);
+    EXPECT_NE(answer(stranger).find(reason), std::string::npos) << reason;
+  }
+  say(silent.front(), "rr");
+  connect();
+}
+
+TEST_P(VerbsIntroductionTest, ManyWhoSayNothingKeepNobodyOut) {
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 300; ++i) {
+    silent.push_back(dial());
+    auto accepted = listener_->accept(*server_.cq, {});
+    ASSERT_TRUE(accepted.ok() && *accepted == nullptr);
+  }
+  connect();
+  EXPECT_NE(answer(silent.front()).find("too many"), std::string::npos);
+}
+
+std::string factory_name(const ::testing::TestParamInfo<ProviderFactory>& info) { return info.param.name; }
+
+std::vector<ProviderFactory> by_socket() {
+  std::vector<ProviderFactory> cases = verbs_cases();
+  std::erase_if(cases, [](const ProviderFactory& factory) { return factory.name != "rxe_socket"; });
+  return cases;
+}
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(VerbsIntroductionTest);
+INSTANTIATE_TEST_SUITE_P(Verbs, VerbsIntroductionTest, ::testing::ValuesIn(by_socket()), factory_name);
+
+}  // namespace
+}  // namespace rrpc::provider::conformance
