@@ -120,6 +120,7 @@ class Endpoint {
   void destroy_queue_pair();
 
  private:
+  Result<RegionRef> register_for_transfer(std::byte* address, size_t length_bytes, bool read_sink);
   Status allocate_ring();
   Status post_slot(uint32_t slot);
   void establish();

@@ -8,7 +8,19 @@ namespace rrpc::endpoint {
 
 using provider::QueuePairState;
 
+Result<RegionRef> Endpoint::register_for_transfer(std::byte* address, size_t length_bytes, bool read_sink) {
+  provider::MemoryRange range{address, length_bytes, -1, false};
+  range.read_sink = read_sink;
+  RRPC_ASSIGN_OR_RETURN(RegionRef region, context_.device.register_memory(range));
+  count(counters().registrations_made);
+  RRPC_RETURN_IF_ERROR(qp_->adopt(*region));
+  return region;
+}
+
+// A protection domain of one peer's own holds no more than what is meant for that peer: such adapters check little.
 Result<RegionRef> Endpoint::region_for(std::byte* address, size_t length_bytes, uint64_t owner_id) {
+  if (length_bytes > 0 && qp_->exposure_kind() == provider::ExposureKind::kRegistration)
+    return register_for_transfer(address, length_bytes, false);
   RRPC_ASSIGN_OR_RETURN(RegionRef region, context_.registrations.get(address, length_bytes, owner_id));
   RRPC_RETURN_IF_ERROR(qp_->adopt(*region));
   return region;
@@ -17,12 +29,7 @@ Result<RegionRef> Endpoint::region_for(std::byte* address, size_t length_bytes, 
 Result<RegionRef> Endpoint::sink_region_for(std::byte* address, size_t length_bytes, uint64_t owner_id) {
   if (length_bytes == 0) return RegionRef();
   if (!qp_->limits().dedicated_read_sinks) return region_for(address, length_bytes, owner_id);
-  provider::MemoryRange range{address, length_bytes, -1, false};
-  range.read_sink = true;
-  RRPC_ASSIGN_OR_RETURN(RegionRef region, context_.device.register_memory(range));
-  count(counters().registrations_made);
-  RRPC_RETURN_IF_ERROR(qp_->adopt(*region));
-  return region;
+  return register_for_transfer(address, length_bytes, true);
 }
 
 static std::atomic<int64_t> Counters::* counter_of(provider::ExposureKind kind) {

@@ -14,6 +14,7 @@ namespace rrpc::provider::verbs {
 static constexpr uint8_t kMinRnrTimer = 12;
 static constexpr uint32_t kUnsignalledMax = 64;  // the device tells at least so often what is done
 static constexpr TimeNs kRevokePatience = 50 * kMicrosecond;
+static constexpr TimeNs kExposePatience = 20 * kMillisecond;  // while binds and invalidations wait for their turn
 
 Bytes VerbsQueuePair::peer_private_data() const { return was_connected_ ? connector_->peer_private_data() : Bytes(); }
 
@@ -209,7 +210,7 @@ Status VerbsQueuePair::post_chain(uint64_t first) {
 }
 
 Status VerbsQueuePair::post_internal(ibv_send_wr& request, SendEntry entry, bool signalled) {
-  if (sends_.internal_count() >= internal_depth_ - 1 && entry.kind != SendEntry::Kind::kMarker) {
+  if (internal_room_used_up() && entry.kind != SendEntry::Kind::kMarker) {
     return resource_exhausted("too many exposures are being opened and closed at once");
   }
   entry.signalled = signal_next(signalled);
@@ -254,8 +255,12 @@ Result<uint32_t> VerbsQueuePair::expose(const MemoryRegion& region, const std::b
     return failed_precondition("the queue pair isn't connected");
   }
   auto rkey = exposures_->open(region, address, length_bytes, access);
-  if (rkey.status().code() != StatusCode::kResourceExhausted || !stash_completions()) return rkey;
-  return exposures_->open(region, address, length_bytes, access);
+  const TimeNs deadline = now_ns() + kExposePatience;
+  while (rkey.status().code() == StatusCode::kResourceExhausted && internal_room_used_up() && now_ns() < deadline) {
+    (void)stash_completions();
+    rkey = exposures_->open(region, address, length_bytes, access);
+  }
+  return rkey;
 }
 
 bool VerbsQueuePair::revoke(uint32_t rkey) {

@@ -86,6 +86,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   Status append_sge(const Sge& sge, bool inline_data, bool& own_error);
   Status post_chain(uint64_t first);
   bool signal_next(bool wanted);
+  bool internal_room_used_up() const { return sends_.internal_count() >= internal_depth_ - 1; }
   Status post_internal(ibv_send_wr& request, SendEntry entry, bool signalled);
   Status post_bind(ibv_mw* window, uint32_t rkey, const ibv_mw_bind_info& bind) override;
   Status post_invalidate(uint32_t rkey) override;
@@ -111,6 +112,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   void obey_doom();
   void post_marker();
   void linger_before_destruction();
+  void give_back_shared_receives();
 
   VerbsCompletionQueue& cq_;
   const std::unique_ptr<Connector> connector_;

@@ -4,6 +4,7 @@
 #include "provider/verbs/completion_queue.h"
 #include "provider/verbs/errors.h"
 #include "provider/verbs/queue_pair.h"
+#include "provider/verbs/shared_receive_queue.h"
 
 namespace rrpc::provider::verbs {
 
@@ -11,6 +12,7 @@ static constexpr TimeNs kLinger = 1 * kSecond;
 static constexpr TimeNs kLingerBeforeDestruction = 100 * kMillisecond;
 // A device that has given nothing back for so long gives the rest back by being rid of the queue pair.
 static constexpr TimeNs kFlushPatience = 100 * kMillisecond;
+static constexpr TimeNs kGiveBack = 5 * kMillisecond;
 
 void VerbsQueuePair::die(const Status& reason) {
   if (ending_ == Ending::kFlushing || ending_ == Ending::kFinished) return;
@@ -89,12 +91,25 @@ void VerbsQueuePair::linger_before_destruction() {
   const TimeNs deadline = std::min(linger_deadline_, now_ns() + kLingerBeforeDestruction);
   while (ending_ == Ending::kLingering) {
     (void)stash_completions();
-    stash_.clear();
+    if (shared_receives_ == nullptr) stash_.clear();
     const TimeNs now = now_ns();
     if (now >= deadline) linger_deadline_ = now;
     advance_ending(now);
     cpu_relax();
   }
+}
+
+// Messages that came and were not polled hold receives of the shared queue.
+void VerbsQueuePair::give_back_shared_receives() {
+  if (shared_receives_ == nullptr) return;
+  const TimeNs deadline = now_ns() + kGiveBack;
+  do {
+    (void)stash_completions();
+    for (const Completion& completion : stash_) {
+      if (completion.opcode == Opcode::kReceive) shared_receives_->take_back(completion.wr_id);
+    }
+    stash_.clear();
+  } while (ending_ == Ending::kFlushing && !sends_.all_done() && now_ns() < deadline);
 }
 
 void VerbsQueuePair::doom(const Status& reason) {

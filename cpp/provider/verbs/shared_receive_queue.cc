@@ -42,7 +42,7 @@ VerbsSharedReceiveQueue::VerbsSharedReceiveQueue(Adapter& adapter, std::shared_p
       domain_(std::move(domain)),
       handle_(handle),
       limit_(std::max(1u, depth / kLimitPart)),
-      wr_ids_(depth) {
+      requests_(depth) {
   for (uint32_t slot = depth; slot-- > 0;) free_slots_.push_back(slot);
 }
 
@@ -71,7 +71,7 @@ Status VerbsSharedReceiveQueue::post(const ReceiveRequest& request) {
   if (const int error_number = ibv_post_srq_recv(handle_, &receive, &refused); error_number != 0) {
     return verbs_error(error_number, "posting a shared receive");
   }
-  wr_ids_[slot] = request.wr_id;
+  requests_[slot] = request;
   free_slots_.pop_back();
   arm_limit();
   return {};
@@ -79,7 +79,7 @@ Status VerbsSharedReceiveQueue::post(const ReceiveRequest& request) {
 
 // An event disarms the limit. Armed again while still below it, it would come with every message.
 void VerbsSharedReceiveQueue::arm_limit() {
-  const size_t posted = wr_ids_.size() - free_slots_.size();
+  const size_t posted = requests_.size() - free_slots_.size();
   if (posted <= limit_ || armed_.exchange(true)) return;
   ibv_srq_attr attributes{};
   attributes.srq_limit = limit_;
@@ -89,7 +89,19 @@ void VerbsSharedReceiveQueue::arm_limit() {
 uint64_t VerbsSharedReceiveQueue::complete(uint64_t slot) {
   std::lock_guard lock(mutex_);
   free_slots_.push_back(static_cast<uint32_t>(slot));
-  return wr_ids_.at(slot);
+  return requests_.at(slot).wr_id;
+}
+
+void VerbsSharedReceiveQueue::take_back(uint64_t wr_id) {
+  ReceiveRequest request;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = std::find_if(free_slots_.begin(), free_slots_.end(),
+                                    [&](uint32_t slot) { return requests_[slot].wr_id == wr_id; });
+    if (found == free_slots_.end()) return;  // posted again already
+    request = requests_[*found];
+  }
+  (void)post(request);
 }
 
 void VerbsSharedReceiveQueue::on_limit() {

@@ -19,7 +19,7 @@ class VerbsSharedReceiveQueue final : public SharedReceiveQueue {
   static Result<std::unique_ptr<SharedReceiveQueue>> create(Adapter& adapter, uint32_t depth);
   ~VerbsSharedReceiveQueue() override;
 
-  uint32_t depth() const override { return static_cast<uint32_t>(wr_ids_.size()); }
+  uint32_t depth() const override { return static_cast<uint32_t>(requests_.size()); }
   Status post(const ReceiveRequest& request) override;
   uint64_t limit_events() const override { return limit_events_.load(std::memory_order_relaxed); }
 
@@ -27,6 +27,8 @@ class VerbsSharedReceiveQueue final : public SharedReceiveQueue {
   ibv_srq* handle() const { return handle_; }
   // The completion of a receive: gives the wr_id that it was posted with.
   uint64_t complete(uint64_t slot);
+  // A receive that completed and of which nobody will hear, since its queue pair dies: posted again.
+  void take_back(uint64_t wr_id);
   void on_limit();  // by the thread that watches the adapter's events
 
  private:
@@ -38,8 +40,8 @@ class VerbsSharedReceiveQueue final : public SharedReceiveQueue {
   ibv_srq* const handle_;
   const uint32_t limit_;
   std::mutex mutex_;
-  std::vector<uint64_t> wr_ids_;      // by slot
-  std::vector<uint32_t> free_slots_;  // those not posted
+  std::vector<ReceiveRequest> requests_;  // by slot; of a free one: what was posted last
+  std::vector<uint32_t> free_slots_;      // those not posted
   std::atomic<bool> armed_{false};
   std::atomic<uint64_t> limit_events_{0};
 };
