@@ -36,7 +36,7 @@ for script in tests/vm/guest/*.sh; do
   case "$script" in
     *_client.sh) ;;
     *_server.sh) suite "$(basename "${script%_server.sh}")" tools/vm/pair -e CI -t 300 "bash $script" "bash ${script/_server/_client}" ;;
-    *) suite "$(basename "${script%.sh}")" "${run[@]}" -t 300 -- bash "$script" ;;
+    *) suite "$(basename "${script%.sh}")" "${run[@]}" -t 600 -- bash "$script" ;;
   esac
 done
 exit "$status"
