@@ -54,6 +54,19 @@ TEST(VerbsAddress, WhatIsWrongIsNamed) {
   expect_bad({false, false, "192.0.2.1:9", StatusCode::kUnavailable, "192.0.2.1:9"});
 }
 
+class VerbsOfferTest : public ConformanceTest {};
+
+TEST_P(VerbsOfferTest, IsKnownBeforeItIsAcceptedAndItsRefusalTellsWhy) {
+  client_.qp = open_client();
+  ASSERT_TRUE(client_.qp->start(as_bytes("hello from the client")).ok());
+  server_.qp = accept_server();
+  EXPECT_TRUE(as_text(server_.qp->peer_private_data()).starts_with("hello from the client"));
+  server_.qp->disconnect("no strangers here");
+  ASSERT_TRUE(wait_for([&] { return client_.dead(); }));
+  EXPECT_NE(client_.qp->error().message().find("no strangers here"), std::string::npos)
+      << client_.qp->error().to_string();
+}
+
 class VerbsIntroductionTest : public ConformanceTest {
  protected:
   UniqueFd dial() {
@@ -118,6 +131,7 @@ std::vector<ProviderFactory> by_socket() {
   std::erase_if(cases, [](const ProviderFactory& factory) { return factory.name != "rxe_socket"; });
   return cases;
 }
+INSTANTIATE_TEST_SUITE_P(Verbs, VerbsOfferTest, ::testing::ValuesIn(verbs_cases()), factory_name);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(VerbsIntroductionTest);
 INSTANTIATE_TEST_SUITE_P(Verbs, VerbsIntroductionTest, ::testing::ValuesIn(by_socket()), factory_name);
 

@@ -16,7 +16,11 @@ static constexpr uint32_t kUnsignalledMax = 64;  // the device tells at least so
 static constexpr TimeNs kRevokePatience = 50 * kMicrosecond;
 static constexpr TimeNs kExposePatience = 20 * kMillisecond;  // while binds and invalidations wait for their turn
 
-Bytes VerbsQueuePair::peer_private_data() const { return was_connected_ ? connector_->peer_private_data() : Bytes(); }
+// A server's is known before it accepts. Of a connection that ended before it was one, nothing is told.
+Bytes VerbsQueuePair::peer_private_data() const {
+  const bool telling = was_connected_ || state_ != QueuePairState::kError;
+  return telling ? connector_->peer_private_data() : Bytes();
+}
 
 Status VerbsQueuePair::start(Bytes private_data) {
   if (state_ == QueuePairState::kError) return error_;
