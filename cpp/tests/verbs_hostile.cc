@@ -77,7 +77,7 @@ TEST_P(VerbsHostileTest, AKeptDescriptorIsRefusedAndEndsOnlyItsOwnConnection) {
 
 TEST_P(VerbsHostileTest, GuessedKeysAreRefused) {
   Pair bystander = connect_bystander();
-  std::mt19937 random(7);  // NOLINT(cert-msc32-c,cert-msc51-cpp): a failure should come again
+  std::mt19937 random(7);  // NOLINT(bugprone-random-generator-seed): a failure should come again
   for (int i = 0; i < 40; ++i) {
     connect();
     Buffer& memory = buffer(server_, 4096, 3);
@@ -115,7 +115,7 @@ struct Exposed {
 // Runs in a process of its own: serves READs until it is killed.
 class VerbsPeer : public VerbsHostileTest {
  protected:
-  static int pipe_fd() { return std::atoi(from_environment("RRPC_VERBS_PEER_PIPE", "-1").c_str()); }
+  static int pipe_fd() { return number_from_environment("RRPC_VERBS_PEER_PIPE", -1); }
 };
 
 TEST_P(VerbsPeer, DISABLED_Serves) {
@@ -196,8 +196,13 @@ TEST_P(VerbsKillTest, AllReadsComeBackWhenThePeerIsKilled) {
   Buffer& own = buffer(client_, exposed.length_bytes);
   uint64_t posted = 0;
   const auto post_one = [&] {
-    const auto* remote = reinterpret_cast<const std::byte*>(exposed.address);
-    if (post_bulk(client_, Opcode::kRead, posted, own.sge(), remote, exposed.rkey).ok()) ++posted;
+    const Sge sink = own.sge();
+    const WorkRequest request{.wr_id = posted,
+                              .opcode = Opcode::kRead,
+                              .sges = {&sink, 1},
+                              .remote_address = exposed.address,
+                              .rkey = exposed.rkey};
+    if (post(client_, request).ok()) ++posted;
   };
   for (int i = 0; i < 8; ++i) post_one();
   ASSERT_TRUE(wait_for([&] { return !client_.completions.empty(); }));

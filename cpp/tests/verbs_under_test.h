@@ -16,6 +16,10 @@ inline std::string from_environment(const char* name, const char* otherwise) {
   return value != nullptr && *value != '\0' ? value : otherwise;
 }
 
+inline int number_from_environment(const char* name, int otherwise) {
+  return static_cast<int>(std::strtol(from_environment(name, std::to_string(otherwise).c_str()).c_str(), nullptr, 10));
+}
+
 inline VerbsDevices& verbs_devices() {
   static VerbsDevices* const devices = [] {
     auto* opened = new VerbsDevices();
@@ -44,9 +48,7 @@ class VerbsUnderTest final : public ProviderUnderTest {
   bool refusals_are_named() const override { return !iwarp(); }
   bool reads_need_a_right() const override { return !iwarp(); }
   bool reads_outlast_their_posting() const override { return iwarp(); }
-  TimeNs patience() const override {
-    return 10 * kSecond * std::atoi(from_environment("RRPC_VERBS_PATIENCE", "3").c_str());
-  }
+  TimeNs patience() const override { return 10 * kSecond * number_from_environment("RRPC_VERBS_PATIENCE", 3); }
 
  private:
   bool iwarp() const { return which_ == VerbsCase::kIwarp; }
