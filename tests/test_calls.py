@@ -204,7 +204,8 @@ def test_clients_in_threads(lab_address: str) -> None:
             return sum(client.call("Lab.add", base, i) for i in range(calls))
 
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(work, range(16))) == [50 * base + 1225 for base in range(16)]
+        expected = [sum(base + i for i in range(calls)) for base in range(16)]
+        assert list(pool.map(work, range(16))) == expected
 
 
 # What goes wrong in a handler
