@@ -1,0 +1,216 @@
+"""What users get wrong with RDMA: one clear line that names the cure, soon, and a server that goes on."""
+
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from lab import VERBS, LabServer, still_answers
+from processes import ROOT, eventually, run_python
+
+import rrpc
+
+
+def refusal(address: str, *kinds: type[rrpc.RpcError]) -> str:
+    """The one line with which connecting fails."""
+    with pytest.raises(kinds or rrpc.RpcError) as raised:
+        rrpc.connect(address, connect_timeout=20.0).close()
+    line = str(raised.value)
+    print(f"{address}: {type(raised.value).__name__}: {line}")
+    assert "\n" not in line
+    assert not isinstance(raised.value, rrpc.Internal)
+    return line
+
+
+def host_and_port(address: str) -> str:
+    return address.split("://")[1]
+
+
+ADDRESSES = {
+    "verbs://10.9.0.1:1": "is the server running there",
+    "verbs://10.9.1.1:1": "is the server running there",
+    "verbs+tcp://10.9.0.1:1": "refused",
+    "verbs://198.51.100.1:1": "RDMA",
+    "verbs+tcp://198.51.100.1:1": "198.51.100.1",
+    "verbs://10.9.0.1:7000?device=mlx5_0": "there is no adapter mlx5_0; there are",
+    "verbs+tcp://10.9.0.1:7000?device=mlx5_0": "there is no adapter mlx5_0; there are",
+    "verbs://10.9.0.1:7000?device=siw0": "correct the route",
+    "verbs+tcp://10.9.1.1:7000?device=siw0": "use verbs://",
+    "verbs+tcp://10.9.0.1:7000?gid=200": "GID index 200 is unused",
+    "verbs+tcp://10.9.0.1:7000?port=9": "ports are 1 to 1",
+    "verbs://10.9.0.1:7000?gid=x": "bad option 'gid=x'",
+    "verbs://10.9.0.1:7000?color=red": "unknown option 'color'; there are device=NAME",
+    "verbs://127.0.0.1:7000": "RDMA",
+    "verbs://10.9.0.1": "port",
+}
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_addresses(address: str) -> None:
+    assert ADDRESSES[address] in refusal(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["verbs://198.51.100.1:0", "verbs://127.0.0.1:0", "verbs+tcp://198.51.100.1:0"]
+)
+def test_listening_where_no_adapter_is(address: str) -> None:
+    with pytest.raises(rrpc.RpcError, match=r"198\.51\.100\.1|127\.0\.0\.1") as raised:
+        rrpc.Server(listen=address).start()
+    print(raised.value)
+
+
+def test_a_port_that_is_down(down: Callable[[str], Any], lab_server: LabServer) -> None:
+    with down("rx0"):
+        # rdma_cm finds no way by a link that is down; by a socket the adapter itself is looked at.
+        assert "link" in refusal(lab_server.address("rxe"), rrpc.Unavailable, rrpc.DeadlineExceeded)
+        if "rxe-socket" in VERBS:
+            line = refusal("verbs+tcp://10.9.0.1:1?device=rxe0", rrpc.Unavailable)
+            assert "port 1 of rxe0 is down: bring its network interface up" in line
+    still_answers(lab_server.address("siw"))
+
+
+# Peers that speak verbs, or TCP, and not rrpc
+
+
+@contextmanager
+def running(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def listens_with_rdma_cm(pid: int) -> bool:
+    command = ["rdma", "resource", "show", "cm_id"]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return any("state LISTEN" in line and f"pid {pid} " in line for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("host", ["10.9.0.1", "10.9.1.1"])
+@pytest.mark.parametrize("command", ["rping", "ib_send_lat"])
+def test_servers_that_are_not_rrpc(command: str, host: str) -> None:
+    if command == "rping":
+        arguments = ["rping", "-s", "-a", host, "-p", "7300"]
+    else:
+        arguments = ["ib_send_lat", "-F", "-R", "-p", "7301", "--bind_source_ip", host]
+    with running(*arguments) as server:
+        eventually(lambda: listens_with_rdma_cm(server.pid), what=f"{command} listens")
+        line = refusal(f"verbs://{host}:{arguments[arguments.index('-p') + 1]}")
+    assert "rrpc" in line
+
+
+@pytest.mark.parametrize("transport", ["rxe", "siw"])
+def test_clients_that_are_not_rrpc(lab_server: LabServer, transport: str) -> None:
+    host, port = host_and_port(lab_server.address(transport)).split(":")
+    done = subprocess.run(
+        ["rping", "-c", "-a", host, "-p", port, "-C", "1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    still_answers(lab_server.address(transport))
+
+
+def introduction(kind: int, body: bytes, version: int = 1) -> bytes:
+    return struct.pack("<4sBBH", b"rrvb", version, kind, len(body)) + body
+
+
+GREETINGS = {
+    "http": (b"HTTP/1.1 400 Bad Request\r\n\r\n", "doesn't speak verbs+tcp"),
+    "another version": (introduction(1, b"", 9), "speaks version 9 of verbs+tcp"),
+    "cut short": (introduction(1, b"\1\2\3"), "malformed"),
+    "of no kind": (introduction(77, b""), "malformed"),
+}
+
+
+@pytest.mark.parametrize("what", GREETINGS)
+def test_socket_servers_that_are_not_rrpc(what: str) -> None:
+    answer, said = GREETINGS[what]
+    with socket.create_server(("10.9.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(answer)
+                while connection.recv(4096):
+                    pass
+
+        threading.Thread(target=serve, daemon=True).start()
+        assert said in refusal(f"verbs+tcp://10.9.0.1:{listener.getsockname()[1]}", rrpc.ProtocolError)
+
+
+@pytest.mark.parametrize("what", GREETINGS)
+def test_socket_clients_that_are_not_rrpc(lab_server: LabServer, what: str) -> None:
+    host, port = host_and_port(lab_server.address("rxe-socket")).split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as peer:
+        peer.sendall(GREETINGS[what][0])
+        peer.shutdown(socket.SHUT_WR)
+        with pytest.raises((EOFError, ConnectionError)):
+            while True:
+                if not peer.recv(4096):
+                    raise EOFError
+    still_answers(lab_server.address("rxe-socket"))
+
+
+# Machines that aren't set up
+
+CONNECT = """
+import sys, rrpc
+try:
+    rrpc.connect(sys.argv[1], connect_timeout=20.0).close()
+except rrpc.RpcError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def as_another_user(*command: str) -> str:
+    setpriv = shutil.which("setpriv") or "setpriv"
+    done = subprocess.run(
+        [setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("transport", ["rxe", "siw"])
+def test_too_little_memory_may_be_locked(lab_server: LabServer, transport: str) -> None:
+    subprocess.run("chmod a+rw /dev/infiniband/*", shell=True, check=True)
+    python = ["env", f"PYTHONPATH={ROOT}", shutil.which("python") or "python", "-c", CONNECT]
+    said = as_another_user("prlimit", "--memlock=65536", *python, lab_server.address(transport))
+    print(said)
+    assert said.count("\n") == 1
+    assert said.startswith("ResourceExhausted")
+    assert "64 KiB" in said
+    assert "ulimit -l unlimited" in said
+    still_answers(lab_server.address(transport))
+
+
+def test_no_adapter_at_all() -> None:
+    """Taken away, and there again at the end; in processes of their own, which never saw them."""
+    for adapter in ("rxe0", "siw0"):
+        subprocess.run(["rdma", "link", "delete", adapter], check=True)
+    try:
+        for scheme in ("verbs", "verbs+tcp"):
+            said = run_python(CONNECT, f"{scheme}://10.9.0.1:7471").stdout
+            print(said)
+            assert said.startswith("Unavailable")
+            assert said.count("\n") == 1
+            assert "rdma link add" in said
+    finally:
+        subprocess.run(
+            "rdma link add rxe0 type rxe netdev rx0; rdma link add siw0 type siw netdev iw0",
+            shell=True,
+            check=True,
+        )

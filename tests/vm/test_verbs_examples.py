@@ -1,0 +1,95 @@
+"""examples/nearest as a user runs it, over RDMA; and rrpc://, which moves up to RDMA by itself."""
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lab import LAB, VERBS
+from numpy.typing import NDArray
+from processes import ROOT, Served, ServeFactory, child_environment
+
+import rrpc
+
+NEAREST = ROOT / "examples" / "nearest"
+K = 5
+ASKED = 200  # of 1797
+
+
+@pytest.fixture(scope="module")
+def nearest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    command = [sys.executable, "-m", "rrpc.cli.serve", "nearest:Nearest"]
+    for name in ("rxe", "siw", "rxe-socket"):
+        command += ["--listen", VERBS[name]]
+    server = Served(command, NEAREST, tmp_path_factory.mktemp("nearest") / "log", child_environment())
+    try:
+        server.wait_until_listening(3)
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def digits() -> NDArray[np.float32]:
+    """What the service loads by scikit-learn, whose import takes half a minute here: the file alone."""
+    package = importlib.util.find_spec("sklearn")
+    assert package is not None
+    assert package.origin is not None
+    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    rows: NDArray[np.float32] = np.loadtxt(path, np.float32, delimiter=",")[:, :-1]
+    return np.ascontiguousarray(rows)
+
+
+@pytest.mark.parametrize("index", [0, 1, 2], ids=["rxe", "siw", "rxe-socket"])
+def test_nearest_finds_what_brute_force_finds(
+    nearest: Served, digits: NDArray[np.float32], index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(NEAREST))
+    import nearest_client
+
+    asked = np.clip(digits + np.random.default_rng(7).integers(-2, 3, digits.shape), 0, 16).astype(np.float32)
+    with nearest_client.NearestClient(nearest.addresses[index], connect_timeout=30.0, timeout=60.0) as client:
+        assert client.info()["transport"].startswith("verbs")
+        assert client.size() == len(digits)
+        assert client.count(asked) == len(asked)
+        ids, distances = client.search(asked[:ASKED], K)
+        repeated = client.repeated(5000)
+        placed = client.repeated(5000, out=np.empty((5000, 64), np.float32))
+    every = np.linalg.norm(asked[:ASKED, None, :] - digits[None, :, :], axis=2)
+    assert np.allclose(distances, np.sort(every, axis=1)[:, :K], rtol=1e-4)
+    assert np.allclose(np.take_along_axis(every, ids, axis=1), distances, rtol=1e-4)
+    assert np.array_equal(repeated, digits[np.arange(5000) % len(digits)])
+    assert np.array_equal(placed, repeated)
+
+
+# rrpc://
+
+
+def greeting(address: str, **options: Any) -> dict[str, Any]:
+    with rrpc.connect(address, timeout=60.0, connect_timeout=30.0, **options) as client:
+        assert client.call("Lab.add", 1) == 2
+        assert client.call("Lab.total", np.ones(100_000)) == 100_000
+        return client.info()
+
+
+def test_rrpc_moves_up_to_verbs_and_says_why_when_it_cannot(serve: ServeFactory) -> None:
+    served = serve(LAB, "Lab", listen="rrpc://10.9.0.1:0", module="lab_service")
+    info = greeting(served.address, transports=["verbs", "tcp"])
+    assert info["transport"].startswith("verbs")
+    assert "verbs" not in info["why_not"]
+    assert greeting(served.address)["transport"] == "shm"
+    assert greeting(served.address, transports=["tcp"])["transport"] == "tcp"
+    for link in ("rx0", "iw0"):
+        subprocess.run(["ip", "link", "set", link, "down"], check=True)
+    try:
+        info = greeting(served.address, transports=["verbs", "tcp"])
+        assert info["transport"] == "tcp"
+        print(info["why_not"])
+        assert "down" in info["why_not"]["verbs"] or "RDMA" in info["why_not"]["verbs"]
+    finally:
+        for link in ("rx0", "iw0"):
+            subprocess.run(["ip", "link", "set", link, "up"], check=True)
