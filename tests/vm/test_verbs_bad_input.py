@@ -5,11 +5,11 @@ import socket
 import struct
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
+from guest_network import down
 from lab import VERBS, LabServer, still_answers
 from processes import ROOT, eventually, run_python
 
@@ -64,7 +64,7 @@ def test_listening_where_no_adapter_is(address: str) -> None:
     print(raised.value)
 
 
-def test_a_port_that_is_down(down: Callable[[str], Any], lab_server: LabServer) -> None:
+def test_a_port_that_is_down(lab_server: LabServer) -> None:
     with down("rx0"):
         # rdma_cm finds no way by a link that is down; by a socket the adapter itself is looked at.
         assert "link" in refusal(lab_server.address("rxe"), rrpc.Unavailable, rrpc.DeadlineExceeded)
@@ -154,10 +154,9 @@ def test_socket_clients_that_are_not_rrpc(lab_server: LabServer, what: str) -> N
     with socket.create_connection((host, int(port)), timeout=30) as peer:
         peer.sendall(GREETINGS[what][0])
         peer.shutdown(socket.SHUT_WR)
-        with pytest.raises((EOFError, ConnectionError)):
-            while True:
-                if not peer.recv(4096):
-                    raise EOFError
+        with suppress(ConnectionError):
+            while peer.recv(4096):
+                pass
     still_answers(lab_server.address("rxe-socket"))
 
 

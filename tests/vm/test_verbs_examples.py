@@ -1,7 +1,6 @@
 """examples/nearest as a user runs it, over RDMA; and rrpc://, which moves up to RDMA by itself."""
 
 import importlib.util
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from guest_network import down
 from lab import LAB, VERBS
 from numpy.typing import NDArray
 from processes import ROOT, Served, ServeFactory, child_environment
@@ -83,13 +83,8 @@ def test_rrpc_moves_up_to_verbs_and_says_why_when_it_cannot(serve: ServeFactory)
     assert "verbs" not in info["why_not"]
     assert greeting(served.address)["transport"] == "shm"
     assert greeting(served.address, transports=["tcp"])["transport"] == "tcp"
-    for link in ("rx0", "iw0"):
-        subprocess.run(["ip", "link", "set", link, "down"], check=True)
-    try:
+    with down("rx0", "iw0"):
         info = greeting(served.address, transports=["verbs", "tcp"])
         assert info["transport"] == "tcp"
         print(info["why_not"])
         assert "down" in info["why_not"]["verbs"] or "RDMA" in info["why_not"]["verbs"]
-    finally:
-        for link in ("rx0", "iw0"):
-            subprocess.run(["ip", "link", "set", link, "up"], check=True)

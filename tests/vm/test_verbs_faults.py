@@ -1,12 +1,13 @@
 """Peers and links that go away under RDMA: Unavailable in time, and the adapter has its queue pairs back."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 import pytest
+from guest_network import down, queue_pairs
 from lab import LAB, settles, still_answers, transient
 from processes import Served, ServeFactory, eventually
 
@@ -20,7 +21,15 @@ KEEPALIVE: dict[str, Any] = {"keepalive_interval": INTERVAL, "keepalive_timeout"
 
 
 @pytest.fixture
-def served(serve: ServeFactory, transport: str, all_come_back: None) -> Served:
+def all_come_back() -> Iterator[None]:
+    """After the test the kernel has no more queue pairs than before it."""
+    before = queue_pairs()
+    yield
+    eventually(lambda: queue_pairs() <= before, what="queue pairs destroyed")
+
+
+@pytest.fixture
+def served(all_come_back: None, serve: ServeFactory, transport: str) -> Served:
     return serve(LAB, "Lab", listen=transport, module="lab_service", args=["--workers", "6"])
 
 
@@ -40,9 +49,7 @@ def call_until_it_fails(client: rrpc.Client) -> None:
             client.call("Lab.size", array)
 
 
-def test_the_link_goes_down_in_calls(
-    served: Served, transport: str, down: Callable[[str], Any], queue_pairs: Callable[[], int]
-) -> None:
+def test_the_link_goes_down_in_calls(served: Served, transport: str) -> None:
     idle = transient(rrpc.stats())
     with rrpc.connect(served.address, connect_timeout=30.0, **KEEPALIVE) as client:
         future = client.start("Lab.hold", "down", 60.0)
@@ -52,9 +59,7 @@ def test_the_link_goes_down_in_calls(
             with within_the_keepalive("Unavailable after the link went down"):
                 with pytest.raises(rrpc.Unavailable) as raised:
                     future.result(timeout=60)
-                with pytest.raises(rrpc.Unavailable):
-                    call_until_it_fails(client)
-                    client.call("Lab.add", 1)
+                call_until_it_fails(client)
             assert "\n" not in str(raised.value)
     settles(rrpc.stats, idle)
     eventually(lambda: connects(served.address), what="a connection once the link is up")
@@ -67,7 +72,7 @@ def connects(address: str) -> bool:
     return False
 
 
-def test_the_link_goes_down_in_a_read(served: Served, transport: str, down: Callable[[str], Any]) -> None:
+def test_the_link_goes_down_in_a_read(served: Served, transport: str) -> None:
     idle = transient(rrpc.stats())
     with rrpc.connect(served.address, connect_timeout=30.0, **KEEPALIVE) as client:
         large = np.ones(32 * MIB, np.uint8)
@@ -81,7 +86,7 @@ def test_the_link_goes_down_in_a_read(served: Served, transport: str, down: Call
     settles(rrpc.stats, idle)
 
 
-def test_what_a_killed_server_leaves(served: Served, queue_pairs: Callable[[], int]) -> None:
+def test_what_a_killed_server_leaves(served: Served) -> None:
     idle, before = transient(rrpc.stats()), queue_pairs()
     client = rrpc.connect(served.address, connect_timeout=30.0, **KEEPALIVE)
     futures = [client.start("Lab.hold", "killed"), client.start("Lab.size", np.ones(32 * MIB, np.uint8))]
