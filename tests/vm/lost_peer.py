@@ -1,8 +1,8 @@
 """Two ends of connections whose peer vanishes without a goodbye: cut cables, dead machines. Run by tests/vm/guest.
 
 lost_peer.py serve ADDRESS...              listens until it is killed, and says "listening"
-lost_peer.py lose COMMAND ADDRESS...       connects, has calls and reads under way, runs the shell COMMAND that makes the
-                                           peer vanish, and holds rrpc to its keep-alive time
+lost_peer.py lose COMMAND ADDRESS...       connects, has calls and reads under way, runs the shell COMMAND that makes
+                                           the peer vanish, and holds rrpc to its keep-alive time
 lost_peer.py left ADDRESS...               a peer that is there again: what it holds of connections that vanished
 """
 
@@ -47,15 +47,17 @@ def serve(addresses: list[str]) -> None:
 
 def connected(address: str) -> rrpc.Client:
     """Once the server is there: in another machine it takes its time to start."""
-    deadline = time.monotonic() + 120.0
-    while True:
-        try:
-            return rrpc.connect(address, timeout=60.0, connect_timeout=20.0, **OPTIONS)
-        except (rrpc.Unavailable, rrpc.DeadlineExceeded) as error:
-            print(f"not yet: {error}", flush=True)
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.5)
+    client = eventually(lambda: attempt(address), 120.0, f"a connection to {address}")
+    assert client is not None
+    return client
+
+
+def attempt(address: str) -> rrpc.Client | None:
+    try:
+        return rrpc.connect(address, timeout=60.0, connect_timeout=20.0, **OPTIONS)
+    except (rrpc.Unavailable, rrpc.DeadlineExceeded) as error:
+        print(f"not yet: {error}", flush=True)
+        return None
 
 
 def lose(command: str, addresses: list[str]) -> None:

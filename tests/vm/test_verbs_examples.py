@@ -49,7 +49,7 @@ def test_nearest_finds_what_brute_force_finds(
     nearest: Served, digits: NDArray[np.float32], index: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(NEAREST))
-    import nearest_client
+    import nearest_client  # type: ignore[import-not-found]
 
     asked = np.clip(digits + np.random.default_rng(7).integers(-2, 3, digits.shape), 0, 16).astype(np.float32)
     with nearest_client.NearestClient(nearest.addresses[index], connect_timeout=30.0, timeout=60.0) as client:
