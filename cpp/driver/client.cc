@@ -118,7 +118,7 @@ Status Client::move_up(const Options& options, TimeNs deadline) {
     why_not_[transport] = moved.message();
   }
   std::vector<std::string> reasons;
-  for (const auto& [transport, reason] : why_not_) reasons.push_back(transport + ": " + reason);
+  for (const auto& [transport, reason] : why_not_) reasons.emplace_back(transport).append(": ").append(reason);
   return unavailable("connecting to " + address_.to_string() +
                      ": no transport that both ends allow can be had: " + join(reasons, "; "));
 }

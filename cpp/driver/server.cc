@@ -33,7 +33,12 @@ std::string random_text() {
 // Forgets without destroying.
 template <typename T>
 void leak(T owner) {
-  [[maybe_unused]] const T* forgotten = new T(std::move(owner));
+  union Grave {
+    explicit Grave(T&& moved) : body(std::move(moved)) {}
+    ~Grave() {}  // NOLINT(modernize-use-equals-default): the default would be deleted
+    T body;
+  };
+  [[maybe_unused]] const Grave grave(std::move(owner));
 }
 
 }  // namespace

@@ -38,13 +38,16 @@ Result<std::vector<std::string>> parse_transports(const std::string& text, const
 }
 
 Status validate_transports(const std::vector<std::string>& transports, const std::string& what) {
-  const std::string known = "; it may list, best first, some of " + join(all_transports(), ", ");
-  if (transports.empty()) return invalid_argument(what + " lists no transport" + known);
+  std::string wrong;
+  if (transports.empty()) wrong = "no transport";
   for (const std::string& name : transports) {
-    if (!lists(all_transports(), name)) return invalid_argument(what + " lists '" + name + "'" + known);
-    if (std::ranges::count(transports, name) > 1) return invalid_argument(what + " lists " + name + " twice" + known);
+    if (std::ranges::count(transports, name) > 1) wrong = name + " twice";
+    if (!lists(all_transports(), name)) wrong = "'" + name + "'";
+    if (!wrong.empty()) break;
   }
-  return {};
+  if (wrong.empty()) return {};
+  return invalid_argument(what + " lists " + wrong + "; it may list, best first, some of " +
+                          join(all_transports(), ", "));
 }
 
 Result<std::vector<std::string>> default_transports() {

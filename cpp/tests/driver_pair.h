@@ -79,7 +79,7 @@ inline endpoint::Buffer owning_buffer(std::vector<std::byte> bytes) {
 // Methods: echo (payload and buffers come back), nap (payload: milliseconds).
 class TestServer {
  public:
-  explicit TestServer(const std::string& scheme, int workers = 1, Options options = {}) : server_(options) {
+  explicit TestServer(const std::string& scheme, int workers = 1, const Options& options = {}) : server_(options) {
     static std::atomic<int> count{0};
     const std::string name = "driver-test-" + std::to_string(getpid()) + "-" + std::to_string(++count);
     const auto bound = server_.listen(scheme + "://" + (scheme == "shm" ? name : "127.0.0.1:0"));

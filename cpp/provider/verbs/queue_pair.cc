@@ -203,7 +203,7 @@ Status VerbsQueuePair::post_chain(uint64_t first) {
   ibv_send_wr* refused = nullptr;
   const int error_number = ibv_post_send(handle_, chain_.data(), &refused);
   if (error_number == 0) return {};
-  const Status status = verbs_error(error_number, "posting to the send queue");
+  Status status = verbs_error(error_number, "posting to the send queue");
   if (refused == nullptr || refused == chain_.data()) {
     sends_.drop_newest(first);
     return status;

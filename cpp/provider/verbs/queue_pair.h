@@ -115,7 +115,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   void give_back_shared_receives();
 
   VerbsCompletionQueue& cq_;
-  const std::unique_ptr<Connector> connector_;
+  std::unique_ptr<Connector> connector_;
   Adapter& adapter_;
   const QueuePairConfig config_;
   const uint32_t fork_generation_;

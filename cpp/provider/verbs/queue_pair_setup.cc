@@ -131,8 +131,8 @@ Status VerbsQueuePair::create_handle() {
 
 VerbsQueuePair::~VerbsQueuePair() {
   if (fork_generation_ != fork_generation()) {  // the parent's: what it stands for isn't mapped here
-    (void)const_cast<std::unique_ptr<Connector>&>(connector_).release();
-    (void)exposures_.release();
+    [[maybe_unused]] const Connector* connector = connector_.release();
+    [[maybe_unused]] const Exposures* exposures = exposures_.release();
     return;
   }
   if (handle_ != nullptr) {
