@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from processes import Served, ServeFactory, eventually
+from processes import Served, ServeFactory, eventually, patience
 
 import rrpc
 
@@ -90,7 +90,10 @@ def settles(read: Callable[[], dict[str, int]], expected: dict[str, int], timeou
         shown.update(transient(read()))
         return shown == expected
 
-    eventually(settled, timeout, f"{expected}, now {shown}")
+    try:
+        eventually(settled, timeout)
+    except AssertionError:
+        raise AssertionError(f"not within {patience(timeout)} s: {expected}, but {shown}") from None
 
 
 def still_answers(address: str) -> None:

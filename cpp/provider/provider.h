@@ -169,7 +169,8 @@ class CompletionQueue {
   // disarms. Cheap: no system call on the providers of one host.
   virtual void arm() = 0;
   virtual void append_wait_handles(std::vector<WaitHandle>& out) const = 0;
-  // Whether what a disconnected queue pair had still to say is on its way: poll on, for a second at most.
+  // Whether what a disconnected queue pair had still to say is on its way, or the device has yet to let go of it: poll
+  // on, for some seconds at most.
   virtual bool lingering() const { return false; }
 };
 
@@ -207,7 +208,8 @@ class QueuePair {
   virtual Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                                   uint32_t access) = 0;
   // Takes it back. True: it is over. False: it is under way (a work request of its own): the memory and its region
-  // must stay as they are until revoking() is false or the queue pair is destroyed.
+  // must stay as they are until revoking() is false, as it will be after the connection's end too, or the queue pair
+  // is destroyed.
   virtual bool revoke(uint32_t rkey) = 0;
   virtual bool revoking(uint32_t) const { return false; }
   virtual ExposureKind exposure_kind() const { return ExposureKind::kChecked; }

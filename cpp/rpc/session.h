@@ -44,7 +44,9 @@ class Session : private endpoint::EndpointEvents {
   bool failed() const { return endpoint_.failed(); }
   const Status& failure() const { return endpoint_.failure(); }
   // Of a failed session: nothing is left to say, or whose memory a device may touch.
-  bool quiet() const { return endpoint_.transfers_idle() && !endpoint_.lingering(); }
+  bool quiet() const {
+    return endpoint_.transfers_idle() && !endpoint_.lingering() && endpoint_.revocations_under_way() == 0;
+  }
   const HelloFields& peer_hello() const { return peer_hello_; }
   endpoint::Endpoint& endpoint() { return endpoint_; }
   ClientSide& client() { return client_; }

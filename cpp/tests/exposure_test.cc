@@ -52,7 +52,23 @@ TEST(Exposure, WhatIsBeingRevokedStaysUntilThatIsOver) {
   EXPECT_EQ(Holdings::now(), before);
 }
 
-TEST(Exposure, AConnectionThatEndsWaitsForNoRevocation) {
+TEST(Exposure, AConnectionThatHasEndedIsQuietOnceItsRevocationsAre) {
+  const int holds = TestHold::live();
+  const Holdings before = Holdings::now();
+  Calls calls;
+  calls.plan().slow_revocation_probability = 1;
+  calls.plan().revocation_delay_ns_max = 500 * kMillisecond;
+  calls.connect();
+  ASSERT_TRUE(calls.call()->status().ok());
+  calls.world.client.session->close(unavailable("leaving"));
+  EXPECT_FALSE(calls.world.client.session->quiet());
+  calls.world.run_for(kSecond);
+  EXPECT_TRUE(calls.world.client.session->quiet());
+  EXPECT_EQ(TestHold::live(), holds) << "while the session is still there";
+  EXPECT_EQ(Holdings::now(), before);
+}
+
+TEST(Exposure, AQueuePairThatIsDestroyedEndsItsRevocations) {
   const int holds = TestHold::live();
   const Holdings before = Holdings::now();
   Calls calls;
@@ -62,7 +78,6 @@ TEST(Exposure, AConnectionThatEndsWaitsForNoRevocation) {
   ASSERT_TRUE(calls.call()->status().ok());
   calls.world.client.session->close(unavailable("leaving"));
   calls.world.run_for(kMillisecond);
-  EXPECT_TRUE(calls.world.client.session->quiet());
   calls.world.client.session.reset();
   calls.world.server.session.reset();
   EXPECT_EQ(TestHold::live(), holds);

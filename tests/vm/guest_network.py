@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 
-def queue_pairs() -> int:
-    """How many reliable-connected ones the kernel has, of all processes."""
+def queue_pairs() -> list[dict[str, Any]]:
+    """The reliable-connected ones that the kernel has, of all processes: each with its "pid"."""
     command = ["rdma", "-j", "resource", "show", "qp"]
     shown: list[dict[str, Any]] = json.loads(
         subprocess.run(command, check=True, capture_output=True, text=True).stdout
     )
-    return sum(1 for queue_pair in shown if queue_pair.get("type") == "RC")
+    return [queue_pair for queue_pair in shown if queue_pair.get("type") == "RC"]
 
 
 @contextmanager

@@ -6,7 +6,6 @@ lost_peer.py lose COMMAND ADDRESS...       connects, has calls and reads under w
 lost_peer.py left ADDRESS...               a peer that is there again: what it holds of connections that vanished
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -14,13 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import lab_service
+from guest_network import queue_pairs
 from lab import settles, transient
 from processes import eventually
+from under_way import UnderWay
 
 import rrpc
 
@@ -28,13 +27,16 @@ INTERVAL = TIMEOUT = 4.0
 SLACK = 8.0  # of an emulated machine
 LIMIT = INTERVAL + TIMEOUT + SLACK
 OPTIONS: dict[str, Any] = {"keepalive_interval": INTERVAL, "keepalive_timeout": TIMEOUT}
-LARGE = 24 << 20  # more than goes over these wires before they are cut
+HELD = "lost"
 
 
 def own_queue_pairs() -> int:
-    command = ["rdma", "-j", "resource", "show", "qp"]
-    shown = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return sum(1 for queue_pair in shown if queue_pair.get("pid") == os.getpid())
+    return sum(1 for queue_pair in queue_pairs() if queue_pair["pid"] == os.getpid())
+
+
+def other_queue_pairs() -> int:
+    """Those of other processes, as far as this namespace shows them."""
+    return len(queue_pairs()) - own_queue_pairs()
 
 
 def serve(addresses: list[str]) -> None:
@@ -63,38 +65,28 @@ def attempt(address: str) -> rrpc.Client | None:
 def lose(command: str, addresses: list[str]) -> None:
     clients = [connected(address) for address in addresses]
     idle = transient(rrpc.stats())
-    large = np.ones(LARGE, np.uint8)
-    futures: list[tuple[str, rrpc.Future[Any]]] = []
-    for address, client in zip(addresses, clients, strict=True):
-        assert client.call("Lab.add", 1) == 2
-        futures.append((f"{address}, a call", client.start("Lab.hold", "lost", 600.0)))
-        futures.append((f"{address}, an argument", client.start("Lab.size", large, timeout=600.0)))
-        futures.append((f"{address}, a result", client.start("Lab.make", LARGE, timeout=600.0)))
-        eventually(lambda client=client: client.call("Lab.holding", "lost"), 60.0)  # type: ignore[misc]
+    at_work = {address: UnderWay(client, HELD) for address, client in zip(addresses, clients, strict=True)}
     sys.stdout.flush()
     subprocess.run(command, shell=True, check=True)
     start = time.monotonic()
-    for what, future in futures:
-        error = future.exception(timeout=4 * LIMIT)
-        took = time.monotonic() - start
-        print(f"{what}: {type(error).__name__} after {took:.1f} s: {error}", flush=True)
-        assert isinstance(error, rrpc.Unavailable)
-        assert "\n" not in str(error)
-        assert took < LIMIT
-    del futures, future
+    for address, under_way in at_work.items():
+        for what, error in under_way.errors(4 * LIMIT).items():
+            print(f"{address}, {what}: after {time.monotonic() - start:.1f} s: {error}", flush=True)
+    assert time.monotonic() - start < LIMIT
     settles(rrpc.stats, idle, 30.0)
+    eventually(lambda: own_queue_pairs() == 0, 30.0, "queue pairs destroyed")
     for client in clients:
         client.close()
-    eventually(lambda: own_queue_pairs() == 0, 30.0, "queue pairs destroyed")
     print("all failed in time, and nothing is left", flush=True)
 
 
 def left(addresses: list[str]) -> None:
-    """The server's end of it: only this connection, no memory exposed or used."""
+    """The server's end of it, while a handler is still at work and then: no memory, no queue pair, no connection."""
     for address in addresses:
         with connected(address) as client:
+            eventually(lambda: other_queue_pairs() <= 1, LIMIT, "only the server's queue pair with us")
+            client.call("Lab.release", HELD)
             eventually(lambda client=client: client.call("Lab.counts")["connections_open"] == 1, LIMIT)  # type: ignore[misc]
-            client.call("Lab.release", "lost")
             nothing = {"exposures_live": 0, "bytes_exposed": 0, "pool_bytes_used": 0}
             settles(lambda client=client: client.call("Lab.counts"), nothing, LIMIT)  # type: ignore[misc]
     print("the server holds nothing of them", flush=True)

@@ -29,7 +29,7 @@ for adapter in rxe rxe_socket siw; do
   suite "conformance-$adapter" "${run[@]}" -t 400 -e RRPC_VERBS_CASES="$adapter" -- \
     bash -c "$(in_guest build/release/verbs_conformance --gtest_brief=1)"
 done
-suite python "${run[@]}" -t 600 -- bash -c "$(in_guest python -m pytest -q -p no:cacheprovider tests/vm)"
+suite python "${run[@]}" -t 600 -e RRPC_TEST_TIME_SCALE=10 -e RRPC_TEST_TRANSPORTS=rxe,siw,rxe-socket -- bash -c "$(in_guest python -m pytest -q -p no:cacheprovider tests/vm)"
 # Those that bring layouts of their own: NAME.sh in one guest, NAME_server.sh and NAME_client.sh in two.
 for script in tests/vm/guest/*.sh; do
   [ -e "$script" ] || continue

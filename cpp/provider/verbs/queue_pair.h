@@ -58,7 +58,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   void on_notified();
   void request_notification();
   void append_wait_handles(std::vector<WaitHandle>& out) const;
-  bool lingering() const { return ending_ == Ending::kLingering; }
+  bool lingering() const { return ending_ == Ending::kLingering || ending_ == Ending::kFlushing; }
 
  private:
   // What is left to do once the state is kError.
@@ -108,6 +108,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   void die(const Status& reason);
   void begin_flush(const std::string& reason);
   void advance_ending(TimeNs now);
+  void finish();
   void give_up_flush();
   void obey_doom();
   void post_marker();

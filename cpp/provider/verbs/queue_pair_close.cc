@@ -62,7 +62,7 @@ void VerbsQueuePair::advance_ending(TimeNs now) {
       return;
     case Ending::kFlushing:
       if (sends_.all_done() && receives_.empty()) {
-        ending_ = Ending::kFinished;
+        finish();
       } else if (now - flush_progress_ > kFlushPatience) {
         give_up_flush();
       }
@@ -70,11 +70,16 @@ void VerbsQueuePair::advance_ending(TimeNs now) {
   }
 }
 
-// Once the queue pair is destroyed the device touches none of the buffers any more, so that they can be given back.
-void VerbsQueuePair::give_up_flush() {
+// The adapter has it back while our owner may keep what is left of the connection for long.
+void VerbsQueuePair::finish() {
   (void)stash_completions();
   take_down();
   ending_ = Ending::kFinished;
+}
+
+// Once the queue pair is destroyed the device touches none of the buffers any more, so that they can be given back.
+void VerbsQueuePair::give_up_flush() {
+  finish();
   sends_.flush();
   (void)stash_completions();
   while (!receives_.empty()) {

@@ -1,0 +1,20 @@
+# In the guest, as it comes: no adapter, and no module that would make one. What users are told then.
+export PYTHONPATH="$PWD"
+status=0
+expect() {  # expect WORDS COMMAND...: one line of output, with these words
+  local words="$1" said
+  shift
+  said="$("$@" 2>&1)"
+  echo "$said"
+  [[ "$said" == *"$words"* && "$said" != *$'\n'* ]] || { echo "bare: not one line with: $words"; status=1; }
+}
+connect='import sys, rrpc
+try:
+    rrpc.connect(sys.argv[1], connect_timeout=20.0)
+except rrpc.Unavailable as error:
+    print(error)'
+for address in verbs://10.9.0.1:7471 verbs+tcp://10.9.0.1:7471; do
+  expect "rdma link add" python -c "$connect" "$address"
+  expect "rdma link add" python -m rrpc.cli.serve nearest:Nearest --listen "$address"
+done
+exit "$status"
