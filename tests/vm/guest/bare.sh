@@ -1,5 +1,5 @@
 # In the guest, as it comes: no adapter, and no module that would make one. What users are told then.
-export PYTHONPATH="$PWD"
+export PYTHONPATH="$PWD:$PWD/tests"
 status=0
 expect() {  # expect WORDS COMMAND...: one line of output, with these words
   local words="$1" said
@@ -15,6 +15,6 @@ except rrpc.Unavailable as error:
     print(error)'
 for address in verbs://10.9.0.1:7471 verbs+tcp://10.9.0.1:7471; do
   expect "rdma link add" python -c "$connect" "$address"
-  expect "rdma link add" python -m rrpc.cli.serve nearest:Nearest --listen "$address"
+  expect "rdma link add" python -m rrpc.cli.serve lab_service:Lab --listen "$address"
 done
 exit "$status"
