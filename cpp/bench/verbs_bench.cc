@@ -126,7 +126,9 @@ int run(const std::vector<std::string>& arguments) {
   const std::string& goal = arguments[0];
   const Options options = options_for(arguments[2]);
   if (goal == "serve") serve(arguments[1], options);
-  const auto number = [&](size_t index) { return static_cast<int>(std::strtol(arguments[index].c_str(), nullptr, 10)); };
+  const auto number = [&](size_t index) {
+    return static_cast<int>(std::strtol(arguments[index].c_str(), nullptr, 10));
+  };
   const size_t needed = goal == "echo" ? 4 : 6;
   if (arguments.size() != needed || number(3) < 1) return 2;
   const auto client = connect(arguments[1], options);
