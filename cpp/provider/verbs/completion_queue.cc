@@ -1,6 +1,7 @@
 #include "provider/verbs/completion_queue.h"
 
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -13,11 +14,14 @@
 
 namespace rrpc::provider::verbs {
 
-// What costs system calls (connection events) is looked at so often while completions alone are polled for.
-static constexpr TimeNs kLookEvery = 200 * kMicrosecond;
+// What costs system calls (connection events) is looked at so often while completions alone are polled for. Who sleeps
+// on the wait handles is kept awake by such an event until then.
+static constexpr TimeNs kLookEvery = kMillisecond;
 
 VerbsCompletionQueue::VerbsCompletionQueue()
-    : fork_generation_(fork_generation()), wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+    : fork_generation_(fork_generation()),
+      wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      wait_fd_(epoll_create1(EPOLL_CLOEXEC)) {}
 
 VerbsCompletionQueue::~VerbsCompletionQueue() {
   if (fork_generation_ != fork_generation()) return;
@@ -36,6 +40,17 @@ Result<ibv_comp_channel*> VerbsCompletionQueue::channel_of(Adapter& adapter) {
   fcntl(handle->fd, F_SETFD, FD_CLOEXEC);
   channels_.push_back({adapter.context(), handle});
   return handle;
+}
+
+void VerbsCompletionQueue::attach(VerbsQueuePair* queue_pair) {
+  queue_pairs_.push_back(queue_pair);
+  watch({});
+}
+
+// Its descriptors may be closed next, and their numbers be those of others.
+void VerbsCompletionQueue::detach(VerbsQueuePair* queue_pair) {
+  std::erase(queue_pairs_, queue_pair);
+  watch({});
 }
 
 size_t VerbsCompletionQueue::poll(std::span<Completion> out) {
@@ -58,10 +73,16 @@ size_t VerbsCompletionQueue::poll(std::span<Completion> out) {
   return count;
 }
 
+bool VerbsCompletionQueue::notification_is_due() const {
+  return std::any_of(queue_pairs_.begin(), queue_pairs_.end(),
+                     [](const VerbsQueuePair* queue_pair) { return queue_pair->notification_requested(); });
+}
+
+// A read that finds nothing is a system call too: none is made where nothing can have come.
 void VerbsCompletionQueue::take_events(const Channel& channel) {
   ibv_cq* completions = nullptr;
   void* queue_pair = nullptr;
-  while (ibv_get_cq_event(channel.handle, &completions, &queue_pair) == 0) {
+  while (notification_is_due() && ibv_get_cq_event(channel.handle, &completions, &queue_pair) == 0) {
     static_cast<VerbsQueuePair*>(queue_pair)->on_notified();
   }
 }
@@ -69,13 +90,33 @@ void VerbsCompletionQueue::take_events(const Channel& channel) {
 void VerbsCompletionQueue::arm() {
   for (const Channel& channel : channels_) take_events(channel);
   for (VerbsQueuePair* queue_pair : queue_pairs_) queue_pair->request_notification();
-  next_look_ = 0;
 }
 
+// One descriptor for all: sleepers add it to their own sets and take it out again with every wait.
 void VerbsCompletionQueue::append_wait_handles(std::vector<WaitHandle>& out) const {
-  for (const Channel& channel : channels_) out.push_back({.fd = channel.handle->fd});
-  if (wake_fd_) out.push_back({.fd = wake_fd_.get()});
-  for (const VerbsQueuePair* queue_pair : queue_pairs_) queue_pair->append_wait_handles(out);
+  std::vector<WaitHandle> handles;
+  for (const Channel& channel : channels_) handles.push_back({.fd = channel.handle->fd});
+  if (wake_fd_) handles.push_back({.fd = wake_fd_.get()});
+  for (const VerbsQueuePair* queue_pair : queue_pairs_) queue_pair->append_wait_handles(handles);
+  if (!wait_fd_) {
+    out.insert(out.end(), handles.begin(), handles.end());
+    return;
+  }
+  const auto same = [](const WaitHandle& a, const WaitHandle& b) {
+    return a.fd == b.fd && a.want_write == b.want_write;
+  };
+  if (!std::equal(handles.begin(), handles.end(), watched_.begin(), watched_.end(), same)) watch(std::move(handles));
+  out.push_back({.fd = wait_fd_.get()});
+}
+
+void VerbsCompletionQueue::watch(std::vector<WaitHandle> handles) const {
+  for (const WaitHandle& handle : watched_) epoll_ctl(wait_fd_.get(), EPOLL_CTL_DEL, handle.fd, nullptr);
+  watched_ = std::move(handles);
+  for (const WaitHandle& handle : watched_) {
+    epoll_event event{};
+    event.events = EPOLLIN | (handle.want_write ? uint32_t{EPOLLOUT} : 0u);
+    epoll_ctl(wait_fd_.get(), EPOLL_CTL_ADD, handle.fd, &event);
+  }
 }
 
 bool VerbsCompletionQueue::lingering() const {

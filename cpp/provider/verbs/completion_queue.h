@@ -25,8 +25,8 @@ class VerbsCompletionQueue final : public CompletionQueue {
   bool lingering() const override;
 
   Result<ibv_comp_channel*> channel_of(Adapter& adapter);
-  void attach(VerbsQueuePair* queue_pair) { queue_pairs_.push_back(queue_pair); }
-  void detach(VerbsQueuePair* queue_pair) { std::erase(queue_pairs_, queue_pair); }
+  void attach(VerbsQueuePair* queue_pair);
+  void detach(VerbsQueuePair* queue_pair);
   // From any thread: whoever sleeps on the wait handles wakes.
   void wake();
 
@@ -36,12 +36,16 @@ class VerbsCompletionQueue final : public CompletionQueue {
     ibv_comp_channel* handle;
   };
 
-  static void take_events(const Channel& channel);
+  bool notification_is_due() const;
+  void take_events(const Channel& channel);
+  void watch(std::vector<WaitHandle> handles) const;
 
   const uint32_t fork_generation_;
   std::vector<VerbsQueuePair*> queue_pairs_;
   std::vector<Channel> channels_;
   UniqueFd wake_fd_;
+  UniqueFd wait_fd_;                         // an epoll set of `watched_`
+  mutable std::vector<WaitHandle> watched_;  // what append_wait_handles() has last found
   std::atomic<bool> woken_{false};
   size_t turn_ = 0;
   TimeNs next_look_ = 0;

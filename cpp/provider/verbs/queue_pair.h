@@ -58,6 +58,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   void on_notified();
   void request_notification();
   void append_wait_handles(std::vector<WaitHandle>& out) const;
+  bool notification_requested() const { return notification_requested_; }
   bool lingering() const { return ending_ == Ending::kLingering || ending_ == Ending::kFlushing; }
 
  private:
