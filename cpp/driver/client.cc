@@ -221,6 +221,7 @@ WaitResult Client::wait_until(Predicate done, rpc::ClientCall* call, TimeNs dead
   TimeNs now = now_ns();
   const TimeNs slice_end = now + kBusySlice;
   const TimeNs spin_until = deadline_after(now, connection.options().spin_ns());
+  const bool may_spin = spin_until > now;
   const bool may_sleep = spin_until != kNever;
   Spinner spinner;
   while (true) {
@@ -237,7 +238,7 @@ WaitResult Client::wait_until(Predicate done, rpc::ClientCall* call, TimeNs dead
     }
     if (handled > 0)
       spinner.found_something();
-    else if (!spinner.pause())
+    else if (may_spin && !spinner.pause())
       continue;
     now = now_ns();
     if (now >= deadline || now >= slice_end || interrupt.load(std::memory_order_relaxed)) break;

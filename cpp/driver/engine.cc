@@ -124,15 +124,19 @@ size_t Engine::connection_count() const {
 
 void Engine::run() {
   TimeNs tick = kTick;
+  uint64_t nap = 0;  // of the worker's, seen at the last tick
   while (!stopping_) {
     if (deferred_waits()) g_deferred_run();
     if (has_workers_.load(std::memory_order_relaxed)) {
       std::unique_lock lock(worker_mutex_);
       const auto must_tick = [this] { return !worker_asleep_.load() || stopping_.load(); };
-      if (must_tick())
-        driver_condition_.wait_for(lock, std::chrono::nanoseconds(tick), [this] { return stopping_.load(); });
-      else
+      // A worker that has been up since, if only for one request, will be again: it need not wake this thread then.
+      driver_parked_ = std::exchange(nap, worker_nap_.load()) == worker_nap_.load() && !must_tick();
+      if (driver_parked_)
         driver_condition_.wait(lock, must_tick);
+      else
+        driver_condition_.wait_for(lock, std::chrono::nanoseconds(tick), [this] { return stopping_.load(); });
+      driver_parked_ = false;
       lock.unlock();
       tick = tick_for_workers() ? kTick : std::min(tick * 2, kTickMax);
       continue;
@@ -196,7 +200,7 @@ Attended Engine::attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& i
       now = now_ns();
       spin_until = deadline_after(now, spin);
       spinner.found_something();
-    } else if (!spinner.pause()) {
+    } else if (spin > 0 && !spinner.pause()) {
       continue;
     }
     now = now_ns();
@@ -204,6 +208,7 @@ Attended Engine::attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& i
     if (handled > 0 || (now < spin_until && !(spin != kNever && Spinner::crowded(now)))) continue;
     arm_hot(now, kNever);
     if (!hot_.empty() || hooks_.work_waits() || interrupt.load()) continue;
+    ++worker_nap_;
     worker_asleep_ = slept = true;
     signalled = !wait_events(deadline);
     worker_asleep_ = false;
@@ -215,7 +220,7 @@ Attended Engine::attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& i
   token.unlock();
   if (slept) {
     std::lock_guard lock(worker_mutex_);
-    driver_condition_.notify_all();  // it ticks from now on
+    if (driver_parked_) driver_condition_.notify_all();  // it ticks from now on
   }
   return signalled ? Attended::kSignalled : Attended::kLook;
 }

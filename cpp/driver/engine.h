@@ -135,6 +135,8 @@ class Engine {
   std::condition_variable worker_condition_;
   std::condition_variable driver_condition_;
   std::atomic<bool> has_workers_{false};
+  bool driver_parked_ = false;              // under worker_mutex_: until a worker that sleeps in epoll is up again
+  std::atomic<uint64_t> worker_nap_{0};     // counts them
   std::atomic<bool> worker_asleep_{false};  // in epoll, with the token
   int workers_waiting_ = 0;
   bool token_offered_ = false;

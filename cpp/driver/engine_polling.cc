@@ -257,7 +257,9 @@ void Engine::detach(Connection& connection) {
 
 void Engine::reattach(const ConnectionRef& connection) {
   if (connection->attendance != Attendance::kLeader) return;  // removed, or closed and being seen off
-  if (connection->session().failed() || !enable_epoll(*connection)) return heat(connection);
+  if (connection->session().failed()) return heat(connection);
+  connection->session().endpoint().arm();  // first: the event that woke the leader need not wake the engine too
+  if (!enable_epoll(*connection)) return heat(connection);
   connection->attendance = Attendance::kArmed;
   settle_armed(connection, now_ns());
 }

@@ -17,9 +17,11 @@ class Spinner {
  public:
   // Between two polls of which the first found nothing. True when it is time to look at the clock.
   bool pause() {
-    cpu_relax();
     ++polls_;
-    if (polls_ >= kPollsBeforeYield && polls_ % kPollsPerYield == 0) yield();
+    if (polls_ >= kPollsAtFullSpeed) {
+      cpu_relax();
+      if (polls_ % kPollsPerYield == 0) yield();
+    }
     return polls_ % kPollsPerClockRead == 0;
   }
   void found_something() { polls_ = 0; }
@@ -27,7 +29,7 @@ class Spinner {
   static bool crowded(TimeNs now) { return now < crowded_until_.load(std::memory_order_relaxed); }
 
  private:
-  static constexpr unsigned kPollsBeforeYield = 32;
+  static constexpr unsigned kPollsAtFullSpeed = 32;
   static constexpr unsigned kPollsPerYield = 8;
   static constexpr unsigned kPollsPerClockRead = 16;
   static constexpr TimeNs kLongYield = 500 * kMicrosecond;

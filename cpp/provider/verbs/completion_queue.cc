@@ -75,10 +75,11 @@ size_t VerbsCompletionQueue::poll(std::span<Completion> out) {
 
 bool VerbsCompletionQueue::notification_is_due() const {
   return std::any_of(queue_pairs_.begin(), queue_pairs_.end(),
-                     [](const VerbsQueuePair* queue_pair) { return queue_pair->notification_requested(); });
+                     [](const VerbsQueuePair* queue_pair) { return queue_pair->notification_is_due(); });
 }
 
-// A read that finds nothing is a system call too: none is made where nothing can have come.
+// A read that finds nothing is a system call too: none is made where nothing can have come. What has come unseen wakes
+// the next sleeper, who polls its completions.
 void VerbsCompletionQueue::take_events(const Channel& channel) {
   ibv_cq* completions = nullptr;
   void* queue_pair = nullptr;

@@ -58,7 +58,8 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   void on_notified();
   void request_notification();
   void append_wait_handles(std::vector<WaitHandle>& out) const;
-  bool notification_requested() const { return notification_requested_; }
+  // Completions were polled since a notification was requested: it may have come.
+  bool notification_is_due() const { return notification_requested_ && polled_since_request_; }
   bool lingering() const { return ending_ == Ending::kLingering || ending_ == Ending::kFlushing; }
 
  private:
@@ -144,6 +145,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   std::vector<ibv_send_wr> chain_;
   std::vector<ibv_sge> chain_sges_;
   bool notification_requested_ = false;
+  bool polled_since_request_ = false;
   uint32_t notifications_unacknowledged_ = 0;
 
   std::atomic<bool> doomed_{false};

@@ -47,6 +47,7 @@ size_t VerbsQueuePair::poll_device(std::span<Completion> out) {
     const size_t wanted = std::min(out.size() - count, kBatch);
     const int polled_count = ibv_poll_cq(completions_, static_cast<int>(wanted), polled.data());
     if (polled_count <= 0) break;
+    polled_since_request_ = true;
     for (int i = 0; i < polled_count; ++i) {
       if (auto receive = digest(polled[static_cast<size_t>(i)])) out[count++] = *receive;
     }

@@ -170,6 +170,7 @@ void VerbsQueuePair::on_notified() {
 void VerbsQueuePair::request_notification() {
   if (completions_ == nullptr || notification_requested_) return;
   notification_requested_ = ibv_req_notify_cq(completions_, 0) == 0;
+  polled_since_request_ = false;
 }
 
 void VerbsQueuePair::append_wait_handles(std::vector<WaitHandle>& out) const {
