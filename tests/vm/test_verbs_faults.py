@@ -1,6 +1,7 @@
 """Server processes that are killed under RDMA, and what else only an adapter shows of a connection."""
 
 import time
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -54,3 +55,16 @@ def test_exposures_are_of_the_kind_that_the_adapter_has(served: Served, transpor
     assert (
         made == {"window": 0, "registration": 1} if transport == "siw" else {"window": 1, "registration": 0}
     )
+
+
+def test_many_connections_take_their_receives_from_one_queue(serve: ServeFactory, transport: str) -> None:
+    """siw has shared receive queues too; each of the clients sends more than its share at a time."""
+    args = ["--workers", "6", "--shared-receive-slots", "256"]
+    served = serve(LAB, "Lab", listen=transport, module="lab_service", args=args)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(rrpc.connect(served.address, connect_timeout=30.0)) for _ in range(6)]
+        futures = [(i, client.start("Lab.add", i)) for i in range(40) for client in clients]
+        assert [future.result(timeout=60) for _, future in futures] == [i + 1 for i, _ in futures]
+        clients[0].close()
+        array = np.ones(MIB, np.uint8)
+        assert [client.call("Lab.size", array) for client in clients[1:]] == [MIB] * 5
