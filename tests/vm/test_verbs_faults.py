@@ -58,7 +58,7 @@ def test_exposures_are_of_the_kind_that_the_adapter_has(served: Served, transpor
 
 
 def test_many_connections_take_their_receives_from_one_queue(serve: ServeFactory, transport: str) -> None:
-    """siw has shared receive queues too; each of the clients sends more than its share at a time."""
+    """Each sends more than its share at a time. On siw, which has no windows, each has a ring of its own after all."""
     args = ["--workers", "6", "--shared-receive-slots", "256"]
     served = serve(LAB, "Lab", listen=transport, module="lab_service", args=args)
     with ExitStack() as stack:
