@@ -1,5 +1,6 @@
 // The pace of a spinning thread: a few microseconds at full speed, then with a yield now and again. Where two
-// threads that wait for each other share a core, only the yield lets the other one answer. Where the core is wanted
+// threads that wait for each other share a core, only the yield lets the other one answer; a PAUSE beside it gains
+// nothing measurable, and in a virtual machine it may take longer than the poll. Where the core is wanted
 // by something that keeps it (a yield that takes long tells), a sleeper is served sooner than one who spins: so
 // nobody in this process spins for a while.
 #pragma once
@@ -18,10 +19,7 @@ class Spinner {
   // Between two polls of which the first found nothing. True when it is time to look at the clock.
   bool pause() {
     ++polls_;
-    if (polls_ >= kPollsAtFullSpeed) {
-      cpu_relax();
-      if (polls_ % kPollsPerYield == 0) yield();
-    }
+    if (polls_ >= kPollsAtFullSpeed && polls_ % kPollsPerYield == 0) yield();
     return polls_ % kPollsPerClockRead == 0;
   }
   void found_something() { polls_ = 0; }
