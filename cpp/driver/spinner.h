@@ -28,7 +28,7 @@ class Spinner {
 
  private:
   static constexpr unsigned kPollsAtFullSpeed = 32;
-  static constexpr unsigned kPollsPerYield = 8;
+  static constexpr unsigned kPollsPerYield = 16;
   static constexpr unsigned kPollsPerClockRead = 16;
   static constexpr TimeNs kLongYield = 500 * kMicrosecond;
   static constexpr TimeNs kLossMax = 6 * kMillisecond;

@@ -1,7 +1,6 @@
 #include "endpoint/endpoint.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
@@ -17,8 +16,6 @@ using provider::QueuePairState;
 using provider::WcStatus;
 
 namespace {
-
-constexpr size_t kCompletionsPerPoll = 16;
 
 uint32_t send_slots_for(const Geometry& geometry) { return geometry.slots * 2; }
 
@@ -143,8 +140,7 @@ void Endpoint::establish() {
 
 size_t Endpoint::progress() {
   in_progress_ = true;
-  std::array<Completion, kCompletionsPerPoll> completions;
-  const size_t polled = cq_->poll(completions);
+  const size_t polled = cq_->poll(completions_);
   // The state first: the peer's first message can't be understood before its offer.
   const QueuePairState state = qp_->state();
   size_t handled = polled;
@@ -153,10 +149,10 @@ size_t Endpoint::progress() {
     establish();
     ++handled;
   }
-  for (size_t i = 0; i < polled; ++i) handle(completions[i]);
+  for (size_t i = 0; i < polled; ++i) handle(completions_[i]);
   handled += deliver_finished_transfers();
   // Messages that came before the end are delivered before it: fail only when the queue has run dry.
-  if (state == QueuePairState::kError && polled < completions.size() && !failed()) {
+  if (state == QueuePairState::kError && polled < completions_.size() && !failed()) {
     fail(qp_->error());
     ++handled;
   }
@@ -249,9 +245,8 @@ Status Endpoint::repost(uint32_t slot) {
 
 void Endpoint::give_back_shared_receives() {
   qp_->disconnect("the connection was closed");
-  std::array<Completion, kCompletionsPerPoll> completions;
-  while (const size_t polled = cq_->poll(completions)) {
-    for (const Completion& completion : std::span(completions).first(polled))
+  while (const size_t polled = cq_->poll(completions_)) {
+    for (const Completion& completion : std::span(completions_).first(polled))
       if ((completion.wr_id & kTagMask) == kTagReceive)
         (void)repost(static_cast<uint32_t>(completion.wr_id & ~kTagMask));
   }

@@ -3,6 +3,7 @@
 // Not thread-safe: the driver holds the connection's mutex.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -150,6 +151,7 @@ class Endpoint {
   uint32_t peer_epoch_ = 0;
   bool established_ = false;
   bool in_progress_ = false;
+  std::array<provider::Completion, 16> completions_;  // of the poll under way
   uint64_t signs_of_life_ = 0;
   Status failure_;
 
