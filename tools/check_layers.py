@@ -47,15 +47,17 @@ CPP_WORDS_NOT_IN = [
 
 # Python: each module of rrpc and the modules it may import, besides itself.
 _VALUES = ("errors", "codec", "bulk")
-_SHELLS = (*_VALUES, "service", "client", "server")
+_SHELLS = (*_VALUES, "types", "service", "schema", "client", "server")
 PY_LAYERS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "codec": ("errors", "bulk"),
     "bulk": ("errors",),
-    "service": _VALUES,
+    "types": (),
+    "service": (*_VALUES, "types"),
+    "schema": (*_VALUES, "types", "service"),
     "options": (),
-    "client": (*_VALUES, "options", "service"),
-    "server": (*_VALUES, "options", "service"),
+    "client": (*_VALUES, "options", "service", "schema"),
+    "server": (*_VALUES, "options", "service", "schema"),
     "aio": _SHELLS,
     "__init__": (*_SHELLS, "aio"),
     "idl": _SHELLS,
