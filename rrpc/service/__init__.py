@@ -48,13 +48,25 @@ _METHOD_MARK = "__rrpc_method__"
 _INTERFACE = "__rrpc_interface__"
 
 
-def method(function: _F) -> _F:
-    """Mark a method of a service as one that clients may call."""
-    try:
-        setattr(function, _METHOD_MARK, True)
-    except AttributeError:  # property, functools.partial and the like
-        raise TypeError(f"@rrpc.method goes on plain methods, not on {type(function).__name__}") from None
-    return function
+@overload
+def method(function: _F, /) -> _F: ...
+@overload
+def method(*, idempotent: bool = False, stream: bool = False) -> Callable[[_F], _F]: ...
+def method(function: Any = None, /, *, idempotent: bool = False, stream: bool = False) -> Any:
+    """Mark a method of a service as one that clients may call.
+
+    ``idempotent``: calling it twice does no more than once. ``stream`` is for generated code: a parameter or
+    the result is an ``Iterator``; such a method is described and can't be called yet.
+    """
+
+    def mark(function: Any) -> Any:
+        try:
+            setattr(function, _METHOD_MARK, {"idempotent": idempotent, "stream": stream})
+        except AttributeError:  # property, functools.partial and the like
+            raise TypeError(f"@rrpc.method goes on plain methods, not on {type(function).__name__}") from None
+        return function
+
+    return mark if function is None else mark(function)
 
 
 @overload
@@ -78,20 +90,23 @@ def _decorate(cls: Any, name: str | None) -> Any:
     name = cls.__name__ if name is None else name
     if not all(part.isidentifier() for part in name.split(".")):
         raise TypeError(f"a service can't be called {name!r}: use letters, digits, _ and dots")
-    methods = {}
+    methods: dict[str, Method] = {}
+    streams: dict[str, Method] = {}
     for member in _member_names(cls):
         found = getattr(cls, member)
         static = cls.__dict__.get(member)
-        if isinstance(static, (staticmethod, classmethod)) and getattr(found, _METHOD_MARK, False):
+        if isinstance(static, (staticmethod, classmethod)) and hasattr(found, _METHOD_MARK):
             raise TypeError(
                 f"{name}.{member}: @rrpc.method goes on plain methods, not on {type(static).__name__}"
             )
-        if getattr(found, _METHOD_MARK, False):
-            methods[member] = describe_method(name, member, found)
-    if not methods:
+        mark = getattr(found, _METHOD_MARK, None)
+        if mark is not None:
+            group = streams if mark["stream"] else methods
+            group[member] = describe_method(name, member, found, **mark)
+    if not methods and not streams:
         raise TypeError(f"{name} has no method marked with @rrpc.method")
     doc = cls.__doc__ or ""
-    setattr(cls, _INTERFACE, Interface(name, _clean(doc), methods))
+    setattr(cls, _INTERFACE, Interface(name, _clean(doc), methods, streams))
     return cls
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections.abc
 import inspect
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from .checks import compile_check, verify
@@ -40,6 +41,9 @@ class Method:
     parameters: tuple[Parameter, ...]
     result: Any
     function: Callable[..., Any] = field(compare=False, repr=False)
+    idempotent: bool = False
+    stream: bool = False
+    """A parameter or the result is an ``Iterator``: described, and not called in this release."""
 
     def resolved(self) -> Method:
         """The same with every annotation an object; :class:`AnnotationError` names the one that isn't."""
@@ -47,34 +51,47 @@ class Method:
         parameters = []
         for parameter in self.parameters:
             annotation = hints[parameter.name]
-            _must_compile(f"{self.name}(): parameter {parameter.name!r}", annotation)
-            parameters.append(
-                Parameter(
-                    parameter.name,
-                    annotation,
-                    parameter.default,
-                    parameter.keyword_only,
-                    parameter.positional_only,
-                )
-            )
-        _must_compile(f"{self.name}(): result", hints["return"])
-        return Method(self.name, self.doc, tuple(parameters), hints["return"], self.function)
+            _must_compile(f"{self.name}(): parameter {parameter.name!r}", self._item(annotation))
+            parameters.append(replace(parameter, annotation=annotation))
+        _must_compile(f"{self.name}(): result", self._item(hints["return"]))
+        return replace(self, parameters=tuple(parameters), result=hints["return"])
+
+    def _item(self, annotation: Any) -> Any:
+        streamed = self.stream and typing.get_origin(annotation) is collections.abc.Iterator
+        return typing.get_args(annotation)[0] if streamed else annotation
+
+    def verify(self) -> None:
+        """What decoration can't know yet: dataclasses that name each other, and defaults."""
+        for parameter in self.parameters:
+            what = f"{self.name}(): parameter {parameter.name!r}"
+            _must(verify, what, self._item(parameter.annotation))
+            if parameter.default is not MISSING:
+                try:
+                    compile_check(parameter.annotation)(parameter.default)
+                except Mismatch as mismatch:
+                    raise AnnotationError(f"{what}: its default{mismatch.path}: {mismatch}") from None
+        _must(verify, f"{self.name}(): result", self._item(self.result))
 
 
 @dataclass(frozen=True)
 class Interface:
-    """A service: its name, documentation and methods by their short names."""
+    """A service: its name, documentation and methods by their short names. ``streams`` are those that have a
+    stream, which can't be called yet."""
 
     name: str
     doc: str
     methods: dict[str, Method]
+    streams: dict[str, Method] = field(default_factory=dict)
 
     def resolved(self) -> Interface:
         """The same with every annotation an object."""
-        methods = {name: method.resolved() for name, method in self.methods.items()}
-        for method in methods.values():
-            _verify(method)
-        return Interface(self.name, self.doc, methods)
+        methods, streams = (
+            {name: method.resolved() for name, method in group.items()}
+            for group in (self.methods, self.streams)
+        )
+        for method in (*methods.values(), *streams.values()):
+            method.verify()
+        return replace(self, methods=methods, streams=streams)
 
 
 def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
@@ -82,19 +99,6 @@ def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
         return typing.get_type_hints(function, include_extras=True)
     except (NameError, AttributeError, SyntaxError, TypeError) as error:
         raise AnnotationError(f"{name}(): an annotation can't be resolved: {error}") from None
-
-
-def _verify(method: Method) -> None:
-    """What decoration can't know yet: dataclasses that name each other, and defaults."""
-    for parameter in method.parameters:
-        what = f"{method.name}(): parameter {parameter.name!r}"
-        _must(verify, what, parameter.annotation)
-        if parameter.default is not MISSING:
-            try:
-                compile_check(parameter.annotation)(parameter.default)
-            except Mismatch as mismatch:
-                raise AnnotationError(f"{what}: its default{mismatch.path}: {mismatch}") from None
-    _must(verify, f"{method.name}(): result", method.result)
 
 
 def _must_compile(what: str, annotation: Any) -> None:
@@ -108,7 +112,9 @@ def _must(do: Callable[[Any], object], what: str, annotation: Any) -> None:
         raise AnnotationError(f"{what}: {error}") from None
 
 
-def describe_method(service: str, name: str, function: Callable[..., Any]) -> Method:
+def describe_method(
+    service: str, name: str, function: Callable[..., Any], idempotent: bool = False, stream: bool = False
+) -> Method:
     """The method's description, annotations as written. TypeError says what can't be a method, and why."""
     qualified = f"{service}.{name}"
     if name.startswith("_") or name in RESERVED_METHODS:
@@ -127,7 +133,13 @@ def describe_method(service: str, name: str, function: Callable[..., Any]) -> Me
     if signature.return_annotation is inspect.Signature.empty:
         raise TypeError(f"{qualified}(): the result has no annotation; write -> None if there is none")
     method = Method(
-        qualified, inspect.getdoc(function) or "", parameters, signature.return_annotation, function
+        qualified,
+        inspect.getdoc(function) or "",
+        parameters,
+        signature.return_annotation,
+        function,
+        idempotent,
+        stream,
     )
     if not any(isinstance(a, str) for a in (method.result, *(p.annotation for p in parameters))):
         method.resolved()  # what can be known now is refused now
