@@ -3,55 +3,69 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
-import resource
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import rrpc
 
-from .common import Parser, problem
+from . import machine
+from .common import BadInput, Parser, problem
 
 __all__ = ["main"]
 
-_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
-_SHARED_MEMORY = "/dev/shm"
 _ADAPTER_FIELDS = ("state", "transport", "link_layer", "active_mtu", "gids", "addresses", "exposure")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; gives its exit code."""
     parser = Parser(
-        prog="rrpc-info", description="Show transports, adapters and limits, each with what it lacks."
+        prog="rrpc-info",
+        description="Show transports, adapters and limits, and for every problem its cure. With ADDRESS: which "
+        "transport a connection there takes. With two addresses, one of this machine's and a server's: what "
+        "would be chosen between them, by connecting if a server answers there, else by reasoning.",
     )
     add = parser.add_argument
-    add("address", nargs="?", metavar="ADDRESS", help="connect there, and show which transport was chosen")
+    add("addresses", nargs="*", metavar="ADDRESS", help="a server's, or one of this machine's and a server's")
     add("--json", action="store_true", help="print JSON")
     add("--timeout", type=float, default=10.0, metavar="SECONDS", help="for connecting (default: 10)")
     options = parser.parse_args(arguments)
+    if len(options.addresses) > 2:
+        parser.error("more than two addresses")
     try:
-        connection = None if options.address is None else _connection(options.address, options.timeout)
-    except rrpc.RpcError as error:
+        report = _report(options.addresses, options.timeout)
+    except (BadInput, rrpc.RpcError) as error:
         return problem("rrpc-info", error)
-    report = _report() | ({} if connection is None else {"connection": connection})
-    text = json.dumps(report, indent=2) if options.json else "\n".join(_lines(report))
-    print(text, flush=True)
-    return 0
+    print(json.dumps(report, indent=2) if options.json else "\n".join(_lines(report)), flush=True)
+    return 1 if report.get("choice", {"transport": "any"})["transport"] is None else 0
 
 
-def _report() -> dict[str, Any]:
+def _report(addresses: Sequence[str], timeout: float) -> dict[str, Any]:
+    connection = _connection(addresses[0], timeout) if len(addresses) == 1 else None
+    report = _machine()
+    if connection is not None:
+        report["connection"] = connection
+    if len(addresses) == 2:
+        from .choice import choice
+
+        report["choice"] = choice(addresses[0], addresses[1], report, timeout)
+    return report
+
+
+def _machine() -> dict[str, Any]:
+    transports = {
+        scheme: {"usable": not why_not, "why_not": why_not.removeprefix(f"{scheme}:// can't be had: ")}
+        for scheme, why_not in rrpc.transports().items()
+    }
+    adapters, limits = rrpc.adapters(), machine.limits()
     return {
         "version": rrpc.__version__,
         "kernel": platform.release(),
-        "transports": {
-            scheme: {"usable": not why_not, "why_not": why_not.removeprefix(f"{scheme}:// can't be had: ")}
-            for scheme, why_not in rrpc.transports().items()
-        },
-        "adapters": rrpc.adapters(),
-        "limits": _limits(),
+        "transports": transports,
+        "adapters": adapters,
+        "limits": limits,
+        "problems": machine.problems(transports, adapters, limits),
     }
 
 
@@ -60,31 +74,11 @@ def _connection(address: str, timeout: float) -> dict[str, Any]:
         return client.info()
 
 
-def _limits() -> dict[str, int | None]:
-    """None: without limit, or not there."""
-    soft, hard = (
-        None if limit == resource.RLIM_INFINITY else limit
-        for limit in resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    )
-    limits: dict[str, int | None] = {"memlock_soft_bytes": soft, "memlock_hard_bytes": hard}
-    try:
-        limits["ptrace_scope"] = int(_YAMA.read_text())
-    except (OSError, ValueError):
-        limits["ptrace_scope"] = None
-    try:
-        there = os.statvfs(_SHARED_MEMORY)
-        limits["shm_bytes"] = there.f_frsize * there.f_blocks
-        limits["shm_free_bytes"] = there.f_frsize * there.f_bavail
-    except OSError:
-        limits["shm_bytes"] = limits["shm_free_bytes"] = None
-    return limits
-
-
 def _lines(report: dict[str, Any]) -> Iterator[str]:
     yield f"rrpc {report['version']}, Linux {report['kernel']}"
     yield "transports"
     for scheme, state in report["transports"].items():
-        yield f"  {scheme:<10} {'usable' if state['usable'] else state['why_not']}"
+        yield f"  {scheme:<10} {'usable' if state['usable'] else machine.split_reason(state['why_not'])[0]}"
     yield "adapters"
     if not report["adapters"]:
         yield "  none"
@@ -92,12 +86,22 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
         yield from _adapter_lines(adapter)
     yield "limits"
     yield from _limit_lines(report["limits"])
+    yield "problems"
+    if not report["problems"]:
+        yield "  none"
+    for item in report["problems"]:
+        yield f"  {item['about']}: {item['what']}"
+        yield f"    cure: {item['cure']}"
     if "connection" in report:
+        yield "connection"
         yield from _connection_lines(report["connection"])
+    if "choice" in report:
+        yield from _choice_lines(report["choice"])
 
 
 def _adapter_lines(adapter: dict[str, str]) -> Iterator[str]:
-    usable = f"no: {adapter['why_not']}" if adapter.get("why_not") else "usable"
+    reason = adapter.get("why_not")
+    usable = f"no: {machine.split_reason(reason)[0]}" if reason else "usable"
     yield f"  {adapter.get('name', '?')} port {adapter.get('port', '?')}: {usable}"
     shown = [name for name in _ADAPTER_FIELDS if adapter.get(name)]
     others = sorted(set(adapter) - {*_ADAPTER_FIELDS, "name", "port", "why_not"})
@@ -105,35 +109,52 @@ def _adapter_lines(adapter: dict[str, str]) -> Iterator[str]:
         yield f"    {name.replace('_', ' '):<11} {adapter[name]}"
 
 
-def _limit_lines(limits: dict[str, int | None]) -> Iterator[str]:
+def _limit_lines(limits: dict[str, Any]) -> Iterator[str]:
     def size(name: str, missing: str) -> str:
-        value = limits[name]
-        return missing if value is None else _size(value)
+        return missing if limits[name] is None else machine.size(limits[name])
 
     locked = f"soft {size('memlock_soft_bytes', 'unlimited')}, hard {size('memlock_hard_bytes', 'unlimited')}"
-    yield f"  {'memlock':<13} {locked} (ulimit -l: what verbs may pin)"
+    beyond = "; this process may pin more" if limits["may_lock_all"] else ""
+    yield f"  {'memlock':<13} {locked} (ulimit -l: what verbs may pin{beyond})"
     scope = limits["ptrace_scope"]
     meaning = {None: "none", 0: "0: processes of one user read each other"}
-    yield f"  {'ptrace_scope':<13} {meaning.get(scope, f'{scope}: shm may have to stage ordinary memory')}"
-    yield f"  {_SHARED_MEMORY:<13} {size('shm_bytes', 'not there')}, {size('shm_free_bytes', 'nothing')} free"
+    traced = (
+        "this process may read others all the same" if limits["may_trace_all"] else "no reading each other"
+    )
+    yield f"  {'ptrace_scope':<13} {meaning.get(scope, f'{scope}: {traced}')}"
+    yield f"  {'open files':<13} soft {_count(limits['open_files_soft'])}, hard {_count(limits['open_files_hard'])}"
+    group = size("cgroup_memory_bytes", "")
+    yield f"  {'memory':<13} {size('memory_bytes', '')}{f', the control group allows {group}' if group else ''}"
+    shared = f"{size('shm_bytes', 'not there')}, {size('shm_free_bytes', 'nothing')} free"
+    yield f"  {'/dev/shm':<13} {shared} (doesn't bound rrpc, whose shared memory is memfd)"
+    yield f"  {'huge pages':<13} {limits['huge_pages'] or 'none'}"
+
+
+def _count(limit: int | None) -> str:
+    return "unlimited" if limit is None else str(limit)
 
 
 def _connection_lines(connection: dict[str, Any]) -> Iterator[str]:
-    yield "connection"
     for name, value in connection.items():
         if name != "why_not":
             yield f"  {name:<13} {value}"
-    for transport, reason in connection["why_not"].items():
+    yield from _why_not_lines(connection["why_not"])
+
+
+def _why_not_lines(why_not: dict[str, str]) -> Iterator[str]:
+    for transport, reason in why_not.items():
         yield f"  {'not ' + transport:<13} {reason}"
 
 
-def _size(count: int) -> str:
-    value = float(count)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.4g} {unit}"
-        value /= 1024
-    return f"{value:.4g} TiB"
+def _choice_lines(choice: dict[str, Any]) -> Iterator[str]:
+    by = {"connecting": "tried by connecting", "reasoning": "reasoned from this end, not tried"}
+    yield f"between {choice['from']} and {choice['to']} ({by[choice['by']]})"
+    if "no_answer" in choice:
+        yield f"  {'not tried':<13} {choice['no_answer']}"
+    yield f"  {'chosen':<13} {choice['transport'] or 'none'}{': ' * bool(choice['why'])}{choice['why']}"
+    yield from _why_not_lines(choice["why_not"])
+    if "note" in choice:
+        yield f"  {'note':<13} {choice['note']}"
 
 
 if __name__ == "__main__":
