@@ -14,7 +14,7 @@ from typing import TypeVar
 T = TypeVar("T")
 N = TypeVar("N", int, float)
 ROOT = Path(__file__).resolve().parent.parent
-START_UP = re.compile(r"^rrpc-serve: (?P<services>[\w, ]+) on (?P<address>\S+)$", re.MULTILINE)
+START_UP = re.compile(r"^rrpc-serve: (?P<services>[\w., ]+) on (?P<address>\S+)$", re.MULTILINE)
 START_UP_SECONDS = 30.0
 # How much slower than a usual machine this one is: patience is stretched by it. Set in the virtual machine.
 TIME_SCALE = float(os.environ.get("RRPC_TEST_TIME_SCALE", "1"))

@@ -1,22 +1,34 @@
-"""Constructor arguments from the command line: ``name=value``, typed by the constructor's annotations."""
+"""Constructor arguments, from the command line as ``name=value`` or the configuration file, typed by annotations."""
 
 from __future__ import annotations
 
 import inspect
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .common import BadInput, user_line
 
-__all__ = ["construct"]
+__all__ = ["Given", "construct", "distribute"]
 
 
-def construct(classes: Sequence[tuple[str, type]], arguments: Sequence[str]) -> list[object]:
-    """An instance of each (name, class), with the ``arguments`` meant for it. Raises BadInput."""
-    given: dict[str, dict[str, str]] = {name: {} for name, _ in classes}
+class Given(NamedTuple):
+    """A constructor argument: text of the command line, or a value of the configuration file."""
+
+    value: Any
+    where: Callable[[], str]
+    """Names it in errors."""
+
+
+def distribute(
+    names: Sequence[str], arguments: Sequence[str], from_file: Sequence[Mapping[str, Given]] = ()
+) -> dict[str, dict[str, Given]]:
+    """What is meant for each of the services called ``names``; ``arguments`` win. Raises BadInput."""
+    given: dict[str, dict[str, Given]] = {name: {} for name in names}
+    for name, table in zip(names, from_file, strict=False):
+        given[name].update(table)
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not equals:
@@ -26,21 +38,23 @@ def construct(classes: Sequence[tuple[str, type]], arguments: Sequence[str]) -> 
             raise BadInput(f"--arg {argument}: there is no service {service}; there is {', '.join(given)}")
         if not dot and len(given) > 1:
             raise BadInput(f"--arg {argument}: say whose it is: {next(iter(given))}.{key}=...")
-        given[service or next(iter(given))][parameter] = value
-    return [_build(name, cls, given[name]) for name, cls in classes]
+        where = f"--arg {parameter}={value}"
+        given[service or next(iter(given))][parameter] = Given(value, where.__str__)
+    return given
 
 
-def _build(name: str, cls: type, given: dict[str, str]) -> object:
+def construct(name: str, cls: type, given: Mapping[str, Given]) -> object:
+    """An instance of the service's class. Raises BadInput."""
     parameters = _parameters(cls)
-    for argument in given:
+    for argument, value in given.items():
         if argument not in parameters:
             known = f"it has {', '.join(parameters)}" if parameters else "it has none"
-            raise BadInput(f"--arg {argument}: {name} has no such constructor argument; {known}")
+            raise BadInput(f"{value.where()}: {name} has no such constructor argument; {known}")
     missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in given]
     if missing:
         raise BadInput(f"{name} needs {' '.join(f'--arg {argument}=...' for argument in missing)}")
     hints = _hints(cls)
-    values = {key: _convert(f"--arg {key}={text}", hints.get(key, str), text) for key, text in given.items()}
+    values = {key: _convert(value, hints.get(key)) for key, value in given.items()}
     try:
         return cls(**values)
     except Exception as error:
@@ -87,16 +101,28 @@ _CONVERT: dict[Any, Callable[[str], Any]] = {
 }
 
 
-def _convert(what: str, annotation: Any, text: str) -> Any:
-    kinds = [annotation]
+def _convert(given: Given, annotation: Any) -> Any:
+    """``annotation`` is None where there is none."""
+    text = isinstance(given.value, str)
+    kinds = [annotation if annotation is not None else (str if text else Any)]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
     for kind in kinds:
         try:
-            return _CONVERT[kind](text)
+            return _CONVERT[kind](given.value) if text else _fitting(kind, given.value)
         except (KeyError, ValueError):  # noqa: PERF203
             continue
     shown = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
-    if not any(kind in _CONVERT for kind in kinds):
-        raise BadInput(f"{what}: a {shown} can't be given on the command line")
-    raise BadInput(f"{what}: not a valid {shown}")
+    if text and not any(kind in _CONVERT for kind in kinds):
+        raise BadInput(f"{given.where()}: a {shown} can't be given as text")
+    raise BadInput(f"{given.where()}: not a valid {shown}")
+
+
+def _fitting(kind: Any, value: Any) -> Any:
+    """A value of the configuration file, where the annotation ``kind`` lets it be one."""
+    kind = typing.get_origin(kind) or kind
+    if kind is Any or (kind is float and type(value) is int):
+        return value
+    if not isinstance(kind, type) or not isinstance(value, kind) or (kind is int and type(value) is bool):
+        raise ValueError(value)
+    return value

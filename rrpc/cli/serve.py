@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import resource
 import signal
 import sys
@@ -14,24 +13,31 @@ import time
 import traceback
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any
 
 from rrpc import RpcError, Server, set_pool_limit
-from rrpc.service import AnnotationError
+from rrpc.service import AnnotationError, Interface
 
-from .common import BadInput, Parser, debugging, find_service, problem
-from .construct import construct
+from .common import BadInput, debugging, find_service, problem
+from .construct import construct, distribute
+from .serving.settings import Settings, core_options, settings
 
 __all__ = ["main"]
 
-DEFAULT_ADDRESS = "rrpc://127.0.0.1:7471"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; gives its exit code."""
     stop = _Stop()
-    options = _parser().parse_args(arguments)
+    try:
+        options = settings(arguments)
+        if options.print_config:
+            from .serving.show import as_toml
+
+            print(as_toml(options), end="")
+            return 0
+    except BadInput as error:
+        return problem("rrpc-serve", error)
     logging.basicConfig(
         level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -55,95 +61,36 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="rrpc-serve", description="Serve one or more services.")
-    add = parser.add_argument
-    add("services", nargs="+", metavar="module:Service", help="a class decorated with @rrpc.service")
-    add(
-        "--listen",
-        action="append",
-        metavar="ADDRESS",
-        help=f"where to listen; may be repeated (default: {DEFAULT_ADDRESS})",
-    )
-    add("--workers", type=_positive, default=4, metavar="N", help="handlers that run at a time (default: 4)")
-    add(
-        "--arg",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a constructor argument; Service.NAME=VALUE with several services",
-    )
-    add(
-        "--grace",
-        type=float,
-        default=30.0,
-        metavar="SECONDS",
-        help="how long running calls may take to end after a signal (default: 30)",
-    )
-    add("--tracebacks", action="store_true", help="send tracebacks of handlers' exceptions to callers")
-    add(
-        "--log-level",
-        default="warning",
-        choices=["debug", "info", "warning", "error", "critical"],
-        help="what to log on stderr (default: warning)",
-    )
-    add("--pool-limit", type=_size, metavar="BYTES", help="most registered memory, such as 512M or 4G")
-    add(
-        "--transports",
-        metavar="LIST",
-        help="what clients of rrpc:// addresses may use (default: shm,verbs,tcp)",
-    )
-    add("--any-user", action="store_true", help="let other users of this host connect over shared memory")
-    add(
-        "--shared-receive-slots",
-        type=_positive,
-        metavar="N",
-        help="receive slots that all connections over verbs share, for servers with hundreds of clients "
-        "(default: a ring for each connection)",
-    )
-    return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
-
-
-def _size(text: str) -> int:
-    match = re.fullmatch(r"(\d+)([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
-    if match is None or int(match[1]) == 0:
-        raise ValueError(text)
-    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[match[2].upper()]
-
-
-_positive.__name__, _size.__name__ = "positive number", "size"  # argparse shows them in its errors
-
-
-def _start(options: Any) -> Server:
-    found = [find_service(target) for target in options.services]
+def _start(options: Settings) -> Server:
+    found = [_find(options, target) for target in options.services]
     names = [interface.name for _, interface in found]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise BadInput(f"two services are called {repeated.pop()}")
     if options.pool_limit is not None:
         set_pool_limit(options.pool_limit)
-    classes = [(interface.name, cls) for cls, interface in found]
-    core_options: dict[str, Any] = {"any_user": options.any_user, "transports": options.transports}
-    if options.shared_receive_slots is not None:
-        core_options["shared_receive_slots"] = options.shared_receive_slots
+    tables = [options.service_arguments.get(target, {}) for target in options.services]
+    given = distribute(names, options.arg, tables)
     server = Server(
-        *construct(classes, options.arg),
-        listen=options.listen or [DEFAULT_ADDRESS],
+        *[construct(interface.name, cls, given[interface.name]) for cls, interface in found],
+        listen=options.listen,
         workers=options.workers,
         tracebacks=options.tracebacks,
-        **core_options,
+        **core_options(options),
     )
     try:
         return server.start()
     except BaseException:
         server.stop(timeout=1.0)
         raise
+
+
+def _find(options: Settings, target: str) -> tuple[type, Interface]:
+    try:
+        return find_service(target)
+    except BadInput as error:
+        if target not in options.service_where:
+            raise
+        raise BadInput(f"{options.service_where[target]()}: {error}") from error
 
 
 class _Stop:

@@ -1,0 +1,125 @@
+"""The configuration file: TOML whose keys are the flags' names, and a table for each service."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rrpc.cli.common import BadInput
+
+from .options import BY_NAME, Option
+
+__all__ = ["ConfigFile", "dotted", "quoted"]
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+class ConfigFile:
+    """A file that could be read; what is wrong in it is told with its name, line and key."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            self._text = Path(path).read_bytes().decode()
+        except OSError as error:
+            raise BadInput(f"--config {path}: {error.strerror}") from None
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            raise BadInput(f"{path}:{line}: TOML is written in UTF-8, and this isn't") from None
+        try:
+            self._data = tomllib.loads(self._text)
+        except tomllib.TOMLDecodeError as error:
+            raise BadInput(self._syntax(str(error))) from None
+
+    def options(self) -> dict[str, Any]:
+        """The options it sets, by attribute."""
+        found: dict[str, Any] = {}
+        for key, value in self._data.items():
+            if key == "services":
+                continue
+            if key not in BY_NAME:
+                raise self.problem((key,), f"there is no option {key!r}{_meant(key, [*BY_NAME, 'services'])}")
+            found[BY_NAME[key].attribute] = self._value(BY_NAME[key], value)
+        return found
+
+    def services(self) -> dict[str, dict[str, Any]]:
+        """Constructor arguments by the service's target, ``module:Service``."""
+        tables = self._data.get("services", {})
+        if not isinstance(tables, dict):
+            raise self.problem(("services",), 'write a table for each service: [services."module:Service"]')
+        for target, table in tables.items():
+            keys = ("services", target)
+            if ":" not in target:
+                raise self.problem(keys, 'the key is the service: [services."module:Service"]')
+            if not isinstance(table, dict):
+                raise self.problem(keys, f"must be a table of constructor arguments, not {table!r}")
+        return tables
+
+    def problem(self, keys: tuple[str, ...], text: str) -> BadInput:
+        return BadInput(f"{self.where(keys)}: {text}")
+
+    def where(self, keys: tuple[str, ...]) -> str:
+        return f"{self.path}:{self._line_of(keys)}: {dotted(keys)}"
+
+    def _value(self, option: Option, value: object) -> Any:
+        values = value if option.many else [value]
+        if not isinstance(values, list):
+            raise self.problem((option.name,), f"must be a list, not {value!r}")
+        if option.many and not values:
+            raise self.problem((option.name,), "the list is empty")
+        try:
+            read = tuple(option.kind.from_toml(item) for item in values)
+        except ValueError as error:
+            raise self.problem((option.name,), str(error)) from None
+        return read if option.many else read[0]
+
+    def _syntax(self, message: str) -> str:
+        match = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", message, re.DOTALL)
+        if match is None:  # "at end of document"
+            return f"{self.path}:{len(self._text.splitlines()) or 1}: {message}"
+        return f"{self.path}:{match[2]}:{match[3]}: {match[1]}"
+
+    def _line_of(self, keys: tuple[str, ...]) -> int:
+        """Where a key stands. The parser tells no positions, but what parses and lacks the key ends before it."""
+        lines = self._text.split("\n")
+        before = 0
+        for count in range(len(lines) + 1):
+            try:
+                data = tomllib.loads("\n".join([*lines[:count], ""]))
+            except tomllib.TOMLDecodeError:
+                continue
+            if _has(data, keys):
+                break
+            before = count
+        return before + 1
+
+
+def _has(data: Any, keys: Iterable[str]) -> bool:
+    for key in keys:
+        if not isinstance(data, dict) or key not in data:
+            return False
+        data = data[key]
+    return True
+
+
+def _meant(key: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(key.replace("_", "-").lower(), known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
+
+
+def dotted(keys: Iterable[str]) -> str:
+    """A key as TOML writes it."""
+    return ".".join(key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else quoted(key) for key in keys)
+
+
+def quoted(text: str) -> str:
+    """Text as TOML writes it."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

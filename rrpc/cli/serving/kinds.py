@@ -1,0 +1,71 @@
+"""What values an option may have: read from a flag's text or from a TOML value."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+__all__ = ["POSITIVE", "SECONDS", "SIZE", "SWITCH", "TEXT", "Kind", "one_of"]
+
+
+class Kind(NamedTuple):
+    what: str
+    """What a value is, for errors: "... isn't a whole number from 1 up"."""
+    toml_types: tuple[type, ...]
+    read: Callable[[Any], Any]
+    """Makes the value of text or of one of ``toml_types``; ValueError where it can't be one."""
+
+    def from_text(self, text: str) -> Any:
+        try:
+            return self.read(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} isn't {self.what}") from None
+
+    def from_toml(self, value: object) -> Any:
+        """Raises ValueError, whose message goes after the key."""
+        try:
+            if type(value) in self.toml_types:
+                return self.read(value)
+        except ValueError:
+            pass
+        raise ValueError(f"{value!r} isn't {self.what}")
+
+
+def one_of(*names: str) -> Kind:
+    def read(text: str) -> str:
+        if text not in names:
+            raise ValueError(text)
+        return text
+
+    return Kind(f"one of {', '.join(names)}", (str,), read)
+
+
+def _positive(value: str | int) -> int:
+    number = int(value)
+    if number < 1:
+        raise ValueError(value)
+    return number
+
+
+def _seconds(value: str | float) -> float:
+    number = float(value)
+    if number < 0 or math.isnan(number):
+        raise ValueError(value)
+    return number
+
+
+def _size(value: str | int) -> int:
+    match = re.fullmatch(r"(\d+)([KMGT]?)(?:i?B)?", str(value), re.IGNORECASE)
+    if match is None or int(match[1]) == 0:
+        raise ValueError(value)
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[match[2].upper()]
+
+
+POSITIVE = Kind("a whole number from 1 up", (int,), _positive)
+SECONDS = Kind("a number of seconds", (int, float), _seconds)
+SIZE = Kind("a size such as 512M or 4G", (int, str), _size)
+TEXT = Kind("text", (str,), str)
+SWITCH = Kind("true or false", (bool,), bool)

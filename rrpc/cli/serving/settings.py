@@ -1,0 +1,94 @@
+"""What rrpc-serve was told: defaults, then the configuration file, then the flags."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from rrpc.cli.common import Parser
+from rrpc.cli.construct import Given
+
+from .options import GROUPS, OPTIONS, Option
+
+__all__ = ["Settings", "core_options", "settings"]
+
+Settings = argparse.Namespace
+"""The options by attribute; ``services`` (targets), and by target ``service_arguments`` and ``service_where`` (a
+function that gives the place in the file) of those that the file has; ``arg``, ``print_config``."""
+
+
+def _parser() -> Parser:
+    made = Parser(prog="rrpc-serve", description="Serve one or more services.")
+    add = made.add_argument
+    add("services", nargs="*", metavar="module:Service", help="a class decorated with @rrpc.service")
+    add("--config", metavar="FILE", help="a TOML file with any of these options; flags win over it")
+    add("--print-config", action="store_true", help="print all options as such a file, and end")
+    add(
+        "--arg",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a constructor argument; Service.NAME=VALUE with several services",
+    )
+    for title, options in GROUPS.items():
+        group = made.add_argument_group(title)
+        for option in options:
+            _add(group, option)
+    return made
+
+
+def _add(group: argparse._ArgumentGroup, option: Option) -> None:
+    shown = ", ".join(option.default) if option.many else option.default
+    help_text = option.help
+    if option.default is None or option.default is False:
+        pass
+    elif isinstance(shown, float):
+        help_text += f" (default: {shown:g})"
+    else:
+        help_text += f" (default: {shown})"
+    flag = f"--{option.name}"
+    if option.kind.toml_types == (bool,):
+        group.add_argument(
+            flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=help_text
+        )
+    else:
+        group.add_argument(
+            flag,
+            action="append" if option.many else "store",
+            type=option.kind.from_text,
+            metavar=option.metavar or None,
+            default=argparse.SUPPRESS,
+            help=help_text,
+        )
+
+
+def settings(arguments: Sequence[str] | None = None) -> Settings:
+    """Raises BadInput for the file, and exits with one line for the flags."""
+    reader = _parser()
+    made = Settings(**{option.attribute: option.default for option in OPTIONS})
+    flags = reader.parse_args(arguments)
+    made.service_arguments, made.service_where = {}, {}
+    if flags.config is not None:
+        from .config import ConfigFile
+
+        file = ConfigFile(flags.config)
+        vars(made).update(file.options())
+        for target, table in file.services().items():
+            made.service_where[target] = partial(file.where, ("services", target))
+            made.service_arguments[target] = {
+                name: Given(value, partial(file.where, ("services", target, name)))
+                for name, value in table.items()
+            }
+    vars(made).update(vars(flags))
+    made.services = made.services or list(made.service_arguments)
+    if not made.services and not made.print_config:
+        reader.error("name a service: module:Service, or a table for it in the file of --config")
+    return made
+
+
+def core_options(made: Settings) -> dict[str, Any]:
+    """What goes to the Server as it is; what isn't given keeps the core's own default."""
+    given = {option.attribute: getattr(made, option.attribute) for option in OPTIONS if option.core}
+    return {name: value for name, value in given.items() if value is not None}
