@@ -4,6 +4,9 @@
 of versions, fingerprints and reflection are made from them.
 """
 
+from .canonical import from_data, to_data
+from .docstrings import join_docstring, split_docstring
+from .from_python import module_of, service_of
 from .model import (
     ARRAY_ITEMS,
     MISSING,
@@ -64,4 +67,10 @@ __all__ = [
     "Tuple",
     "Type",
     "Union",
+    "from_data",
+    "join_docstring",
+    "module_of",
+    "service_of",
+    "split_docstring",
+    "to_data",
 ]

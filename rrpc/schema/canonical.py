@@ -1,0 +1,185 @@
+"""Schemas as plain data for JSON, and back: what reflection sends.
+
+A type is a word (``"i32"``) or a map with one key that says what it is (``{"list": "i32"}``), a value is
+itself or, where JSON has no word for it, such a map too. What is empty or false is left out. Positions are left out
+as well: the paths of a server are nobody's business. What :func:`from_data` doesn't know it ignores, so that
+newer servers can say more.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable
+from typing import Any
+
+from .canonical_read import DEPTH_MAX, BadData, read_service
+from .model import (
+    MISSING,
+    Array,
+    Const,
+    Declaration,
+    Enum,
+    EnumMember,
+    Error,
+    Field,
+    List,
+    Literal,
+    Map,
+    Method,
+    Named,
+    OneOf,
+    Opaque,
+    Optional,
+    Parameter,
+    Scalar,
+    Service,
+    Set,
+    Struct,
+    Tuple,
+    Type,
+    Union,
+)
+
+__all__ = ["from_data", "to_data", "type_to_data"]
+
+Data = dict[str, Any]
+
+
+def from_data(data: Any) -> Service:
+    """The service that :func:`to_data` turned into ``data``. ValueError says what is wrong with it, and where."""
+    try:
+        return read_service(data)
+    except BadData as error:
+        raise ValueError(f"not a service's description: {error}") from None
+
+
+def to_data(service: Service) -> Data:
+    """The service as maps, lists, strings, numbers, booleans and None; the same for the same service."""
+    return _described(
+        service,
+        methods=[_method(method) for method in service.methods],
+        declarations={name: _declaration(each) for name, each in service.declarations.items()},
+    )
+
+
+def _described(thing: Any, **more: Any) -> Data:
+    """Name and documentation, and what of ``more`` says something."""
+    data: Data = {"name": thing.name}
+    if thing.doc:
+        data["doc"] = thing.doc
+    if thing.deprecated is not None:
+        data["deprecated"] = thing.deprecated
+    return data | {key: value for key, value in more.items() if value not in ("", [], {}, False)}
+
+
+def _method(method: Method) -> Data:
+    return _described(
+        method,
+        parameters=[_parameter(parameter) for parameter in method.parameters],
+        result=type_to_data(method.result),
+        result_stream=method.result_stream,
+        errors=list(method.errors),
+        idempotent=method.idempotent,
+    )
+
+
+def _parameter(parameter: Parameter) -> Data:
+    data = _described(
+        parameter,
+        type=type_to_data(parameter.type),
+        keyword_only=parameter.keyword_only,
+        positional_only=parameter.positional_only,
+        stream=parameter.stream,
+    )
+    return data | _default(parameter.default)
+
+
+def _default(value: Any) -> Data:
+    return {} if value is MISSING else {"default": _value(value)}
+
+
+def _declaration(declaration: Declaration) -> Data:
+    if isinstance(declaration, Struct):
+        fields = [_field(field) for field in declaration.fields]
+        reserved = list(declaration.reserved)
+        return _described(
+            declaration, kind="struct", fields=fields, reserved=reserved, frozen=declaration.frozen
+        )
+    if isinstance(declaration, Enum):
+        members = [_member(member) for member in declaration.members]
+        return _described(declaration, kind="enum", members=members, reserved=list(declaration.reserved))
+    if isinstance(declaration, OneOf):
+        return _described(
+            declaration, kind="oneof", alternatives=[*map(type_to_data, declaration.alternatives)]
+        )
+    if isinstance(declaration, Error):
+        fields = [_field(field) for field in declaration.fields]
+        return _described(declaration, kind="error", code=declaration.code, fields=fields)
+    return _const(declaration)
+
+
+def _const(const: Const) -> Data:
+    return _described(const, kind="const", type=type_to_data(const.type)) | {"value": _value(const.value)}
+
+
+def _field(field: Field) -> Data:
+    return _described(field, number=field.number, type=type_to_data(field.type)) | _default(field.default)
+
+
+def _member(member: EnumMember) -> Data:
+    return _described(member) | {"value": member.value}
+
+
+def type_to_data(kind: Type, depth: int = 0) -> Any:
+    """A type alone, as it stands within :func:`to_data`'s result."""
+    if depth > DEPTH_MAX:
+        raise ValueError(f"a type is nested deeper than {DEPTH_MAX} levels")
+    return _TYPES[type(kind)](kind, lambda inner: type_to_data(inner, depth + 1))
+
+
+_Inner = Callable[[Type], Any]
+
+
+def _array(kind: Array, inner: _Inner) -> Data:
+    return {"array": kind.item} | ({} if kind.dims is None else {"dims": list(kind.dims)})
+
+
+def _tuple(kind: Tuple, inner: _Inner) -> Data:
+    return {"tuple": [*map(inner, kind.items)]} | ({"variadic": True} if kind.variadic else {})
+
+
+_TYPES: dict[type, Callable[[Any, _Inner], Any]] = {
+    Scalar: lambda kind, inner: kind.name,
+    Array: _array,
+    List: lambda kind, inner: {"list": inner(kind.item)},
+    Set: lambda kind, inner: {"frozenset" if kind.frozen else "set": inner(kind.item)},
+    Map: lambda kind, inner: {"map": [inner(kind.key), inner(kind.value)]},
+    Tuple: _tuple,
+    Optional: lambda kind, inner: {"optional": inner(kind.item)},
+    Union: lambda kind, inner: {"union": [*map(inner, kind.items)]},
+    Literal: lambda kind, inner: {"literal": [*map(_value, kind.values)]},
+    Named: lambda kind, inner: {"named": kind.name},
+    Opaque: lambda kind, inner: {"opaque": kind.text},
+}
+
+
+def _value(value: Any, depth: int = 0) -> Any:
+    """A default, a constant or a literal's choice."""
+    if depth > DEPTH_MAX:
+        raise ValueError(f"a value is nested deeper than {DEPTH_MAX} levels")
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": str(value)}
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, complex):
+        return {"complex": [_value(value.real), _value(value.imag)]}
+    if isinstance(value, (tuple, list)):
+        return [_value(item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        return {"map": [[_value(k, depth + 1), _value(v, depth + 1)] for k, v in value.items()]}
+    if isinstance(value, Opaque):
+        return {"opaque": value.text}
+    raise ValueError(f"{value!r:.60} is no value of the schema")

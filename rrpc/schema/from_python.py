@@ -1,0 +1,79 @@
+"""Decorated Python services to the schema.
+
+Whatever a service can be served with has a schema: an annotation or a default that the language has no word
+for becomes an :class:`Opaque`. Refused is only what has no meaning for a caller, two classes of one name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rrpc.service import MISSING as NO_DEFAULT
+from rrpc.service import AnnotationError, Interface, interface_of
+from rrpc.service import Method as PythonMethod
+
+from .docstrings import split_docstring
+from .model import MISSING, Declaration, Method, Module, Parameter, Service
+from .python_types import Declarations
+
+__all__ = ["module_of", "service_of"]
+
+
+def service_of(thing: Any) -> Service:
+    """The schema of a service class, of its instance or its :class:`Interface`.
+
+    Its package is that of the wire name: the classes that ``lab.search.Nearest`` uses are ``lab.search.Row``
+    and so on. AnnotationError names what can't be resolved, and two classes of one name.
+    """
+    interface = thing if isinstance(thing, Interface) else interface_of(thing)
+    if interface is None:
+        name = thing.__name__ if isinstance(thing, type) else type(thing).__name__
+        raise TypeError(f"{name} is no service: decorate the class with @rrpc.service")
+    interface = interface.resolved()
+    declarations = Declarations(interface.name.rpartition(".")[0])
+    methods = [_method(name, method, declarations) for name, method in interface.methods.items()]
+    doc, deprecated = split_docstring(interface.doc)
+    return Service(interface.name, tuple(methods), declarations.found, doc=doc, deprecated=deprecated)
+
+
+def _method(name: str, method: PythonMethod, declarations: Declarations) -> Method:
+    parameters = []
+    for parameter in method.parameters:
+        try:
+            kind = declarations.type_of(parameter.annotation)
+        except AnnotationError as error:
+            raise AnnotationError(f"{method.name}(): parameter {parameter.name!r}: {error}") from None
+        default = MISSING
+        if parameter.default is not NO_DEFAULT:
+            default = declarations.default_of(parameter.default, parameter.annotation, kind)
+        parameters.append(
+            Parameter(parameter.name, kind, default, parameter.keyword_only, parameter.positional_only)
+        )
+    try:
+        result = declarations.type_of(method.result)
+    except AnnotationError as error:
+        raise AnnotationError(f"{method.name}(): result: {error}") from None
+    doc, deprecated = split_docstring(method.doc)
+    return Method(name, tuple(parameters), result, doc=doc, deprecated=deprecated)
+
+
+def module_of(services: Sequence[Any]) -> Module:
+    """One file with these services: schemas, or what :func:`service_of` takes. They share a package."""
+    schemas = [thing if isinstance(thing, Service) else service_of(thing) for thing in services]
+    packages = list(dict.fromkeys(schema.name.rpartition(".")[0] for schema in schemas))
+    if len(packages) != 1:
+        shown = ", ".join(package or "no package" for package in packages)
+        raise AnnotationError(f"one file has one package, the services have {shown or 'none'}")
+    declarations: dict[str, Declaration] = {}
+    for schema in schemas:
+        for name, declaration in schema.declarations.items():
+            if declarations.setdefault(name, declaration) != declaration:
+                raise AnnotationError(f"two classes are called {name}: {schema.name} has another")
+    by_name: dict[str, Service] = {}
+    for schema in schemas:
+        if schema.name in declarations:
+            raise AnnotationError(f"{schema.name} is the name of a class and of the service")
+        if by_name.setdefault(schema.name, schema) is not schema:
+            raise AnnotationError(f"two services are called {schema.name}")
+    return Module(packages[0], declarations, by_name)
