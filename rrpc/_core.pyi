@@ -72,6 +72,9 @@ class Server:
     def reply_error(self, handle: int, code: int, message: str, details: bytes = b"") -> None: ...
     def out_bytes(self, handle: int) -> int:
         """The size of the caller's ``out`` memory, 0 when there is none."""
+    def call_info(self, handle: int) -> tuple[str, int, int] | None:
+        """The peer, and the nanoseconds in which the arguments were fetched and the call waited for a worker;
+        None once it is answered."""
     def is_cancelled(self, handle: int) -> bool: ...
     def drain(self, timeout: float | None) -> bool:
         """Refuse new calls, let running ones finish; True if all ended in time. Wakes every next()."""

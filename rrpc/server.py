@@ -21,6 +21,7 @@ from .errors import (
     StatusCode,
     Unimplemented,
 )
+from .observe import ObservedCore, Observer
 from .options import merged
 from .service import Plan, interface_of
 
@@ -35,8 +36,9 @@ class Server:
     """Serves instances of service classes.
 
     ``listen`` is an address or several; ``workers`` is how many handlers run at a time; with
-    ``tracebacks`` a handler's exception carries its traceback to the caller. Other ``options`` as for
-    :class:`Client`. As a context manager it starts, and stops at the end.
+    ``tracebacks`` a handler's exception carries its traceback to the caller; ``observer`` is called by the
+    workers, after each reply, with a :class:`rrpc.observe.ServedCall`. Other ``options`` as for :class:`Client`.
+    As a context manager it starts, and stops at the end.
     """
 
     def __init__(
@@ -45,12 +47,14 @@ class Server:
         listen: str | Sequence[str] = (),
         workers: int = 4,
         tracebacks: bool = False,
+        observer: Observer | None = None,
         **options: Any,
     ) -> None:
         if workers < 1:
             raise ValueError(f"workers must be at least 1, not {workers}")
         self._dispatch, self._methods = _dispatch(services)
         self._tracebacks = tracebacks
+        self._observer = observer
         self._listen = [listen] if isinstance(listen, str) else list(listen)
         self._running: list[bytes | None] = [None] * workers
         self._threads: list[threading.Thread] = []
@@ -116,7 +120,10 @@ class Server:
 
     def _work(self, index: int) -> None:
         """One worker. While it waits it must hold no request's memory: the pool needs that back."""
-        core, dispatch, running = self._core, self._dispatch, self._running
+        dispatch, running = self._dispatch, self._running
+        core: _core.Server | ObservedCore = self._core
+        if self._observer is not None:
+            core = ObservedCore(self._core, self._observer, dispatch)
         request = core.next()
         while request is not None or not core.stopped():
             if request is None:
@@ -136,7 +143,7 @@ class Server:
                     core.reply(handle, payload, buffers, buffers.out_index)
             except BaseException as error:  # SystemExit too: a worker outlives its handlers
                 blocks = arguments = result = buffers = None
-                self._fail(handle, name, error)
+                self._fail(core, handle, name, error)
             else:
                 blocks = arguments = result = None
                 running[index] = None
@@ -147,13 +154,15 @@ class Server:
             running[index] = None
             request = core.next()
 
-    def _fail(self, handle: int, name: bytes, error: BaseException) -> None:
+    def _fail(
+        self, core: _core.Server | ObservedCore, handle: int, name: bytes, error: BaseException
+    ) -> None:
         shown = name.decode(errors="replace")
         if isinstance(error, KeyError) and name not in self._dispatch:
             error = self._unimplemented(shown)
         code, message, details = self._status(shown, error)
         packed = msgpack.packb(details, unicode_errors="replace") if details else b""
-        self._core.reply_error(handle, code, message[:_MESSAGE_CHARS], packed)
+        core.reply_error(handle, code, message[:_MESSAGE_CHARS], packed)
 
     def _status(self, name: str, error: BaseException) -> tuple[int, str, dict[str, Any]]:
         """Code, message and details of the reply for what a call raised."""
@@ -235,7 +244,7 @@ def _positional(plan: Plan, function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *values: function(*values[:count], **dict(zip(names, values[count:], strict=True)))
 
 
-def _check_memory(core: _core.Server, handle: int, out: Any) -> None:
+def _check_memory(core: _core.Server | ObservedCore, handle: int, out: Any) -> None:
     offered = core.out_bytes(handle)  # 0 where the caller fetches the result into it itself
     if offered not in (0, out.nbytes):
         raise InvalidArgument(f"out= is {out}, but the memory offered has {offered} bytes")

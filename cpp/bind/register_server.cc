@@ -93,6 +93,18 @@ class PyServer {
     driver::Work work;
     return find(handle, work) ? work.call->out_bytes() : 0;
   }
+  py::object call_info(uint64_t handle) {
+    driver::Work work;
+    if (!find(handle, work)) return py::none();
+    std::string peer;
+    {
+      py::gil_scoped_release release;
+      std::lock_guard lock(work.connection->mutex);
+      peer = work.connection->session().endpoint().queue_pair().peer_description();
+    }
+    const rpc::ServerCall& call = *work.call;
+    return py::make_tuple(peer, call.ready_at() - call.arrived_at(), work.taken_at - call.ready_at());
+  }
   bool is_cancelled(uint64_t handle) {
     driver::Work work;
     return !find(handle, work) || work.call->cancelled();
@@ -213,6 +225,7 @@ void register_server(py::module_& module) {
       .def("reply_error", &PyServer::reply_error, py::arg("handle"), py::arg("code"), py::arg("message"),
            py::arg("details") = py::bytes())
       .def("out_bytes", &PyServer::out_bytes, py::arg("handle"))
+      .def("call_info", &PyServer::call_info, py::arg("handle"))
       .def("is_cancelled", &PyServer::is_cancelled, py::arg("handle"))
       .def("drain", &PyServer::drain, py::arg("timeout"))
       .def("stop", &PyServer::stop)

@@ -15,6 +15,7 @@ namespace rrpc::endpoint {
   X(messages_received, "messages received")                                            \
   X(bytes_inline_sent, "bytes sent inside messages")                                   \
   X(bytes_inline_received, "bytes received inside messages")                           \
+  X(credit_waits, "requests and replies that had to wait for the peer's credits")      \
   X(reads, "remote reads finished")                                                    \
   X(bytes_read, "bytes fetched from peers by remote read")                             \
   X(writes, "remote writes finished")                                                  \
@@ -46,6 +47,7 @@ namespace rrpc::endpoint {
   X(messages_received) \
   X(bytes_inline_sent) \
   X(bytes_inline_received) \
+  X(credit_waits) \
   X(reads) \
   X(bytes_read) \
   X(writes) \

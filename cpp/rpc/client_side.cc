@@ -101,6 +101,7 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest request, TimeNs 
   earliest_deadline_ = std::min(earliest_deadline_, call->deadline_);
   endpoint_.tally(&endpoint::Counters::calls_started);
   if (!queue_.empty()) flush(now);
+  if (!queue_.empty()) endpoint_.tally(&endpoint::Counters::credit_waits);  // this one, at the queue's end
   return {};
 }
 

@@ -35,6 +35,7 @@ Status ServerSide::on_request(Bytes body, TimeNs now) {
   RRPC_RETURN_IF_ERROR(check_new_id(call_id));
   auto call = std::make_shared<ServerCall>();
   call->id_ = call_id;
+  call->arrived_at_ = now;
   call->body_ = as_text(body);
   return admit(call, as_bytes(call->body_), now);
 }
@@ -44,6 +45,7 @@ Status ServerSide::on_request_bulk(Bytes body, TimeNs now) {
   RRPC_RETURN_IF_ERROR(check_new_id(bulk.call_id));
   auto call = std::make_shared<ServerCall>();
   call->id_ = bulk.call_id;
+  call->arrived_at_ = now;
   if (Status status = why_refused(); !status.ok()) return refuse(call, status, now);
   auto block = endpoint_.allocate(bulk.length_bytes, endpoint::BlockKind::kLanding);
   if (!block.ok()) return refuse(call, block.status(), now);
@@ -94,6 +96,7 @@ Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
     return {};
   }
   call->state_ = ServerCall::State::kRunning;
+  call->ready_at_ = now;
   calls_.emplace(call->id_, call);
   events_.on_request(call);
   return {};
@@ -120,6 +123,7 @@ Status ServerSide::on_transfer_finished(uint64_t call_id, WcStatus status, TimeN
     return admit(call, {call->body_block_.data(), call->body_block_.size()}, now);
   }
   call->state_ = ServerCall::State::kRunning;
+  call->ready_at_ = now;
   events_.on_request(call);
   return {};
 }
@@ -313,6 +317,7 @@ void ServerSide::send_reply(const ServerCallRef& call, std::string body, TimeNs 
   call->state_ = ServerCall::State::kReplying;
   queue_.push_back({call, type, std::move(body)});
   flush(now);
+  if (!queue_.empty()) endpoint_.tally(&endpoint::Counters::credit_waits);  // this one, at the queue's end
 }
 
 void ServerSide::flush(TimeNs now) {

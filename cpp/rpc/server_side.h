@@ -27,6 +27,8 @@ class ServerCall {
   TimeNs deadline() const { return deadline_; }
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
   size_t out_bytes() const { return has_out_ ? out_.length_bytes : 0; }
+  TimeNs arrived_at() const { return arrived_at_; }
+  TimeNs ready_at() const { return ready_at_; }  // when the arguments were here
 
  private:
   friend class ServerSide;
@@ -35,6 +37,8 @@ class ServerCall {
   uint64_t id_ = 0;
   State state_ = State::kRunning;
   TimeNs deadline_ = kNever;
+  TimeNs arrived_at_ = 0;
+  TimeNs ready_at_ = 0;
   std::atomic<bool> cancelled_{false};
   bool has_out_ = false;
   endpoint::Descriptor out_;

@@ -1,0 +1,117 @@
+"""What an observer of a server is shown of each call."""
+
+import queue
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from processes import eventually
+
+import rrpc
+from rrpc.observe import ServedCall
+
+
+@rrpc.service
+class Watched:
+    @rrpc.method
+    def half(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return values[::2].copy()
+
+    @rrpc.method
+    def add(self, a: int, *, b: int = 1) -> int:
+        return a + b
+
+    @rrpc.method
+    def slow(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    @rrpc.method
+    def fail(self, how: str) -> None:
+        raise rrpc.NotFound(how) if how == "found" else ValueError(how)
+
+
+@pytest.fixture
+def seen() -> "queue.Queue[ServedCall]":
+    return queue.Queue()
+
+
+def one(seen: "queue.Queue[ServedCall]") -> ServedCall:
+    return seen.get(timeout=10)
+
+
+def test_each_call_is_shown_once(seen: "queue.Queue[ServedCall]", address: str) -> None:
+    with rrpc.serve(Watched(), listen=address, observer=seen.put) as server:
+        with rrpc.connect(server.addresses[0], timeout=20.0) as client:
+            client.call("Watched.add", 3, b=4)
+            call = one(seen)
+            assert (call.method, call.known, call.code) == ("Watched.add", True, 0)
+            assert (call.request_bytes_read, call.reply_bytes, call.reply_bytes_lifted) == (0, 1, 0)
+            assert 0 < call.request_bytes < 100
+            assert call.peer
+
+            client.call("Watched.half", np.zeros(100_000))
+            call = one(seen)
+            assert (call.request_bytes_read, call.reply_bytes_lifted) == (800_000, 400_000)
+            assert call.fetch_ns > 0
+
+            client.call("Watched.half", np.zeros(100_000), out=np.empty(50_000))
+            assert one(seen).reply_bytes_lifted == 400_000
+
+            for method, arguments, known, code in (
+                ("Watched.fail", ["found"], True, 5),
+                ("Watched.fail", ["x"], True, 2),
+                ("Watched.add", ["x"], True, 3),
+                ("Watched.none", [], False, 12),
+                ("", [], False, 12),
+            ):
+                with pytest.raises(rrpc.RpcError):
+                    client.call(method, *arguments)
+                call = one(seen)
+                assert (call.method, call.known, call.code) == (method, known, code)
+        assert seen.empty()
+
+
+def test_times(seen: "queue.Queue[ServedCall]") -> None:
+    """One worker: the second call waits while the first runs."""
+    with (
+        rrpc.serve(Watched(), listen="tcp://127.0.0.1:0", workers=1, observer=seen.put) as server,
+        rrpc.connect(server.addresses[0], timeout=20.0) as client,
+    ):
+        calls = [client.start("Watched.slow", 0.1) for _ in range(2)]
+        for call in calls:
+            call.result()
+        first, second = one(seen), one(seen)
+    assert 0.1e9 <= first.handler_ns < 1e9
+    assert 0.1e9 <= second.handler_ns < 1e9
+    assert first.queue_ns < second.queue_ns < 1e9
+    assert second.queue_ns > 0.08e9
+
+
+def test_an_observer_that_raises_harms_no_call(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(call: ServedCall) -> None:
+        raise ZeroDivisionError
+
+    with (
+        rrpc.serve(Watched(), listen="tcp://127.0.0.1:0", observer=broken) as server,
+        rrpc.connect(server.addresses[0], timeout=20.0) as client,
+    ):
+        assert [client.call("Watched.add", n) for n in range(3)] == [1, 2, 3]
+        eventually(lambda: sum("the observer raised" in r.message for r in caplog.records) == 3)
+
+
+def test_waits_for_credits_are_counted(transport: str, address: str) -> None:
+    """More calls at once than the server has receives for: some wait for credits, and are counted."""
+    options: dict[str, Any] = {"slots": 16}
+    with (
+        rrpc.serve(Watched(), listen=address, workers=1, **options) as server,
+        rrpc.connect(server.addresses[0], timeout=20.0, **options) as client,
+    ):
+        assert client.call("Watched.add", 1) == 2
+        assert client.stats()["credit_waits"] == 0
+        calls = [client.start("Watched.add", n) for n in range(200)]
+        assert [call.result() for call in calls] == [n + 1 for n in range(200)]
+        waits = client.stats()["credit_waits"]
+        assert 0 < waits < 200
+        assert rrpc.stats()["credit_waits"] >= waits
