@@ -4,6 +4,7 @@ Decorate a class with :func:`service` and its methods with :func:`method`, serve
 :class:`Server`, generate a typed client with ``rrpc-gen`` or call by name with :func:`connect`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from . import _core
@@ -34,7 +35,9 @@ from .errors import (
     Unknown,
 )
 from .errors import from_status as _from_status
+from .health import Health
 from .server import Server, serve
+from .server import use_builtin as _use_builtin
 from .service import AnnotationError, method, service
 
 __all__ = [
@@ -47,6 +50,7 @@ __all__ = [
     "DeadlineExceeded",
     "FailedPrecondition",
     "Future",
+    "Health",
     "Internal",
     "InvalidArgument",
     "NotFound",
@@ -117,6 +121,13 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'rrpc' has no attribute {name!r}")
 
 
+def _builtin(server: Server, workers: int) -> Sequence[object]:
+    from .std.server import builtin
+
+    return builtin(server, workers)
+
+
 # The one place where the layers that may not see each other are joined.
 _core.set_error_factory(_from_status)
 _use_allocator(empty)
+_use_builtin(_builtin)

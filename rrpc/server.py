@@ -21,11 +21,12 @@ from .errors import (
     StatusCode,
     Unimplemented,
 )
+from .health import Health
 from .observe import ObservedCore, Observer
 from .options import merged
-from .service import Plan, interface_of
+from .service import Interface, Plan, interface_of
 
-__all__ = ["Server", "serve"]
+__all__ = ["Server", "serve", "use_builtin"]
 
 _MESSAGE_CHARS = 16_384
 _TRACEBACK_CHARS = 65_536
@@ -37,7 +38,8 @@ class Server:
 
     ``listen`` is an address or several; ``workers`` is how many handlers run at a time; with
     ``tracebacks`` a handler's exception carries its traceback to the caller; ``observer`` is called by the
-    workers, after each reply, with a :class:`rrpc.observe.ServedCall`. Other ``options`` as for :class:`Client`.
+    workers, after each reply, with a :class:`rrpc.observe.ServedCall`; ``builtin`` has it serve ``rrpc.Health``,
+    ``rrpc.Reflection`` and ``rrpc.Stats`` too (see :mod:`rrpc.std`). Other ``options`` as for :class:`Client`.
     As a context manager it starts, and stops at the end.
     """
 
@@ -48,11 +50,17 @@ class Server:
         workers: int = 4,
         tracebacks: bool = False,
         observer: Observer | None = None,
+        builtin: bool = True,
         **options: Any,
     ) -> None:
         if workers < 1:
             raise ValueError(f"workers must be at least 1, not {workers}")
-        self._dispatch, self._methods = _dispatch(services)
+        if not services:
+            raise TypeError("a server needs a service")
+        self._dispatch, self._interfaces = _dispatch(services)
+        self._names = list(self._interfaces)
+        self.health = Health(self._names)
+        """What ``rrpc.Health`` answers: ``server.health.set("Nearest", False)``."""
         self._tracebacks = tracebacks
         self._observer = observer
         self._listen = [listen] if isinstance(listen, str) else list(listen)
@@ -61,6 +69,15 @@ class Server:
         self._core = _core.Server(merged(options))
         self.addresses: list[str] = []
         """What the server really listens on, in the order asked for."""
+        if builtin:
+            self._add_builtin(_make_builtin(self, workers))
+
+    def _add_builtin(self, services: Sequence[object]) -> None:
+        dispatch, interfaces = _dispatch(services)
+        # A service of the user's that has the name goes first.
+        interfaces = {name: found for name, found in interfaces.items() if name not in self._interfaces}
+        self._dispatch = dispatch | self._dispatch
+        self._interfaces |= interfaces
 
     def listen(self, address: str) -> str:
         """Listen on one more address; gives the one really bound. Raises InvalidArgument or Unavailable."""
@@ -94,6 +111,7 @@ class Server:
 
     def drain(self, grace: float | None = None) -> bool:
         """Refuse new calls and let running ones end; True if they did within ``grace`` seconds."""
+        self.health.drain()
         return self._core.drain(grace)
 
     def stop(self, timeout: float | None = None) -> bool:
@@ -101,12 +119,17 @@ class Server:
 
         Handlers can't be interrupted: without ``timeout`` this waits for them.
         """
+        self.health.drain()
         self._core.stop()
         return self.wait(timeout)
 
     def running(self) -> list[str]:
         """The methods whose handlers run at this moment."""
         return sorted(name.decode() for name in self._running if name is not None)
+
+    def interfaces(self) -> list[Interface]:
+        """Of every service, the built-in ones last."""
+        return list(self._interfaces.values())
 
     def stats(self) -> dict[str, int]:
         """``connections`` and ``calls_running``: how many there are now. What moved: :func:`rrpc.stats`."""
@@ -191,19 +214,19 @@ class Server:
 
     def _unimplemented(self, name: str) -> Unimplemented:
         service, _, method = name.rpartition(".")
-        if service in self._methods:
-            there = ", ".join(self._methods[service])
+        if service in self._interfaces:
+            there = ", ".join(self._interfaces[service].methods)
             return Unimplemented(f"{service} has no method {method[:80]!r}; it has {there}")
         if not service:
-            return Unimplemented(f"{name[:80]!r} names no service: write {next(iter(self._methods))}.method")
+            return Unimplemented(f"{name[:80]!r} names no service: write {self._names[0]}.method")
         return Unimplemented(
             f"there is no service {service[:80]!r} here (asked for {name[:80]!r}); there is {self.services}"
         )
 
     @property
     def services(self) -> str:
-        """The names of the services, separated by commas."""
-        return ", ".join(self._methods)
+        """The names of the services, separated by commas; the built-in ones aren't among them."""
+        return ", ".join(self._names)
 
 
 def serve(
@@ -215,24 +238,22 @@ def serve(
 
 def _dispatch(
     services: Sequence[object],
-) -> tuple[dict[bytes, tuple[Plan, Callable[..., Any]]], dict[str, list[str]]]:
+) -> tuple[dict[bytes, tuple[Plan, Callable[..., Any]]], dict[str, Interface]]:
     dispatch: dict[bytes, tuple[Plan, Callable[..., Any]]] = {}
-    methods: dict[str, list[str]] = {}
-    if not services:
-        raise TypeError("a server needs a service")
+    interfaces: dict[str, Interface] = {}
     for instance in services:
         interface = interface_of(instance)
         if interface is None:
             raise TypeError(f"{type(instance).__name__} is no service: decorate its class with @rrpc.service")
         if isinstance(instance, type):
             raise TypeError(f"pass an instance, {instance.__name__}(...), not the class")
-        if interface.name in methods:
+        if interface.name in interfaces:
             raise ValueError(f"two services are called {interface.name}")
-        methods[interface.name] = list(interface.methods)
+        interfaces[interface.name] = interface
         for name, method in interface.resolved().methods.items():
             plan = Plan(method.name, method.parameters, method.result)
             dispatch[method.name.encode()] = plan, _positional(plan, getattr(instance, name))
-    return dispatch, methods
+    return dispatch, interfaces
 
 
 def _positional(plan: Plan, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -277,6 +298,17 @@ def _stop_all() -> None:
         server._core.stop()
 
 
+def use_builtin(make: Callable[[Server, int], Sequence[object]]) -> None:
+    """What makes the built-in services of a server with so many workers; they are of a layer above this one."""
+    global _make_builtin
+    _make_builtin = make
+
+
+def _no_builtin(server: Server, workers: int) -> Sequence[object]:
+    return ()
+
+
+_make_builtin: Callable[[Server, int], Sequence[object]] = _no_builtin
 _started: weakref.WeakSet[Server] = weakref.WeakSet()
 # The interpreter's end waits for the workers before it runs what atexit has; who wants to serve for good calls wait().
 threading._register_atexit(_stop_all)  # type: ignore[attr-defined]

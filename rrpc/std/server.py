@@ -1,0 +1,125 @@
+"""The built-in services: what every server offers of its own."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import os
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import rrpc
+from rrpc.health import Health
+from rrpc.service import AnnotationError, Interface
+
+__all__ = ["HealthService", "ReflectionService", "StatsService", "builtin"]
+
+DESCRIPTION_VERSION = 1
+
+
+class HealthStatus(enum.IntEnum):
+    SERVING = 1
+    NOT_SERVING = 2
+
+
+@dataclass
+class ProcessStats:
+    version: str
+    pid: int
+    uptime: datetime.timedelta
+    workers: int
+    connections: int
+    calls_running: int
+    calls_served: int
+    bytes_inline: int
+    bytes_remote: int
+    bytes_copied: int
+    pool_bytes_used: int
+    pool_limit_bytes: int
+    counters: dict[str, int]
+
+
+def builtin(server: rrpc.Server, workers: int) -> list[object]:
+    """The services that a server has besides the user's."""
+    seen: rrpc.Server = weakref.proxy(server)  # which holds these, and shall go when its last user does
+    return [
+        HealthService(server.health),
+        ReflectionService(lambda: seen.interfaces()),
+        StatsService(seen, workers),
+    ]
+
+
+@rrpc.service(name="rrpc.Health")
+class HealthService:
+    """The state that the application, or the shutdown, has set."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    @rrpc.method(idempotent=True)
+    def check(self, service: str = "") -> HealthStatus:
+        return HealthStatus.SERVING if self._health.serving(service) else HealthStatus.NOT_SERVING
+
+
+@rrpc.service(name="rrpc.Reflection")
+class ReflectionService:
+    """Describes interfaces, each when it is first asked for."""
+
+    def __init__(self, interfaces: Callable[[], Sequence[Interface]]) -> None:
+        self._interfaces = interfaces
+        self._described: dict[str, dict[str, Any]] = {}
+
+    @rrpc.method(idempotent=True)
+    def services(self) -> list[str]:
+        return [interface.name for interface in self._interfaces()]
+
+    @rrpc.method(idempotent=True)
+    def describe(self, service: str) -> dict[str, Any]:
+        if service not in self._described:
+            self._described[service] = self._describe(service)
+        return self._described[service]
+
+    def _describe(self, service: str) -> dict[str, Any]:
+        from rrpc.schema import service_of, to_data
+
+        for interface in self._interfaces():
+            if interface.name == service:
+                try:
+                    return {"version": DESCRIPTION_VERSION, "service": to_data(service_of(interface))}
+                except AnnotationError as error:
+                    raise rrpc.FailedPrecondition(f"{service} can't be described: {error}") from None
+        raise rrpc.NotFound(
+            f"there is no service {service[:80]!r} here; there is {', '.join(self.services())}"
+        )
+
+
+@rrpc.service(name="rrpc.Stats")
+class StatsService:
+    """Counts of this process."""
+
+    def __init__(self, server: rrpc.Server, workers: int) -> None:
+        self._server = server
+        self._workers = workers
+        self._started = time.monotonic()
+
+    @rrpc.method(idempotent=True)
+    def process(self) -> ProcessStats:
+        counters, now = rrpc.stats(), self._server.stats()
+        return ProcessStats(
+            version=rrpc.__version__,
+            pid=os.getpid(),
+            uptime=datetime.timedelta(seconds=time.monotonic() - self._started),
+            workers=self._workers,
+            connections=now["connections"],
+            calls_running=now["calls_running"],
+            calls_served=counters["calls_served"],
+            bytes_inline=counters["bytes_inline_sent"] + counters["bytes_inline_received"],
+            bytes_remote=counters["bytes_read"] + counters["bytes_written"],
+            bytes_copied=counters["bytes_copied"],
+            pool_bytes_used=counters["pool_bytes_used"],
+            pool_limit_bytes=counters["pool_limit_bytes"],
+            counters=counters,
+        )
