@@ -1,0 +1,175 @@
+"""One number for a service's interface: equal where two versions mean the same to their peers.
+
+What counts: the service's name; methods by name, with their parameters in order (name, type, default, kind, stream),
+their results and whether they are idempotent; of the structs they reach the bare name and the fields by name with
+type and default; of enums the members' names and values; of one-ofs the alternatives.
+
+What doesn't: the order of methods, declarations, fields, members and alternatives; documentation, deprecation,
+positions; constants; field numbers and what is reserved; packages of declarations, names of enums and of one-ofs;
+whether a struct is frozen; which errors a method declares. ``f64`` is ``float``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from .model import (
+    MISSING,
+    Array,
+    Declaration,
+    Enum,
+    List,
+    Literal,
+    Map,
+    Method,
+    Named,
+    OneOf,
+    Opaque,
+    Optional,
+    Parameter,
+    Scalar,
+    Service,
+    Set,
+    Struct,
+    Tuple,
+    Type,
+    Union,
+)
+
+__all__ = ["fingerprint"]
+
+_Form = Any  # what json.dumps takes
+_FLOATS = ("float", "f64", "f32")
+
+
+def fingerprint(service: Service) -> str:
+    """32 hex digits."""
+    return hashlib.sha256(_dump(_Canonical(service).form()).encode()).hexdigest()[:32]
+
+
+def _dump(form: _Form) -> str:
+    return json.dumps(form, sort_keys=True, separators=(",", ":"))
+
+
+def _sorted(forms: list[_Form]) -> list[_Form]:
+    """Without what stands there twice."""
+    return [json.loads(text) for text in sorted(set(map(_dump, forms)))]
+
+
+class _Canonical:
+    """The canonical form of a service; structs stand in it once, by bare name."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._structs: dict[str, _Form] = {}  # by full name
+        self._open: list[str] = []  # one-ofs that are being written out
+
+    def form(self) -> _Form:
+        methods = _sorted([self._method(method) for method in self._service.methods])
+        structs = _sorted(list(self._structs.values()))
+        return [self._service.name, methods, structs]
+
+    def _method(self, method: Method) -> _Form:
+        parameters = [self._parameter(parameter) for parameter in method.parameters]
+        result = self._type(method.result)
+        return [method.name, parameters, result, method.result_stream, method.idempotent]
+
+    def _parameter(self, parameter: Parameter) -> _Form:
+        kind = "keyword" if parameter.keyword_only else "position" if parameter.positional_only else ""
+        default = self._default(parameter.default, parameter.type)
+        return [parameter.name, self._type(parameter.type), default, kind, parameter.stream]
+
+    def _type(self, kind: Type) -> _Form:
+        match kind:
+            case Scalar(name):
+                return "float" if name == "f64" else name
+            case Array(item, dims):
+                return ["array", item, None if dims is None else list(dims)]
+            case List(item):
+                return ["list", self._type(item)]
+            case Set(item, frozen):
+                return ["frozenset" if frozen else "set", self._type(item)]
+            case Map(key, value):
+                return ["map", self._type(key), self._type(value)]
+            case Tuple(items, variadic):
+                return ["tuple...", self._type(items[0])] if variadic else ["tuple", *map(self._type, items)]
+            case Named(name):
+                return self._named(self._service.declarations[name])
+            case Opaque(text):
+                return ["python", text]
+            case Optional() | Union() | Literal():
+                return self._one_of(self._alternatives(kind))
+
+    def _named(self, declaration: Declaration) -> _Form:
+        if isinstance(declaration, Enum):
+            members = [[member.name, _value(member.value)] for member in declaration.members]
+            return ["enum", *_sorted(members)]
+        if isinstance(declaration, OneOf):
+            return self._one_of(self._alternatives(Named(declaration.name)))
+        if not isinstance(declaration, Struct):
+            raise ValueError(f"{declaration.name} is no type")
+        if declaration.name not in self._structs:
+            self._structs[declaration.name] = None  # it may name itself
+            self._structs[declaration.name] = self._struct(declaration)
+        return ["struct", _bare(declaration.name)]
+
+    def _struct(self, struct: Struct) -> _Form:
+        fields = [[f.name, self._type(f.type), self._default(f.default, f.type)] for f in struct.fields]
+        return [_bare(struct.name), *_sorted(fields)]
+
+    def _alternatives(self, kind: Type) -> list[_Form]:
+        """Those of one-ofs within one-ofs too; a literal has one for each value."""
+        match kind:
+            case Optional(item):
+                return ["none", *self._alternatives(item)]
+            case Union(items):
+                return [form for item in items for form in self._alternatives(item)]
+            case Literal(values):
+                return [["literal", _value(value)] for value in values]
+            case Named(name) if isinstance(one_of := self._service.declarations[name], OneOf):
+                if name in self._open:
+                    return [["one-of", self._open.index(name) - len(self._open)]]
+                self._open.append(name)
+                found = [form for item in one_of.alternatives for form in self._alternatives(item)]
+                self._open.pop()
+                return found
+        return [self._type(kind)]
+
+    def _one_of(self, alternatives: list[_Form]) -> _Form:
+        forms = _sorted(alternatives)
+        return forms[0] if len(forms) == 1 else ["one-of", *forms]
+
+    def _default(self, value: Any, kind: Type) -> _Form:
+        return [] if value is MISSING else [_value(self._as_of(value, kind))]
+
+    def _as_of(self, value: Any, kind: Type) -> Any:
+        """The one of the ways to write a default that the others are turned into."""
+        match kind:
+            case Optional(item):
+                return self._as_of(value, item)
+            case Scalar(name) if name in _FLOATS and type(value) is int:
+                return float(value)
+            case List(item) if isinstance(value, (tuple, list)):
+                return tuple(self._as_of(each, item) for each in value)
+            case Map() if not value and value is not None:
+                return {}
+            case Set() if isinstance(value, (tuple, list)):
+                return tuple(sorted(value, key=repr))
+        return value
+
+
+def _bare(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _value(value: Any) -> _Form:
+    """A value with its kind, so that 1, 1.0, True and "1" are four."""
+    if isinstance(value, (tuple, list)):
+        return ["items", *map(_value, value)]
+    if isinstance(value, dict):
+        return ["map", *([_value(key), _value(item)] for key, item in value.items())]
+    if isinstance(value, Opaque):
+        return ["python", value.text]
+    return [type(value).__name__, repr(value)]
