@@ -39,6 +39,7 @@ from .health import Health
 from .server import Server, serve
 from .server import use_builtin as _use_builtin
 from .service import AnnotationError, method, service
+from .types import Shape, Sized, f32, i8, i16, i32, i64, u8, u16, u32, u64
 
 __all__ = [
     "Aborted",
@@ -62,6 +63,8 @@ __all__ = [
     "ResourceExhausted",
     "RpcError",
     "Server",
+    "Shape",
+    "Sized",
     "StatusCode",
     "UnaryMethod",
     "Unauthenticated",
@@ -71,6 +74,11 @@ __all__ = [
     "adapters",
     "connect",
     "empty",
+    "f32",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
     "method",
     "serve",
     "service",
@@ -78,6 +86,10 @@ __all__ = [
     "stats",
     "stub",
     "transports",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
     "zeros",
 ]
 

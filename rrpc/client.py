@@ -270,14 +270,17 @@ class UnaryMethod(Generic[_R]):
         reply, blocks = self._core_call(
             self._name, payload, buffers or None, None, self._timeout if timeout is None else timeout
         )
-        result: _R = self._decode(reply, blocks)
+        result: _R = self._decode(reply, blocks, None, buffers.sizes)
         return result
 
     def _start(self, arguments: tuple[Any, ...], timeout: float | None, out: Any = None) -> Future[_R]:
         payload, buffers = self._encode(arguments, None if out is None else OutSpec.of(out))
         wait = self._timeout if timeout is None else timeout
         call = self._core_start(self._name, payload, buffers or None, _memory_of(out), wait)
-        return Future(call, self._decode, out)
+        decode = self._decode
+        if buffers.sizes is not None:
+            decode = functools.partial(decode, sizes=buffers.sizes)
+        return Future(call, decode, out)
 
 
 def _plan_of(cls: type[UnaryMethod[Any]]) -> Plan:

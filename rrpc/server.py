@@ -157,11 +157,11 @@ class Server:
             running[index] = name
             try:
                 plan, function = dispatch[name]
-                arguments, out = plan.decode_arguments(payload, blocks)
+                arguments, out, sizes = plan.decode_arguments(payload, blocks)
                 if out is not None:
                     _check_memory(core, handle, out)
                 result = function(*arguments)
-                payload, buffers = plan.encode_result(result, out)
+                payload, buffers = plan.encode_result(result, out, sizes)
                 if buffers:
                     core.reply(handle, payload, buffers, buffers.out_index)
             except BaseException as error:  # SystemExit too: a worker outlives its handlers

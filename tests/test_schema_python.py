@@ -281,6 +281,27 @@ def test_a_service_with_its_defaults_and_documentation() -> None:
     assert type(others[1].default) is float
 
 
+def test_streams_and_what_may_be_called_twice() -> None:
+    @rrpc.service
+    class Flow:
+        @rrpc.method(stream=True)
+        def add(self, rows: collections.abc.Iterator[Base]) -> int: ...  # type: ignore[empty-body]
+
+        @rrpc.method(stream=True)
+        def watch(self, name: str) -> collections.abc.Iterator[int]: ...  # type: ignore[empty-body]
+
+        @rrpc.method(idempotent=True)
+        def clear(self) -> None: ...
+
+    rows = schema.Parameter("rows", Named("Base"), stream=True)
+    name = schema.Parameter("name", STRING)
+    assert {method.name: method for method in service_of(Flow).methods} == {
+        "add": schema.Method("add", (rows,), INT),
+        "watch": schema.Method("watch", (name,), INT, result_stream=True),
+        "clear": schema.Method("clear", (), Scalar("none"), idempotent=True),
+    }
+
+
 def test_the_same_service_gives_the_same_data() -> None:
     assert schema.from_data(schema.to_data(service_of(Desk))) == service_of(Desk)
 

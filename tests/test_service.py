@@ -1,5 +1,6 @@
 """What may be a service, and what its interface is."""
 
+import abc
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,12 +57,88 @@ def test_the_interface_is_the_signatures() -> None:
     assert add.parameters[0].default is MISSING
 
 
-def test_a_class_without_the_decorator_is_no_service() -> None:
-    class Derived(Base):
+def test_a_class_without_the_decorator_is_the_service_it_inherits_from() -> None:
+    class Derived(Adder):
+        def add(self, a: int, b: float = 1.5, *, c: int | None = None) -> float:
+            return -1.0
+
+    class Mixed(threading.Thread, Derived):
         pass
 
-    assert interface_of(Derived) is None
+    for cls in (Derived, Mixed):
+        assert interface_of(cls) is interface_of(Adder)
+    assert interface_of(threading.Thread) is None
     assert interface_of(5) is None
+
+    @rrpc.service
+    class Named(Derived):
+        pass
+
+    named = interface_of(Named)
+    assert named is not None
+    assert named.methods["add"].function is Derived.add
+    assert (named.name, list(named.methods)) == ("Named", ["ping", "add"])
+
+
+@rrpc.service
+class Echo:
+    @rrpc.method
+    def echo(self, a: int) -> int:
+        return a
+
+
+def test_what_an_undecorated_class_cannot_inherit_is_refused() -> None:
+    class Both(Adder, Echo):
+        pass
+
+    with pytest.raises(TypeError) as caught:
+        interface_of(Both())
+    message = "Both inherits from the services demo.Sum and Echo: decorate it with @rrpc.service"
+    assert str(caught.value) == message
+
+    class More(Echo):
+        @rrpc.method
+        def twice(self, a: int) -> int:
+            return 2 * a
+
+    with pytest.raises(
+        TypeError, match=r"^More\.twice is marked with @rrpc\.method, but More isn't decorated"
+    ):
+        rrpc.Server(More())
+    assert interface_of(rrpc.service(More)) is not None
+    assert interface_of(rrpc.service(Both)) is not None
+
+
+@rrpc.service(name="demo.Shop")
+class ShopBase(abc.ABC):
+    @rrpc.method
+    @abc.abstractmethod
+    def price(self, item: str, *, count: int = 1) -> float:
+        """What it costs."""
+
+    @rrpc.method
+    def open(self) -> bool:
+        return True
+
+
+class Shop(ShopBase):
+    def price(self, item: str, *, count: int = 1) -> float:
+        return count * 2.0
+
+
+def test_an_implementation_of_an_abstract_service_is_served() -> None:
+    with (
+        rrpc.serve(Shop(), listen="tcp://127.0.0.1:0") as server,
+        rrpc.connect(server.addresses[0], timeout=20.0) as client,
+    ):
+        assert client.call("demo.Shop.price", "pen", count=3) == 6.0
+        assert client.call("demo.Shop.open") is True
+
+    class Unfinished(ShopBase):
+        pass
+
+    with pytest.raises(TypeError, match="abstract"):
+        Unfinished()  # type: ignore[abstract]
 
 
 def star(self: Any, *values: int) -> None: ...

@@ -168,4 +168,4 @@ def test_a_plain_request_is_a_plain_list() -> None:
     payload, buffers = plan.encode_arguments((2**80, b"x"))
     assert decode(payload) == [2**80, b"x"]
     assert not buffers
-    assert plan.decode_arguments(payload, None) == ([2**80, b"x"], None)
+    assert plan.decode_arguments(payload, None) == ([2**80, b"x"], None, None)

@@ -48,6 +48,7 @@ class Message(list[Any]):
     marked = False
     out: np.ndarray[Any, Any] | None = None
     out_index = -1
+    sizes: dict[str, tuple[int, str, bool]] | None = None
 
 
 class Refused(Exception):

@@ -6,15 +6,18 @@ for becomes an :class:`Opaque`. Refused is only what has no meaning for a caller
 
 from __future__ import annotations
 
+import collections.abc
+import typing
 from collections.abc import Sequence
 from typing import Any
 
 from rrpc.service import MISSING as NO_DEFAULT
 from rrpc.service import AnnotationError, Interface, interface_of
 from rrpc.service import Method as PythonMethod
+from rrpc.service import Parameter as PythonParameter
 
 from .docstrings import split_docstring
-from .model import MISSING, Declaration, Method, Module, Parameter, Service
+from .model import MISSING, Declaration, Method, Module, Parameter, Service, Type
 from .python_types import Declarations
 
 __all__ = ["module_of", "service_of"]
@@ -32,30 +35,56 @@ def service_of(thing: Any) -> Service:
         raise TypeError(f"{name} is no service: decorate the class with @rrpc.service")
     interface = interface.resolved()
     declarations = Declarations(interface.name.rpartition(".")[0])
-    methods = [_method(name, method, declarations) for name, method in interface.methods.items()]
+    described = interface.methods | interface.streams
+    methods = [_method(name, method, declarations) for name, method in described.items()]
     doc, deprecated = split_docstring(interface.doc)
     return Service(interface.name, tuple(methods), declarations.found, doc=doc, deprecated=deprecated)
 
 
 def _method(name: str, method: PythonMethod, declarations: Declarations) -> Method:
-    parameters = []
-    for parameter in method.parameters:
-        try:
-            kind = declarations.type_of(parameter.annotation)
-        except AnnotationError as error:
-            raise AnnotationError(f"{method.name}(): parameter {parameter.name!r}: {error}") from None
-        default = MISSING
-        if parameter.default is not NO_DEFAULT:
-            default = declarations.default_of(parameter.default, parameter.annotation, kind)
-        parameters.append(
-            Parameter(parameter.name, kind, default, parameter.keyword_only, parameter.positional_only)
-        )
-    try:
-        result = declarations.type_of(method.result)
-    except AnnotationError as error:
-        raise AnnotationError(f"{method.name}(): result: {error}") from None
+    parameters = tuple(
+        _parameter(f"{method.name}(): parameter {parameter.name!r}", method, parameter, declarations)
+        for parameter in method.parameters
+    )
+    item, stream = _streamed(method, method.result)
+    result = _typed(f"{method.name}(): result", item, declarations)
     doc, deprecated = split_docstring(method.doc)
-    return Method(name, tuple(parameters), result, doc=doc, deprecated=deprecated)
+    return Method(
+        name,
+        parameters,
+        result,
+        result_stream=stream,
+        idempotent=method.idempotent,
+        doc=doc,
+        deprecated=deprecated,
+    )
+
+
+def _parameter(
+    what: str, method: PythonMethod, parameter: PythonParameter, declarations: Declarations
+) -> Parameter:
+    item, stream = _streamed(method, parameter.annotation)
+    kind = _typed(what, item, declarations)
+    default = MISSING
+    if parameter.default is not NO_DEFAULT:
+        default = declarations.default_of(parameter.default, item, kind)
+    return Parameter(
+        parameter.name, kind, default, parameter.keyword_only, parameter.positional_only, stream=stream
+    )
+
+
+def _typed(what: str, annotation: Any, declarations: Declarations) -> Type:
+    try:
+        return declarations.type_of(annotation)
+    except AnnotationError as error:
+        raise AnnotationError(f"{what}: {error}") from None
+
+
+def _streamed(method: PythonMethod, annotation: Any) -> tuple[Any, bool]:
+    """What of the annotation is sent, and whether any number of times."""
+    if method.stream and typing.get_origin(annotation) is collections.abc.Iterator:
+        return typing.get_args(annotation)[0], True
+    return annotation, False
 
 
 def module_of(services: Sequence[Any]) -> Module:

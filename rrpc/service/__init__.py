@@ -15,6 +15,7 @@ dicts, sets, Optional and Union of these.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
@@ -76,7 +77,7 @@ def service(*, name: str | None = None) -> Callable[[_C], _C]: ...
 def service(cls: Any = None, /, *, name: str | None = None) -> Any:
     """Make a class a service, called ``name`` (the class's own name by default) on the wire.
 
-    Its methods are those marked with :func:`method`, inherited ones included. TypeError names a method
+    Its methods are those marked with :func:`method`, inherited and overridden ones included. TypeError names a method
     that can't be called remotely, and why.
     """
     if cls is None:
@@ -95,11 +96,11 @@ def _decorate(cls: Any, name: str | None) -> Any:
     for member in _member_names(cls):
         found = getattr(cls, member)
         static = cls.__dict__.get(member)
-        if isinstance(static, (staticmethod, classmethod)) and hasattr(found, _METHOD_MARK):
+        mark = _mark_of(cls, member)
+        if isinstance(static, (staticmethod, classmethod)) and mark is not None:
             raise TypeError(
                 f"{name}.{member}: @rrpc.method goes on plain methods, not on {type(static).__name__}"
             )
-        mark = getattr(found, _METHOD_MARK, None)
         if mark is not None:
             group = streams if mark["stream"] else methods
             group[member] = describe_method(name, member, found, **mark)
@@ -108,6 +109,12 @@ def _decorate(cls: Any, name: str | None) -> Any:
     doc = cls.__doc__ or ""
     setattr(cls, _INTERFACE, Interface(name, _clean(doc), methods, streams))
     return cls
+
+
+def _mark_of(cls: type, member: str) -> dict[str, bool] | None:
+    """What :func:`method` noted; what overrides a marked method needs no mark of its own."""
+    marks = (getattr(getattr(base, member, None), _METHOD_MARK, None) for base in cls.__mro__)
+    return next((mark for mark in marks if mark is not None), None)
 
 
 def _member_names(cls: type) -> list[str]:
@@ -122,7 +129,31 @@ def _clean(doc: str) -> str:
 
 
 def interface_of(thing: Any) -> Interface | None:
-    """The interface of a service class or of its instance; None if it isn't a service."""
+    """The interface of a service class or of its instance; None if it isn't a service.
+
+    A class that isn't decorated itself is the service that it inherits from. TypeError where it can't be:
+    it inherits several, or marks methods of its own.
+    """
     cls = thing if isinstance(thing, type) else type(thing)
-    interface = cls.__dict__.get(_INTERFACE)
-    return interface if isinstance(interface, Interface) else None
+    interfaces = {base: base.__dict__[_INTERFACE] for base in cls.__mro__ if _INTERFACE in base.__dict__}
+    if not interfaces:
+        return None
+    nearest, interface = next(iter(interfaces.items()))
+    if nearest is not cls:
+        _check_inherited(cls, nearest, interfaces)
+    return typing.cast(Interface, interface)
+
+
+def _check_inherited(cls: type, nearest: type, interfaces: dict[type, Interface]) -> None:
+    interface = interfaces[nearest]
+    apart = [other.name for base, other in interfaces.items() if not issubclass(nearest, base)]
+    if apart:
+        names = " and ".join([interface.name, *apart])
+        raise TypeError(f"{cls.__name__} inherits from the services {names}: decorate it with @rrpc.service")
+    known = interface.methods.keys() | interface.streams.keys()
+    for member in _member_names(cls):
+        if member not in known and hasattr(getattr(cls, member, None), _METHOD_MARK):
+            raise TypeError(
+                f"{cls.__name__}.{member} is marked with @rrpc.method, but {cls.__name__} isn't decorated "
+                f"with @rrpc.service and so no more than {interface.name}"
+            )

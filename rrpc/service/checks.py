@@ -22,6 +22,7 @@ from .containers import homogeneous, mapping_check, sequence_check, tuple_check,
 from .mismatch import AnnotationError, Builder, Check, Compile, type_text
 from .records import DataclassCheck, fields_of, named_tuple_check
 from .scalars import BARE, SIMPLE, enum_check, instance_check, literal_check, numpy_scalar_check
+from .sized import annotated_check
 
 __all__ = ["compile_check", "verify"]
 
@@ -93,10 +94,6 @@ def _compile_class(kind: Any) -> Check:
     raise AnnotationError(f"{type_text(kind)} isn't supported")
 
 
-def _annotated(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
-    return compile_inner(arguments[0])
-
-
 def _unsupported(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
     raise AnnotationError(f"{type_text(annotation)} isn't supported")
 
@@ -113,6 +110,6 @@ _GENERIC: dict[Any, Builder] = {
     typing.Union: union_check,
     types.UnionType: union_check,
     typing.Literal: literal_check,
-    typing.Annotated: _annotated,
+    typing.Annotated: annotated_check,
     np.dtype: _unsupported,
 }

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rrpc.codec import Record
+from rrpc.types import Shape, Sized
 
 __all__ = [
     "EXACT",
@@ -71,12 +72,23 @@ def type_text(annotation: Any) -> str:
         item = item_type(annotation)
         return f"NDArray[{'Any' if item is np.generic else type_text(item)}]"
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _annotated_text(arguments[0], arguments[1:])
     if origin in (typing.Union, types.UnionType):
         return " | ".join(map(type_text, arguments))
     if arguments and isinstance(origin, type) and origin is not np.dtype:
         inner = ", ".join("..." if item is Ellipsis else type_text(item) for item in arguments)
         return f"{origin.__name__}[{inner}]"
     return str(annotation).replace("typing.", "").replace("collections.abc.", "")
+
+
+def _annotated_text(base: Any, notes: tuple[Any, ...]) -> str:
+    for note in notes:
+        if isinstance(note, Sized):
+            return note.name
+        if isinstance(note, Shape):
+            return f"Annotated[{type_text(base)}, {note!r}]"
+    return type_text(base)
 
 
 def item_type(annotation: Any) -> Any:

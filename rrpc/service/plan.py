@@ -15,6 +15,7 @@ from rrpc.codec import LIFT_BYTES, Message, Refused, decode, pack, prepare, refu
 from rrpc.errors import Internal, InvalidArgument, ProtocolError
 
 from .checks import compile_check
+from .dimensions import Dimensions, Sizes
 from .interface import MISSING, Parameter
 from .mismatch import EXACT, Check, Mismatch
 from .out import OutSpec
@@ -37,6 +38,10 @@ class Plan:
         self._senders = [_sender(p.annotation, c) for p, c in zip(parameters, self._checks, strict=True)]
         plain = all(parameter.annotation in _PLAIN for parameter in parameters)
         self._plain_types = [parameter.annotation for parameter in parameters] if plain else None
+        annotations = {parameter.name: parameter.annotation for parameter in parameters}
+        self._dimensions = Dimensions(name, annotations, result, compile_check) or None
+        if self._dimensions is not None:
+            self._plain_types = None
         self._check_result = compile_check(result)
         self._send_result = _sender(result, self._check_result)
         self._plain_result: Any = type(None) if result is None else result if result in _PLAIN else MISSING
@@ -48,14 +53,21 @@ class Plan:
         message = Message()
         try:
             values = [send(value, message) for send, value in zip(self._senders, arguments)]  # noqa: B905
+            if self._dimensions is not None:
+                message.sizes = self._dimensions.of_arguments(arguments)
             if out is None:
                 return pack(values, message), message
             return pack({"a": values, "o": out.packable()}, message), message
         except (Mismatch, Refused) as error:
             raise self._argument_fault(arguments, error) from None
 
-    def decode_result(self, payload: bytes, blocks: list[Any] | None, out: Any = None) -> Any:
-        """The result of a reply; ``out`` takes the place of the array that was written into it."""
+    def decode_result(
+        self, payload: bytes, blocks: list[Any] | None, out: Any = None, sizes: Sizes | None = None
+    ) -> Any:
+        """The result of a reply; ``out`` takes the place of the array that was written into it.
+
+        ``sizes`` are those of the request's message, as in :meth:`encode_result` those of the arguments.
+        """
         if blocks is None and self._plain_result is not MISSING:
             try:
                 value = _unpack(payload)
@@ -64,39 +76,51 @@ class Plan:
             if type(value) is self._plain_result:
                 return value
         try:
-            return self._check_result(decode(payload, blocks, out))
+            result = self._check_result(decode(payload, blocks, out))
         except Mismatch as mismatch:
             raise Internal(
                 f"{self.name}(): the result{mismatch.path} isn't as declared: {mismatch}"
             ) from None
+        if self._dimensions is not None:
+            self._dimensions.check_result(result, sizes)
+        return result
 
     # The server's side
 
-    def decode_arguments(self, payload: bytes, blocks: list[Any] | None) -> tuple[list[Any], OutSpec | None]:
-        """The arguments in the order of the parameters, and what the caller wants in its own memory."""
+    def decode_arguments(
+        self, payload: bytes, blocks: list[Any] | None
+    ) -> tuple[list[Any], OutSpec | None, Sizes | None]:
+        """The arguments in the order of the parameters, what the caller wants in its own memory, and the
+        sizes that the result must have, where dimensions have names."""
         if blocks is None and self._plain_types is not None:
             try:
                 values = _unpack(payload)
             except Exception:  # not plain, or malformed: the full decoder tells
                 values = None
             if type(values) is list and list(map(type, values)) == self._plain_types:
-                return values, None
+                return values, None, None
         values, named, out = _request(decode(payload, blocks))
         if named or len(values) != len(self.names):
             values = self.bind(values, named)
         try:
-            return [check(value) for check, value in zip(self._checks, values)], out  # noqa: B905
+            checked = [check(value) for check, value in zip(self._checks, values)]  # noqa: B905
         except Mismatch as mismatch:
             raise self._argument_fault(values, mismatch) from None
+        return checked, out, None if self._dimensions is None else self._dimensions.of_arguments(checked)
 
-    def encode_result(self, value: Any, out: OutSpec | None = None) -> tuple[bytes, Message]:
+    def encode_result(
+        self, value: Any, out: OutSpec | None = None, sizes: Sizes | None = None
+    ) -> tuple[bytes, Message]:
         """The reply's payload and buffers (``out_index`` among them says which is for the caller's memory)."""
         message = Message()
         try:
-            if out is None:
+            if out is None and self._dimensions is None:
                 return pack(self._send_result(value, message), message), message
             checked = self._check_result(value)
-            message.out = out.choose(checked)
+            if self._dimensions is not None:
+                self._dimensions.check_result(checked, sizes)
+            if out is not None:
+                message.out = out.choose(checked)
             return pack(prepare(checked, message), message), message
         except Mismatch as mismatch:
             text = f"{self.name}(): the result{mismatch.path} isn't as declared: {mismatch}"

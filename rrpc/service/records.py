@@ -6,7 +6,10 @@ import dataclasses
 import typing
 from typing import Any
 
+from rrpc.codec import Record
+
 from .containers import tuple_check
+from .dimensions import Scope
 from .mismatch import AnnotationError, Check, Compile, Mismatch
 
 __all__ = ["DataclassCheck", "fields_of", "named_tuple_check"]
@@ -29,13 +32,16 @@ class DataclassCheck:
         self._compile = compile_inner
         self._fields: dict[str, Check] | None = None
         self._required: set[str] = set()
+        self._scope: Scope | None = None
 
     def _resolve(self) -> dict[str, Check]:
         # At first use: a dataclass may name itself, or one that is defined after it.
-        fields = {name: self._compile(hint) for name, hint in fields_of(self._kind).items()}
+        hints = fields_of(self._kind)
+        fields = {name: self._compile(hint) for name, hint in hints.items()}
         members = [field for field in dataclasses.fields(self._kind) if field.init]
         missing = dataclasses.MISSING
         self._required = {f.name for f in members if f.default is missing and f.default_factory is missing}
+        self._scope = Scope.of_fields(hints, self._compile)
         self._fields = fields
         return fields
 
@@ -51,8 +57,14 @@ class DataclassCheck:
         if missing := self._required - members.keys():
             raise Mismatch(kind.__name__, value, f"without {', '.join(sorted(missing))}")
         if unknown := members.keys() - fields.keys():
-            raise Mismatch(kind.__name__, value, f"with unknown {', '.join(sorted(map(str, unknown)))}")
+            if type(value) is not Record:
+                raise Mismatch(kind.__name__, value, f"with unknown {', '.join(sorted(map(str, unknown)))}")
+            members = {
+                name: member for name, member in members.items() if name in fields
+            }  # of a newer version
         checked = _members(fields, members)
+        if self._scope is not None:
+            self._scope.sizes([checked.get(name) for name in fields])
         if isinstance(value, kind) and all(checked[name] is members[name] for name in checked):
             return value
         try:
@@ -75,10 +87,14 @@ def _members(fields: dict[str, Check], members: dict[str, Any]) -> dict[str, Any
 
 def named_tuple_check(kind: Any, compile_inner: Compile) -> Check:
     hints = typing.get_type_hints(kind, include_extras=True)
-    check_items = tuple_check(kind, tuple(hints.get(name, Any) for name in kind._fields), compile_inner)
+    fields = {name: hints.get(name, Any) for name in kind._fields}
+    check_items = tuple_check(kind, tuple(fields.values()), compile_inner)
+    scope = Scope.of_fields(fields, compile_inner)
 
     def check(value: Any) -> Any:
         checked = check_items(value)
+        if scope is not None:
+            scope.sizes(checked)
         return checked if type(checked) is kind else kind(*checked)
 
     return check
