@@ -205,7 +205,7 @@ def test_other_misuse_of_the_decorators() -> None:
     with pytest.raises(TypeError, match="can't be called 'a b'"):
         rrpc.service(name="a b")(Base)
     with pytest.raises(TypeError, match="goes on plain methods, not on property"):
-        rrpc.method(property(plain))  # type: ignore[type-var]
+        rrpc.method(property(plain))  # type: ignore[call-overload]
 
 
 def test_an_annotation_that_means_nothing_is_named_when_the_server_is_made() -> None:
