@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from rrpc.service import Interface, interface_of
 
-__all__ = ["BadInput", "Parser", "debugging", "find_service", "problem", "user_line"]
+__all__ = ["BadInput", "Parser", "debugging", "find_service", "one_line", "problem", "user_line"]
 
 
 class BadInput(Exception):
@@ -33,11 +33,11 @@ def problem(program: str, error: BaseException) -> int:
     """Report on stderr; the exit code for bad input."""
     if debugging():
         traceback.print_exception(type(error), error, error.__traceback__)
-    print(f"{program}: {_one_line(str(error))}", file=sys.stderr, flush=True)
+    print(f"{program}: {one_line(str(error))}", file=sys.stderr, flush=True)
     return 2
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     return " ".join(text.split())
 
 

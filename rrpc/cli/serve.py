@@ -6,29 +6,30 @@ import contextlib
 import logging
 import os
 import resource
-import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Sequence
-from types import FrameType
 
 from rrpc import RpcError, Server, set_pool_limit
 from rrpc.service import AnnotationError, Interface
 
-from .common import BadInput, debugging, find_service, problem
+from .common import BadInput, debugging, find_service, one_line, problem
 from .construct import construct, distribute
+from .serving.logs import announce, set_level, set_up_logging
+from .serving.notify import Notifier
+from .serving.observing import Observing
+from .serving.placement import place
 from .serving.settings import Settings, core_options, settings
+from .serving.signals import Signals
 
 __all__ = ["main"]
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; gives its exit code."""
-    stop = _Stop()
+    signals = Signals()
     try:
         options = settings(arguments)
         if options.print_config:
@@ -38,20 +39,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
     except BadInput as error:
         return problem("rrpc-serve", error)
-    logging.basicConfig(
-        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    set_up_logging(options.log_format, options.log_level)
     _raise_descriptor_limit()
     try:
-        server = _start(options)
+        place(options.cpus, options.numa_node)
+        observing = Observing(options)
+        server = _start(options, observing)
     except (BadInput, AnnotationError, RpcError, TypeError, ValueError, OSError) as error:
-        if options.tracebacks and not debugging():
-            traceback.print_exception(type(error), error, error.__traceback__)
+        return _refuse(options, error)
+    return _serve(server, options, observing, signals, arguments)
+
+
+def _refuse(options: Settings, error: BaseException) -> int:
+    if options.tracebacks and not debugging():
+        traceback.print_exception(type(error), error, error.__traceback__)
+    if options.log_format == "text":
         return problem("rrpc-serve", error)
-    for address in server.addresses:
-        print(f"rrpc-serve: {server.services} on {address}", flush=True)
-    stop.wait()
-    return _drain(server, options.grace)
+    announce(options.log_format, "error", one_line(str(error)), "")
+    return 2
 
 
 def _raise_descriptor_limit() -> None:
@@ -61,7 +66,7 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _start(options: Settings) -> Server:
+def _start(options: Settings, observing: Observing) -> Server:
     found = [_find(options, target) for target in options.services]
     names = [interface.name for _, interface in found]
     if repeated := {name for name in names if names.count(name) > 1}:
@@ -75,13 +80,16 @@ def _start(options: Settings) -> Server:
         listen=options.listen,
         workers=options.workers,
         tracebacks=options.tracebacks,
+        observer=observing.observer,
         **core_options(options),
     )
     try:
-        return server.start()
+        server.start()
+        observing.ready(server)
     except BaseException:
         server.stop(timeout=1.0)
         raise
+    return server
 
 
 def _find(options: Settings, target: str) -> tuple[type, Interface]:
@@ -93,42 +101,76 @@ def _find(options: Settings, target: str) -> tuple[type, Interface]:
         raise BadInput(f"{options.service_where[target]()}: {error}") from error
 
 
-class _Stop:
-    """The first signal sets it; a second one ends the process at once."""
+def _serve(
+    server: Server,
+    options: Settings,
+    observing: Observing,
+    signals: Signals,
+    arguments: Sequence[str] | None,
+) -> int:
+    """Until a signal; gives the exit code."""
+    notifier = Notifier()
+    for address in server.addresses:
+        text = f"{server.services} on {address}"
+        announce(options.log_format, "info", "serving", text, services=server.services, address=address)
+    if observing.url:
+        url = f"{observing.url}/metrics"
+        announce(options.log_format, "info", "metrics", f"metrics at {url}", url=url)
+    status = f"{server.services} on {', '.join(server.addresses)}"
+    notifier.ready(status)
+    if options.config is not None or options.access_log is not None:
+        signals.take_reloads()
+    while (told := signals.wait(notifier.watchdog_interval)) != "end":
+        if told == "reload":
+            notifier.reloading()
+            _reload(arguments, observing)
+            notifier.ready(status)
+        notifier.watchdog()
+    observing.draining()
+    notifier.stopping("finishing calls")
+    end = time.monotonic() + options.drain_delay
+    while (left := end - time.monotonic()) > 0:
+        signals.wait(min(left, notifier.watchdog_interval or left))
+        notifier.watchdog()
+    return _drain(server, options, notifier)
 
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        for number in _SIGNALS:
-            signal.signal(number, self._on_signal)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._event.is_set():
-            os._exit(128 + number)
-        self._event.set()
+def _reload(arguments: Sequence[str] | None, observing: Observing) -> None:
+    """What can change without a restart: the log level, and the file that the access log is in."""
+    observing.reopen()
+    log = logging.getLogger("rrpc.serve")
+    try:
+        set_level(settings(arguments).log_level)
+    except BadInput as error:
+        log.error("reload: %s", error)
+    else:
+        log.info("reloaded")
 
-    def wait(self) -> None:
-        self._event.wait()
 
-
-def _drain(server: Server, grace: float) -> int:
+def _drain(server: Server, options: Settings, notifier: Notifier) -> int:
     """Finish what runs. In a thread of its own, so that this one sees the second signal."""
     ended: list[bool] = []
     finished = threading.Event()
 
     def drain() -> None:
         try:
-            ended.append(server.drain(grace))
+            ended.append(server.drain(options.grace))
         finally:
             finished.set()
 
     threading.Thread(target=drain, name="rrpc-drain", daemon=True).start()
-    end = time.monotonic() + grace
-    finished.wait(grace + 5.0)
+    end = time.monotonic() + options.grace
+    while (left := end + 5.0 - time.monotonic()) > 0:
+        if finished.wait(min(left, notifier.watchdog_interval or left)):
+            break
+        notifier.watchdog()
     # A call that was given up has ended for its caller; its handler may run on.
     if ended == [True] and server.stop(max(0.5, end - time.monotonic())):
         return 0
-    still = ", ".join(server.running()) or "calls that haven't been answered"
-    print(f"rrpc-serve: still running after {grace:g} s: {still}", file=sys.stderr, flush=True)
+    still = server.running()
+    shown = ", ".join(still) or "calls that haven't been answered"
+    text = f"still running after {options.grace:g} s: {shown}"
+    announce(options.log_format, "error", "still running after the grace period", text, methods=still)
     sys.stdout.flush()
     os._exit(1)  # a handler can't be interrupted, and the interpreter would wait for it
 

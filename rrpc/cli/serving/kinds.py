@@ -8,7 +8,21 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["POSITIVE", "SECONDS", "SIZE", "SWITCH", "TEXT", "Kind", "one_of"]
+from .placement import cpu_list
+
+__all__ = [
+    "CPUS",
+    "HOST_PORT",
+    "NUMBER",
+    "POSITIVE",
+    "SECONDS",
+    "SIZE",
+    "SWITCH",
+    "TEXT",
+    "Kind",
+    "host_and_port",
+    "one_of",
+]
 
 
 class Kind(NamedTuple):
@@ -64,8 +78,36 @@ def _size(value: str | int) -> int:
     return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[match[2].upper()]
 
 
+def host_and_port(value: str) -> tuple[str, int]:
+    """Of "host:port", "[::1]:port" or ":port"; ValueError where it is neither."""
+    host, colon, port = value.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and not host.startswith("[")):
+        raise ValueError(value)
+    return host.strip("[]"), int(port)
+
+
+def _host_port(value: str) -> str:
+    host_and_port(value)
+    return value
+
+
+def _cpus(value: str) -> str:
+    cpu_list(value)
+    return value
+
+
+def _whole(value: str | int) -> int:
+    number = int(value)
+    if number < 0:
+        raise ValueError(value)
+    return number
+
+
 POSITIVE = Kind("a whole number from 1 up", (int,), _positive)
+NUMBER = Kind("a whole number from 0 up", (int,), _whole)
 SECONDS = Kind("a number of seconds", (int, float), _seconds)
 SIZE = Kind("a size such as 512M or 4G", (int, str), _size)
+HOST_PORT = Kind("of the form host:port", (str,), _host_port)
+CPUS = Kind("a list of processors such as 0-3,8", (str,), _cpus)
 TEXT = Kind("text", (str,), str)
 SWITCH = Kind("true or false", (bool,), bool)

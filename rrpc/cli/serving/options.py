@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .kinds import POSITIVE, SECONDS, SIZE, SWITCH, TEXT, Kind, one_of
+from .kinds import CPUS, HOST_PORT, NUMBER, POSITIVE, SECONDS, SIZE, SWITCH, TEXT, Kind, one_of
 
 __all__ = ["BY_NAME", "GROUPS", "OPTIONS", "Option"]
 
@@ -42,6 +42,13 @@ _SERVING = (
     Option("workers", POSITIVE, "handlers that run at a time", "N", default=4),
     Option(
         "grace", SECONDS, "how long running calls may take to end after a signal", "SECONDS", default=30.0
+    ),
+    Option(
+        "drain-delay",
+        SECONDS,
+        "how long after a signal calls are still taken while /readyz says no, for load balancers to notice",
+        "SECONDS",
+        default=0.0,
     ),
     Option("tracebacks", SWITCH, "send tracebacks of handlers' exceptions to callers", default=False),
 )
@@ -83,6 +90,17 @@ _LIMITS = (
     ),
 )
 
+_PLACEMENT = (
+    Option("cpus", CPUS, "processors to run on, such as 0-3,8", "LIST", example="0-3,8"),
+    Option(
+        "numa-node",
+        NUMBER,
+        "run on this node's processors and prefer its memory: best the node of the adapter",
+        "N",
+        example=0,
+    ),
+)
+
 _LOGS = (
     Option(
         "log-level",
@@ -91,13 +109,42 @@ _LOGS = (
         "LEVEL",
         default="warning",
     ),
+    Option(
+        "log-format", one_of("text", "json"), "lines of text or of JSON objects", "FORMAT", default="text"
+    ),
+    Option(
+        "access-log",
+        TEXT,
+        "where to write a line for each call: a file, or - for stdout; SIGHUP opens it anew",
+        "FILE",
+        example="/var/log/rrpc/access.log",
+    ),
+)
+
+_MONITORING = (
+    Option(
+        "ready-file",
+        TEXT,
+        "a file to write the addresses to, one in a line, once they are listened on; it goes when draining begins",
+        "FILE",
+        example="/run/rrpc/ready",
+    ),
+    Option(
+        "metrics",
+        HOST_PORT,
+        "serve /metrics for Prometheus, /healthz and /readyz over HTTP (needs prometheus-client)",
+        "HOST:PORT",
+        example="127.0.0.1:9471",
+    ),
 )
 
 GROUPS: dict[str, tuple[Option, ...]] = {
     "serving": _SERVING,
     "transports": _TRANSPORTS,
     "limits": _LIMITS,
+    "placement": _PLACEMENT,
     "logs": _LOGS,
+    "monitoring": _MONITORING,
 }
 OPTIONS: tuple[Option, ...] = tuple(option for group in GROUPS.values() for option in group)
 BY_NAME: dict[str, Option] = {option.name: option for option in OPTIONS}

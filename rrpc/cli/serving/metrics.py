@@ -1,0 +1,149 @@
+"""Prometheus's exposition of the numbers; prometheus_client is imported here and nowhere else."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import Any
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+import rrpc
+from rrpc import StatusCode
+
+from .statistics import BUCKETS_NS
+
+__all__ = ["CORE_METRICS", "MetricsPage"]
+
+# Of rrpc.stats(): name -> (what it is here, its help). What isn't listed is shown as rrpc_NAME, untyped.
+CORE_METRICS: dict[str, tuple[str, str]] = {
+    "messages_sent": ("counter", "SEND messages sent"),
+    "messages_received": ("counter", "messages received"),
+    "bytes_inline_sent": ("counter", "bytes sent inside messages"),
+    "bytes_inline_received": ("counter", "bytes received inside messages"),
+    "credit_waits": ("counter", "requests and replies that had to wait for the peer's credits"),
+    "reads": ("counter", "remote reads finished"),
+    "bytes_read": ("counter", "bytes fetched from peers by remote read"),
+    "writes": ("counter", "remote writes finished"),
+    "bytes_written": ("counter", "bytes placed into peers' memory by remote write"),
+    "stagings": ("counter", "buffers copied into pool memory because the peer could not reach them"),
+    "bytes_staged": ("counter", "bytes so copied"),
+    "copies": ("counter", "copies of bulk data that rrpc made"),
+    "bytes_copied": ("counter", "bytes so copied, in the core and in Python"),
+    "packs": ("counter", "arrays packed before sending because they weren't contiguous"),
+    "bytes_packed": ("counter", "bytes so packed"),
+    "unpacks": ("counter", "large bytes, bytearrays and array.arrays copied out of landing memory"),
+    "bytes_unpacked": ("counter", "bytes so copied"),
+    "registrations_made": ("counter", "memory regions registered"),
+    "registrations_reused": ("counter", "registrations found in the cache"),
+    "exposures_live": ("gauge", "ranges of memory open to peers"),
+    "bytes_exposed": ("gauge", "bytes open to peers"),
+    "exposures_by_window": ("counter", "ranges opened by binding a memory window"),
+    "exposures_by_registration": ("counter", "ranges opened by a registration of their own"),
+    "exposures_by_check": ("counter", "ranges opened where software checks each access"),
+    "shared_receive_low": ("counter", "times when few shared receives were left"),
+    "pool_bytes_committed": ("gauge", "registered pool memory held from the system"),
+    "pool_bytes_used": ("gauge", "of that, in use"),
+    "pool_limit_bytes": ("gauge", "most pool memory"),
+    "leases_expired": ("counter", "results taken back because the reader was too slow"),
+    "calls_started": ("counter", "calls that this process made itself"),
+    "calls_ended": ("counter", "of those, ended in any way"),
+    "calls_served": ("counter", "calls answered, refused ones included"),
+    "connections_open": ("gauge", "connections, those that handlers made included"),
+}
+_SERVER_METRICS = {
+    "connections": "clients connected",
+    "calls_running": "calls taken and not answered yet, those that wait for a worker included",
+}
+_TIMES = {
+    "total": ("rrpc_call_seconds", "from a request's arrival to its reply"),
+    "queue": ("rrpc_call_queue_seconds", "how long a call whose arguments were here waited for a worker"),
+    "handler": ("rrpc_call_handler_seconds", "decoding, handler and encoding"),
+}
+_LIMITS = [*(f"{bucket / 1e9:g}" for bucket in BUCKETS_NS), "+Inf"]
+
+
+class MetricsPage(Collector):
+    """Made anew from a snapshot at each scrape."""
+
+    def __init__(self, snapshot: Callable[[], dict[str, Any]]) -> None:
+        self._snapshot = snapshot
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """The page and its content type, in the form that the scraper likes best."""
+        encoder, content_type = choose_encoder(accept)
+        return encoder(self._registry), content_type
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        numbers = self._snapshot()
+        yield InfoMetricFamily(
+            "rrpc_build",
+            "what serves here",
+            {"version": rrpc.__version__, "python": platform.python_version()},
+        )
+        yield from _calls(numbers["methods"])
+        for name, number in numbers["server"].items():
+            yield GaugeMetricFamily(f"rrpc_server_{name}", _SERVER_METRICS.get(name, name), number)
+        for name, number in numbers["core"].items():
+            yield _core(name, number)
+        yield GaugeMetricFamily(
+            "rrpc_pinned_bytes", "memory that the kernel may not move or swap", numbers["pinned"]
+        )
+
+
+def _core(name: str, number: int) -> Metric:
+    kind, text = CORE_METRICS.get(name, ("", name))
+    if kind == "counter":
+        return CounterMetricFamily(f"rrpc_{name}", text, number)
+    return GaugeMetricFamily(f"rrpc_{name}", text, number)
+
+
+def _calls(methods: dict[str, Any]) -> Iterator[Metric]:
+    calls = CounterMetricFamily("rrpc_calls", "calls answered by workers", labels=["method"])
+    errors = CounterMetricFamily(
+        "rrpc_call_errors", "of those, answered with an error", labels=["method", "code"]
+    )
+    moved = CounterMetricFamily(
+        "rrpc_call_bytes",
+        "payloads and buffers of calls: in messages (inline), fetched by remote read (read), "
+        "left to be fetched by the caller or written to it (lifted)",
+        labels=["method", "direction", "way"],
+    )
+    for method, numbers in methods.items():
+        calls.add_metric([method], sum(numbers["codes"].values()))
+        for code, count in numbers["codes"].items():
+            if code != "0":
+                errors.add_metric([method, _code_name(code)], count)
+        for kind, count in numbers["bytes"].items():
+            moved.add_metric([method, *kind.split("_")], count)
+    yield from (calls, errors, moved)
+    for key, (name, text) in _TIMES.items():
+        family = HistogramMetricFamily(name, text, labels=["method"])
+        for method, numbers in methods.items():
+            times = numbers["times"][key]
+            buckets = list(zip(_LIMITS, accumulate(times["counts"]), strict=True))
+            family.add_metric([method], buckets, times["sum_ns"] / 1e9)
+        yield family
+
+
+def _code_name(code: str) -> str:
+    try:
+        return StatusCode(int(code)).name
+    except ValueError:
+        return code
