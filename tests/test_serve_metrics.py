@@ -155,7 +155,7 @@ def test_times_and_what_runs(serve: ServeFactory) -> None:
     assert page("rrpc_call_seconds_bucket", le="0.1", **done) == 0
     assert page("rrpc_call_queue_seconds_bucket", le="0.1", **done) == 2
     assert page("rrpc_call_handler_seconds_bucket", le="0.1", **done) == 2
-    assert page("rrpc_call_seconds_sum", **done) > 0.6
+    assert page("rrpc_call_seconds_sum", **done) > 0.5
 
 
 def test_ready_and_live(serve: ServeFactory, tmp_path: Path) -> None:
