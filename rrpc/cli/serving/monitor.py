@@ -16,6 +16,7 @@ from .kinds import host_and_port
 __all__ = ["Monitor"]
 
 Render = Callable[[str], tuple[bytes, str]]
+Answer = Callable[[str, str], tuple[int, bytes, str]]
 
 _REQUEST_SECONDS = 5.0
 _CONNECTIONS_MAX = 32
@@ -23,35 +24,36 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 class Monitor:
-    """Answers from the moment it is made; :attr:`state` is what /readyz says until the server is ready and after."""
+    """Answers from the moment it is made. ``state`` is what /readyz says: with 200 where that is "ready"."""
 
-    def __init__(self, address: str, render: Render) -> None:
-        self.state = "starting"
+    def __init__(self, address: str, render: Render, state: Callable[[], str]) -> None:
         try:
-            self._http = _Http(*host_and_port(address), self._answer(render))
+            self._http = _Http(*host_and_port(address), _answers(render, state))
         except OSError as error:
             raise BadInput(f"--metrics {address}: {error.strerror or error}") from None
         shown, bound = self._http.server_address[:2]
         self.url = f"http://[{shown!s}]:{bound}" if ":" in str(shown) else f"http://{shown!s}:{bound}"
         threading.Thread(target=self._http.serve_forever, name="rrpc-metrics", daemon=True).start()
 
-    def _answer(self, render: Render) -> Callable[[str, str], tuple[int, bytes, str]]:
-        def answer(path: str, accept: str) -> tuple[int, bytes, str]:
-            if path == "/metrics":
-                return 200, *render(accept)
-            if path == "/healthz":
-                return 200, b"ok\n", _TEXT
-            if path == "/readyz":
-                return 200 if self.state == "ready" else 503, f"{self.state}\n".encode(), _TEXT
-            return 404, b"there is /metrics, /healthz and /readyz\n", _TEXT
 
-        return answer
+def _answers(render: Render, state: Callable[[], str]) -> Answer:
+    def answer(path: str, accept: str) -> tuple[int, bytes, str]:
+        if path == "/metrics":
+            return 200, *render(accept)
+        if path == "/healthz":
+            return 200, b"ok\n", _TEXT
+        if path == "/readyz":
+            now = state()
+            return 200 if now == "ready" else 503, f"{now}\n".encode(), _TEXT
+        return 404, b"there is /metrics, /healthz and /readyz\n", _TEXT
+
+    return answer
 
 
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, host: str, port: int, answer: Callable[[str, str], tuple[int, bytes, str]]) -> None:
+    def __init__(self, host: str, port: int, answer: Answer) -> None:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
         self.answer = answer

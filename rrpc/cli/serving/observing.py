@@ -25,6 +25,7 @@ class Observing:
 
     def __init__(self, options: Settings) -> None:
         self._server: rrpc.Server | None = None
+        self._draining = False
         self._ready_file: str | None = options.ready_file
         self._access = AccessLog(options.access_log, options.log_format) if options.access_log else None
         self._calls = CallStatistics() if options.metrics else None
@@ -50,14 +51,13 @@ class Observing:
 
     def ready(self, server: rrpc.Server) -> None:
         self._server = server
-        if self._monitor is not None:
-            self._monitor.state = "ready"
         if self._ready_file is not None:
             _write_whole(self._ready_file, "".join(f"{address}\n" for address in server.addresses))
 
     def draining(self) -> None:
-        if self._monitor is not None:
-            self._monitor.state = "draining"
+        self._draining = True
+        if self._server is not None:
+            self._server.health.drain()
         if self._ready_file is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._ready_file)
@@ -75,7 +75,14 @@ class Observing:
             raise BadInput("--metrics needs prometheus-client: pip install 'rrpc[metrics]'") from None
         from .monitor import Monitor
 
-        return Monitor(address, MetricsPage(self._numbers).render)
+        return Monitor(address, MetricsPage(self._numbers).render, self._state)
+
+    def _state(self) -> str:
+        if self._draining:
+            return "draining"
+        if self._server is None:
+            return "starting"
+        return "ready" if self._server.health.serving() else "a service says that it doesn't serve"
 
     def _numbers(self) -> dict[str, Any]:
         assert self._calls is not None
