@@ -122,14 +122,25 @@ def adapters() -> list[dict[str, str]]:
     return _core.adapters()
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":  # reading the metadata costs more than all else here
-        from importlib.metadata import PackageNotFoundError, version
+def _version() -> str:
+    """From the name of the installed metadata's folder: importlib.metadata costs more than all else here."""
+    import os
+    import sys
 
+    for folder in sys.path:
         try:
-            return version("rrpc")
-        except PackageNotFoundError:
-            return "0+uninstalled"  # a checkout, built in place
+            names = os.listdir(folder or ".")
+        except OSError:  # a zip file, or not there
+            continue
+        for name in names:
+            if name.startswith("rrpc-") and name.endswith(".dist-info"):
+                return name[len("rrpc-") : -len(".dist-info")]
+    return "0+uninstalled"  # a checkout, built in place
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     raise AttributeError(f"module 'rrpc' has no attribute {name!r}")
 
 
