@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import types
 import typing
 import uuid
@@ -139,7 +140,10 @@ class Declarations:
         return Opaque(type_text(annotation))
 
     def _union(self, arguments: tuple[Any, ...]) -> Type:
-        items = tuple(self.type_of(a) for a in arguments if a is not type(None))
+        found = [self.type_of(a) for a in arguments if a is not type(None)]
+        # Python doesn't tell a union in a union from one; notes on the inner one would.
+        flat = [item for kind in found for item in (kind.items if isinstance(kind, Union) else (kind,))]
+        items = tuple(dict.fromkeys(flat))
         kind = items[0] if len(items) == 1 else Union(items)
         return Optional(kind) if type(None) in arguments else kind
 
@@ -190,7 +194,8 @@ class Declarations:
         factory: Any = member.default_factory
         if factory is dataclasses.MISSING:
             return MISSING
-        if factory in (list, dict, set, frozenset, tuple):
+        made: Any = factory.func if isinstance(factory, functools.partial) else factory
+        if (typing.get_origin(made) or made) in (list, dict, set, frozenset, tuple):
             return self.default_of(factory(), annotation, kind)
         return Opaque(f"default_factory={getattr(factory, '__name__', type(factory).__name__)}")
 

@@ -1,0 +1,339 @@
+"""Schemas as live Python: dataclasses, enums, annotations, and interfaces of services. Nothing is generated or
+imported, so that a client that learns of a service only when it runs can use it too.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import datetime
+import decimal
+import enum
+import functools
+import typing
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rrpc import types
+from rrpc.service import MISSING as NO_DEFAULT
+from rrpc.service import AnnotationError, Interface
+from rrpc.service import Method as LiveMethod
+from rrpc.service import Parameter as LiveParameter
+
+from .docstrings import join_docstring
+from .model import (
+    MISSING,
+    Array,
+    Const,
+    Declaration,
+    Enum,
+    Error,
+    Field,
+    List,
+    Literal,
+    Map,
+    Method,
+    Named,
+    OneOf,
+    Opaque,
+    Optional,
+    Parameter,
+    Scalar,
+    Service,
+    Set,
+    Struct,
+    Tuple,
+    Type,
+    Union,
+)
+
+__all__ = ["DOCS", "OneOfName", "PythonTypes", "documentation", "to_interface"]
+
+DOCS = "__rrpc_docs__"
+"""Where a class made here has the documentation of its fields or members, by name."""
+
+_SCALARS: dict[str, Any] = {
+    "none": None,
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "f64": float,
+    "complex": complex,
+    "string": str,
+    "bytes": bytes,
+    "buffer": memoryview,
+    "any": Any,
+    "uuid": uuid.UUID,
+    "decimal": decimal.Decimal,
+    "datetime": datetime.datetime,
+    "date": datetime.date,
+    "time": datetime.time,
+    "duration": datetime.timedelta,
+    **{name: getattr(types, name) for name in ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32")},
+}
+_ITEMS: dict[str, Any] = {
+    "any": Any,
+    "bool": np.bool_,
+    **{f"i{bits}": getattr(np, f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": getattr(np, f"uint{bits}") for bits in (8, 16, 32, 64)},
+    **{f"f{bits}": getattr(np, f"float{bits}") for bits in (16, 32, 64)},
+    **{f"c{bits}": getattr(np, f"complex{bits}") for bits in (64, 128)},
+}
+
+
+@dataclass(frozen=True)
+class OneOfName:
+    """In an ``Annotated``: the full name of the one-of that the union is."""
+
+    name: str
+    doc: str = dataclasses.field(default="", compare=False)
+
+
+def to_interface(service: Service) -> Interface:
+    """The interface of a service, with classes of its own."""
+    return PythonTypes(service.declarations).interface(service)
+
+
+class PythonTypes:
+    """The Python of declarations, made when asked for: a class, an alias, a value each."""
+
+    def __init__(self, declarations: Mapping[str, Declaration]) -> None:
+        self._declarations = declarations
+        self._made: dict[str, Any] = {}
+        self._open: list[str] = []  # one-ofs that are being made
+        self._unfilled: list[tuple[Any, Struct]] = []
+
+    def __getitem__(self, name: str) -> Any:
+        """A struct's or enum's class, a one-of's annotation, a constant's value. KeyError: there is none."""
+        if name not in self._made:
+            declaration = self._declarations[name]
+            if isinstance(declaration, Struct):
+                self._made[name] = self._struct(name, declaration)
+            elif isinstance(declaration, Enum):
+                self._made[name] = _enum(name, declaration)
+            elif isinstance(declaration, OneOf):
+                self._made[name] = self._one_of(name, declaration)
+            elif isinstance(declaration, Const):
+                self._made[name] = self.value(declaration.type, declaration.value)
+            else:
+                raise KeyError(name)
+            if not self._open:
+                self._fill_fields()
+        return self._made[name]
+
+    def _struct(self, name: str, struct: Struct) -> Any:
+        after_default = False
+        members = []
+        for member in struct.fields:
+            options: dict[str, Any] = self._default(member)
+            # Required, and behind one that isn't: Python wants its name then.
+            options |= {"kw_only": True} if after_default and not options else {}
+            after_default = after_default or bool(options)
+            members.append((member.name, Any, dataclasses.field(**options)))
+        namespace: dict[str, Any] = {"__doc__": documentation(struct), "__module__": _package(name)}
+        namespace |= {DOCS: _docs(struct.fields), **_numbers(struct)}
+        kind: Any = dataclasses.make_dataclass(
+            _short(name), members, namespace=namespace, frozen=struct.frozen
+        )
+        self._unfilled.append((kind, struct))
+        return kind
+
+    def _fill_fields(self) -> None:
+        """Once every class that fields may name can be had: a struct may lead back to itself."""
+        while self._unfilled:
+            kind, struct = self._unfilled.pop()
+            for member, described in zip(struct.fields, dataclasses.fields(kind), strict=True):
+                kind.__annotations__[member.name] = described.type = self.annotation(member.type)
+
+    def _default(self, member: Field) -> dict[str, Any]:
+        if member.default is MISSING or isinstance(member.default, Opaque):
+            return {}
+        value = self.value(member.type, member.default)
+        if not isinstance(value, (list, dict, set)):
+            return {"default": value}
+        return {"default_factory": functools.partial(type(value), value) if value else type(value)}
+
+    def _one_of(self, name: str, one_of: OneOf) -> Any:
+        if name in self._open:
+            raise AnnotationError(f"{_short(name)} contains itself: put a struct in between")
+        self._open.append(name)
+        union = _of(typing.Union, tuple(map(self.annotation, one_of.alternatives)))
+        self._open.pop()
+        return Annotated[union, OneOfName(name, documentation(one_of))]
+
+    def annotation(self, kind: Type) -> Any:
+        """The Python annotation of a type."""
+        if isinstance(kind, Scalar):
+            return _SCALARS[kind.name]
+        if isinstance(kind, Named):
+            return self[kind.name]
+        if isinstance(kind, Opaque):
+            return Any
+        if isinstance(kind, Literal):
+            return typing.Literal[kind.values]
+        if isinstance(kind, Array):
+            array = _of(NDArray, _ITEMS[kind.item])
+            return array if kind.dims is None else Annotated[array, types.Shape(*kind.dims)]
+        return self._container(kind)
+
+    def _container(self, kind: List | Set | Map | Tuple | Optional | Union) -> Any:
+        if isinstance(kind, List):
+            return _of(list, self.annotation(kind.item))
+        if isinstance(kind, Set):
+            return _of(frozenset if kind.frozen else set, self.annotation(kind.item))
+        if isinstance(kind, Map):
+            return _of(dict, (self.annotation(kind.key), self.annotation(kind.value)))
+        if isinstance(kind, Optional):
+            return _of(typing.Optional, self.annotation(kind.item))
+        items = tuple(map(self.annotation, kind.items))
+        if isinstance(kind, Union):
+            return _of(typing.Union, items)
+        return _of(tuple, (*items, ...) if kind.variadic else items)
+
+    def value(self, kind: Type, value: Any) -> Any:
+        """A default's or a constant's plain value as one of the type."""
+        if isinstance(kind, Optional):
+            return None if value is None else self.value(kind.item, value)
+        if isinstance(kind, Named):
+            declared = self._declarations[kind.name]
+            if isinstance(declared, OneOf):
+                return self.value(Union(declared.alternatives), value)
+            return self[kind.name][value] if isinstance(declared, Enum) else value
+        if isinstance(kind, Union):
+            return self._value_of_one(kind, value)
+        if isinstance(kind, (List, Set)):
+            made: Any = list if isinstance(kind, List) else frozenset if kind.frozen else set
+            return made(self.value(kind.item, item) for item in value)
+        if isinstance(kind, Tuple):
+            kinds = kind.items * len(value) if kind.variadic else kind.items
+            return tuple(self.value(item, each) for item, each in zip(kinds, value, strict=True))
+        if isinstance(kind, Map):
+            return {self.value(kind.key, k): self.value(kind.value, v) for k, v in dict(value).items()}
+        if isinstance(kind, Scalar) and kind.name in ("float", "f32", "f64") and type(value) is int:
+            return float(value)
+        return value
+
+    def _value_of_one(self, kind: Union, value: Any) -> Any:
+        """By the first alternative that has such values."""
+        for item in kind.items:
+            declared = self._declarations.get(item.name) if isinstance(item, Named) else None
+            if isinstance(declared, Enum) and any(member.name == value for member in declared.members):
+                return self.value(item, value)
+            if isinstance(item, (List, Set, Tuple, Map)) and isinstance(value, (tuple, dict)):
+                return self.value(item, value)
+        return value
+
+    def interface(self, service: Service) -> Interface:
+        """The service as the decorator would describe it."""
+        methods: dict[str, LiveMethod] = {}
+        streams: dict[str, LiveMethod] = {}
+        for method in service.methods:
+            described = self._method(service.name, method)
+            (streams if described.stream else methods)[method.name] = described
+        return Interface(service.name, documentation(service), methods, streams)
+
+    def _method(self, service: str, method: Method) -> LiveMethod:
+        parameters = tuple(self._parameter(parameter) for parameter in method.parameters)
+        result = self._streamed(method.result, method.result_stream)
+        doc = self._method_doc(method)
+        name = f"{service}.{method.name}"
+        annotations = {parameter.name: parameter.annotation for parameter in parameters}
+
+        def function(self: object, *arguments: object, **named: object) -> None:
+            raise NotImplementedError(name)
+
+        function.__annotations__ = {**annotations, "return": result}
+        function.__name__, function.__doc__ = method.name, doc
+        stream = method.result_stream or any(parameter.stream for parameter in method.parameters)
+        return LiveMethod(name, doc, parameters, result, function, method.idempotent, stream)
+
+    def _parameter(self, parameter: Parameter) -> LiveParameter:
+        default = parameter.default
+        return LiveParameter(
+            parameter.name,
+            self._streamed(parameter.type, parameter.stream),
+            NO_DEFAULT
+            if default is MISSING or isinstance(default, Opaque)
+            else self.value(parameter.type, default),
+            parameter.keyword_only,
+            parameter.positional_only,
+        )
+
+    def _streamed(self, kind: Type, stream: bool) -> Any:
+        annotation = self.annotation(kind)
+        return _of(collections.abc.Iterator, annotation) if stream else annotation
+
+    def _method_doc(self, method: Method) -> str:
+        arguments = [f"    {p.name}: {_one_line(documentation(p))}" for p in method.parameters if _has_doc(p)]
+        raised = [f"    {self._error_line(name)}" for name in method.errors]
+        parts = [documentation(method)]
+        parts += ["\n".join(["Args:", *arguments])] if arguments else []
+        parts += ["\n".join(["Raises:", *raised])] if raised else []
+        return "\n\n".join(filter(None, parts))
+
+    def _error_line(self, name: str) -> str:
+        error = self._declarations.get(name)
+        if not isinstance(error, Error):
+            return _short(name)
+        text = f"{_short(name)} ({error.code})"
+        return f"{text}: {_one_line(documentation(error))}" if _has_doc(error) else text
+
+
+def documentation(described: Declaration | Field | Parameter | Method | Service | Any) -> str:
+    """The documentation, and the line that says what is deprecated."""
+    return join_docstring(described.doc, described.deprecated)
+
+
+def _of(generic: Any, arguments: Any) -> Any:
+    """``generic[arguments]``, where both are known only now."""
+    return generic[arguments]
+
+
+def _has_doc(described: Any) -> bool:
+    return bool(described.doc) or described.deprecated is not None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _docs(described: typing.Iterable[Any]) -> dict[str, str]:
+    return {each.name: documentation(each) for each in described if _has_doc(each)}
+
+
+def _numbers(struct: Struct) -> dict[str, Any]:
+    """What the order of the fields doesn't say of their numbers."""
+    numbers = {member.name: member.number for member in struct.fields}
+    said: dict[str, Any] = {}
+    if list(numbers.values()) != list(range(1, len(numbers) + 1)):
+        said["rrpc_numbers"] = numbers
+    return said | ({"rrpc_reserved": struct.reserved} if struct.reserved else {})
+
+
+def _enum(name: str, declared: Enum) -> Any:
+    values = {member.name: member.value for member in declared.members}
+    strings = any(isinstance(value, str) for value in values.values())
+    options: dict[str, Any] = {"module": _package(name)}
+    kind: Any = (
+        enum.Enum(_short(name), values, type=str, **options)
+        if strings
+        else enum.IntEnum(_short(name), values, **options)
+    )
+    kind.__doc__ = documentation(declared) or None
+    setattr(kind, DOCS, _docs(declared.members))
+    if declared.reserved:
+        kind.__rrpc_reserved__ = declared.reserved
+    return kind
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _package(name: str) -> str:
+    return name.rpartition(".")[0] or __name__
