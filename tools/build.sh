@@ -29,7 +29,7 @@ if [ "$preset" = release ]; then
   rm -rf "$stage"
   step "install release" cmake --install build/release --prefix "$stage" --component python
   for built in "$stage"/rrpc/*; do
-    [ -e "$built" ] || continue
+    [ -f "$built" ] || continue  # folders hold what the checkout has itself
     target="rrpc/$(basename "$built")"
     # Renamed into place: a process that has the old one mapped keeps it.
     cmp -s "$built" "$target" || { cp "$built" "$target.new" && mv "$target.new" "$target"; }

@@ -1,5 +1,32 @@
-"""Interfaces as text: today the Python clients that rrpc-gen writes."""
+"""The interface language: ``.rrpc`` files to the schema and back, and stubs as Python text."""
 
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .diagnostics import Diagnostic, IdlError
 from .emit_python import emit_clients
 
-__all__ = ["emit_clients"]
+if TYPE_CHECKING:
+    from rrpc.schema import Module
+
+__all__ = ["Diagnostic", "IdlError", "emit_clients", "load", "parse"]
+
+
+def load(path: str | os.PathLike[str], include: Sequence[str | os.PathLike[str]] = ()) -> Module:
+    """The module of a file; imports are looked for beside the file that has them, then in ``include``.
+
+    IdlError says what is wrong, in this file and in those it imports; OSError if it can't be read.
+    """
+    from . import loader  # it needs lark
+
+    return loader.load(path, include)
+
+
+def parse(text: str | bytes, name: str = "<text>", include: Sequence[str | os.PathLike[str]] = ()) -> Module:
+    """The module of a text; ``name`` is what diagnostics call it, and imports are looked for beside it."""
+    from . import loader
+
+    return loader.parse(text, name, include)

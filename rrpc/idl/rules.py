@@ -1,0 +1,149 @@
+"""Which names may be given to what. Each function says what is wrong with a name, or nothing."""
+
+from __future__ import annotations
+
+import keyword
+
+from rrpc.errors import StatusCode
+from rrpc.schema import ARRAY_ITEMS, SCALARS
+from rrpc.service.interface import RESERVED_METHODS, RESERVED_PARAMETERS
+
+__all__ = [
+    "CONTAINERS",
+    "ERROR_CODES",
+    "FIELD_NUMBER_MAX",
+    "INTEGER_BOUNDS",
+    "RANK_MAX",
+    "declaration_name",
+    "error_field_name",
+    "field_name",
+    "member_name",
+    "method_name",
+    "parameter_name",
+    "plain_name",
+    "type_hint",
+]
+
+FIELD_NUMBER_MAX = 65535
+RANK_MAX = 64
+CONTAINERS = {"array": 1, "list": 1, "set": 1, "frozenset": 1, "map": 2, "tuple": None, "literal": None}
+"""With the number of types each holds, if that is fixed."""
+
+INTEGER_BOUNDS = {
+    f"{sign}{bits}": (-(1 << (bits - 1)) if sign == "i" else 0, (1 << (bits - (sign == "i"))) - 1)
+    for sign in "iu"
+    for bits in (8, 16, 32, 64)
+}
+
+ERROR_CODES = [code.name.lower() for code in StatusCode if code is not StatusCode.OK]
+
+_PYTHON = frozenset(keyword.kwlist)
+_TYPE_WORDS = frozenset(
+    {*SCALARS, *ARRAY_ITEMS, *CONTAINERS, "stream", "throws", "true", "false", "inf", "nan"}
+)
+# What generated modules say themselves.
+_GENERATED = frozenset(
+    {"Annotated", "Any", "ClassVar", "Final", "Literal", "NDArray", "TYPE_CHECKING", "TypeAlias"}
+    | {
+        "abc",
+        "annotations",
+        "collections",
+        "dataclass",
+        "dataclasses",
+        "enum",
+        "field",
+        "np",
+        "numpy",
+        "rrpc",
+    }
+    | {"typing", "dict", "memoryview", "object", "str"}
+)
+_ENUM = frozenset({"mro", "name", "value"})
+_STRUCT = frozenset({"rrpc_numbers", "rrpc_reserved"})
+_ERROR = frozenset({"add_note", "args", "code", "message", "with_traceback"})
+
+_ALIASES = {
+    "str": "string",
+    "text": "string",
+    "dict": "map",
+    "integer": "int",
+    "long": "i64",
+    "short": "i16",
+    "byte": "u8",
+    "boolean": "bool",
+    "double": "float",
+    "number": "float",
+    "void": "none",
+    "null": "none",
+    "None": "none",
+    "object": "any",
+    "Any": "any",
+    "timestamp": "datetime",
+    "timedelta": "duration",
+    "memoryview": "buffer",
+    "vec": "list",
+    "vector": "list",
+    "ndarray": "array",
+    "tensor": "array",
+    "optional": "T?",
+    "union": "A | B",
+    **{f"{kind}{bits}": f"{kind[0]}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)},
+    "bool8": "bool",
+    "complex64": "c64",
+    "complex128": "c128",
+}
+
+
+def type_hint(name: str) -> str:
+    """What another language's name of a type is here."""
+    return f"; here it is {_ALIASES[name]}" if name in _ALIASES else ""
+
+
+def plain_name(name: str, what: str) -> str | None:
+    """Names of anything."""
+    if name in _PYTHON:
+        return f"{name!r} is a word of Python's: choose another name for {what}"
+    if name.startswith("__"):
+        return f"{what} can't be called {name!r}: names that begin with '__' are Python's own"
+    if name == "_":
+        return f"{what} can't be called '_'"
+    return None
+
+
+def declaration_name(name: str) -> str | None:
+    """Names of structs, enums, unions, errors, constants and services."""
+    if name in _TYPE_WORDS:
+        return f"{name!r} is a word of the language: choose another name"
+    if name in _GENERATED:
+        return f"{name!r} has a meaning of its own in generated code: choose another name"
+    return plain_name(name, "a declaration")
+
+
+def field_name(name: str) -> str | None:
+    if name in _STRUCT:
+        return f"a field can't be called {name!r}: generated classes have that themselves"
+    return plain_name(name, "a field")
+
+
+def error_field_name(name: str) -> str | None:
+    if name in _ERROR:
+        return f"a field of an error can't be called {name!r}: every error has that itself"
+    return field_name(name)
+
+
+def member_name(name: str) -> str | None:
+    if name in _ENUM or name.startswith("_"):
+        return f"a member can't be called {name!r}: Python's enums keep that for themselves"
+    return plain_name(name, "a member")
+
+
+def method_name(name: str) -> str | None:
+    if name in RESERVED_METHODS or name.startswith("_"):
+        return f"a method can't be called {name!r}: a client has that itself"
+    return plain_name(name, "a method")
+
+
+def parameter_name(name: str) -> str | None:
+    if name in RESERVED_PARAMETERS or name == "self":
+        return f"a parameter can't be called {name!r}: every call has that itself"
+    return plain_name(name, "a parameter")

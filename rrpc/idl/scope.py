@@ -1,0 +1,139 @@
+"""The names that a file may use: its own, and those of the files it imports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rrpc.schema import SCALARS, Const, Declaration, Enum, Error, Module, OneOf, Struct
+
+from . import syntax
+from .diagnostics import At, Diagnostics, Source, suggestion
+from .rules import CONTAINERS, type_hint
+
+__all__ = ["Problem", "Scope"]
+
+_KINDS: dict[type, str] = {
+    syntax.Const: "const",
+    syntax.Enum: "enum",
+    syntax.Struct: "struct",
+    syntax.Union: "union",
+    syntax.Error: "error",
+    syntax.Service: "service",
+    Const: "const",
+    Enum: "enum",
+    Struct: "struct",
+    OneOf: "union",
+    Error: "error",
+}
+
+
+class Problem(Exception):
+    """Something wrong at a place."""
+
+    def __init__(self, at: At, message: str) -> None:
+        super().__init__(message)
+        self.at = at
+        self.message = message
+
+
+class Scope:
+    """Resolves names of one file."""
+
+    def __init__(self, source: Source, diagnostics: Diagnostics) -> None:
+        self.source = source
+        self._diagnostics = diagnostics
+        self.errors = 0
+        self.package = ""
+        self.own: dict[str, syntax.Declared] = {}
+        self.resolved: dict[str, Declaration] = {}
+        """Own declarations that are done, and all imported ones."""
+        self._kinds: dict[str, str] = {}
+        self._by_bare_name: dict[str, list[str]] = {}
+
+    def add(self, at: At, message: str) -> None:
+        self.errors += 1
+        self._diagnostics.add(self.source, at, message)
+
+    def full(self, name: str) -> str:
+        return f"{self.package}.{name}" if self.package else name
+
+    def declare(self, node: syntax.Declared) -> None:
+        name = self.full(node.name.text)
+        if name in self.own:
+            self.add(node.at, f"{node.name.text!r} is declared twice: first in line {self.own[name].at.line}")
+        elif name in self._kinds:
+            self.add(node.at, f"{name!r} is declared in an imported file too")
+        else:
+            self.own[name] = node
+            self._kinds[name] = _KINDS[type(node)]
+
+    def take(self, module: Module) -> None:
+        """Makes what an imported file declares known."""
+        for name, declaration in module.declarations.items():
+            self.resolved[name] = declaration
+            self._know(name, _KINDS[type(declaration)])
+        for name in module.services:
+            self._know(name, "service")
+        # Its types may name what it imports itself: known, though not by name.
+        for inner in module.imports.values():
+            for name, declaration in _all_declarations(inner):
+                self.resolved.setdefault(name, declaration)
+
+    def _know(self, name: str, kind: str) -> None:
+        self._kinds[name] = kind
+        known = self._by_bare_name.setdefault(name.rpartition(".")[2], [])
+        if name not in known:
+            known.append(name)
+
+    def lookup(self, name: str) -> Declaration | None:
+        """A declaration by its full name, if it is resolved already."""
+        return self.resolved.get(name)
+
+    def find(self, word: str) -> list[str]:
+        """The full names that a word may mean."""
+        if "." in word:
+            return [word] if word in self._kinds else []
+        own = self.full(word)
+        return [own] if own in self.own else self._by_bare_name.get(word, [])
+
+    def kind_of(self, name: str) -> str:
+        return self._kinds[name]
+
+    def reference(self, word: syntax.Word, kinds: Iterable[str], what: str) -> str:
+        """The full name of one of these kinds; Problem says why it isn't one."""
+        found = self.find(word.text)
+        if len(found) > 1:
+            raise Problem(word.at, f"{word.text!r} could be {' or '.join(found)}: write one of these")
+        if not found:
+            raise Problem(
+                word.at, f"there is no {what} called {word.text!r}{self._hint(word.text, set(kinds))}"
+            )
+        kind = self._kinds[found[0]]
+        if kind not in kinds:
+            raise Problem(word.at, f"{word.text!r} is {_article(kind)}, not {_article(what)}{_use(kind)}")
+        return found[0]
+
+    def _hint(self, word: str, kinds: set[str]) -> str:
+        is_type = "struct" in kinds
+        if is_type and (hint := type_hint(word)):
+            return hint
+        known = [name for name, kind in self._kinds.items() if kind in kinds]
+        visible = [self._shortest(name) for name in known]
+        return suggestion(word, [*visible, *([*SCALARS, *CONTAINERS] if is_type else [])])
+
+    def _shortest(self, name: str) -> str:
+        bare = name.rpartition(".")[2]
+        return bare if self.find(bare) == [name] else name
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+
+
+def _use(kind: str) -> str:
+    return {"error": "; methods name it behind 'throws'"}.get(kind, "")
+
+
+def _all_declarations(module: Module) -> list[tuple[str, Declaration]]:
+    inner: Mapping[str, Module] = module.imports
+    return [*module.declarations.items(), *(item for m in inner.values() for item in _all_declarations(m))]

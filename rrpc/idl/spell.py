@@ -1,0 +1,148 @@
+"""Types and values as they are written in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rrpc.schema import (
+    Array,
+    Declaration,
+    Enum,
+    List,
+    Literal,
+    Map,
+    Named,
+    OneOf,
+    Opaque,
+    Optional,
+    Scalar,
+    Set,
+    Tuple,
+    Type,
+    Union,
+)
+from rrpc.schema.closure import inner_types
+
+from .literals import quoted, quoted_bytes
+
+__all__ = ["Inexpressible", "alternatives_of", "plain_text", "type_text", "value_text"]
+
+Lookup = Callable[[str], Declaration | None]
+
+
+class Inexpressible(Exception):
+    """The language has no words for this."""
+
+
+def type_text(kind: Type, package: str = "") -> str:
+    """The type; names of ``package`` without it."""
+
+    def text(inner: Type) -> str:
+        return type_text(inner, package)
+
+    match kind:
+        case Scalar(name):
+            return name
+        case Named(name):
+            return _bare(name, package)
+        case Array(item, dims):
+            return f"array<{item}>{'' if dims is None else _dims(dims)}"
+        case List() | Set() | Map() | Tuple():
+            dots = ["..."] * (isinstance(kind, Tuple) and kind.variadic)
+            return f"{_container(kind)}<{', '.join([*map(text, inner_types(kind)), *dots])}>"
+        case Optional(item):
+            return f"({text(item)})?" if isinstance(item, (Union, Optional)) else f"{text(item)}?"
+        case Union(items):
+            return " | ".join(f"({text(item)})" if isinstance(item, Union) else text(item) for item in items)
+        case Literal(values):
+            return f"literal<{', '.join(map(plain_text, values))}>"
+        case Opaque(name):
+            raise Inexpressible(f"{name} has no word in the language")
+
+
+def _container(kind: Type) -> str:
+    return "frozenset" if isinstance(kind, Set) and kind.frozen else type(kind).__name__.lower()
+
+
+def _bare(name: str, package: str) -> str:
+    head, _, last = name.rpartition(".")
+    return last if head == package else name
+
+
+def _dims(dims: tuple[str | int | None, ...]) -> str:
+    return f"[{', '.join('_' if dim is None else str(dim) for dim in dims)}]"
+
+
+def plain_text(value: Any) -> str:
+    """A value that needs no type to be understood."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float():
+            return repr(value)
+        case complex():
+            if value.imag or repr(value.imag).startswith("-"):
+                raise Inexpressible(f"{value} has no literal: its imaginary part isn't 0")
+            return repr(value.real)
+        case str():
+            try:
+                return quoted(value)
+            except UnicodeEncodeError:
+                raise Inexpressible(f"the text {value!r:.60} is no valid Unicode") from None
+        case bytes():
+            return quoted_bytes(value)
+        case Opaque(text):
+            raise Inexpressible(f"{text} has no literal in the language")
+    raise Inexpressible(f"{value!r:.60} has no literal in the language")
+
+
+def alternatives_of(kind: Type, lookup: Lookup) -> tuple[Type, ...]:
+    """The types a value may be of: those of a union, however it is written; the type itself else."""
+    seen: set[str] = set()
+
+    def flat(inner: Type) -> Iterator[Type]:
+        match inner:
+            case Optional(item):
+                yield from flat(item)
+                yield Scalar("none")
+            case Union(items):
+                for item in items:
+                    yield from flat(item)
+            case Named(name) if isinstance(known := lookup(name), OneOf):
+                if name not in seen:
+                    seen.add(name)
+                    yield from flat(Union(known.alternatives))
+            case _:
+                yield inner
+
+    return tuple(flat(kind))
+
+
+def value_text(value: Any, kind: Type, lookup: Lookup) -> str:
+    """A default value of a type; members of enums by their names."""
+    choices = alternatives_of(kind, lookup)
+    if isinstance(value, str):
+        enums = [lookup(choice.name) for choice in choices if isinstance(choice, Named)]
+        members = {m.name for known in enums if isinstance(known, Enum) for m in known.members}
+        takes_text = any(choice == Scalar("string") or isinstance(choice, Literal) for choice in choices)
+        return value if value in members and not takes_text else plain_text(value)
+    if isinstance(value, tuple):
+        inner = next((c for c in choices if isinstance(c, (List, Set, Tuple))), List(Scalar("any")))
+        kinds = inner.items if isinstance(inner, Tuple) and not inner.variadic else None
+        item = inner.items[0] if isinstance(inner, Tuple) and inner.items else getattr(inner, "item", inner)
+        if kinds is not None and len(kinds) != len(value):
+            raise Inexpressible(f"{value!r:.60} has another length than its type")
+        texts = [value_text(v, kinds[i] if kinds is not None else item, lookup) for i, v in enumerate(value)]
+        return f"[{', '.join(texts)}]"
+    if isinstance(value, dict):
+        of = next((c for c in choices if isinstance(c, Map)), Map(Scalar("any"), Scalar("any")))
+        entries = [
+            f"{value_text(k, of.key, lookup)}: {value_text(v, of.value, lookup)}" for k, v in value.items()
+        ]
+        return f"{{{', '.join(entries)}}}"
+    return plain_text(value)

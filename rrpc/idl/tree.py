@@ -1,0 +1,153 @@
+"""From what the parser recognises to the syntax tree. A method here is a rule of the grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from lark import Token, Transformer, v_args
+
+from . import syntax
+from .diagnostics import At
+from .literals import unquoted
+
+__all__ = ["Builder"]
+
+_T = TypeVar("_T")
+
+
+def _at(token: Token) -> At:
+    return At(token.line or 1, token.column or 1)
+
+
+def _word(tokens: Sequence[Token]) -> syntax.Word:
+    return syntax.Word(".".join(tokens), _at(tokens[0]))
+
+
+def _of(kind: type[_T], nodes: Sequence[Any]) -> tuple[_T, ...]:
+    return tuple(node for node in nodes if isinstance(node, kind))
+
+
+@v_args(inline=True)
+class Builder(Transformer[Token, Any]):
+    # --- terminals
+
+    def INT(self, token: Token) -> syntax.Plain:
+        return syntax.Plain(_int(token), _at(token))
+
+    def FLOAT(self, token: Token) -> syntax.Plain:
+        return syntax.Plain(float(token), _at(token))
+
+    def STRING(self, token: Token) -> syntax.Plain:
+        return syntax.Plain(unquoted(token), _at(token))
+
+    BYTES = STRING
+
+    def STAR(self, token: Token) -> syntax.Marker:
+        return syntax.Marker(str(token), _at(token))
+
+    SLASH = ELLIPSIS = STAR
+
+    # --- words
+
+    def docs(self, *lines: Token) -> str:
+        return "\n".join(line[3:].removeprefix(" ").rstrip() for line in lines).strip("\n")
+
+    def name(self, token: Token) -> syntax.Word:
+        return _word((token,))
+
+    def dotted(self, *tokens: Token) -> syntax.Word:
+        return _word(tokens)
+
+    type_name = dotted
+
+    def identifier(self, word: syntax.Word) -> syntax.Word:
+        return word
+
+    # --- values
+
+    def list_value(self, opening: Token, *items: syntax.Value) -> syntax.ListValue:
+        return syntax.ListValue(items, _at(opening))
+
+    def map_value(self, opening: Token, *entries: Any) -> syntax.MapValue:
+        return syntax.MapValue(entries, _at(opening))
+
+    def entry(self, key: syntax.Value, value: syntax.Value) -> Any:
+        return key, value
+
+    # --- types
+
+    def named(self, name: syntax.Word) -> syntax.Named:
+        return syntax.Named(name)
+
+    def generic(self, name: syntax.Word, *rest: Any) -> syntax.Generic:
+        dims = rest[-1]
+        return syntax.Generic(name, rest[:-1], *(dims or (None, None)))
+
+    def dims(self, opening: Token, *dims: Any) -> Any:
+        return dims, _at(opening)
+
+    def optional(self, item: syntax.TypeNode) -> syntax.Optional:
+        return syntax.Optional(item)
+
+    def alternatives(self, *items: syntax.TypeNode) -> syntax.Alternatives:
+        return syntax.Alternatives(items)
+
+    # --- statements
+
+    def attribute(self, name: syntax.Word, text: syntax.Plain | None) -> syntax.Attribute:
+        return syntax.Attribute(name, None if text is None else text.value)
+
+    def attributes(self, *items: syntax.Attribute) -> tuple[syntax.Attribute, ...]:
+        return items
+
+    def package(self, doc: str, keyword: Token, name: syntax.Word | None) -> syntax.Package:
+        return syntax.Package(doc, name, _at(keyword))
+
+    def import_(self, path: syntax.Plain) -> syntax.Import:
+        return syntax.Import(path)
+
+    def const(self, doc: str, name: syntax.Word, kind: Any, value: Any, attributes: Any) -> syntax.Const:
+        return syntax.Const(doc, name, attributes, kind, value)
+
+    def enum(self, doc: str, name: syntax.Word, attributes: Any, *items: Any) -> syntax.Enum:
+        return syntax.Enum(doc, name, attributes, items)
+
+    def struct(self, doc: str, frozen: Token | None, name: syntax.Word, attributes: Any, *items: Any) -> Any:
+        return syntax.Struct(doc, name, attributes, frozen is not None, items)
+
+    def union(self, doc: str, name: syntax.Word, kind: Any, attributes: Any) -> syntax.Union:
+        return syntax.Union(doc, name, attributes, kind)
+
+    def error(self, doc: str, name: syntax.Word, code: syntax.Word, attributes: Any, *items: Any) -> Any:
+        return syntax.Error(doc, name, attributes, code, items)
+
+    def service(self, doc: str, name: syntax.Word, attributes: Any, *methods: Any) -> syntax.Service:
+        return syntax.Service(doc, name, attributes, methods)
+
+    def member(self, doc: str, name: syntax.Word, value: Any, attributes: Any) -> syntax.Member:
+        return syntax.Member(doc, name, value, attributes)
+
+    def field(self, doc: str, number: Any, name: Any, kind: Any, default: Any, attributes: Any) -> Any:
+        return syntax.Field(doc, number, name, kind, default, attributes)
+
+    def reserved(self, *items: syntax.Plain) -> syntax.Reserved:
+        return syntax.Reserved(items)
+
+    def method(self, doc: str, name: syntax.Word, *rest: Any) -> syntax.Method:
+        *parameters, result, throws, attributes = rest
+        return syntax.Method(doc, name, tuple(parameters), result, throws, attributes)
+
+    def parameter(self, doc: str, name: Any, stream: Any, kind: Any, default: Any, attributes: Any) -> Any:
+        return syntax.Parameter(doc, name, stream is not None, kind, default, attributes)
+
+    def result(self, stream: Token | None, kind: syntax.TypeNode) -> syntax.Result:
+        return syntax.Result(stream is not None, kind)
+
+    def throws(self, *errors: syntax.Word) -> tuple[syntax.Word, ...]:
+        return errors
+
+
+def _int(text: str) -> int:
+    # Longer ones are refused before; Python itself gives up at 4300 digits.
+    return int(text[:1000])

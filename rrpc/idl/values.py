@@ -1,0 +1,272 @@
+"""Default values and constants: what a file says to plain values of a type."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from rrpc.schema import (
+    Array,
+    Const,
+    Enum,
+    List,
+    Literal,
+    Map,
+    Named,
+    OneOf,
+    Optional,
+    Scalar,
+    Set,
+    Struct,
+    Tuple,
+    Type,
+    Union,
+)
+
+from . import syntax
+from .diagnostics import At, suggestion
+from .expected import shown
+from .rules import INTEGER_BOUNDS
+from .scope import Problem, Scope
+from .spell import alternatives_of, type_text
+
+__all__ = ["Values"]
+
+_WORDS: dict[str, Any] = {"none": None, "true": True, "false": False, "inf": math.inf, "nan": math.nan}
+_HINTS = {
+    ("bytes", str): '; bytes are written b"..."',
+    ("string", bytes): '; strings are written "..."',
+    ("int", float): "; write it without a point",
+}
+
+
+class Values:
+    def __init__(self, scope: Scope, constant: Callable[[str], Const | None]) -> None:
+        self._scope = scope
+        self._constant = constant
+
+    def value(self, node: syntax.Value, kind: Type) -> Any:
+        """The value; Problem says why it is none of the type."""
+        node = self._without_constants(node, kind)
+        match kind:
+            case Optional(item):
+                return None if _is_none(node) else self.value(node, item)
+            case Union():
+                return self._of_one(node, kind)
+            case Named(name) if isinstance(self._scope.lookup(name), OneOf):
+                return self._of_one(node, kind)
+            case Named(name):
+                return self._named(node, name)
+            case Scalar(name):
+                return self._scalar(node, kind, name)
+            case Literal(values):
+                value = _plain(node)
+                if any(type(known) is type(value) and known == value for known in values):
+                    return value
+                raise self._mismatch(node, kind)
+            case List() | Set() | Tuple():
+                return self._items(node, kind)
+            case Map(key, item):
+                return self._entries(node, kind, key, item)
+            case Array():
+                raise Problem(node.at, f"an array has no default; write {type_text(kind)}? = none")
+        raise AssertionError(f"no values of {kind}")
+
+    def _mismatch(self, node: syntax.Value, kind: Type) -> Problem:
+        text = type_text(kind, self._scope.package)
+        plain = node.value if isinstance(node, syntax.Plain) else None
+        hint = f"; write {text}?" if _is_none(node) else _HINTS.get((text, type(plain)), "")
+        return Problem(node.at, f"expected {_expected(kind, text)}, found {_described(node)}{hint}")
+
+    def _without_constants(self, node: syntax.Value, kind: Type) -> syntax.Value:
+        """What a name stands for, where it is a constant's and no member of the enum that is expected."""
+        if not isinstance(node, syntax.Word) or node.text in _WORDS or self._is_member(node.text, kind):
+            return node
+        found = self._scope.find(node.text)
+        if not any(self._scope.kind_of(name) == "const" for name in found):
+            return node
+        constant = self._constant(self._scope.reference(node, ("const",), "const"))
+        if constant is None:
+            raise Problem(node.at, f"{node.text} has no value")
+        return _node(constant.value, constant.type, node.at, self._scope)
+
+    def _is_member(self, word: str, kind: Type) -> bool:
+        enums = [
+            self._scope.lookup(choice.name)
+            for choice in alternatives_of(kind, self._scope.lookup)
+            if isinstance(choice, Named)
+        ]
+        return any(word in [m.name for m in known.members] for known in enums if isinstance(known, Enum))
+
+    def _named(self, node: syntax.Value, name: str) -> Any:
+        known = self._scope.lookup(name)
+        text = type_text(Named(name), self._scope.package)
+        if isinstance(known, Enum):
+            return self._member(node, known, text)
+        if known is None or isinstance(known, Struct):
+            raise Problem(node.at, f"a struct has no default; write {text}? = none")
+        raise AssertionError(f"{name} is no type")
+
+    def _member(self, node: syntax.Value, enum: Enum, text: str) -> str:
+        names = [member.name for member in enum.members]
+        if isinstance(node, syntax.Word):
+            prefix, _, last = node.text.rpartition(".")
+            if last in names and prefix in ("", text, enum.name):
+                return last
+            if node.text not in _WORDS:
+                raise Problem(node.at, f"{text} has no member {node.text!r}{suggestion(last, names)}")
+        raise Problem(node.at, f"expected a member of {text}, found {_described(node)}")
+
+    def _of_one(self, node: syntax.Value, kind: Type) -> Any:
+        """Of the first alternative that takes it; a whole number goes to one that is of integers."""
+        choices = alternatives_of(kind, self._scope.lookup)
+        whole = isinstance(node, syntax.Plain) and type(node.value) is int
+        order = sorted(choices, key=lambda choice: choice in _INEXACT) if whole else choices
+        if isinstance(node, syntax.Word) and self._is_member(node.text, kind):
+            takes_text = any(c == Scalar("string") or isinstance(c, Literal) for c in choices)
+            if takes_text:
+                raise Problem(node.at, "a member of an enum can't be the default where a string may stand")
+        for choice in order:
+            try:
+                return self.value(node, choice)
+            except Problem:  # noqa: PERF203
+                continue
+        raise self._mismatch(node, kind)
+
+    def _items(self, node: syntax.Value, kind: List | Set | Tuple) -> tuple[Any, ...]:
+        if not isinstance(node, syntax.ListValue):
+            raise self._mismatch(node, kind)
+        if isinstance(kind, Tuple):
+            kinds = kind.items * len(node.items) if kind.variadic else kind.items
+        else:
+            kinds = (kind.item,) * len(node.items)
+        if len(kinds) != len(node.items):
+            raise Problem(node.at, f"expected {len(kinds)} items, found {len(node.items)}")
+        values = tuple(self.value(item, inner) for item, inner in zip(node.items, kinds, strict=True))
+        if isinstance(kind, Set):
+            _must_differ(values, node.items)
+        return values
+
+    def _entries(self, node: syntax.Value, kind: Type, key: Type, item: Type) -> dict[Any, Any]:
+        if not isinstance(node, syntax.MapValue):
+            raise self._mismatch(node, kind)
+        keys = [self.value(k, key) for k, _ in node.entries]
+        _must_differ(keys, [k for k, _ in node.entries])
+        return {k: self.value(v, item) for k, (_, v) in zip(keys, node.entries, strict=True)}
+
+    def _scalar(self, node: syntax.Value, kind: Scalar, name: str) -> Any:
+        if name in _WITHOUT_DEFAULT:
+            raise Problem(node.at, f"{name} has no literals; write {name}? = none")
+        value = _plain(node)
+        if name == "any":
+            if isinstance(value, _Nothing):
+                raise self._mismatch(node, kind)
+            return value
+        if type(value) not in _PYTHON.get(name, (int,)):
+            raise self._mismatch(node, kind)
+        if name in INTEGER_BOUNDS:
+            low, high = INTEGER_BOUNDS[name]
+            if not low <= value <= high:
+                raise Problem(node.at, f"{value} doesn't fit {name}, which goes from {low} to {high}")
+        if name in ("float", "f32", "complex"):
+            return _float(node.at, value, name)
+        return value
+
+
+class _Nothing:
+    """Of a node that is no plain value."""
+
+
+_PYTHON: dict[str, tuple[type, ...]] = {
+    "none": (type(None),),
+    "bool": (bool,),
+    "float": (int, float),
+    "f32": (int, float),
+    "complex": (int, float),
+    "string": (str,),
+    "bytes": (bytes,),
+}
+_WITHOUT_DEFAULT = frozenset({"buffer", "datetime", "date", "time", "duration", "decimal", "uuid"})
+_INEXACT = (Scalar("float"), Scalar("f32"), Scalar("complex"), Scalar("any"))
+
+
+def _plain(node: syntax.Value) -> Any:
+    if isinstance(node, syntax.Plain):
+        return node.value
+    if isinstance(node, syntax.Word) and node.text in _WORDS:
+        return _WORDS[node.text]
+    return _Nothing()
+
+
+def _float(at: At, value: int | float, name: str) -> float | complex:
+    try:
+        number = float(value)
+        if name == "f32":
+            struct.pack("<f", number)
+    except OverflowError:
+        raise Problem(at, f"too large for {name}") from None
+    return complex(number) if name == "complex" else number
+
+
+def _is_none(node: syntax.Value) -> bool:
+    return isinstance(node, syntax.Word) and node.text == "none"
+
+
+def _must_differ(values: Any, nodes: Any) -> None:
+    seen: list[Any] = []
+    for value, node in zip(values, nodes, strict=True):
+        if value in seen:
+            raise Problem(node.at, f"{_described(node)} stands here twice")
+        seen.append(value)
+
+
+def _expected(kind: Type, text: str) -> str:
+    match kind:
+        case Literal():
+            return "one of " + text.removeprefix("literal<").removesuffix(">")
+        case List() | Set() | Tuple():
+            return f"a {text} ([...])"
+        case Map():
+            return f"a {text} ({{key: value}})"
+    return text
+
+
+def _described(node: syntax.Value) -> str:
+    match node:
+        case syntax.Plain(str() as text):
+            return shown("STRING", f'"{text}"') if text.isprintable() else "a string"
+        case syntax.Plain(bytes()):
+            return "bytes"
+        case syntax.Plain(value):
+            return f"{value!r:.40}"
+        case syntax.Word(text):
+            return f"'{text}'"
+        case syntax.ListValue():
+            return "a list"
+        case syntax.MapValue():
+            return "a map"
+
+
+def _node(value: Any, kind: Type, at: At, scope: Scope) -> syntax.Value:
+    """The value of a constant as if it had been written in the constant's place."""
+    choices = alternatives_of(kind, scope.lookup)
+    if value is None or isinstance(value, bool):
+        return syntax.Word({None: "none", True: "true", False: "false"}[value], at)
+    if isinstance(value, complex):
+        return syntax.Plain(value.real, at)
+    if isinstance(value, tuple):
+        inner = next((c for c in choices if isinstance(c, (List, Set, Tuple))), List(Scalar("any")))
+        kinds = [inner.item] * len(value) if not isinstance(inner, Tuple) else list(inner.items)
+        kinds = kinds * len(value) if isinstance(inner, Tuple) and inner.variadic else kinds
+        return syntax.ListValue(tuple(_node(v, k, at, scope) for v, k in zip(value, kinds, strict=False)), at)
+    if isinstance(value, dict):
+        of = next((c for c in choices if isinstance(c, Map)), Map(Scalar("any"), Scalar("any")))
+        return syntax.MapValue(
+            tuple((_node(k, of.key, at, scope), _node(v, of.value, at, scope)) for k, v in value.items()), at
+        )
+    if isinstance(value, str) and any(isinstance(c, Named) for c in choices):
+        takes_text = any(c == Scalar("string") or isinstance(c, Literal) for c in choices)
+        return syntax.Plain(value, at) if takes_text else syntax.Word(value, at)
+    return syntax.Plain(value, at)
