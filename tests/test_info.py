@@ -8,7 +8,7 @@ import pytest
 from lab import LabServer
 
 import rrpc
-from rrpc.cli import info, machine
+from rrpc.cli import choice, info, machine
 
 DOWN = "port 1 of siw0 is down: bring its network interface up (ip link set ... up)"
 ADAPTERS = [
@@ -277,9 +277,9 @@ def between(capsys: pytest.CaptureFixture[str], *addresses: str, status: int = 0
     assert info.main([*addresses]) == status
     out = capsys.readouterr().out
     assert info.main([*addresses, "--json"]) == status
-    choice = json.loads(capsys.readouterr().out)["choice"]
+    found = json.loads(capsys.readouterr().out)["choice"]
     lines = out[out.index("\nbetween ") + 1 :].splitlines()
-    assert f"  chosen        {choice['transport'] or 'none'}" in lines[1 + ("no_answer" in choice)]
+    assert f"  chosen        {found['transport'] or 'none'}" in lines[1 + ("no_answer" in found)]
     return lines
 
 
@@ -337,6 +337,27 @@ def test_between_two_addresses_by_reasoning(
         "  not shm       RRPC_TRANSPORTS leaves it out",
         "  not verbs     the route to 127.0.0.1 leaves from 127.0.0.1, which is no address of an adapter (rxe0)",
     ]
+
+
+def test_the_route_decides_which_adapter_counts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "_source", lambda address, port: "10.9.0.1")
+    monkeypatch.setattr(rrpc, "transports", lambda: {"shm": "", "tcp": "", "verbs": ""})
+    adapter = {"name": "rxe0", "port": "1", "transport": "RoCE", "addresses": "10.9.0.1"}
+    monkeypatch.setattr(rrpc, "adapters", lambda: [adapter])
+    assert between(capsys, "127.0.0.1", "192.0.2.1")[1:] == [
+        (
+            "  chosen        verbs: if 192.0.2.1 has a usable RoCE adapter too: the route there leaves by rxe0 "
+            "(10.9.0.1); else tcp"
+        ),
+        "  not shm       192.0.2.1 is another host",
+        "  note          this machine's route to 192.0.2.1 leaves from 10.9.0.1, not from 127.0.0.1",
+    ]
+    adapter["why_not"] = DOWN
+    assert between(capsys, "127.0.0.1", "192.0.2.1")[1] == (
+        "  chosen        tcp: nothing better can be had between the two"
+    )
 
 
 def test_an_insisted_transport_that_cannot_be_had(capsys: pytest.CaptureFixture[str]) -> None:
