@@ -21,6 +21,9 @@ class BadInput(Exception):
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, with exit code 2."""
 
+    with_lines = argparse.RawDescriptionHelpFormatter
+    """For an epilog that is laid out already."""
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
@@ -38,6 +41,7 @@ def problem(program: str, error: BaseException) -> int:
 
 
 def one_line(text: str) -> str:
+    """The text without line breaks."""
     return " ".join(text.split())
 
 

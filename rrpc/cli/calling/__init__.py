@@ -1,0 +1,1 @@
+"""The parts of rrpc-call: values from and to JSON, and what a server offers."""

@@ -1,0 +1,344 @@
+"""JSON to the values that annotations ask for."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import collections.abc
+import dataclasses
+import datetime
+import decimal
+import difflib
+import enum
+import types
+import typing
+import uuid
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from rrpc.service.mismatch import item_type, type_text
+from rrpc.service.records import fields_of
+
+__all__ = ["TYPE_KEY", "BadValue", "alternatives", "from_json", "hint", "unwrapped"]
+
+TYPE_KEY = "$type"
+"""A key in a JSON object that names its dataclass, for unions in which several would fit."""
+_ARRAY_KEYS = {"dtype", "shape", "data"}
+
+
+class BadValue(Exception):
+    """The JSON isn't what the annotation says; the path leads to it, outermost step first."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.path = ""
+
+    def __str__(self) -> str:
+        return f"{self.path.lstrip('.')}: {self.args[0]}" if self.path else str(self.args[0])
+
+
+@contextmanager
+def _at(step: str) -> collections.abc.Iterator[None]:
+    try:
+        yield
+    except BadValue as error:
+        error.path = step + error.path
+        raise
+
+
+def from_json(data: Any, annotation: Any) -> Any:
+    """The value that ``data`` stands for. Whatever needs no conversion stays as it is: what it is then is
+    checked as every argument is. Arrays from files stand in ``data`` as they are."""
+    kind = unwrapped(annotation)
+    if kind is Any or isinstance(data, np.ndarray):
+        return data
+    if alternatives(kind):
+        return _one_of(data, kind)
+    origin = typing.get_origin(kind) or kind
+    if origin is typing.Literal:
+        return _literal(data, typing.get_args(kind))
+    convert = _CONVERT.get(origin)
+    if convert is not None:
+        return convert(data, kind)
+    if isinstance(origin, type) and issubclass(origin, enum.Enum):
+        return _member(data, origin)
+    if dataclasses.is_dataclass(origin):
+        return _instance(data, origin)
+    if isinstance(origin, type) and issubclass(origin, np.generic):
+        return data
+    raise BadValue(f"a {type_text(kind)} can't be given as JSON")
+
+
+def unwrapped(annotation: Any) -> Any:
+    """Without ``Annotated``."""
+    while typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
+    return annotation
+
+
+def alternatives(kind: Any) -> tuple[Any, ...]:
+    """Of a union; empty for anything else."""
+    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else ()
+
+
+def hint(name: str, names: typing.Iterable[str]) -> str:
+    """``; did you mean ...?`` where one of ``names`` is near."""
+    near = difflib.get_close_matches(name, list(names), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _shown(data: Any) -> str:
+    import json
+
+    text = json.dumps(data, default=repr)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _wrong(expected: str, data: Any) -> BadValue:
+    return BadValue(f"expected {expected}, got {_shown(data)}")
+
+
+def _one_of(data: Any, kind: Any) -> Any:
+    """By the first alternative that takes it."""
+    problems = []
+    for item in alternatives(kind):
+        try:
+            value = from_json(data, item)
+            _check(item, value, data)
+            return value
+        except BadValue as error:  # noqa: PERF203
+            problems.append(error)
+    deepest = max(problems, key=lambda error: len(error.path))
+    raise deepest if deepest.path else _wrong(type_text(kind), data)
+
+
+def _check(item: Any, value: Any, data: Any) -> None:
+    from rrpc.service import Mismatch, compile_check
+
+    try:
+        compile_check(item)(value)
+    except Mismatch:
+        raise _wrong(type_text(item), data) from None
+
+
+def _literal(data: Any, choices: tuple[Any, ...]) -> Any:
+    for choice in choices:
+        if type(choice) is type(data) and choice == data:
+            return choice
+        if isinstance(choice, bytes) and data == choice.decode("latin-1"):
+            return choice
+    raise _wrong(f"one of {', '.join(map(repr, choices))}", data)
+
+
+def _member(data: Any, kind: type[enum.Enum]) -> enum.Enum:
+    for member in kind:
+        if data == member.name or (type(data) is type(member.value) and data == member.value):
+            return member
+    near = hint(data, kind.__members__) if isinstance(data, str) else ""
+    raise BadValue(f"expected {kind.__name__} ({', '.join(kind.__members__)}), got {_shown(data)}{near}")
+
+
+def _instance(data: Any, kind: Any) -> Any:
+    if not isinstance(data, dict) or data.get(TYPE_KEY, kind.__name__) != kind.__name__:
+        raise _wrong(f"{kind.__name__}, an object", data)
+    fields = fields_of(kind)
+    values = {}
+    for name, item in data.items():
+        if name == TYPE_KEY:
+            continue
+        if name not in fields:
+            raise BadValue(f"{kind.__name__} has no field {name!r}{hint(name, fields)}")
+        with _at(f".{name}"):
+            values[name] = from_json(item, fields[name])
+    missing = [
+        f.name
+        for f in dataclasses.fields(kind)
+        if f.init and f.name not in values and f.default is f.default_factory  # both are MISSING
+    ]
+    if missing:
+        raise BadValue(f"{kind.__name__} without {', '.join(missing)}")
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:  # its own __post_init__
+        raise BadValue(f"{kind.__name__}: {error}") from None
+
+
+def _items(make: Callable[[list[Any]], Any]) -> Callable[[Any, Any], Any]:
+    def convert(data: Any, kind: Any) -> Any:
+        if not isinstance(data, list):
+            raise _wrong(f"{type_text(kind)}, a list", data)
+        (item,) = typing.get_args(kind) or (Any,)
+        return make([_item(i, each, item) for i, each in enumerate(data)])
+
+    return convert
+
+
+def _item(index: int, data: Any, kind: Any) -> Any:
+    with _at(f"[{index}]"):
+        return from_json(data, kind)
+
+
+def _tuple(data: Any, kind: Any) -> Any:
+    if not isinstance(data, list):
+        raise _wrong(f"{type_text(kind)}, a list", data)
+    kinds = typing.get_args(kind) or (Any, ...)
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        kinds = (kinds[0],) * len(data)
+    if len(kinds) != len(data):
+        raise _wrong(f"{type_text(kind)}, a list of {len(kinds)}", data)
+    return tuple(_item(i, each, item) for i, (each, item) in enumerate(zip(data, kinds, strict=True)))
+
+
+def _mapping(data: Any, kind: Any) -> Any:
+    """From an object, or a list of pairs for keys that aren't text."""
+    key, value = typing.get_args(kind) or (Any, Any)
+    pairs = data
+    if isinstance(data, dict):
+        text_keys = str in (unwrapped(key), *alternatives(unwrapped(key))) or unwrapped(key) is Any
+        pairs = [[name if text_keys else _parsed(name), item] for name, item in data.items()]
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise _wrong(f"{type_text(kind)}, an object or a list of pairs", data)
+    found = {}
+    for name, item in pairs:
+        with _at(f"[{_shown(name)}]"):
+            found[from_json(name, key)] = from_json(item, value)
+    return found
+
+
+def _parsed(name: str) -> Any:
+    import json
+
+    try:
+        return json.loads(name)
+    except ValueError:
+        return name
+
+
+def _binary(data: Any, kind: Any) -> Any:
+    if isinstance(data, (bytes, bytearray)):
+        return kind(data)
+    if not isinstance(data, dict) or data.keys() != {"base64"}:
+        raise _wrong('{"base64": "..."} or a file', data)
+    try:
+        return kind(base64.b64decode(data["base64"], validate=True))
+    except (TypeError, ValueError, binascii.Error):
+        raise _wrong("base64", data["base64"]) from None
+
+
+def _text_form(parse: Callable[[str], Any], form: str) -> Callable[[Any, Any], Any]:
+    def convert(data: Any, kind: Any) -> Any:
+        try:
+            if isinstance(data, str):
+                return parse(data)
+        except (ValueError, ArithmeticError):
+            pass
+        raise _wrong(f"{type_text(kind)}, such as {form}", data)
+
+    return convert
+
+
+def _iso(kind: Any) -> Callable[[str], Any]:
+    # Before Python 3.11 a Z isn't understood.
+    return lambda text: kind.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
+
+
+def _number_or_text(kind: Any) -> Callable[[Any, Any], Any]:
+    from_text = _text_form(kind, '"1.25"')
+    return lambda data, annotation: (
+        kind(repr(data))
+        if isinstance(data, (int, float)) and not isinstance(data, bool)
+        else from_text(data, annotation)
+    )
+
+
+def _duration(data: Any, kind: Any) -> datetime.timedelta:
+    if isinstance(data, bool) or not isinstance(data, (int, float)):
+        raise _wrong("a timedelta, in seconds", data)
+    try:
+        return datetime.timedelta(seconds=data)
+    except (OverflowError, ValueError):
+        raise _wrong("a timedelta, in seconds", data) from None
+
+
+def _complex(data: Any, kind: Any) -> Any:
+    if isinstance(data, list) and len(data) == 2 and all(type(part) in (int, float) for part in data):
+        return complex(*data)
+    if isinstance(data, str):
+        try:
+            return complex(data)
+        except ValueError:
+            pass
+    if type(data) in (int, float):
+        return complex(data)
+    raise _wrong("complex, such as [1.0, -2.0]", data)
+
+
+def _array(data: Any, kind: Any) -> Any:
+    """Nested lists; or ``dtype``, ``shape`` and ``data``, as arrays in results are shown."""
+    item = item_type(kind)
+    concrete = item if item not in _ABSTRACT else None
+    if isinstance(data, dict) and data.keys() <= _ARRAY_KEYS and "data" in data:
+        try:
+            concrete = np.dtype(data.get("dtype", concrete))
+            array = np.asarray(_array_of(data["data"], concrete))
+            return array.reshape(data.get("shape", array.shape))
+        except (TypeError, ValueError) as error:
+            raise BadValue(f"no array: {error}") from None
+    if isinstance(data, bool) or not isinstance(data, (list, int, float)):
+        raise _wrong(f"{type_text(kind)}, nested lists or @file.npy", data)
+    return _array_of(data, concrete)
+
+
+_ABSTRACT = {np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger} | {
+    np.inexact,
+    np.floating,
+    np.complexfloating,
+}
+
+
+def _array_of(data: Any, dtype: Any) -> Any:
+    try:
+        found = np.asarray(data) if data != [] else np.empty(0, dtype or float)
+    except ValueError:
+        raise BadValue("no array: its rows differ in length") from None
+    if found.dtype.kind not in "biufc":
+        raise BadValue("no array: it has items that aren't numbers")
+    if dtype is None:
+        return found
+    wanted = np.dtype(dtype)
+    if not found.size or found.dtype == wanted:
+        return found.astype(wanted)
+    with np.errstate(all="ignore"):
+        converted = found.astype(wanted)
+    exact = wanted.kind not in "fc" or found.dtype.kind == "c"
+    if (exact and not np.array_equal(converted, found)) or (wanted.kind == "b") != (found.dtype.kind == "b"):
+        raise BadValue(f"no {wanted} array: it has items that aren't {wanted}")
+    return converted
+
+
+def _as_is(data: Any, kind: Any) -> Any:
+    return data
+
+
+_CONVERT: dict[Any, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys((type(None), None, bool, int, str), _as_is),
+    float: lambda data, kind: float(data) if data in ("NaN", "Infinity", "-Infinity") else data,
+    **dict.fromkeys((list, collections.abc.Sequence), _items(list)),
+    set: _items(set),
+    frozenset: _items(frozenset),
+    tuple: _tuple,
+    dict: _mapping,
+    collections.abc.Mapping: _mapping,
+    **dict.fromkeys((bytes, bytearray, memoryview), _binary),
+    np.ndarray: _array,
+    complex: _complex,
+    datetime.datetime: _text_form(_iso(datetime.datetime), '"2026-01-31T12:00:00Z"'),
+    datetime.date: _text_form(_iso(datetime.date), '"2026-01-31"'),
+    datetime.time: _text_form(_iso(datetime.time), '"12:30:00"'),
+    datetime.timedelta: _duration,
+    decimal.Decimal: _number_or_text(decimal.Decimal),
+    uuid.UUID: _text_form(uuid.UUID, '"12345678-1234-5678-1234-567812345678"'),
+}

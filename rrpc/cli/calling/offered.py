@@ -1,0 +1,65 @@
+"""What a server says that it offers."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+import rrpc
+from rrpc import schema
+from rrpc.cli.common import BadInput
+
+__all__ = ["Offered", "did_you_mean"]
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """``; did you mean ...?`` where one of ``names`` is near, else what there is."""
+    names = list(names)
+    near = [known for known in names if known.rpartition(".")[2] == name]
+    near = near or difflib.get_close_matches(name, names, 1)
+    return f"; did you mean {near[0]}?" if near else f"; there is {', '.join(names) or 'none'}"
+
+
+class Offered:
+    """The services of a server by reflection; rrpc.Unimplemented where it has none. BadInput names what isn't there."""
+
+    def __init__(self, client: rrpc.Client) -> None:
+        self._client = client
+        self._names: list[str] | None = None
+
+    def names(self) -> list[str]:
+        """Of all services, the built-in ones last."""
+        if self._names is None:
+            self._names = self._client.call("rrpc.Reflection.services")
+        return self._names
+
+    def service(self, name: str) -> schema.Service:
+        """A service's interface."""
+        if name not in self.names():
+            raise BadInput(f"there is no service {name!r}{did_you_mean(name, self.names())}")
+        described = self._client.call("rrpc.Reflection.describe", name)
+        try:
+            return schema.from_data(described["service"])
+        except (KeyError, ValueError) as error:
+            raise rrpc.Internal(f"what the server says of {name} can't be read: {error}") from None
+
+    def method(self, target: str) -> tuple[schema.Service, schema.Method]:
+        """What ``service.method`` names."""
+        service, dot, name = target.rpartition(".")
+        if not dot:
+            raise BadInput(f"{target!r} is no method: write service.method{self._owner(name)}")
+        found = self.service(service)
+        for method in found.methods:
+            if method.name == name:
+                return found, method
+        names = [method.name for method in found.methods]
+        raise BadInput(f"{service} has no method {name!r}{did_you_mean(name, names)}")
+
+    def _owner(self, method: str) -> str:
+        """Where a method of this name is, if one service has one."""
+        owners = [
+            f"{name}.{method}"
+            for name in self.names()
+            if any(known.name == method for known in self.service(name).methods)
+        ]
+        return f"; did you mean {owners[0]}?" if len(owners) == 1 else ""

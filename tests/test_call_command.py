@@ -1,0 +1,419 @@
+"""rrpc-call against real servers: every kind of value, and every kind of bad input with its exact line."""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lab import address_to_listen_on
+from processes import Served, ServeFactory, child_environment, patience
+
+from rrpc.cli import call
+from rrpc.schema import from_data
+
+SERVICE = (Path(__file__).parent / "call_service.py").read_text()
+TRACK = '{"name": "walk", "points": [[0, 0], [1.5, 2]], "unit": "FOOT", "tags": ["slow"]}'
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("call")
+    factory = ServeFactory(
+        folder, lambda transport: address_to_listen_on(transport, f"rrpc-call-{id(folder):x}")
+    )
+    yield factory(
+        SERVICE, "Kinds", listen=["tcp", "shm", "rrpc"], module="call_service", args=["--tracebacks"]
+    )
+    factory.close()
+
+
+class Run:
+    """rrpc-call in this process: `run("Kinds.plain", "a=1")` gives (exit code, stdout, stderr)."""
+
+    def __init__(self, address: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.address = address
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        try:
+            status = call.main([self.address, *arguments])
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        out, err = self._capsys.readouterr()
+        return status, out, err
+
+    def result(self, *arguments: str) -> Any:
+        status, out, err = self(*arguments)
+        assert (status, err) == (0, "")
+        return json.loads(out)
+
+    def bad(self, *arguments: str) -> str:
+        """The one line that says what was wrong with the usage."""
+        status, out, err = self(*arguments)
+        assert (status, out) == (2, "")
+        assert err.startswith("rrpc-call: ")
+        assert err.count("\n") == 1
+        return err.removeprefix("rrpc-call: ").removesuffix("\n")
+
+
+@pytest.fixture
+def run(served: Served, capsys: pytest.CaptureFixture[str]) -> Run:
+    return Run(served.address, capsys)
+
+
+def test_over_every_transport(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    for address in served.addresses:
+        assert Run(address, capsys).result("Kinds.plain", "a=5") == [5, 0.5, False, "d", None]
+
+
+def test_as_a_process(served: Served, tmp_path: Path) -> None:
+    def rrpc_call(*arguments: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
+        command = [sys.executable, "-m", "rrpc.cli.call", served.address, *arguments]
+        done = subprocess.run(
+            command,
+            input=stdin,
+            capture_output=True,
+            cwd=tmp_path,
+            env=child_environment(),
+            timeout=patience(60),
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    npy = io.BytesIO()
+    np.save(npy, np.array([1, 2], np.float32))
+    assert rrpc_call("Kinds.floats", "@-", "-o", "twice.npy", stdin=npy.getvalue())[::2] == (0, b"")
+    assert np.load(tmp_path / "twice.npy").tolist() == [2.0, 4.0]
+    assert rrpc_call("Kinds.missing", "swim") == (
+        1,
+        b"",
+        b"rrpc-call: NOT_FOUND: there is no track 'swim'\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["1", "2", "true", "x", "null"], [1, 2.0, True, "x", None]),
+        (["1", "d=a=b c"], [1, 0.5, False, "a=b c", None]),
+        (["-5", "b=-1e3"], [-5, -1000.0, False, "d", None]),
+        (["a=10000000000000000000000"], [10**22, 0.5, False, "d", None]),
+    ],
+)
+def test_plain_values(run: Run, arguments: list[str], expected: list[Any]) -> None:
+    assert run.result("Kinds.plain", *arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("bare words", "bare words"),
+        ("5", "5"),
+        ("null", "null"),
+        ('"quoted\\n"', "quoted\n"),
+        ('"', '"'),
+        ("größe", "größe"),
+        ("", ""),
+    ],
+)
+def test_texts(run: Run, given: str, expected: str) -> None:
+    assert run.result("Kinds.text", f"text={given}") == expected
+
+
+def test_optional_and_union(run: Run) -> None:
+    assert [run.result("Kinds.maybe", f"value={v}") for v in ("5", "x", "null", '"5"')] == [
+        "5",
+        "'x'",
+        "None",
+        "'5'",
+    ]
+    assert run.result("Kinds.shape", '{"size": 1}') == "Circle"
+    assert run.result("Kinds.shape", '{"$type": "Square", "size": 1}') == "Square"
+
+
+def test_enums_and_literals(run: Run) -> None:
+    assert run.result("Kinds.choice", "FOOT", "level=HIGH", "literal=2") == ["FOOT", "HIGH", 2]
+    assert run.result("Kinds.choice", "ft", "level=2", "literal=a") == ["FOOT", "HIGH", "a"]
+
+
+def test_dataclasses(run: Run, tmp_path: Path) -> None:
+    expected = {
+        "name": "walk",
+        "points": {"dtype": "float64", "shape": [2, 2], "data": [[0.0, 0.0], [1.5, 2.0]]},
+        "unit": "FOOT",
+        "tags": ["slow"],
+    }
+    assert run.result("Kinds.track", f"track={TRACK}") == expected
+    (tmp_path / "track.json").write_text(json.dumps(expected))  # what came out goes in again
+    assert run.result("Kinds.track", f"@{tmp_path}/track.json") == expected
+
+
+def test_containers(run: Run) -> None:
+    given = ["[1, 2]", '[3, "x"]', '{"7": ["y"]}', "[2, 1, 2]", "e=[8, 9]"]
+    assert run.result("Kinds.containers", *given) == [
+        [1, [1, 2]],
+        [2, [3, "x"]],
+        [3, [[7, ["y"]]]],
+        [4, [1, 2]],
+        [5, [8, 9]],
+    ]
+    given[2] = '[[7, ["y"]]]'
+    assert run.result("Kinds.containers", *given)[2] == [3, [[7, ["y"]]]]
+
+
+def test_times_and_numbers(run: Run) -> None:
+    key = "12345678-1234-5678-1234-567812345678"
+    given = ["2026-01-31", "2026-01-31T12:00:00Z", "1.5", "1.10", key, "[1, -2]"]
+    expected = ["2026-01-31", "2026-01-31T12:00:00+00:00", 1.5, "1.10", key, [1.0, -2.0]]
+    assert run.result("Kinds.times", *given) == expected
+    quoted = [json.dumps(item) for item in expected]
+    assert run.result("Kinds.times", *quoted) == expected
+
+
+def test_bytes(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "blob").write_bytes(b"\x00\xff")
+    for given in (f"@{tmp_path}/blob", '{"base64": "AP8="}'):
+        assert run.result("Kinds.binary", f"data={given}") == {"base64": "/wA="}
+    assert run.result("Kinds.binary", "abc") == {"base64": "Y2Jh"}
+    assert run.result("Kinds.binary", "x" * 5000)["bytes"] == 5000
+    assert len(run.result("Kinds.binary", "x" * 5000, "--json")["base64"]) > 5000
+    assert run.result("Kinds.binary", "abc", "-o", f"{tmp_path}/out") == {
+        "bytes": 3,
+        "file": f"{tmp_path}/out",
+    }
+    assert (tmp_path / "out").read_bytes() == b"cba"
+
+
+def test_arrays(run: Run, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.ones((300, 2), np.float32))
+    short = {"dtype": "float32", "shape": [2], "data": [2.0, 5.0]}
+    assert run.result("Kinds.floats", "[1, 2.5]") == short
+    assert run.result("Kinds.floats", '{"dtype": "float32", "shape": [1, 2], "data": [1, 2.5]}') == {
+        "dtype": "float32",
+        "shape": [1, 2],
+        "data": [[2.0, 5.0]],
+    }
+    long = {"dtype": "float32", "shape": [300, 2]}
+    assert run.result("Kinds.floats", f"array=@{tmp_path}/a.npy") == long | {
+        "first": [2.0] * 6,
+        "min": 2.0,
+        "max": 2.0,
+    }
+    assert run.result("Kinds.floats", f"array=@{tmp_path}/a.npy", "--json") == long | {
+        "data": [[2.0, 2.0]] * 300
+    }
+    assert run.result("Kinds.describe", "[[1, 2], [3, 4]]") == "int64 (2, 2)"
+    assert run.result("Kinds.describe", f"@{tmp_path}/a.npy") == "float32 (300, 2)"
+    assert run.result("Kinds.anything", f"@{tmp_path}/a.npy").startswith("ndarray ")
+
+
+def test_output_files(run: Run, tmp_path: Path) -> None:
+    one, folder = tmp_path / "one.npy", tmp_path / "all"
+    assert run.result("Kinds.floats", "[1]", "-o", str(one)) == {
+        "dtype": "float32",
+        "shape": [1],
+        "file": str(one),
+    }
+    assert np.load(one).tolist() == [2.0]
+    shown = run.result("Kinds.two", "3", "-o", f"{folder}/")
+    assert shown == [
+        {"dtype": "int64", "shape": [3], "file": f"{folder}/0.npy"},
+        {"dtype": "float32", "shape": [3, 2], "file": f"{folder}/1.npy"},
+    ]
+    assert np.load(folder / "0.npy").tolist() == [0, 1, 2]
+    assert run.result("Kinds.track", TRACK, "-o", str(folder))["points"]["file"] == f"{folder}/points.npy"
+    assert run.result("Kinds.plain", "1", "-o", f"{tmp_path}/out.json")["file"] == f"{tmp_path}/out.json"
+    assert json.loads((tmp_path / "out.json").read_text()) == [1, 0.5, False, "d", None]
+
+
+def test_a_result_is_not_lost_for_a_wrong_output(run: Run, tmp_path: Path) -> None:
+    status, out, err = run("Kinds.two", "2", "-o", f"{tmp_path}/x.npy")
+    assert status == 2
+    assert [item["data"] for item in json.loads(out)] == [[0, 1], [[0.0, 0.0], [0.0, 0.0]]]
+    assert err == (
+        f"rrpc-call: -o {tmp_path}/x.npy: the result has several arrays: give a folder, {tmp_path}/x/\n"
+    )
+    status, out, err = run("Kinds.text", "x", "-o", f"{tmp_path}/y.npy")
+    assert (status, out, err) == (2, '"x"\n', f"rrpc-call: -o {tmp_path}/y.npy: the result has no array\n")
+
+
+def test_numbers_that_json_has_no_word_for(run: Run) -> None:
+    for arguments in ([], ["--json"]):
+        assert run.result("Kinds.endless", *arguments) == ["NaN", "Infinity", "-Infinity", 1.5]
+
+
+def test_laid_out_for_people_or_on_one_line_for_programs(run: Run) -> None:
+    track = TRACK.replace("slow", "slow" * 20)
+    assert run("Kinds.track", track)[1].splitlines()[:2] == ["{", '  "name": "walk",']
+    assert run("Kinds.track", track, "--json")[1].count("\n") == 1
+
+
+LIST = """\
+Kinds                     All kinds of values.
+  plain                   Plain values.
+  text
+"""
+
+
+def test_list(run: Run) -> None:
+    status, out, err = run("list")
+    assert (status, err) == (0, "")
+    assert out.startswith(LIST)
+    assert "\nrrpc.Health   " in out
+    listed = run.result("list", "--json")
+    assert [service["name"] for service in listed] == [
+        "Kinds",
+        "rrpc.Health",
+        "rrpc.Reflection",
+        "rrpc.Stats",
+    ]
+    assert listed[0]["methods"][:3] == ["plain", "text", "maybe"]
+
+
+def test_describe(run: Run) -> None:
+    status, out, err = run("describe", "Kinds.plain")
+    assert (status, err) == (0, "")
+    assert "plain(a: int, b: float = 0.5, c: bool = False, d: str = 'd', e: None = None) -> list[Any]" in out
+    assert "More about them." in out
+    assert "text(" not in out
+    assert run.bad("describe", "Kins") == "there is no service 'Kins'; did you mean Kinds?"
+    assert run.bad("describe", "Kinds.plan") == "Kinds has no method 'plan'; did you mean plain?"
+    assert run.bad("describe", "a", "b") == "describe takes one service or service.method"
+    (described,) = run.result("describe", "rrpc.Health", "--json")
+    assert from_data(described).name == "rrpc.Health"
+    assert len(run.result("describe", "--json")) == 4
+
+
+def test_failed_calls(run: Run) -> None:
+    assert run("Kinds.missing", "swim") == (1, "", "rrpc-call: NOT_FOUND: there is no track 'swim'\n")
+    status, out, err = run("Kinds.missing", "swim", "--json")
+    assert (status, json.loads(out)) == (
+        1,
+        {"error": {"code": "NOT_FOUND", "message": "there is no track 'swim'"}},
+    )
+    status, out, err = run("Kinds.broken")
+    assert (status, out) == (1, "")
+    lines = err.splitlines()
+    assert lines[0] == "rrpc-call: UNKNOWN: KeyError: 'swim'"
+    assert lines[1] == "Traceback (most recent call last):"  # the server has --tracebacks
+
+
+def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert Run("shm:///nowhere.sock", capsys)("A.b") == (
+        1,
+        "",
+        "rrpc-call: UNAVAILABLE: no server listens on /nowhere.sock\n",
+    )
+
+
+BAD = [
+    (["Kinds.plain"], "Kinds.plain() missing a required argument: 'a'"),
+    (["Kinds.plain", "a=x"], "Kinds.plain(): argument 'a': expected int, got str"),
+    (["Kinds.plain", "a=1.5"], "Kinds.plain(): argument 'a': expected int, got float"),
+    (["Kinds.plain", "1", "a=1"], "Kinds.plain() got multiple values for argument 'a'"),
+    (["Kinds.plain", "a=1", "a=2"], "a is given twice"),
+    (["Kinds.plain", "a=1", "2"], "2: what has no name goes before what has one"),
+    (["Kinds.plain", "A=1"], "Kinds.plain() has no parameter 'A'; there is a, b, c, d, e"),
+    (["Kinds.choice", "m", "levl=1"], "Kinds.choice() has no parameter 'levl'; did you mean level?"),
+    (["Kinds.text", "1", "2"], "Kinds.text() takes 1 positional argument but 2 were given"),
+    (["Kinds.choice", "m", "2"], "Kinds.choice() takes 1 positional argument but 2 were given"),
+    (["Kinds.choice", "FOTO"], 'FOTO: expected Unit (METRE, FOOT), got "FOTO"; did you mean FOOT?'),
+    (["Kinds.choice", "m", "literal=b"], "literal=b: expected one of 'a', 2, got \"b\""),
+    (["Kinds.track", "track=5"], "track=5: expected Track, an object, got 5"),
+    (["Kinds.track", '{"name": "x"}'], '{"name": "x"}: Track without points'),
+    (["Kinds.track", 'track={"nam": "x"}'], "track={\"nam\": \"x\"}: Track has no field 'nam'; did you mean name?"),
+    (
+        ["Kinds.track", TRACK.replace("FOOT", "YARD").join(["track=", ""])],
+        'track.unit: expected Unit (METRE, FOOT), got "YARD"',
+    ),
+    (["Kinds.track", 'track={"name": 5, "points": [1]}'],
+     "Kinds.track(): argument 'track'.name: expected str, got int"),
+    (["Kinds.shape", '{"side": 1}'], '{"side": 1}: expected Circle | Square, got {"side": 1}'),
+    (["Kinds.containers", "a=5"], "a=5: expected list[int], a list, got 5"),
+    (["Kinds.containers", "[]", "b=[1]"], "b=[1]: expected tuple[int, str], a list of 2, got [1]"),
+    (["Kinds.binary", '{"base64": "?"}'], '{"base64": "?"}: expected base64, got "?"'),
+    (["Kinds.floats", "[[1], [1, 2]]"], "[[1], [1, 2]]: no array: its rows differ in length"),
+    (["Kinds.floats", '["x"]'], '["x"]: no array: it has items that aren\'t numbers'),
+    (["Kinds.bytes_of", "[1, 300]"], "[1, 300]: no uint8 array: it has items that aren't uint8"),
+    (["Kinds.bytes_of", "[1, 1.5]"], "[1, 1.5]: no uint8 array: it has items that aren't uint8"),
+    (["Kinds.floats", "array=x"], 'array=x: expected NDArray[float32], nested lists or @file.npy, got "x"'),
+    (["Kinds.floats", "array=@nowhere.npy"], "@nowhere.npy: No such file or directory"),
+    (["Kinds.plain", "@nowhere"], "@nowhere: No such file or directory"),
+    (["Kinds.missing"], "Kinds.missing() missing a required argument: 'name'"),
+    (["Kinds.mising", "x"], "Kinds has no method 'mising'; did you mean missing?"),
+    (["Kind.missing", "x"], "there is no service 'Kind'; did you mean Kinds?"),
+    (["Health.check"], "there is no service 'Health'; did you mean rrpc.Health?"),
+    (
+        ["Zzz.x"],
+        "there is no service 'Zzz'; there is Kinds, rrpc.Health, rrpc.Reflection, rrpc.Stats",
+    ),
+    (["missing", "x"], "'missing' is no method: write service.method; did you mean Kinds.missing?"),
+    (["zzz"], "'zzz' is no method: write service.method"),
+    (["list", "Kinds"], "list takes no 'Kinds'; describe Kinds shows one"),
+    (["Kinds.text", "x", "-o", "/nowhere/x"], "-o /nowhere/x: there is no folder /nowhere"),
+    (["Kinds.text", "x", "--timeout", "soon"],
+     "argument --timeout: invalid float value: 'soon' (see rrpc-call --help)"),
+    ([], "the following arguments are required: service.method (see rrpc-call --help)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "line"), BAD, ids=[" ".join(arguments)[:40] for arguments, _ in BAD])
+def test_bad_usage(run: Run, arguments: list[str], line: str) -> None:
+    assert run.bad(*arguments) == line
+
+
+def test_bad_files(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.npy").write_bytes(b"no array")
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "wrong.json").write_text('{"name": "x", "points": [1], "unit": 7}')
+    (tmp_path / "binary").write_bytes(b"\xff")
+    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    np.save(tmp_path / "double.npy", np.ones(2))
+    at = f"@{tmp_path}"
+    assert run.bad("Kinds.floats", f"{at}/bad.npy").startswith(f"{at}/bad.npy: no .npy file of numbers: ")
+    assert run.bad("Kinds.floats", f"{at}/objects.npy").startswith(
+        f"{at}/objects.npy: no .npy file of numbers: "
+    )
+    assert run.bad("Kinds.floats", f"{at}/double.npy") == (
+        "Kinds.floats(): argument 'array': expected float32 array, got float64 array of shape (2,) "
+        "(use .astype(np.float32))"
+    )
+    assert run.bad("Kinds.track", f"{at}/bad.json").startswith(f"{at}/bad.json: no JSON: ")
+    assert (
+        run.bad("Kinds.track", f"{at}/wrong.json")
+        == f"{at}/wrong.json: unit: expected Unit (METRE, FOOT), got 7"
+    )
+    assert run.bad("Kinds.text", f"{at}/binary") == f"{at}/binary: no UTF-8 text"
+    assert run.bad("Kinds.plain", "a=" + "[" * 100_000) == "JSON nested too deep"
+
+
+def test_bad_addresses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert Run("nowhere", capsys).bad("A.b") == (
+        "address 'nowhere' has no scheme; write it like rrpc://127.0.0.1:7471, tcp://host:port or shm://name"
+    )
+
+
+def test_a_server_without_reflection(
+    serve: ServeFactory, new_address: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lab_service import Lab
+
+    import rrpc
+
+    with rrpc.serve(Lab(), listen=new_address("tcp"), builtin=False) as server:
+        run = Run(server.addresses[0], capsys)
+        assert run.result("Lab.add", "2", "b=3") == 5
+        assert run.result("Lab.echo", '{"a": [1]}') == {"a": [1]}
+        assert run.result("Lab.echo", "bare") == "bare"
+        assert run("Lab.add", "x")[::2] == (
+            1,
+            "rrpc-call: INVALID_ARGUMENT: Lab.add(): argument 'a': expected int, got str\n",
+        )
+        assert run("Lab.ad", "1")[0] == 1
+        assert run.bad("list") == "this server has no reflection, so it can't say what it offers"
+        assert run.bad("add") == "'add' is no method: write service.method"
