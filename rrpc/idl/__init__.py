@@ -12,7 +12,7 @@ from .emit_python import emit_clients
 if TYPE_CHECKING:
     from rrpc.schema import Module
 
-__all__ = ["Diagnostic", "IdlError", "emit_clients", "load", "parse"]
+__all__ = ["Diagnostic", "IdlError", "emit_clients", "load", "parse", "print_module"]
 
 
 def load(path: str | os.PathLike[str], include: Sequence[str | os.PathLike[str]] = ()) -> Module:
@@ -30,3 +30,13 @@ def parse(text: str | bytes, name: str = "<text>", include: Sequence[str | os.Pa
     from . import loader
 
     return loader.parse(text, name, include)
+
+
+def print_module(module: Module) -> str:
+    """The text of an .rrpc file with the module in it, in the one canonical form.
+
+    AnnotationError names the method or field that the language can't express, and why.
+    """
+    from . import printer
+
+    return printer.print_module(module)

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 from rrpc.schema import Array, List, Map, Method, Named, OneOf, Scalar, Set, Struct, Tuple, Type
-from rrpc.schema.closure import inner_types
+from rrpc.schema.closure import inner_types, names_in
 
 from .spell import Lookup, alternatives_of
 from .types import is_integer
 
-__all__ = ["contains_itself", "endless", "named_dims", "size_problem", "unhashable"]
+__all__ = [
+    "UNION_DEPTH_MAX",
+    "contains_itself",
+    "deep_unions",
+    "endless",
+    "named_dims",
+    "size_problem",
+    "unhashable",
+]
+
+UNION_DEPTH_MAX = 16
 
 
 def unhashable(kind: Type, lookup: Lookup) -> Type | None:
@@ -31,26 +42,33 @@ def unhashable(kind: Type, lookup: Lookup) -> Type | None:
 
 def endless(structs: Iterable[str], lookup: Lookup) -> Iterator[tuple[str, list[str]]]:
     """Structs that contain themselves in every value, each with the way back to itself."""
-    unended = set(structs)
-
-    def ends(kind: Type) -> bool:
-        choices = alternatives_of(kind, lookup)
-        return any(_all_end(choice) for choice in choices)
-
-    def _all_end(choice: Type) -> bool:
-        if isinstance(choice, Tuple) and not choice.variadic:
-            return all(map(ends, choice.items))
-        return not (isinstance(choice, Named) and choice.name in unended)
-
-    while more := {name for name in unended if all(ends(kind) for kind in _fields(name, lookup))}:
-        unended -= more
-    ways = {
-        name: {inner for kind in _fields(name, lookup) for inner in _needed(kind, lookup)} & unended
-        for name in unended
-    }
+    needs = {name: {n for kind in _fields(name, lookup) for n in _needed(kind, lookup)} for name in structs}
+    needed_by: dict[str, list[str]] = {}
+    for name, inner in needs.items():
+        for other in inner:
+            needed_by.setdefault(other, []).append(name)
+    unended = set(needs)
+    waiting = list(needs)
+    while waiting:
+        name = waiting.pop()
+        if name in unended and all(_ends(kind, unended, lookup) for kind in _fields(name, lookup)):
+            unended.remove(name)
+            waiting += needed_by.get(name, ())
+    ways = {name: needs[name] & unended for name in unended}
     for name in sorted(unended):
         if way := _way_back(name, ways):
             yield name, way
+
+
+def _ends(kind: Type, unended: AbstractSet[str], lookup: Lookup) -> bool:
+    """Whether a type has a value that isn't infinite, given the structs of which it isn't known."""
+    for choice in alternatives_of(kind, lookup):
+        if isinstance(choice, Tuple) and not choice.variadic:
+            if all(_ends(item, unended, lookup) for item in choice.items):
+                return True
+        elif not (isinstance(choice, Named) and choice.name in unended):
+            return True
+    return False
 
 
 def _fields(name: str, lookup: Lookup) -> Iterator[Type]:
@@ -87,17 +105,28 @@ def _way_back(name: str, ways: Mapping[str, set[str]]) -> list[str]:
     return []
 
 
+def deep_unions(unions: Mapping[str, OneOf]) -> set[str]:
+    """Named unions that stand in each other more than so many deep, or without an end."""
+    needs = {
+        name: {n for kind in union.alternatives for n in names_in(kind) if n in unions}
+        for name, union in unions.items()
+    }
+    for _ in range(UNION_DEPTH_MAX):
+        done = {name for name, inner in needs.items() if not inner & needs.keys()}
+        needs = {name: inner for name, inner in needs.items() if name not in done}
+    return set(needs)
+
+
 def contains_itself(union: OneOf, lookup: Lookup) -> bool:
     """Whether a named union leads back to itself without a struct between."""
     seen: set[str] = set()
-    waiting = list(union.alternatives)
+    waiting = [name for kind in union.alternatives for name in names_in(kind)]
     while waiting:
-        kind = waiting.pop()
-        waiting += inner_types(kind)
-        if isinstance(kind, Named) and kind.name not in seen:
-            seen.add(kind.name)
-            known = lookup(kind.name)
-            waiting += known.alternatives if isinstance(known, OneOf) else ()
+        name = waiting.pop()
+        known = lookup(name)
+        if name not in seen and isinstance(known, OneOf):
+            waiting += [inner for kind in known.alternatives for inner in names_in(kind)]
+        seen.add(name)
     return union.name in seen
 
 

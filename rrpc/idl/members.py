@@ -110,12 +110,12 @@ class Members:
         return Struct(name, fields, reserved, node.frozen, **notes)
 
     def error(self, name: str, node: syntax.Error) -> Error:
-        fields, _ = self._fields(node.items, rules.error_field_name)
+        fields, reserved = self._fields(node.items, rules.error_field_name)
         code = node.code.text
         if code not in rules.ERROR_CODES:
             hint = suggestion(code, rules.ERROR_CODES) or f"; there are {', '.join(rules.ERROR_CODES)}"
             self._scope.add(node.code.at, f"there is no status code {code!r}{hint}")
-        return Error(name, code, fields, **self.notes(node.doc, node.attributes, node.at))
+        return Error(name, code, fields, reserved, **self.notes(node.doc, node.attributes, node.at))
 
     def _fields(
         self, items: Sequence[syntax.Field | syntax.Reserved], rule: Callable[[str], str | None]

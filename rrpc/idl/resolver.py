@@ -11,8 +11,8 @@ from rrpc.schema.closure import closure
 
 from . import rules, syntax
 from .alike import LookAlikes
-from .checks import contains_itself, endless, unhashable
-from .diagnostics import At, Diagnostics, Source
+from .checks import UNION_DEPTH_MAX, contains_itself, deep_unions, endless, unhashable
+from .diagnostics import DIAGNOSTICS_MAX, At, Diagnostics, Source
 from .members import Members
 from .scope import Problem, Scope
 from .services import Services
@@ -21,6 +21,8 @@ from .types import Types
 from .values import Values
 
 __all__ = ["resolve"]
+
+CONSTANT_DEPTH_MAX = 16
 
 Imports = Mapping[syntax.Import, Module]
 
@@ -129,6 +131,8 @@ class _Resolver:
         if name in self._open_constants:
             way = " -> ".join([*self._open_constants[self._open_constants.index(name) :], name])
             raise Problem(node.at, f"a constant that needs its own value: {way}")
+        if len(self._open_constants) == CONSTANT_DEPTH_MAX:
+            raise Problem(node.at, f"constants that need each other, more than {CONSTANT_DEPTH_MAX} of them")
         self._open_constants.append(name)
         made = self._constant(name, node)
         self._open_constants.pop()
@@ -162,9 +166,7 @@ class _Resolver:
     def _check_whole(self) -> None:
         scope = self._scope
         own = {name: scope.resolved[name] for name in scope.own if name in scope.resolved}
-        for name, known in own.items():
-            if isinstance(known, OneOf) and contains_itself(known, scope.lookup):
-                scope.add(scope.own[name].at, "a union can't contain itself: put a struct between")
+        self._check_unions()
         if scope.errors:
             return
         alike = LookAlikes(scope.lookup, scope.package)
@@ -174,6 +176,16 @@ class _Resolver:
         self._check_keys(self._types.keys)
         for name, way in endless((n for n, known in own.items() if isinstance(known, Struct)), scope.lookup):
             scope.add(scope.own[name].at, self._endless(way))
+
+    def _check_unions(self) -> None:
+        scope = self._scope
+        unions = {name: known for name, known in scope.resolved.items() if isinstance(known, OneOf)}
+        deep = deep_unions(unions)
+        for name in [name for name in scope.own if name in deep][:DIAGNOSTICS_MAX]:
+            wrong = f"unions stand in each other, more than {UNION_DEPTH_MAX} deep"
+            if contains_itself(unions[name], scope.lookup):
+                wrong = "a union can't contain itself: put a struct between"
+            scope.add(scope.own[name].at, wrong)
 
     def _endless(self, way: Iterable[str]) -> str:
         names = [name.removeprefix(f"{self._scope.package}.") for name in way]

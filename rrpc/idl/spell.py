@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from rrpc.schema import (
@@ -43,7 +43,7 @@ def type_text(kind: Type, package: str = "") -> str:
 
     match kind:
         case Scalar(name):
-            return name
+            return "float" if name == "f64" else name
         case Named(name):
             return _bare(name, package)
         case Array(item, dims):
@@ -104,23 +104,20 @@ def plain_text(value: Any) -> str:
 def alternatives_of(kind: Type, lookup: Lookup) -> tuple[Type, ...]:
     """The types a value may be of: those of a union, however it is written; the type itself else."""
     seen: set[str] = set()
-
-    def flat(inner: Type) -> Iterator[Type]:
-        match inner:
+    found: list[Type] = []
+    waiting = [kind]
+    while waiting:
+        match waiting.pop():
             case Optional(item):
-                yield from flat(item)
-                yield Scalar("none")
+                waiting += Scalar("none"), item
             case Union(items):
-                for item in items:
-                    yield from flat(item)
+                waiting += reversed(items)
             case Named(name) if isinstance(known := lookup(name), OneOf):
-                if name not in seen:
-                    seen.add(name)
-                    yield from flat(Union(known.alternatives))
-            case _:
-                yield inner
-
-    return tuple(flat(kind))
+                waiting += () if name in seen else reversed(known.alternatives)
+                seen.add(name)
+            case plain:
+                found.append(plain)
+    return tuple(found)
 
 
 def value_text(value: Any, kind: Type, lookup: Lookup) -> str:

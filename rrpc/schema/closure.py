@@ -26,7 +26,7 @@ from .model import (
     Union,
 )
 
-__all__ = ["closure", "inner_types", "types_in"]
+__all__ = ["closure", "inner_types", "names_in", "types_in"]
 
 
 def inner_types(kind: Type) -> tuple[Type, ...]:
@@ -55,32 +55,33 @@ def types_in(declaration: Declaration) -> tuple[Type, ...]:
             return ()
 
 
-def _names(kind: Type) -> Iterator[str]:
+def names_in(kind: Type) -> Iterator[str]:
+    """The names that stand in a type."""
     if isinstance(kind, Named):
         yield kind.name
     for inner in inner_types(kind):
-        yield from _names(inner)
+        yield from names_in(inner)
 
 
 def closure(methods: Iterable[Method], lookup: Callable[[str], Declaration]) -> dict[str, Declaration]:
     """All that methods name, their errors too, by full name; what a declaration needs stands before it."""
     found: dict[str, Declaration] = {}
-    open_names: set[str] = set()
-
-    def visit(name: str) -> None:
-        if name in open_names:
-            return
-        open_names.add(name)
-        declaration = lookup(name)
-        for kind in types_in(declaration):
-            for inner in _names(kind):
-                visit(inner)
-        found[name] = declaration
-
     for method in methods:
-        for kind in (*(parameter.type for parameter in method.parameters), method.result):
-            for name in _names(kind):
-                visit(name)
-        for name in method.errors:
-            visit(name)
+        types = (*(parameter.type for parameter in method.parameters), method.result)
+        for name in (*(name for kind in types for name in names_in(kind)), *method.errors):
+            _visit(name, lookup, found)
     return found
+
+
+def _visit(name: str, lookup: Callable[[str], Declaration], found: dict[str, Declaration]) -> None:
+    """Adds a declaration behind what it needs. Not by recursion: a chain of them may be long."""
+    opened = set(found)
+    waiting = [(name, False)]
+    while waiting:
+        name, done = waiting.pop()
+        if done:
+            found[name] = lookup(name)
+        elif name not in opened:
+            opened.add(name)
+            inner = [n for kind in types_in(lookup(name)) for n in names_in(kind)]
+            waiting += (name, True), *((n, False) for n in reversed(inner))

@@ -213,6 +213,7 @@ class Error(_Documented):
     name: str
     code: str
     fields: tuple[Field, ...] = ()
+    reserved: tuple[int | str, ...] = field(default=(), compare=False)
 
 
 Declaration = Struct | Enum | OneOf | Const | Error
