@@ -43,6 +43,11 @@ class Square:
     size: float
 
 
+@dataclass
+class Label:
+    size: str
+
+
 @rrpc.service
 class Kinds:
     """All kinds of values."""
@@ -74,6 +79,18 @@ class Kinds:
     @rrpc.method
     def shape(self, shape: Circle | Square) -> str:
         return type(shape).__name__
+
+    @rrpc.method
+    def either(self, item: Circle | Label | None) -> str:
+        return repr(item)
+
+    @rrpc.method
+    def maybe_track(self, track: Track | None = None) -> bool:
+        return track is not None
+
+    @rrpc.method
+    def digit(self, digit: Literal["1", "2"], prices: list[decimal.Decimal]) -> list[Any]:
+        return [digit, *prices]
 
     @rrpc.method
     def containers(

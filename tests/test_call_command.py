@@ -136,6 +136,19 @@ def test_optional_and_union(run: Run) -> None:
     assert run.result("Kinds.shape", '{"$type": "Square", "size": 1}') == "Square"
 
 
+def test_a_union_is_decided_by_what_fits(run: Run) -> None:
+    assert run.result("Kinds.either", '{"size": "x"}') == "Label(size='x')"
+    assert run.result("Kinds.either", '{"size": 1}') == "Circle(size=1.0)"
+    assert run.result("Kinds.either", "null") == "None"
+    assert run.bad("Kinds.either", 'item={"size": [1]}') == (
+        'item={"size": [1]}: expected Circle | Label | None, got {"size": [1]}'
+    )
+
+
+def test_text_that_looks_like_json(run: Run) -> None:
+    assert run.result("Kinds.digit", "1", '[1.10, "2.50", 3]') == ["1", "1.1", "2.50", "3"]
+
+
 def test_enums_and_literals(run: Run) -> None:
     assert run.result("Kinds.choice", "FOOT", "level=HIGH", "literal=2") == ["FOOT", "HIGH", 2]
     assert run.result("Kinds.choice", "ft", "level=2", "literal=a") == ["FOOT", "HIGH", "a"]
@@ -229,6 +242,8 @@ def test_output_files(run: Run, tmp_path: Path) -> None:
     assert run.result("Kinds.track", TRACK, "-o", str(folder))["points"]["file"] == f"{folder}/points.npy"
     assert run.result("Kinds.plain", "1", "-o", f"{tmp_path}/out.json")["file"] == f"{tmp_path}/out.json"
     assert json.loads((tmp_path / "out.json").read_text()) == [1, 0.5, False, "d", None]
+    run.result("Kinds.two", "300", "-o", f"{tmp_path}/out.json")  # in full
+    assert json.loads((tmp_path / "out.json").read_text())[0]["data"] == list(range(300))
 
 
 def test_a_result_is_not_lost_for_a_wrong_output(run: Run, tmp_path: Path) -> None:
@@ -334,6 +349,10 @@ BAD = [
     (["Kinds.track", 'track={"name": 5, "points": [1]}'],
      "Kinds.track(): argument 'track'.name: expected str, got int"),
     (["Kinds.shape", '{"side": 1}'], '{"side": 1}: expected Circle | Square, got {"side": 1}'),
+    (["Kinds.either", '{"$type": "Circle", "sise": 1}'],
+     "{\"$type\": \"Circle\", \"sise\": 1}: Circle has no field 'sise'; did you mean size?"),
+    (["Kinds.maybe_track", 'track={"name": "x", "points": [1], "unit": 3}'],
+     "track.unit: expected Unit (METRE, FOOT), got 3"),
     (["Kinds.containers", "a=5"], "a=5: expected list[int], a list, got 5"),
     (["Kinds.containers", "[]", "b=[1]"], "b=[1]: expected tuple[int, str], a list of 2, got [1]"),
     (["Kinds.binary", '{"base64": "?"}'], '{"base64": "?"}: expected base64, got "?"'),

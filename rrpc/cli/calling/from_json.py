@@ -103,16 +103,19 @@ def _wrong(expected: str, data: Any) -> BadValue:
 
 def _one_of(data: Any, kind: Any) -> Any:
     """By the first alternative that takes it."""
-    problems = []
-    for item in alternatives(kind):
+    items = [item for item in alternatives(kind) if item is not type(None) or data is None]
+    if isinstance(data, dict) and TYPE_KEY in data:
+        items = [item for item in items if getattr(item, "__name__", "") == data[TYPE_KEY]] or items
+    if len(items) == 1:
+        return from_json(data, items[0])
+    for item in items:
         try:
             value = from_json(data, item)
             _check(item, value, data)
             return value
-        except BadValue as error:  # noqa: PERF203
-            problems.append(error)
-    deepest = max(problems, key=lambda error: len(error.path))
-    raise deepest if deepest.path else _wrong(type_text(kind), data)
+        except BadValue:  # noqa: PERF203
+            continue
+    raise _wrong(type_text(kind), data)
 
 
 def _check(item: Any, value: Any, data: Any) -> None:
