@@ -52,13 +52,17 @@ class Client:
     ) -> Call: ...
     def close(self, timeout: float | None = None) -> None: ...
     def info(self) -> dict[str, Any]:
-        """address, transport, bulk_method, exposure, peer, adapter (verbs), state, why_not (reasons by transport)."""
+        """address, transport, bulk_method, exposure, peer, adapter (verbs), state, sent_on_to (another process's
+        address), why_not (reasons by transport)."""
     def stats(self) -> dict[str, int]: ...
 
 class Server:
     def __init__(self, options: dict[str, Any]) -> None: ...
-    def listen(self, address: str) -> str:
-        """The address really bound."""
+    def listen(self, address: str, for_others: bool = False) -> str:
+        """The address really bound. ``for_others``: its clients are sent on to where :meth:`redirect` says."""
+    def redirect(self, bound: str, targets: Sequence[str]) -> None:
+        """Where clients of the bound address go, in turn: ports of the same host, or of shm:// what follows the
+        socket's path and a dot."""
     def next(self, timeout: float | None = None) -> tuple[int, bytes, bytes, list[Block] | None, int] | None:
         """(handle, method, payload, buffers, nanoseconds left or -1); None on timeout or once drained/stopped."""
     def reply(
@@ -76,8 +80,9 @@ class Server:
         """The peer, and the nanoseconds in which the arguments were fetched and the call waited for a worker;
         None once it is answered."""
     def is_cancelled(self, handle: int) -> bool: ...
-    def drain(self, timeout: float | None) -> bool:
-        """Refuse new calls, let running ones finish; True if all ended in time. Wakes every next()."""
+    def drain(self, timeout: float | None) -> tuple[int, int]:
+        """Refuse new calls, let running ones finish and their results be fetched, then end. Gives what had to be
+        left in the end: (calls, results that weren't fetched). Wakes every next()."""
     def stop(self) -> None:
         """Close everything at once; every next() returns None."""
     def stopped(self) -> bool:
@@ -87,6 +92,7 @@ class Server:
 def default_options() -> dict[str, Any]:
     """slots, slot_bytes, calls_in_flight_max, exposed_bytes_max, poll ("adaptive", "busy" or "event"), spin_us,
     keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, connections_max,
+    max_concurrency, max_queue (None: no limit),
     shared_receive_slots, transports (those that rrpc:// may use, best first:
     a sequence or "shm,verbs,tcp"; None: the environment's RRPC_TRANSPORTS, else all)."""
 

@@ -36,10 +36,12 @@ _Request = tuple[int, bytes, bytes, "list[_core.Block] | None", int]
 class Server:
     """Serves instances of service classes.
 
-    ``listen`` is an address or several; ``workers`` is how many handlers run at a time; with
-    ``tracebacks`` a handler's exception carries its traceback to the caller; ``observer`` is called by the
-    workers, after each reply, with a :class:`rrpc.observe.ServedCall`; ``builtin`` has it serve ``rrpc.Health``,
-    ``rrpc.Reflection`` and ``rrpc.Stats`` too (see :mod:`rrpc.std`). Other ``options`` as for :class:`Client`.
+    ``listen`` is an address or several; ``workers`` is how many handlers run at a time, and ``max_concurrency``
+    bounds it from above; with ``max_queue`` no more than so many calls wait for that, others are refused with
+    ResourceExhausted; with ``tracebacks`` a handler's exception carries its traceback to the caller; ``observer``
+    is called by the workers, after each reply, with a :class:`rrpc.observe.ServedCall`; ``builtin`` has it serve
+    ``rrpc.Health``, ``rrpc.Reflection`` and ``rrpc.Stats`` too (see :mod:`rrpc.std`). Other ``options`` as for
+    :class:`Client`.
     As a context manager it starts, and stops at the end.
     """
 
@@ -48,13 +50,16 @@ class Server:
         *services: object,
         listen: str | Sequence[str] = (),
         workers: int = 4,
+        max_concurrency: int | None = None,
+        max_queue: int | None = None,
         tracebacks: bool = False,
         observer: Observer | None = None,
         builtin: bool = True,
         **options: Any,
     ) -> None:
-        if workers < 1:
-            raise ValueError(f"workers must be at least 1, not {workers}")
+        _at_least(1, workers=workers, max_concurrency=max_concurrency)
+        _at_least(0, max_queue=max_queue)
+        workers = workers if max_concurrency is None else min(workers, max_concurrency)
         if not services:
             raise TypeError("a server needs a service")
         self._dispatch, self._interfaces = _dispatch(services)
@@ -66,9 +71,12 @@ class Server:
         self._listen = [listen] if isinstance(listen, str) else list(listen)
         self._running: list[bytes | None] = [None] * workers
         self._threads: list[threading.Thread] = []
-        self._core = _core.Server(merged(options))
+        # It knows how many the workers are, so that a call which one of them is about to take doesn't count as waiting.
+        self._core = _core.Server(merged({**options, "max_concurrency": workers, "max_queue": max_queue}))
         self.addresses: list[str] = []
         """What the server really listens on, in the order asked for."""
+        self.unfetched = 0
+        """Results that clients hadn't fetched when :meth:`drain` gave up."""
         if builtin:
             self._add_builtin(_make_builtin(self, workers))
 
@@ -110,9 +118,10 @@ class Server:
         return not any(thread.is_alive() for thread in others)
 
     def drain(self, grace: float | None = None) -> bool:
-        """Refuse new calls and let running ones end; True if they did within ``grace`` seconds."""
+        """Refuse new calls, let running ones end and results be fetched; True if all that within ``grace`` seconds."""
         self.health.drain()
-        return self._core.drain(grace)
+        calls, self.unfetched = self._core.drain(grace)
+        return calls == self.unfetched == 0
 
     def stop(self, timeout: float | None = None) -> bool:
         """Close everything now, calls in progress included; True if every handler has returned.
@@ -132,7 +141,10 @@ class Server:
         return list(self._interfaces.values())
 
     def stats(self) -> dict[str, int]:
-        """``connections`` and ``calls_running``: how many there are now. What moved: :func:`rrpc.stats`."""
+        """How many there are now: ``connections``, ``calls_running`` and, of those, ``calls_waiting`` for a worker.
+
+        What moved: :func:`rrpc.stats`.
+        """
         return self._core.stats()
 
     def __enter__(self) -> Server:
@@ -234,6 +246,12 @@ def serve(
 ) -> Server:
     """Start a :class:`Server`; stop it with ``stop()`` or use it in a ``with`` statement."""
     return Server(*services, listen=listen, workers=workers, **options).start()
+
+
+def _at_least(least: int, **given: int | None) -> None:
+    for name, count in given.items():
+        if count is not None and count < least:
+            raise ValueError(f"{name} must be at least {least}, not {count}")
 
 
 def _dispatch(

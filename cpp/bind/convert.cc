@@ -87,6 +87,8 @@ py::dict default_options() {
   out["keepalive_timeout"] = static_cast<double>(session.keepalive_timeout) / kSecond;
   out["lease_timeout"] = static_cast<double>(session.lease_timeout) / kSecond;
   out["connections_max"] = options.connections_max;
+  out["max_concurrency"] = py::none();
+  out["max_queue"] = py::none();
   out["any_user"] = options.any_user;
   out["transports"] = py::none();
   out["shared_receive_slots"] = options.shared_receive_slots;
@@ -114,6 +116,8 @@ static std::vector<std::string> transports_from(py::handle value) {
   return *transports;
 }
 
+static uint32_t limit_from(py::handle value) { return value.is_none() ? driver::kUnlimited : value.cast<uint32_t>(); }
+
 static void set_option(driver::Options& options, const std::string& name, py::handle value) {
   rpc::SessionOptions& session = options.session;
   if (name == "slots")
@@ -138,6 +142,10 @@ static void set_option(driver::Options& options, const std::string& name, py::ha
     session.lease_timeout = seconds_to_ns(value.cast<double>(), "lease_timeout");
   else if (name == "connections_max")
     options.connections_max = value.cast<uint32_t>();
+  else if (name == "max_concurrency")
+    options.max_concurrency = limit_from(value);
+  else if (name == "max_queue")
+    options.max_queue = limit_from(value);
   else if (name == "any_user")
     options.any_user = value.cast<bool>();
   else if (name == "transports")

@@ -1,11 +1,13 @@
 // Server. The GIL is released around everything that may wait or take a lock of the core.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bind/convert.h"
 #include "bind/deferred.h"
@@ -44,15 +46,25 @@ class PyServer {
   PyServer(const PyServer&) = delete;
   PyServer& operator=(const PyServer&) = delete;
 
-  std::string listen(const std::string& address) {
+  std::string listen(const std::string& address, bool for_others) {
     check_process();
     Result<std::string> bound = unavailable("");
     {
       py::gil_scoped_release release;
-      bound = server_->listen(address);
+      bound = for_others ? server_->listen_for_others(address) : server_->listen(address);
     }
     raise_if_error(bound.status());
     return *bound;
+  }
+
+  void redirect(const std::string& bound, std::vector<std::string> targets) {
+    check_process();
+    Status status;
+    {
+      py::gil_scoped_release release;
+      status = server_->redirect(bound, std::move(targets));
+    }
+    raise_if_error(status);
   }
 
   py::object next(py::handle timeout) { return next_until(deadline_from(timeout)); }
@@ -110,16 +122,16 @@ class PyServer {
     return !find(handle, work) || work.call->cancelled();
   }
 
-  bool drain(py::handle timeout) {
+  py::tuple drain(py::handle timeout) {
     check_process();
     const TimeNs deadline = deadline_from(timeout);
-    bool finished = false;
+    driver::LeftOver left;
     {
       py::gil_scoped_release release;
-      finished = server_->drain(deadline);
+      left = server_->drain(deadline);
     }
     run_deferred();
-    return finished;
+    return py::make_tuple(left.calls, left.results);
   }
   void stop() {
     if (server_->belongs_to_parent()) return;
@@ -133,15 +145,17 @@ class PyServer {
 
   py::dict stats() {
     check_process();
-    size_t connections = 0, running = 0;
+    size_t connections = 0, running = 0, waiting = 0;
     {
       py::gil_scoped_release release;
       connections = server_->connection_count();
       running = server_->calls_running();
+      waiting = server_->calls_waiting();
     }
     py::dict out;
     out["connections"] = connections;
     out["calls_running"] = running;
+    out["calls_waiting"] = waiting;
     return out;
   }
 
@@ -216,7 +230,8 @@ void stop_all_servers() {
 void register_server(py::module_& module) {
   py::class_<PyServer>(module, "Server")
       .def(py::init<const py::dict&>(), py::arg("options"))
-      .def("listen", &PyServer::listen, py::arg("address"))
+      .def("listen", &PyServer::listen, py::arg("address"), py::arg("for_others") = false)
+      .def("redirect", &PyServer::redirect, py::arg("bound"), py::arg("targets"))
       .def("next", &PyServer::next, py::arg("timeout") = py::none())
       .def("reply", &PyServer::reply, py::arg("handle"), py::arg("payload"), py::arg("buffers") = py::none(),
            py::arg("out_index") = -1)

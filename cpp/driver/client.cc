@@ -20,8 +20,16 @@ namespace {
 constexpr TimeNs kFollowerNap = 50 * kMillisecond;
 constexpr TimeNs kBusySlice = 50 * kMillisecond;
 constexpr TimeNs kUpgradeTimeout = 2 * kSecond;
+constexpr int kProcessesTried = 3;
 constexpr std::string_view kOnAdapter = " on ";  // in the description of a verbs peer
 const std::atomic<bool> kNoInterrupt{false};
+
+std::string first_transport(const Address& address) { return address.scheme == "rrpc" ? "tcp" : address.scheme; }
+
+Status in_context(const std::string& what, const Status& status) {
+  const std::string message = what + ": " + status.message();
+  return status.is_protocol_error() ? Status::protocol_error(message) : Status(status.code(), message);
+}
 
 std::mutex g_engine_mutex;
 Engine* g_engine = nullptr;
@@ -60,9 +68,35 @@ Client::~Client() { close(); }
 Result<std::unique_ptr<Client>> Client::connect(const std::string& text, const Options& options, TimeNs deadline) {
   RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(text));
   RRPC_RETURN_IF_ERROR(endpoint::validate(options.session.geometry));
-  if (address.scheme != "rrpc") return dial(address, address.scheme, options, deadline);
-  RRPC_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, dial(address, "tcp", options, deadline));
-  RRPC_RETURN_IF_ERROR(client->move_up(options, deadline));
+  RRPC_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, reach(address, options, deadline));
+  if (address.scheme == "rrpc") RRPC_RETURN_IF_ERROR(client->move_up(options, deadline));
+  return client;
+}
+
+// One of several processes behind an address may have died since it was named: then the next is asked for.
+Result<std::unique_ptr<Client>> Client::reach(const Address& address, const Options& options, TimeNs deadline) {
+  for (int tried = 1;; ++tried) {
+    RRPC_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, dial(address, first_transport(address), options, deadline));
+    const rpc::HelloFields hello = client->peer_hello();
+    const auto go_to = hello.find("go_to");
+    if (go_to == hello.end()) return client;
+    client.reset();
+    const Result<Address> target = sent_on(address, go_to->second);
+    if (!target.ok()) return in_context("connecting to " + address.to_string(), target.status());
+    auto there = go_on(address, *target, options, deadline);
+    if (there.status().code() != StatusCode::kUnavailable || tried == kProcessesTried) return there;
+  }
+}
+
+Result<std::unique_ptr<Client>> Client::go_on(const Address& dialled, const Address& target, const Options& options,
+                                              TimeNs deadline) {
+  auto client = dial(target, first_transport(target), options, deadline);
+  if (!client.ok()) return in_context(dialled.to_string() + " sent this client on", client.status());
+  if ((*client)->peer_hello().contains("go_to"))
+    return Status::protocol_error("connecting to " + dialled.to_string() + ": the process at " + target.to_string() +
+                                  ", where the server sent this client, sends it on once more");
+  (*client)->address_ = dialled;
+  (*client)->sent_on_to_ = target.to_string();
   return client;
 }
 
@@ -92,9 +126,7 @@ Result<std::unique_ptr<Client>> Client::dial(const Address& address, const std::
   if (connection->session().ready()) return client;
   if (!connection->session().failed())
     return deadline_exceeded("connecting to " + address.to_string() + ": no answer in time");
-  const Status& failure = connection->session().failure();
-  const std::string message = "connecting to " + address.to_string() + ": " + failure.message();
-  return failure.is_protocol_error() ? Status::protocol_error(message) : Status(failure.code(), message);
+  return in_context("connecting to " + address.to_string(), connection->session().failure());
 }
 
 rpc::HelloFields Client::peer_hello() {
@@ -333,6 +365,7 @@ std::map<std::string, std::string> Client::info() {
     fields["adapter"] = fields["peer"].substr(on + kOnAdapter.size());
     fields["peer"].resize(on);
   }
+  if (!sent_on_to_.empty()) fields["sent_on_to"] = sent_on_to_;
   for (const auto& [transport, reason] : why_not_) fields["why_not_" + transport] = reason;
   return fields;
 }

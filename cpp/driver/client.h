@@ -18,7 +18,8 @@ enum class WaitResult : uint8_t { kDone, kTimeout, kInterrupted };
 
 class Client {
  public:
-  // Dials, shakes hands and, for rrpc://, moves to the best transport that both ends share.
+  // Dials, shakes hands, goes on to where the server sends it and, for rrpc://, moves to the best transport that both
+  // ends share.
   static Result<std::unique_ptr<Client>> connect(const std::string& address, const Options& options, TimeNs deadline);
   ~Client();
 
@@ -42,6 +43,9 @@ class Client {
 
  private:
   Client(Address address, ConnectionRef connection, std::string transport);
+  static Result<std::unique_ptr<Client>> reach(const Address& address, const Options& options, TimeNs deadline);
+  static Result<std::unique_ptr<Client>> go_on(const Address& dialled, const Address& target, const Options& options,
+                                               TimeNs deadline);
   static Result<std::unique_ptr<Client>> dial(const Address& address, const std::string& transport,
                                               const Options& options, TimeNs deadline);
   rpc::HelloFields peer_hello();
@@ -58,6 +62,7 @@ class Client {
 
   Engine& engine_;
   Address address_;
+  std::string sent_on_to_;  // the address of the process that answers, where another one was dialled
   std::string transport_;
   std::map<std::string, std::string> why_not_;
   ConnectionRef connection_;

@@ -24,6 +24,9 @@ using ConnectionRef = std::shared_ptr<Connection>;
 class RequestSink {
  public:
   virtual ~RequestSink() = default;
+  // As rpc::ServerSideEvents has them.
+  virtual Status why_full() = 0;
+  virtual bool take_back(const rpc::ServerCallRef& call) = 0;
   virtual void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) = 0;
 };
 
@@ -72,6 +75,8 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   void on_closed(const Status& why) override;
   void on_call_done(const rpc::ClientCallRef& call) override;
   void on_request(const rpc::ServerCallRef& call) override;
+  Status why_full() override { return sink_ == nullptr ? Status() : sink_->why_full(); }
+  bool take_back(const rpc::ServerCallRef& call) override { return sink_ != nullptr && sink_->take_back(call); }
   void wake_sleepers();
 
   const uint64_t id_;

@@ -1,16 +1,20 @@
 #include "driver/offers.h"
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <sstream>
 
 #include "driver/devices.h"
 #include "driver/transports.h"
+#include "provider/shm/address.h"
 
 namespace rrpc::driver {
 namespace {
 
 // With the other fields at their longest, what is left of a slot of 512 bytes.
 constexpr size_t kVerbsOfferBytesMax = 120;
+constexpr size_t kGoToBytesMax = 32;
 
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> items;
@@ -68,6 +72,25 @@ VerbsPlan plan_verbs(const AdapterFields& adapters, const std::string& bound) {
   }
   if (plan.hosts.empty()) plan.by_socket = any_introduced;
   return plan;
+}
+
+Result<Address> sent_on(const Address& dialled, const std::string& go_to) {
+  if (go_to.empty()) return unavailable("none of the server's processes is ready; try again in a moment");
+  const bool plain =
+      go_to.size() <= kGoToBytesMax && std::ranges::all_of(go_to, [](unsigned char c) { return std::isalnum(c) != 0; });
+  const std::string shown = plain ? "'" + go_to + "'" : std::to_string(go_to.size()) + " bytes that are no name";
+  if (dialled.scheme == "shm") {
+    RRPC_ASSIGN_OR_RETURN(const std::string path, provider::shm::socket_path(dialled.rest));
+    if (plain) return Address{"shm", path + "." + go_to};
+    return Status::protocol_error("the server sends its clients on to " + shown);
+  }
+  uint16_t port = 0;
+  const char* end = go_to.data() + go_to.size();
+  const auto [stop, error] = std::from_chars(go_to.data(), end, port);
+  if (error != std::errc() || stop != end || port == 0)
+    return Status::protocol_error("the server sends its clients on to port " + shown);
+  const std::string options = dialled.rest.substr(std::min(dialled.rest.find('?'), dialled.rest.size()));
+  return Address{dialled.scheme, host_of(dialled.rest) + ":" + std::to_string(port) + options};
 }
 
 bool add_offer(std::string& offered, const std::string& address) {

@@ -26,6 +26,10 @@ VerbsPlan plan_verbs(const AdapterFields& adapters, const std::string& bound);
 // Adds one to the addresses offered. False: a HELLO in the smallest slot has no room for it.
 bool add_offer(std::string& offered, const std::string& address);
 
+// Where a server that answers at `dialled` sends its clients on to: another port of the same host, or the socket whose
+// path goes on with a dot and `go_to`. ProtocolError for anything else, Unavailable for none.
+Result<Address> sent_on(const Address& dialled, const std::string& go_to);
+
 // Whether calls may stay on the TCP connection that HELLO came by.
 bool offers_tcp(const rpc::HelloFields& hello);
 struct Candidates {

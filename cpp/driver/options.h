@@ -12,12 +12,16 @@ namespace rrpc::driver {
 
 enum class PollMode : uint8_t { kAdaptive, kBusy, kEvent };
 
+constexpr uint32_t kUnlimited = UINT32_MAX;
+
 struct Options {
   rpc::SessionOptions session;
   PollMode poll = PollMode::kAdaptive;
   TimeNs spin = 200 * kMicrosecond;  // how long adaptive polling spins before it sleeps
   TimeNs handshake_timeout = 10 * kSecond;
   uint32_t connections_max = 100'000;
+  uint32_t max_concurrency = kUnlimited;  // handlers at work at a time
+  uint32_t max_queue = kUnlimited;        // calls that wait beyond those
   bool any_user = false;
   std::vector<std::string> transports = all_transports();  // that rrpc:// may use, best first
   uint32_t shared_receive_slots = 0;  // of each listener whose transport shares receives; 0: a ring for each connection

@@ -19,6 +19,8 @@ constexpr TimeNs kSlowHandler = 50 * kMicrosecond;
 // How long what was said last may take to reach the peers when the server stops.
 constexpr TimeNs kFarewell = 1100 * kMillisecond;
 
+constexpr char kNotHere[] = "this process takes no calls: its HELLO names the one that does (go_to)";
+
 std::string random_text() {
   std::random_device device;
   std::string text;
@@ -46,7 +48,7 @@ void leak(T owner) {
 Server::Server(const Options& options)
     : options_(options), fork_generation_(fork_generation()), instance_(random_text()) {
   Engine::Hooks hooks;
-  hooks.work_waits = [this] { return ready_count_.load() > 0 || ended_.load(); };
+  hooks.work_waits = [this] { return takeable_.load() > 0 || ended_.load(); };
   hooks.accept = [this](DeviceEntry& device, provider::Listener& listener, uint64_t id) {
     return accept(device, listener, id);
   };
@@ -74,6 +76,38 @@ Result<std::string> Server::listen(const std::string& text) {
   RRPC_ASSIGN_OR_RETURN(rpc::HelloFields offers, listen_beside(entry.listener->address(), beside));
   for (ListenerEntry& other : beside) attach(std::move(other));
   return "rrpc://" + attach(std::move(entry), std::move(offers));
+}
+
+Result<std::string> Server::listen_for_others(const std::string& text) {
+  RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(text));
+  RRPC_ASSIGN_OR_RETURN(ListenerEntry entry,
+                        open_listener(address.scheme == "rrpc" ? "tcp" : address.scheme, address.rest));
+  {
+    std::lock_guard lock(mutex_);
+    redirects_[entry.listener->address()];
+  }
+  return address.scheme + "://" + attach(std::move(entry));
+}
+
+Status Server::redirect(const std::string& bound, std::vector<std::string> targets) {
+  RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(bound));
+  std::lock_guard lock(mutex_);
+  const auto it = redirects_.find(address.rest);
+  if (it == redirects_.end()) return {StatusCode::kNotFound, "no clients are sent on from " + bound};
+  it->second.targets = std::move(targets);
+  return {};
+}
+
+rpc::HelloFields Server::hello_of(const provider::Listener& listener) {
+  rpc::HelloFields hello{{"wire", "1"}, {"host", host_identity()}, {"instance", instance_}};
+  std::lock_guard lock(mutex_);
+  if (const auto it = offers_.find(&listener); it != offers_.end()) hello.insert(it->second.begin(), it->second.end());
+  if (const auto it = redirects_.find(listener.address()); it != redirects_.end()) {
+    Redirect& redirect = it->second;
+    const size_t count = redirect.targets.size();
+    hello["go_to"] = count == 0 ? "" : redirect.targets[redirect.next++ % count];
+  }
+  return hello;
 }
 
 Result<ListenerEntry> Server::open_listener(const std::string& scheme, const std::string& rest) const {
@@ -191,12 +225,8 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
       (*offered)->disconnect(refusal.message());
       continue;
     }
-    rpc::HelloFields hello{{"wire", "1"}, {"host", host_identity()}, {"instance", instance_}};
-    {
-      std::lock_guard lock(mutex_);
-      if (const auto it = offers_.find(&listener); it != offers_.end())
-        hello.insert(it->second.begin(), it->second.end());
-    }
+    rpc::HelloFields hello = hello_of(listener);
+    const bool for_others = hello.contains("go_to");
     auto connection = std::make_shared<Connection>(rpc::Role::kServer, id, device, std::move(cq), std::move(*offered),
                                                    options, std::move(hello), this, std::move(share));
     std::lock_guard lock(connection->mutex);
@@ -204,6 +234,7 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
     connection->last_active = now;
     connection->handshake_deadline = deadline_after(now, options_.handshake_timeout);
     if (!connection->session().start(now).ok()) continue;
+    if (for_others) connection->session().server().refuse_new_calls(unavailable(kNotHere));
     if (draining_) connection->session().drain("shutting down");
     return connection;
   }
@@ -211,23 +242,54 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
 
 // --- calls -----------------------------------------------------------------------------------------
 
-void Server::on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) {
+size_t Server::count_takeable() const {
+  const size_t running = std::min<size_t>(running_.size(), options_.max_concurrency);
+  return std::min(ready_.size(), options_.max_concurrency - running);
+}
+
+Status Server::why_full_locked() const {
+  if (ready_.size() + running_.size() < size_t{options_.max_concurrency} + options_.max_queue) return {};
+  const std::string limit = std::to_string(options_.max_queue);
+  return resource_exhausted("max_queue: " + limit + " calls wait for a worker, as many as may (--max-queue " + limit +
+                            "); try again later");
+}
+
+Status Server::why_full() {
   std::lock_guard lock(mutex_);
-  ready_.push_back({next_handle_++, connection, call, 0});
-  ready_count_.store(ready_.size());  // and then, maybe, a look at who sleeps
+  return why_full_locked();
+}
+
+void Server::on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) {
+  Status full;
+  {
+    std::lock_guard lock(mutex_);
+    full = why_full_locked();
+    if (full.ok()) {
+      call->ticket = next_handle_++;
+      ready_.emplace_hint(ready_.end(), call->ticket, Work{call->ticket, connection, call, 0});
+      takeable_.store(count_takeable());  // and then, maybe, a look at who sleeps
+    }
+  }
+  if (full.ok()) return engine_->note_deadline(call->deadline());
+  connection->session().server().refuse(call, std::move(full), now_ns());
+}
+
+bool Server::take_back(const rpc::ServerCallRef& call) {
+  WorkByHandle::node_type taken;  // let go of without the lock
+  std::lock_guard lock(mutex_);
+  taken = ready_.extract(call->ticket);
+  takeable_.store(count_takeable(), std::memory_order_relaxed);
+  return !taken.empty();
 }
 
 bool Server::take(Work& work) {
-  size_t left = 0;
   {
     std::lock_guard lock(mutex_);
-    if (ready_.empty()) return false;
-    work = std::move(ready_.front());
-    ready_.pop_front();
-    left = ready_.size();
-    ready_count_.store(left, std::memory_order_relaxed);
-    work.taken_at = now_ns();
-    running_.emplace(work.handle, work);
+    if (count_takeable() == 0) return false;
+    const auto taken = running_.insert(ready_.extract(ready_.begin())).position;
+    takeable_.store(count_takeable(), std::memory_order_relaxed);
+    taken->second.taken_at = now_ns();
+    work = taken->second;
   }
   if (handler_ns_average_.load(std::memory_order_relaxed) > kSlowHandler) engine_->offer_token();
   return true;
@@ -240,7 +302,7 @@ NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& in
     if (take(work)) {
       if (work.call->cancelled() || work.taken_at >= work.call->deadline()) {
         rpc::Reply late;
-        late.status = deadline_exceeded("the call's deadline passed before a worker was free");
+        late.status = rpc::waited_too_long();
         (void)reply(work.handle, std::move(late));
         continue;
       }
@@ -267,15 +329,18 @@ void Server::note_handler_time(const Work& work) {
 }
 
 Status Server::reply(uint64_t handle, rpc::Reply reply) {
-  Work work;
+  WorkByHandle::node_type taken;
+  bool makes_room = false;
   {
     std::lock_guard lock(mutex_);
-    const auto it = running_.find(handle);
-    if (it == running_.end())
+    makes_room = running_.size() >= options_.max_concurrency && !ready_.empty();
+    taken = running_.extract(handle);
+    if (taken.empty())
       return {StatusCode::kNotFound, "call handle " + std::to_string(handle) + " is unknown or was answered already"};
-    work = std::move(it->second);
-    running_.erase(it);
+    takeable_.store(count_takeable());
   }
+  const Work& work = taken.mapped();
+  if (makes_room) engine_->wake_one_worker();
   note_handler_time(work);
   std::lock_guard lock(work.connection->mutex);
   const TimeNs now = now_ns();
@@ -289,7 +354,7 @@ Status Server::reply(uint64_t handle, rpc::Reply reply) {
 void Server::settle(const ConnectionRef& connection, TimeNs now) {
   if (connection->attendance != Attendance::kArmed) return;
   engine_->settle(connection, now);
-  if (ready_count_.load() > 0) engine_->wake_one_worker();
+  if (takeable_.load() > 0) engine_->wake_one_worker();
 }
 
 size_t Server::calls_running() {
@@ -299,16 +364,26 @@ size_t Server::calls_running() {
 
 // --- the end ---------------------------------------------------------------------------------------
 
-bool Server::all_quiet() {
-  if (calls_running() > 0) return false;
-  for (const ConnectionRef& connection : engine_->connections()) {
-    std::lock_guard lock(connection->mutex);
-    if (!connection->session().failed() && connection->session().server().calls_under_way() > 0) return false;
-  }
-  return true;
+size_t Server::calls_waiting() {
+  std::lock_guard lock(mutex_);
+  return ready_.size();
 }
 
-bool Server::drain(TimeNs deadline) {
+LeftOver Server::under_way() {
+  LeftOver left;
+  for (const ConnectionRef& connection : engine_->connections()) {
+    std::lock_guard lock(connection->mutex);
+    if (connection->session().failed()) continue;
+    const rpc::ServerSide& server = connection->session().server();
+    const size_t results = server.results_under_way();
+    left.results += results;
+    left.calls += server.calls_under_way() - results;
+  }
+  left.calls = std::max(left.calls, calls_running());  // handlers whose clients are gone run too
+  return left;
+}
+
+LeftOver Server::drain(TimeNs deadline) {
   draining_ = true;
   engine_->close_listeners();
   for (const ConnectionRef& connection : engine_->connections()) {
@@ -317,10 +392,13 @@ bool Server::drain(TimeNs deadline) {
     settle(connection, now_ns());
   }
   // Results wait for their readers too, so there is no one event to wait for.
-  while (!all_quiet() && now_ns() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  const bool finished = calls_running() == 0;
+  LeftOver left = under_way();
+  while (left.calls + left.results > 0 && now_ns() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    left = under_way();
+  }
   stop();
-  return finished;
+  return left;
 }
 
 void Server::close_all(const std::string& reason) {
@@ -344,10 +422,10 @@ void Server::stop() {
   }
   engine_->stop();
   for (const ConnectionRef& connection : engine_->connections()) engine_->remove(connection);
-  std::deque<Work> unanswered;
+  WorkByHandle unanswered;
   std::lock_guard lock(mutex_);
   unanswered.swap(ready_);
-  ready_count_ = 0;
+  takeable_ = 0;
 }
 
 }  // namespace rrpc::driver

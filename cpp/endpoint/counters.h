@@ -11,6 +11,7 @@ namespace rrpc::endpoint {
   X(calls_started, "calls this process began")                                         \
   X(calls_ended, "of those, ended in any way")                                         \
   X(calls_served, "calls this process answered")                                       \
+  X(calls_refused, "of those, refused by a limit or while shutting down")              \
   X(messages_sent, "SEND messages")                                                    \
   X(messages_received, "messages received")                                            \
   X(bytes_inline_sent, "bytes sent inside messages")                                   \
@@ -43,6 +44,7 @@ namespace rrpc::endpoint {
   X(calls_started) \
   X(calls_ended) \
   X(calls_served) \
+  X(calls_refused) \
   X(messages_sent) \
   X(messages_received) \
   X(bytes_inline_sent) \

@@ -46,12 +46,12 @@ Status ServerSide::on_request_bulk(Bytes body, TimeNs now) {
   auto call = std::make_shared<ServerCall>();
   call->id_ = bulk.call_id;
   call->arrived_at_ = now;
-  if (Status status = why_refused(); !status.ok()) return refuse(call, status, now);
+  if (Status status = why_refused(); !status.ok()) return refuse(call, std::move(status), now), Status();
   auto block = endpoint_.allocate(bulk.length_bytes, endpoint::BlockKind::kLanding);
-  if (!block.ok()) return refuse(call, block.status(), now);
+  if (!block.ok()) return refuse(call, block.status(), now), Status();
   call->body_block_ = std::move(*block);
   auto region = endpoint_.sink_region_for(call->body_block_.data(), call->body_block_.size());
-  if (!region.ok()) return refuse(call, region.status(), now);
+  if (!region.ok()) return refuse(call, region.status(), now), Status();
   call->state_ = ServerCall::State::kFetchingBody;
   calls_.emplace(call->id_, call);
   endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kRead,
@@ -61,18 +61,32 @@ Status ServerSide::on_request_bulk(Bytes body, TimeNs now) {
 
 Status ServerSide::why_refused() const {
   if (!refusal_.ok()) return refusal_;
-  if (calls_.size() < options_.calls_in_flight_max) return {};
+  if (calls_.size() < options_.calls_in_flight_max) return events_.why_full();
   return resource_exhausted("calls_in_flight_max: the server takes " + std::to_string(options_.calls_in_flight_max) +
                             " calls at once from a connection");
 }
 
-Status ServerSide::refuse(const ServerCallRef& call, const Status& status, TimeNs now) {
+void ServerSide::refuse(const ServerCallRef& call, Status why, TimeNs now) {
   call->state_ = ServerCall::State::kRunning;
   calls_.emplace(call->id_, call);
+  drop_arguments(*call);
+  endpoint_.tally(&endpoint::Counters::calls_refused);
   Reply error;
-  error.status = status;
+  error.status = std::move(why);
   reply(call, std::move(error), now);
-  return {};
+}
+
+// Of a call that no handler will see: its reply may have to wait for credits.
+void ServerSide::drop_arguments(ServerCall& call) {
+  call.blocks_.clear();
+  call.body_block_ = {};
+}
+
+void ServerSide::hand_over(const ServerCallRef& call, TimeNs now) {
+  call->state_ = ServerCall::State::kRunning;
+  call->ready_at_ = now;
+  earliest_expiry_ = std::min(earliest_expiry_, call->deadline_);
+  events_.on_request(call);
 }
 
 Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
@@ -83,22 +97,17 @@ Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
   call->has_out_ = request.fixed.has_out != 0;
   call->out_ = request.out;
   if (request.fixed.timeout_ns >= 0) call->deadline_ = deadline_after(now, request.fixed.timeout_ns);
-  if (Status status = why_refused(); !status.ok()) return refuse(call, status, now);
+  if (Status status = why_refused(); !status.ok()) return refuse(call, std::move(status), now), Status();
   if (!request.descriptors.empty()) {
     auto segments = prepare_landing(endpoint_, request.descriptors, nullptr, call->blocks_);
-    if (!segments.ok()) {
-      call->blocks_.clear();
-      return refuse(call, segments.status(), now);
-    }
+    if (!segments.ok()) return refuse(call, segments.status(), now), Status();
     call->state_ = ServerCall::State::kFetching;
     calls_.emplace(call->id_, call);
     endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kRead, std::move(*segments));
     return {};
   }
-  call->state_ = ServerCall::State::kRunning;
-  call->ready_at_ = now;
   calls_.emplace(call->id_, call);
-  events_.on_request(call);
+  hand_over(call, now);
   return {};
 }
 
@@ -122,9 +131,7 @@ Status ServerSide::on_transfer_finished(uint64_t call_id, WcStatus status, TimeN
     calls_.erase(call_id);  // admit() decides anew
     return admit(call, {call->body_block_.data(), call->body_block_.size()}, now);
   }
-  call->state_ = ServerCall::State::kRunning;
-  call->ready_at_ = now;
-  events_.on_request(call);
+  hand_over(call, now);
   return {};
 }
 
@@ -146,6 +153,7 @@ Status ServerSide::on_cancel(Bytes body, TimeNs now) {
         continue;  // the reply itself ends the client's wait
       case ServerCall::State::kRunning:
         call->cancelled_ = true;
+        if (events_.take_back(call)) erase(call);
         break;
       case ServerCall::State::kReplying:
         // The acknowledgement overtakes what waits for credits, and after it no reply may come.
@@ -336,24 +344,41 @@ void ServerSide::sent(const ServerCallRef& call, TimeNs now) {
   if (call->exposures_.empty()) return erase(call);
   call->state_ = ServerCall::State::kLeased;
   call->lease_end_ = deadline_after(now, options_.lease_timeout);
-  earliest_lease_end_ = std::min(earliest_lease_end_, call->lease_end_);
+  earliest_expiry_ = std::min(earliest_expiry_, call->lease_end_);
 }
 
-void ServerSide::expire_leases(TimeNs now) {
-  if (now < earliest_lease_end_) return;
+void ServerSide::expire(TimeNs now) {
+  if (now < earliest_expiry_) return;
   std::vector<ServerCallRef> expired;
-  earliest_lease_end_ = kNever;
+  earliest_expiry_ = kNever;
   for (const auto& [id, call] : calls_) {
-    if (call->state_ != ServerCall::State::kLeased) continue;
-    if (call->lease_end_ <= now)
+    const bool leased = call->state_ == ServerCall::State::kLeased;
+    if (!leased && call->state_ != ServerCall::State::kRunning) continue;
+    const TimeNs end = leased ? call->lease_end_ : call->deadline_;
+    if (end <= now)
       expired.push_back(call);
     else
-      earliest_lease_end_ = std::min(earliest_lease_end_, call->lease_end_);
+      earliest_expiry_ = std::min(earliest_expiry_, end);
   }
   for (const ServerCallRef& call : expired) {
-    endpoint_.tally(&endpoint::Counters::leases_expired);
-    erase(call);
+    if (call->state_ == ServerCall::State::kLeased) {
+      endpoint_.tally(&endpoint::Counters::leases_expired);
+      erase(call);
+    } else if (events_.take_back(call)) {
+      drop_arguments(*call);
+      Reply late;
+      late.status = waited_too_long();
+      reply(call, std::move(late), now);
+    }
   }
+}
+
+size_t ServerSide::results_under_way() const {
+  return static_cast<size_t>(std::ranges::count_if(calls_, [](const auto& entry) {
+    const ServerCall::State state = entry.second->state_;
+    return state == ServerCall::State::kWriting || state == ServerCall::State::kReplying ||
+           state == ServerCall::State::kLeased;
+  }));
 }
 
 void ServerSide::release(ServerCall& call) {
@@ -367,7 +392,7 @@ void ServerSide::erase(const ServerCallRef& call) {
 }
 
 void ServerSide::fail_all() {
-  earliest_lease_end_ = kNever;
+  earliest_expiry_ = kNever;
   queue_.clear();
   cancel_acks_.clear();
   std::vector<ServerCallRef> calls;
@@ -378,10 +403,12 @@ void ServerSide::fail_all() {
     const bool transferring = call->state_ == ServerCall::State::kFetching ||
                               call->state_ == ServerCall::State::kFetchingBody ||
                               call->state_ == ServerCall::State::kWriting;
-    if (transferring)
+    if (transferring) {
       release(*call);
-    else
+    } else {
+      (void)events_.take_back(call);
       erase(call);
+    }
   }
 }
 

@@ -30,6 +30,8 @@ class ServerCall {
   TimeNs arrived_at() const { return arrived_at_; }
   TimeNs ready_at() const { return ready_at_; }  // when the arguments were here
 
+  uint64_t ticket = 0;  // the driver's: its place among the calls that wait for a worker
+
  private:
   friend class ServerSide;
   enum class State : uint8_t { kFetchingBody, kFetching, kRunning, kWriting, kReplying, kLeased };
@@ -66,9 +68,19 @@ struct Reply {
 class ServerSideEvents {
  public:
   virtual ~ServerSideEvents() = default;
-  // The arguments are here; answer with ServerSide::reply(), from any thread, at any time.
+  // Why one more call would be refused, asked before its arguments are fetched.
+  virtual Status why_full() { return {}; }
+  // The arguments are here; answer with ServerSide::reply() or refuse(), from any thread, at any time.
   virtual void on_request(const ServerCallRef& call) = 0;
+  // The client gave the call up, or its deadline has passed. True: no handler has it, nor ever will.
+  virtual bool take_back(const ServerCallRef& call) {
+    (void)call;
+    return false;
+  }
 };
+
+// Of a call that no handler has seen.
+inline Status waited_too_long() { return deadline_exceeded("the call's deadline passed before a worker was free"); }
 
 class ServerSide {
  public:
@@ -78,6 +90,8 @@ class ServerSide {
   // Never fails for the caller: what can't be sent becomes an error reply, and what the client no longer
   // wants is dropped.
   void reply(const ServerCallRef& call, Reply reply, TimeNs now);
+  // In place of a reply, before any handler has seen the call.
+  void refuse(const ServerCallRef& call, Status why, TimeNs now);
 
   Status on_request(Bytes body, TimeNs now);
   Status on_request_bulk(Bytes body, TimeNs now);
@@ -88,9 +102,12 @@ class ServerSide {
   void refuse_new_calls(Status why) { refusal_ = std::move(why); }
 
   void flush(TimeNs now);
-  void expire_leases(TimeNs now);
-  TimeNs next_lease_end() const { return earliest_lease_end_; }
+  // Ends leases, and calls that still wait for a worker at their deadline.
+  void expire(TimeNs now);
+  TimeNs next_expiry() const { return earliest_expiry_; }
   size_t calls_under_way() const { return calls_.size(); }
+  // Of those, the ones answered: their results are on the way to the client, or there to be fetched.
+  size_t results_under_way() const;
 
  private:
   struct QueuedReply {
@@ -101,7 +118,8 @@ class ServerSide {
 
   Status admit(const ServerCallRef& call, Bytes body, TimeNs now);
   Status why_refused() const;
-  Status refuse(const ServerCallRef& call, const Status& status, TimeNs now);
+  void hand_over(const ServerCallRef& call, TimeNs now);
+  static void drop_arguments(ServerCall& call);
   Status check_new_id(uint64_t call_id);
   Status compose(ServerCall& call, Reply& reply, bool out_written, std::string& body);
   Status expose_results(ServerCall& call, Reply& reply, bool out_written,
@@ -127,7 +145,7 @@ class ServerSide {
   std::unordered_map<uint64_t, ServerCallRef> calls_;
   std::deque<QueuedReply> queue_;
   CallIdOutbox cancel_acks_{kCancelAck};
-  TimeNs earliest_lease_end_ = kNever;  // a lower bound
+  TimeNs earliest_expiry_ = kNever;  // a lower bound
 };
 
 }  // namespace rrpc::rpc

@@ -159,11 +159,11 @@ void Session::tick(TimeNs now) {
   if (failed()) return;
   probe(now);
   client_.expire(now);
-  server_.expire_leases(now);
+  server_.expire(now);
 }
 
 TimeNs Session::next_tick() const {
-  TimeNs next = std::min(client_.next_deadline(), server_.next_lease_end());
+  TimeNs next = std::min(client_.next_deadline(), server_.next_expiry());
   if (!ready_ || failed()) return next;
   const TimeNs probe_at = probe_sent_ == kNever ? deadline_after(last_heard_, options_.keepalive_interval)
                                                 : deadline_after(probe_sent_, options_.keepalive_timeout);

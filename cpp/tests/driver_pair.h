@@ -79,10 +79,12 @@ inline endpoint::Buffer owning_buffer(std::vector<std::byte> bytes) {
 // Methods: echo (payload and buffers come back), nap (payload: milliseconds).
 class TestServer {
  public:
-  explicit TestServer(const std::string& scheme, int workers = 1, const Options& options = {}) : server_(options) {
-    static std::atomic<int> count{0};
-    const std::string name = "driver-test-" + std::to_string(getpid()) + "-" + std::to_string(++count);
-    const auto bound = server_.listen(scheme + "://" + (scheme == "shm" ? name : "127.0.0.1:0"));
+  explicit TestServer(const std::string& scheme, int workers = 1, const Options& options = {})
+      : TestServer(std::in_place, new_address(scheme), workers, options) {}
+  // At an address of the test's choice.
+  TestServer(std::in_place_t, const std::string& address, int workers = 1, const Options& options = {})
+      : server_(options) {
+    const auto bound = server_.listen(address);
     EXPECT_TRUE(bound.ok()) << bound.status().to_string();
     if (bound.ok()) address_ = *bound;
     for (int i = 0; i < workers; ++i) workers_.emplace_back([this] { work(); });
@@ -100,14 +102,23 @@ class TestServer {
   const std::string& address() const { return address_; }
   Server& server() { return server_; }
   int served() const { return served_; }
+  int peak() const { return peak_; }  // of handlers at work
 
  private:
+  static std::string new_address(const std::string& scheme) {
+    static std::atomic<int> count{0};
+    const std::string name = "driver-test-" + std::to_string(getpid()) + "-" + std::to_string(++count);
+    return scheme + "://" + (scheme == "shm" ? name : "127.0.0.1:0");
+  }
   void work() {
     Work work;
     while (true) {
       const NextResult next = server_.next(work, kNever, kUninterrupted);
       if (next == NextResult::kEnded) return;
       if (next != NextResult::kWork) continue;
+      const int busy = ++busy_;
+      for (int peak = peak_; peak < busy && !peak_.compare_exchange_weak(peak, busy);) {
+      }
       rpc::Reply reply;
       const std::string payload(as_text(work.call->payload()));
       if (work.call->method() == "nap") sleep_ms(std::stoi(payload));
@@ -117,6 +128,7 @@ class TestServer {
       if (work.call->out_bytes() > 0) reply.out_index = 0;
       const uint64_t handle = std::exchange(work, Work()).handle;
       ++served_;
+      --busy_;
       (void)server_.reply(handle, std::move(reply));
     }
   }
@@ -124,6 +136,8 @@ class TestServer {
   Server server_;
   std::string address_;
   std::atomic<int> served_{0};
+  std::atomic<int> busy_{0};
+  std::atomic<int> peak_{0};
   std::vector<std::thread> workers_;
 };
 

@@ -123,10 +123,12 @@ struct RequestParts {
   bool has_out = false;
   std::string method = "m";
   std::string payload = "p";
+  TimeNs timeout_ns = -1;
 };
 inline std::string request_body(const RequestParts& parts) {
   RequestFixed fixed;
   fixed.call_id = parts.call_id;
+  fixed.timeout_ns = parts.timeout_ns;
   fixed.method_bytes = static_cast<uint16_t>(parts.method.size());
   fixed.has_out = parts.has_out ? 1 : 0;
   fixed.descriptor_count = static_cast<uint16_t>(parts.descriptors.size() - (parts.has_out ? 1 : 0));

@@ -154,6 +154,38 @@ TEST(Session, AnAcknowledgedCancelOvertakesItsReplyForGood) {
   EXPECT_FALSE(raw.end().closed) << raw.end().closed_with.to_string();
 }
 
+// Without a cancel from the client: it may be busy, or wish nobody well.
+TEST(Session, ACallThatNoHandlerTookEndsAtItsDeadline) {
+  RawServer raw;
+  const auto late = [](uint64_t call_id) {
+    RequestParts parts;
+    parts.call_id = call_id;
+    parts.timeout_ns = 20 * kMillisecond;
+    return request_body(parts);
+  };
+  bool waiting = true;
+  int asked = 0;
+  raw.end().waits = [&](const ServerCallRef&) { return ++asked, waiting; };
+  raw.peer.send(kRequest, late(1));
+  raw.peer.send(kRequest, request_body(2));
+  raw.run();
+  ASSERT_EQ(raw.requests.size(), 2u);
+  EXPECT_EQ(asked, 0);
+  raw.world.run_for(30 * kMillisecond);
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(raw.session().server().calls_under_way(), 1u) << "the other has no deadline";
+  EXPECT_TRUE(tells(raw.peer.take(), kReply, 1));
+
+  waiting = false;
+  raw.peer.send(kRequest, late(3));
+  raw.run();
+  raw.world.run_for(30 * kMillisecond);
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(raw.session().server().calls_under_way(), 2u) << "a handler has it";
+  EXPECT_FALSE(tells(raw.peer.take(), kReply, 3));
+  EXPECT_FALSE(raw.end().closed) << raw.end().closed_with.to_string();
+}
+
 TEST(Session, DoneNeedsNoFurtherTraffic) {
   SessionOptions options;
   options.geometry.read_depth = 1;

@@ -92,12 +92,14 @@ struct SessionEnd : SessionEvents {
   void on_request(const ServerCallRef& call) override {
     if (request) request(call);
   }
+  bool take_back(const ServerCallRef& call) override { return waits && waits(call); }
 
   endpoint::Pool& pool;
   std::unique_ptr<provider::Device> device;
   endpoint::RegistrationCache registrations;
   std::function<void(const ClientCallRef&)> call_done;
   std::function<void(const ServerCallRef&)> request;
+  std::function<bool(const ServerCallRef&)> waits;
   bool ready = false;
   bool closed = false;
   bool dead = false;  // its host was killed: nobody polls there

@@ -168,9 +168,11 @@ def _drain(server: Server, options: Settings, notifier: Notifier) -> int:
     if ended == [True] and server.stop(max(0.5, end - time.monotonic())):
         return 0
     still = server.running()
+    if server.unfetched:
+        still.append(f"results that clients haven't fetched: {server.unfetched}")
     shown = ", ".join(still) or "calls that haven't been answered"
     text = f"still running after {options.grace:g} s: {shown}"
-    announce(options.log_format, "error", "still running after the grace period", text, methods=still)
+    announce(options.log_format, "error", "still running after the grace period", text, left=still)
     sys.stdout.flush()
     os._exit(1)  # a handler can't be interrupted, and the interpreter would wait for it
 

@@ -59,11 +59,13 @@ CORE_METRICS: dict[str, tuple[str, str]] = {
     "calls_started": ("counter", "calls that this process made itself"),
     "calls_ended": ("counter", "of those, ended in any way"),
     "calls_served": ("counter", "calls answered, refused ones included"),
+    "calls_refused": ("counter", "of those, refused by a limit or while shutting down"),
     "connections_open": ("gauge", "connections, those that handlers made included"),
 }
 _SERVER_METRICS = {
     "connections": "clients connected",
     "calls_running": "calls taken and not answered yet, those that wait for a worker included",
+    "calls_waiting": "of those, calls that wait for a worker",
 }
 _TIMES = {
     "total": ("rrpc_call_seconds", "from a request's arrival to its reply"),
