@@ -145,3 +145,14 @@ class Kinds:
     @rrpc.method
     def broken(self) -> None:
         raise KeyError("swim")
+
+
+@rrpc.service
+class Odd:
+    @rrpc.method
+    def fine(self) -> int:
+        return 1
+
+    @rrpc.method
+    def mutable(self) -> bytearray:
+        return bytearray(1)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from lab import address_to_listen_on
-from processes import Served, ServeFactory, child_environment, patience
+from processes import Served, ServeFactory, child_environment, patience, run_python
 
 from rrpc.cli import call
-from rrpc.schema import from_data
+from rrpc.idl import parse
+from rrpc.schema import from_data, module_of
 
 SERVICE = (Path(__file__).parent / "call_service.py").read_text()
 TRACK = '{"name": "walk", "points": [[0, 0], [1.5, 2]], "unit": "FOOT", "tags": ["slow"]}'
@@ -27,7 +28,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         folder, lambda transport: address_to_listen_on(transport, f"rrpc-call-{id(folder):x}")
     )
     yield factory(
-        SERVICE, "Kinds", listen=["tcp", "shm", "rrpc"], module="call_service", args=["--tracebacks"]
+        SERVICE, "Kinds", "Odd", listen=["tcp", "shm", "rrpc"], module="call_service", args=["--tracebacks"]
     )
     factory.close()
 
@@ -283,6 +284,7 @@ def test_list(run: Run) -> None:
     listed = run.result("list", "--json")
     assert [service["name"] for service in listed] == [
         "Kinds",
+        "Odd",
         "rrpc.Health",
         "rrpc.Reflection",
         "rrpc.Stats",
@@ -290,18 +292,67 @@ def test_list(run: Run) -> None:
     assert listed[0]["methods"][:3] == ["plain", "text", "maybe"]
 
 
+PLAIN = """\
+/// All kinds of values.
+service Kinds {
+  /// Plain values.
+  ///
+  /// More about them.
+  plain(a: int, b: float = 0.5, c: bool = false, d: string = "d", e: none = none) -> list<any>;
+}
+"""
+TRACK_METHOD = """\
+enum Unit {
+  METRE = "m";
+  FOOT = "ft";
+}
+
+/// A walk.
+struct Track {
+  1: name: string;
+  2: points: array<f64>;
+  3: unit: Unit = METRE;
+  4: tags: list<string> = [];
+}
+
+/// All kinds of values.
+service Kinds {
+  track(track: Track) -> Track;
+}
+"""
+PYTHON_ONLY = """
+
+// Odd.mutable(): result: bytearray has no word in the language
+//   Odd.mutable() -> Any
+"""
+
+
 def test_describe(run: Run) -> None:
-    status, out, err = run("describe", "Kinds.plain")
+    assert run("describe", "Kinds.plain") == (0, PLAIN, "")
+    assert run("describe", "Kinds.track") == (0, TRACK_METHOD, "")
+    status, out, err = run("describe", "Kinds")
     assert (status, err) == (0, "")
-    assert "plain(a: int, b: float = 0.5, c: bool = False, d: str = 'd', e: None = None) -> list[Any]" in out
-    assert "More about them." in out
-    assert "text(" not in out
-    assert run.bad("describe", "Kins") == "there is no service 'Kins'; did you mean Kinds?"
-    assert run.bad("describe", "Kinds.plan") == "Kinds has no method 'plan'; did you mean plain?"
-    assert run.bad("describe", "a", "b") == "describe takes one service or service.method"
+    assert module_of([from_data(run.result("describe", "Kinds", "--json")[0])]) == parse(out)
+    status, out, err = run("describe", "Odd")
+    assert (status, err) == (0, "")
+    assert out.endswith(PYTHON_ONLY)
+    assert [method.name for method in parse(out).services["Odd"].methods] == ["fine"]
+    assert run("describe")[1].count("\npackage rrpc;") == 3
     (described,) = run.result("describe", "rrpc.Health", "--json")
     assert from_data(described).name == "rrpc.Health"
-    assert len(run.result("describe", "--json")) == 4
+    assert len(run.result("describe", "--json")) == 5
+
+
+def test_describe_without_lark(served: Served) -> None:
+    code = """
+import sys
+sys.modules["lark"] = None
+from rrpc.cli import call
+print(call.main([sys.argv[1], "describe", "Kinds"]), call.main([sys.argv[1], "describe", "Kinds", "--json"]) == 0)
+"""
+    done = run_python(code, served.address)
+    assert done.stdout.splitlines()[-1] == "2 True"
+    assert done.stderr == "rrpc-call: describe needs lark: pip install lark; --json does without\n"
 
 
 def test_failed_calls(run: Run) -> None:
@@ -369,10 +420,13 @@ BAD = [
     (["Health.check"], "there is no service 'Health'; did you mean rrpc.Health?"),
     (
         ["Zzz.x"],
-        "there is no service 'Zzz'; there is Kinds, rrpc.Health, rrpc.Reflection, rrpc.Stats",
+        "there is no service 'Zzz'; there is Kinds, Odd, rrpc.Health, rrpc.Reflection, rrpc.Stats",
     ),
     (["missing", "x"], "'missing' is no method: write service.method; did you mean Kinds.missing?"),
     (["zzz"], "'zzz' is no method: write service.method"),
+    (["describe", "Kins"], "there is no service 'Kins'; did you mean Kinds?"),
+    (["describe", "Kinds.plan"], "Kinds has no method 'plan'; did you mean plain?"),
+    (["describe", "a", "b"], "describe takes one service or service.method"),
     (["list", "Kinds"], "list takes no 'Kinds'; describe Kinds shows one"),
     (["Kinds.text", "x", "-o", "/nowhere/x"], "-o /nowhere/x: there is no folder /nowhere"),
     (["Kinds.text", "x", "--timeout", "soon"],

@@ -6,10 +6,12 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from rrpc.cli.common import BadInput
-from rrpc.schema import Service, to_data
+from rrpc.cli.common import BadInput, one_line
+from rrpc.idl import print_module
+from rrpc.schema import Method, Service, module_of, to_data
+from rrpc.schema.closure import closure
 from rrpc.schema.to_python import to_interface
-from rrpc.service import signature_text
+from rrpc.service import AnnotationError, signature_text
 
 from .offered import Offered
 
@@ -51,19 +53,40 @@ def describe(offered: Offered, arguments: Sequence[str], strict: bool) -> str:
         services = [offered.service(target)]
     else:
         service, method = offered.method(target)
-        services = [dataclasses.replace(service, methods=(method,))]
+        services = [_with_methods(service, [method])]
     if strict:
         return json.dumps([to_data(service) for service in services])
-    return "\n\n".join(map(_signatures, services))
+    try:
+        return "\n\n".join(map(_text, services))
+    except ImportError as error:
+        raise BadInput(
+            f"describe needs {error.name}: pip install {error.name}; --json does without"
+        ) from None
 
 
-def _signatures(service: Service) -> str:
+def _with_methods(service: Service, methods: Sequence[Method]) -> Service:
+    declarations = closure(methods, service.declarations.__getitem__)
+    return dataclasses.replace(service, methods=tuple(methods), declarations=declarations)
+
+
+def _text(service: Service) -> str:
+    """As an .rrpc file, which the whole service or all but some methods may be; those as Python has them."""
+    try:
+        return print_module(module_of([service])).rstrip()
+    except AnnotationError:
+        reasons = {method.name: _why_not(service, method) for method in service.methods}
+    rest = [method for method in service.methods if not reasons[method.name]]
+    parts = [print_module(module_of([_with_methods(service, rest)])).rstrip()] if rest else []
     interface = to_interface(service)
-    lines = [f"service {interface.name}", *_indented(interface.doc)]
-    for method in [*interface.methods.values(), *interface.streams.values()]:
-        lines += ["", f"  {signature_text(method)}", *_indented(method.doc, "      ")]
-    return "\n".join(lines)
+    for name, reason in reasons.items():
+        if reason:
+            parts.append(f"// {reason}\n//   {signature_text((interface.methods | interface.streams)[name])}")
+    return "\n\n".join(parts)
 
 
-def _indented(doc: str, indent: str = "    ") -> list[str]:
-    return [f"{indent}{line}".rstrip() for line in doc.strip().splitlines()]
+def _why_not(service: Service, method: Method) -> str:
+    try:
+        print_module(module_of([_with_methods(service, [method])]))
+    except AnnotationError as error:
+        return one_line(str(error))
+    return ""
