@@ -220,7 +220,7 @@ BAD: list[tuple[tuple[Any, ...], Any, str]] = [
     (
         ("declarations", "lab.No", "fields", 0, "type"),
         {"list": {"named": "lab.No"}},
-        "lab.No.x: no type 'lab.No' is declared",
+        "lab.No: no type 'lab.No' is declared",
     ),
 ]
 

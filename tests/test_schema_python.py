@@ -5,6 +5,7 @@ import collections.abc
 import datetime
 import decimal
 import enum
+import functools
 import uuid
 from dataclasses import dataclass, field, make_dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NewType
@@ -92,6 +93,7 @@ class Row:
     counts: dict[str, int] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
     made: list[int] = field(default_factory=lambda: [1])
+    some: list[int] = field(default_factory=functools.partial(list, (1, 2)))
     metric: Metric = Metric.L2
     parent: "Row | None" = None
     hidden: int = field(default=0, init=False)
@@ -201,8 +203,9 @@ def test_a_dataclass_becomes_a_struct() -> None:
         Field(5, "counts", Map(STRING, INT), {}),
         Field(6, "seen", Set(INT), ()),
         Field(7, "made", List(INT), Opaque("default_factory=<lambda>")),
-        Field(8, "metric", Named("lab.search.Metric"), "L2"),
-        Field(9, "parent", Optional(Named("lab.search.Row")), None),
+        Field(8, "some", List(INT), (1, 2)),
+        Field(9, "metric", Named("lab.search.Metric"), "L2"),
+        Field(10, "parent", Optional(Named("lab.search.Row")), None),
     )
 
 
@@ -214,6 +217,22 @@ def test_numbers_and_what_is_reserved_are_the_class_s_own() -> None:
     assert (derived.doc, derived.frozen, derived.reserved) == ("", False, (3, "old"))
     assert isinstance(later, schema.Struct)
     assert later.fields[1] == Field(2, "sloppy", INT, Opaque("None"))
+
+
+def test_fields_and_members_are_documented_by_their_class() -> None:
+    pair = make_dataclass("Pair", [("a", int)], namespace={"__rrpc_docs__": {"a": "The first."}})
+
+    class Colour(enum.IntEnum):
+        RED = 1
+        __rrpc_docs__ = {"RED": "Deprecated: use BLUE"}  # noqa: RUF012
+        __rrpc_reserved__ = (2, "GREEN")
+
+    declared = _service(tuple[pair, Colour]).declarations  # type: ignore[valid-type]
+    assert isinstance(declared["Pair"], schema.Struct)
+    assert declared["Pair"].fields[0].doc == "The first."
+    assert isinstance(declared["Colour"], schema.Enum)
+    assert declared["Colour"].members[0].deprecated == "use BLUE"
+    assert declared["Colour"].reserved == (2, "GREEN")
 
 
 def test_enums() -> None:

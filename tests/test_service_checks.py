@@ -3,7 +3,7 @@
 import datetime
 import enum
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, NewType
+from typing import Annotated, Any, Literal, NamedTuple, NewType
 
 import numpy as np
 import pytest
@@ -66,6 +66,7 @@ ACCEPTED: list[tuple[Any, Any, Any]] = [
     (Colour, "red", Colour.RED),
     (Colour, Colour.GREEN, Colour.GREEN),
     (UserId, 7, 7),
+    (list[Annotated[int, {}]], [np.int64(7)], [7]),
     (Point, {"x": 1}, Point(1.0)),
     (list[Point], [{"x": 1.0, "inner": [{"x": 2.0}]}], [Point(1.0, inner=[Point(2.0)])]),
     (Hit, (1, {"x": 1.0}), Hit(1, Point(1.0))),

@@ -126,6 +126,7 @@ class Hit(NamedTuple):
 class Sample:
     points: Weights
     n: int = 2
+    more: Weights = field(default_factory=lambda: _floats(2))
     inner: "list[Sample]" = field(default_factory=list)
 
 
@@ -196,11 +197,11 @@ CLASHES: list[tuple[dict[str, Any], tuple[Any, ...], str]] = [
     ),
     ({"a": Table}, ({"rows": _floats(4, 2), "weights": _floats(5)},), OWN),
     ({"a": Table | None}, (Table(_floats(4, 2), _floats(5)),), OWN),
-    ({"a": Sample}, (Sample(_floats(2), 2, [Sample(_floats(3), 3)]),), ""),
-    ({"a": Sample}, ({"points": _floats(7)},), ""),  # the default's value is the receiver's own
+    ({"a": Sample}, (Sample(_floats(2), inner=[Sample(_floats(3), 3, _floats(3))]),), ""),
+    ({"a": Sample}, ({"points": _floats(7)},), ""),  # defaults are the receiver's own
     (
         {"a": Sample},
-        (Sample(_floats(2), 2, [Sample(_floats(3), 4)]),),
+        (Sample(_floats(2), inner=[Sample(_floats(3), 4, _floats(3))]),),
         "argument 'a'.inner[0].points: dimension n is 3, .n says 4",
     ),
     ({"a": Hit}, ((_floats(2), _floats(3)),), "argument 'a'.distances: dimension n is 3, in .ids it is 2"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from .closure import inner_types, types_in
 from .model import (
     ARRAY_ITEMS,
     MISSING,
@@ -389,32 +390,19 @@ _VALUES: dict[str, Callable[[Any, int], Any]] = {
 def _names_exist(service: Service) -> None:
     """Every name leads to a declaration of the right kind."""
     for method in service.methods:
+        what = f"method {method.name}"
         for error in method.errors:
             if not isinstance(service.declarations.get(error), Error):
-                raise BadData(f"method {method.name}: no error {error!r} is declared")
-    places = [
-        (f"method {m.name}", k) for m in service.methods for k in (m.result, *(p.type for p in m.parameters))
-    ]
+                raise BadData(f"{what}: no error {error!r} is declared")
+        for kind in (method.result, *(parameter.type for parameter in method.parameters)):
+            _types_exist(what, kind, service.declarations)
     for name, declaration in service.declarations.items():
-        if isinstance(declaration, (Struct, Error)):
-            places += [(f"{name}.{field.name}", field.type) for field in declaration.fields]
-        elif isinstance(declaration, OneOf):
-            places += [(name, kind) for kind in declaration.alternatives]
-        elif isinstance(declaration, Const):
-            places.append((name, declaration.type))
-    for where, kind in places:
-        for named in _named(kind):
-            if not isinstance(service.declarations.get(named), (Struct, Enum, OneOf)):
-                raise BadData(f"{where}: no type {named!r} is declared")
+        for kind in types_in(declaration):
+            _types_exist(name, kind, service.declarations)
 
 
-def _named(kind: Type) -> Iterator[str]:
-    if isinstance(kind, Named):
-        yield kind.name
-    elif isinstance(kind, Map):
-        yield from (*_named(kind.key), *_named(kind.value))
-    elif isinstance(kind, (List, Set, Optional)):
-        yield from _named(kind.item)
-    elif isinstance(kind, (Tuple, Union)):
-        for item in kind.items:
-            yield from _named(item)
+def _types_exist(where: str, kind: Type, declarations: dict[str, Declaration]) -> None:
+    if isinstance(kind, Named) and not isinstance(declarations.get(kind.name), (Struct, Enum, OneOf)):
+        raise BadData(f"{where}: no type {kind.name!r} is declared")
+    for inner in inner_types(kind):
+        _types_exist(where, inner, declarations)

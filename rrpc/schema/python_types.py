@@ -21,7 +21,7 @@ from rrpc.service.mismatch import item_type, type_text
 from rrpc.service.records import fields_of
 from rrpc.types import Shape, Sized
 
-from .docstrings import split_docstring
+from .docstrings import DOCS, split_docstring
 from .model import (
     ARRAY_ITEMS,
     MISSING,
@@ -181,7 +181,8 @@ class Declarations:
                 except AnnotationError as error:
                     raise AnnotationError(f"{kind.__name__}.{member.name}: {error}") from None
                 default = self._field_default(member, hints[member.name], inner)
-                fields.append(Field(numbers[member.name], member.name, inner, default))
+                docs = _docs_of(kind, member.name)
+                fields.append(Field(numbers[member.name], member.name, inner, default, **docs))
         # Without a docstring of its own a dataclass has its signature there.
         written = not (kind.__doc__ or "").startswith(f"{kind.__name__}(")
         doc, deprecated = split_docstring(kind.__doc__ if written else "")
@@ -271,6 +272,12 @@ def _numbers(kind: Any, names: list[str]) -> tuple[dict[str, int], tuple[int | s
     return numbers, reserved
 
 
+def _docs_of(kind: type, name: str) -> dict[str, Any]:
+    """Of a field or a member."""
+    doc, deprecated = split_docstring(kind.__dict__.get(DOCS, {}).get(name))
+    return {"doc": doc, "deprecated": deprecated}
+
+
 def _enum(name: str, kind: type[enum.Enum]) -> Enum | None:
     """None for one that the language has no word for: flags, values of several kinds or none at all."""
     kinds = {type(member.value) for member in kind}
@@ -279,6 +286,6 @@ def _enum(name: str, kind: type[enum.Enum]) -> Enum | None:
     # Python gives an enum without a docstring one of its own (up to 3.12).
     written = kind.__dict__.get("__doc__") not in (None, "An enumeration.")
     doc, deprecated = split_docstring(kind.__doc__ if written else "")
-    members = tuple(EnumMember(member.name, member.value) for member in kind)
+    members = tuple(EnumMember(m.name, m.value, **_docs_of(kind, m.name)) for m in kind)
     reserved = tuple(getattr(kind, "__rrpc_reserved__", ()))  # any other name would be a member
     return Enum(name, members, reserved, doc=doc, deprecated=deprecated)

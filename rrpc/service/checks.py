@@ -34,7 +34,7 @@ def compile_check(annotation: Any) -> Check:
     except TypeError as error:
         if isinstance(error, AnnotationError):
             raise
-        return _compile(annotation)  # unhashable, for example Literal[[...]]
+        return _compile(annotation)  # unhashable, for example Annotated[int, {}]
 
 
 def verify(annotation: Any, seen: tuple[type, ...] = ()) -> None:
@@ -59,12 +59,9 @@ def _compile(annotation: Any) -> Check:
         return lambda value: value
     if annotation is None:
         annotation = type(None)
-    simple = SIMPLE.get(annotation)
-    if simple is not None:
-        return simple
     origin = typing.get_origin(annotation)
     if origin is None:
-        return _compile_class(annotation)
+        return SIMPLE.get(annotation) or _compile_class(annotation)
     builder = _GENERIC.get(origin)
     if builder is None:
         raise AnnotationError(f"{type_text(annotation)} isn't supported")

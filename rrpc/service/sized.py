@@ -12,7 +12,7 @@ from rrpc.types import Shape, Sized
 
 from .mismatch import AnnotationError, Check, Compile, Mismatch, item_type, type_text
 
-__all__ = ["annotated_check", "is_array"]
+__all__ = ["annotated_check"]
 
 _F32_OVERFLOWS = 2.0**128 - 2.0**103
 """From here on a number is nearer to 2**128 than to the largest f32."""
@@ -59,12 +59,8 @@ def _f32_check(check: Check) -> Check:
     return check_f32
 
 
-def is_array(annotation: Any) -> bool:
-    return annotation is np.ndarray or typing.get_origin(annotation) is np.ndarray
-
-
 def _shape_check(shape: Shape, base: Any, check: Check) -> Check:
-    if not is_array(base):
+    if base is not np.ndarray and typing.get_origin(base) is not np.ndarray:
         raise AnnotationError(f"rrpc.Shape is for arrays, not for {type_text(base)}")
     dims = shape.dims
     rank = len(dims)
