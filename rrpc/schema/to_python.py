@@ -25,7 +25,7 @@ from rrpc.service import AnnotationError, Interface
 from rrpc.service import Method as LiveMethod
 from rrpc.service import Parameter as LiveParameter
 
-from .docstrings import join_docstring
+from .docstrings import DOCS, join_docstring
 from .model import (
     MISSING,
     Array,
@@ -53,9 +53,6 @@ from .model import (
 )
 
 __all__ = ["DOCS", "OneOfName", "PythonTypes", "documentation", "to_interface"]
-
-DOCS = "__rrpc_docs__"
-"""Where a class made here has the documentation of its fields or members, by name."""
 
 _SCALARS: dict[str, Any] = {
     "none": None,
