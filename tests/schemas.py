@@ -246,18 +246,19 @@ def enums(draw: Draw, name: str) -> Enum:
 
 @st.composite
 def fields(draw: Draw, declared: Mapping[str, Declaration], own: Type | None = None) -> tuple[Field, ...]:
-    """Fields in any order of their numbers, those with defaults last; ``own`` may be named by some."""
+    """Fields in any order of their numbers; ``own`` may be named by some."""
     names = draw(st.lists(_lower, max_size=4, unique=True))
     numbers = draw(st.lists(st.integers(1, 99), min_size=len(names), max_size=len(names), unique=True))
     if draw(st.booleans()):
         numbers = list(range(1, len(names) + 1))
     with_default_from = draw(st.integers(0, len(names)))
+    mixed = draw(st.integers(0, 3)) == 0
     made = []
     for place, (number, name) in enumerate(zip(numbers, names, strict=True)):
         kind, default = draw_type(draw, declared), MISSING
         if own is not None and draw(st.integers(0, 5)) == 0:
             kind = _pick(draw, Optional(own), List(own), Map(Scalar("string"), own))
-        if place >= with_default_from:
+        if draw(st.booleans()) if mixed else place >= with_default_from:
             kind, default = draw_default(draw, kind, declared)
         made.append(Field(number, name, kind, default, doc=draw(docs), deprecated=draw(deprecated)))
     return tuple(made)

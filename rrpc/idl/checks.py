@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from rrpc.schema import Array, List, Map, Method, Named, OneOf, Scalar, Set, Struct, Tuple, Type
+from rrpc.schema import Array, List, Map, Named, OneOf, Optional, Scalar, Set, Struct, Tuple, Type
 from rrpc.schema.closure import inner_types, names_in
 
 from .spell import Lookup, alternatives_of
@@ -18,7 +18,7 @@ __all__ = [
     "deep_unions",
     "endless",
     "named_dims",
-    "size_problem",
+    "size_problems",
     "unhashable",
 ]
 
@@ -138,12 +138,12 @@ def named_dims(kind: Type) -> Iterator[str]:
         yield from named_dims(inner)
 
 
-def size_problem(method: Method) -> tuple[str, str] | None:
-    """(parameter, what is wrong) where a parameter has a dimension's name and is no integer."""
-    types = [*(parameter.type for parameter in method.parameters), method.result]
-    dims = {dim for kind in types for dim in named_dims(kind)}
-    for parameter in method.parameters:
-        if parameter.name in dims and (parameter.stream or not is_integer(parameter.type)):
-            name = parameter.name
-            return name, f"{name!r} is a dimension too: a parameter of that name is its size, an integer"
-    return None
+def size_problems(named: Sequence[tuple[str, Type]], also: Iterable[Type] = ()) -> Iterator[tuple[str, str]]:
+    """(name, what is wrong) for each parameter or field that has a dimension's name and is no integer.
+
+    ``also`` are types without a name: a result.
+    """
+    dims = {dim for kind in (*(kind for _, kind in named), *also) for dim in named_dims(kind)}
+    for name, kind in named:
+        if name in dims and not is_integer(kind.item if isinstance(kind, Optional) else kind):
+            yield name, f"{name!r} is a dimension too: what has its name is its size, an integer"

@@ -8,6 +8,7 @@ from typing import Any
 from rrpc.schema import MISSING, Enum, EnumMember, Error, Field, Position, Struct, Type
 
 from . import rules, syntax
+from .checks import size_problems
 from .diagnostics import At, suggestion
 from .scope import Problem, Scope
 from .types import Types
@@ -125,14 +126,10 @@ class Members:
         self._distinct([(node.number.value, node.number.at) for node in nodes], "the number", reserved)
         self._distinct([(node.name.text, node.name.at) for node in nodes], "the name", reserved)
         fields = [self._field(node, rule) for node in nodes]
-        with_default: syntax.Field | None = None
-        for node in nodes:
-            if node.default is not None:
-                with_default = node
-            elif with_default is not None:
-                message = f"a field without a default behind one with a default ({with_default.name.text!r})"
-                self._scope.add(node.name.at, f"{message}: put it before, or give it one too")
-        return tuple(field for field in fields if field is not None), reserved
+        made = tuple(field for field in fields if field is not None)
+        for wrong, message in size_problems([(field.name, field.type) for field in made]):
+            self._scope.add(next(node.name.at for node in nodes if node.name.text == wrong), message)
+        return made, reserved
 
     def _field(self, node: syntax.Field, rule: Callable[[str], str | None]) -> Field | None:
         self.check_name(node.name, rule)

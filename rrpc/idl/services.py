@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rrpc.schema import Method, Parameter, Scalar, Service
 
 from . import rules, syntax
-from .checks import size_problem
+from .checks import size_problems
 from .members import Members
 from .scope import Problem, Scope
 from .types import Types
@@ -49,7 +49,9 @@ class Services:
         errors = tuple(self._throws(node.throws))
         if result is None or parameters is None:
             return None
-        method = Method(
+        for wrong, message in size_problems([(p.name, p.type) for p in parameters], (result,)):
+            self._scope.add(next(p.name.at for p in _named(node) if p.name.text == wrong), message)
+        return Method(
             node.name.text,
             parameters,
             result,
@@ -60,10 +62,6 @@ class Services:
             deprecated=attributes.get("deprecated"),
             position=self._members.position(node.name.at),
         )
-        if wrong := size_problem(method):
-            at = next(p.name.at for p in _named(node) if p.name.text == wrong[0])
-            self._scope.add(at, wrong[1])
-        return method
 
     def _throws(self, words: Sequence[syntax.Word]) -> Iterator[str]:
         seen: set[str] = set()

@@ -115,7 +115,8 @@ def _declaration(declaration: Declaration) -> Data:
         )
     if isinstance(declaration, Error):
         fields = [_field(field) for field in declaration.fields]
-        return _described(declaration, kind="error", code=declaration.code, fields=fields)
+        reserved = list(declaration.reserved)
+        return _described(declaration, kind="error", code=declaration.code, fields=fields, reserved=reserved)
     return _const(declaration)
 
 

@@ -231,7 +231,9 @@ def _oneof(data: Any) -> OneOf:
 
 
 def _error(data: Any) -> Error:
-    return Error(code=_need(data, "code", str), fields=_fields(data), **_described(data, True))
+    reserved = _each(data, "reserved", _number_or_name)
+    code = _need(data, "code", str)
+    return Error(code=code, fields=_fields(data), reserved=reserved, **_described(data, True))
 
 
 def _const(data: Any) -> Const:
