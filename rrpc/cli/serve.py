@@ -23,6 +23,7 @@ from .serving.observing import Observing
 from .serving.placement import place
 from .serving.settings import Settings, core_options, settings
 from .serving.signals import Signals
+from .serving.standby import Standby
 
 __all__ = ["main"]
 
@@ -40,11 +41,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadInput as error:
         return problem("rrpc-serve", error)
     set_up_logging(options.log_format, options.log_level)
+    if options.reload:
+        from .serving.reload import Supervisor
+
+        return Supervisor(options, arguments, signals).run()
     _raise_descriptor_limit()
     try:
         place(options.cpus, options.numa_node)
+        standby = Standby.found()
+        asked = options.listen
+        if standby is not None:
+            standby.load(lambda: [_find(options, target) for target in options.services])
+            options.listen = standby.wait(asked)
         observing = Observing(options)
         server = _start(options, observing)
+        if standby is not None:
+            standby.serving(asked, server.addresses)
     except (BadInput, AnnotationError, RpcError, TypeError, ValueError, OSError) as error:
         return _refuse(options, error)
     return _serve(server, options, observing, signals, arguments)

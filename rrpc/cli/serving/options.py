@@ -50,6 +50,12 @@ _SERVING = (
         "SECONDS",
         default=0.0,
     ),
+    Option(
+        "reload",
+        SWITCH,
+        "for development: start anew when a file that the services are made of changes",
+        default=False,
+    ),
     Option("tracebacks", SWITCH, "send tracebacks of handlers' exceptions to callers", default=False),
 )
 
