@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from lab import TRANSPORTS, VERBS, address_to_listen_on, lab, lab_address, lab_server
 from processes import ServeFactory
+from rrpc_call import call_server, rrpc_call
 
-__all__ = ["lab", "lab_address", "lab_server"]  # fixtures from lab.py
+__all__ = ["call_server", "lab", "lab_address", "lab_server", "rrpc_call"]  # fixtures from modules beside
 
 # Those need adapters, which tools/vm/test.sh gives them.
 collect_ignore_glob = [] if os.environ.get("RRPC_IN_VM") else ["vm/*"]

@@ -4,77 +4,26 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from lab import address_to_listen_on
 from processes import Served, ServeFactory, child_environment, patience, run_python
+from rrpc_call import TRACK, Run
 
-from rrpc.cli import call
 from rrpc.idl import parse
 from rrpc.schema import from_data, module_of
 
-SERVICE = (Path(__file__).parent / "call_service.py").read_text()
-TRACK = '{"name": "walk", "points": [[0, 0], [1.5, 2]], "unit": "FOOT", "tags": ["slow"]}'
 
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("call")
-    factory = ServeFactory(
-        folder, lambda transport: address_to_listen_on(transport, f"rrpc-call-{id(folder):x}")
-    )
-    yield factory(
-        SERVICE, "Kinds", "Odd", listen=["tcp", "shm", "rrpc"], module="call_service", args=["--tracebacks"]
-    )
-    factory.close()
-
-
-class Run:
-    """rrpc-call in this process: `run("Kinds.plain", "a=1")` gives (exit code, stdout, stderr)."""
-
-    def __init__(self, address: str, capsys: pytest.CaptureFixture[str]) -> None:
-        self.address = address
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        try:
-            status = call.main([self.address, *arguments])
-        except SystemExit as ended:
-            status = int(ended.code or 0)
-        out, err = self._capsys.readouterr()
-        return status, out, err
-
-    def result(self, *arguments: str) -> Any:
-        status, out, err = self(*arguments)
-        assert (status, err) == (0, "")
-        return json.loads(out)
-
-    def bad(self, *arguments: str) -> str:
-        """The one line that says what was wrong with the usage."""
-        status, out, err = self(*arguments)
-        assert (status, out) == (2, "")
-        assert err.startswith("rrpc-call: ")
-        assert err.count("\n") == 1
-        return err.removeprefix("rrpc-call: ").removesuffix("\n")
-
-
-@pytest.fixture
-def run(served: Served, capsys: pytest.CaptureFixture[str]) -> Run:
-    return Run(served.address, capsys)
-
-
-def test_over_every_transport(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    for address in served.addresses:
+def test_over_every_transport(call_server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    for address in call_server.addresses:
         assert Run(address, capsys).result("Kinds.plain", "a=5") == [5, 0.5, False, "d", None]
 
 
-def test_as_a_process(served: Served, tmp_path: Path) -> None:
+def test_as_a_process(call_server: Served, tmp_path: Path) -> None:
     def rrpc_call(*arguments: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
-        command = [sys.executable, "-m", "rrpc.cli.call", served.address, *arguments]
+        command = [sys.executable, "-m", "rrpc.cli.call", call_server.address, *arguments]
         done = subprocess.run(
             command,
             input=stdin,
@@ -97,176 +46,40 @@ def test_as_a_process(served: Served, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["1", "2", "true", "x", "null"], [1, 2.0, True, "x", None]),
-        (["1", "d=a=b c"], [1, 0.5, False, "a=b c", None]),
-        (["-5", "b=-1e3"], [-5, -1000.0, False, "d", None]),
-        (["a=10000000000000000000000"], [10**22, 0.5, False, "d", None]),
-    ],
-)
-def test_plain_values(run: Run, arguments: list[str], expected: list[Any]) -> None:
-    assert run.result("Kinds.plain", *arguments) == expected
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("bare words", "bare words"),
-        ("5", "5"),
-        ("null", "null"),
-        ('"quoted\\n"', "quoted\n"),
-        ('"', '"'),
-        ("größe", "größe"),
-        ("", ""),
-    ],
-)
-def test_texts(run: Run, given: str, expected: str) -> None:
-    assert run.result("Kinds.text", f"text={given}") == expected
-
-
-def test_optional_and_union(run: Run) -> None:
-    assert [run.result("Kinds.maybe", f"value={v}") for v in ("5", "x", "null", '"5"')] == [
-        "5",
-        "'x'",
-        "None",
-        "'5'",
-    ]
-    assert run.result("Kinds.shape", '{"size": 1}') == "Circle"
-    assert run.result("Kinds.shape", '{"$type": "Square", "size": 1}') == "Square"
-
-
-def test_a_union_is_decided_by_what_fits(run: Run) -> None:
-    assert run.result("Kinds.either", '{"size": "x"}') == "Label(size='x')"
-    assert run.result("Kinds.either", '{"size": 1}') == "Circle(size=1.0)"
-    assert run.result("Kinds.either", "null") == "None"
-    assert run.bad("Kinds.either", 'item={"size": [1]}') == (
-        'item={"size": [1]}: expected Circle | Label | None, got {"size": [1]}'
-    )
-
-
-def test_text_that_looks_like_json(run: Run) -> None:
-    assert run.result("Kinds.digit", "1", '[1.10, "2.50", 3]') == ["1", "1.1", "2.50", "3"]
-
-
-def test_enums_and_literals(run: Run) -> None:
-    assert run.result("Kinds.choice", "FOOT", "level=HIGH", "literal=2") == ["FOOT", "HIGH", 2]
-    assert run.result("Kinds.choice", "ft", "level=2", "literal=a") == ["FOOT", "HIGH", "a"]
-
-
-def test_dataclasses(run: Run, tmp_path: Path) -> None:
-    expected = {
-        "name": "walk",
-        "points": {"dtype": "float64", "shape": [2, 2], "data": [[0.0, 0.0], [1.5, 2.0]]},
-        "unit": "FOOT",
-        "tags": ["slow"],
-    }
-    assert run.result("Kinds.track", f"track={TRACK}") == expected
-    (tmp_path / "track.json").write_text(json.dumps(expected))  # what came out goes in again
-    assert run.result("Kinds.track", f"@{tmp_path}/track.json") == expected
-
-
-def test_containers(run: Run) -> None:
-    given = ["[1, 2]", '[3, "x"]', '{"7": ["y"]}', "[2, 1, 2]", "e=[8, 9]"]
-    assert run.result("Kinds.containers", *given) == [
-        [1, [1, 2]],
-        [2, [3, "x"]],
-        [3, [[7, ["y"]]]],
-        [4, [1, 2]],
-        [5, [8, 9]],
-    ]
-    given[2] = '[[7, ["y"]]]'
-    assert run.result("Kinds.containers", *given)[2] == [3, [[7, ["y"]]]]
-
-
-def test_times_and_numbers(run: Run) -> None:
-    key = "12345678-1234-5678-1234-567812345678"
-    given = ["2026-01-31", "2026-01-31T12:00:00Z", "1.5", "1.10", key, "[1, -2]"]
-    expected = ["2026-01-31", "2026-01-31T12:00:00+00:00", 1.5, "1.10", key, [1.0, -2.0]]
-    assert run.result("Kinds.times", *given) == expected
-    quoted = [json.dumps(item) for item in expected]
-    assert run.result("Kinds.times", *quoted) == expected
-
-
-def test_bytes(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "blob").write_bytes(b"\x00\xff")
-    for given in (f"@{tmp_path}/blob", '{"base64": "AP8="}'):
-        assert run.result("Kinds.binary", f"data={given}") == {"base64": "/wA="}
-    assert run.result("Kinds.binary", "abc") == {"base64": "Y2Jh"}
-    assert run.result("Kinds.binary", "x" * 5000)["bytes"] == 5000
-    assert len(run.result("Kinds.binary", "x" * 5000, "--json")["base64"]) > 5000
-    assert run.result("Kinds.binary", "abc", "-o", f"{tmp_path}/out") == {
-        "bytes": 3,
-        "file": f"{tmp_path}/out",
-    }
-    assert (tmp_path / "out").read_bytes() == b"cba"
-
-
-def test_arrays(run: Run, tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.ones((300, 2), np.float32))
-    short = {"dtype": "float32", "shape": [2], "data": [2.0, 5.0]}
-    assert run.result("Kinds.floats", "[1, 2.5]") == short
-    assert run.result("Kinds.floats", '{"dtype": "float32", "shape": [1, 2], "data": [1, 2.5]}') == {
-        "dtype": "float32",
-        "shape": [1, 2],
-        "data": [[2.0, 5.0]],
-    }
-    long = {"dtype": "float32", "shape": [300, 2]}
-    assert run.result("Kinds.floats", f"array=@{tmp_path}/a.npy") == long | {
-        "first": [2.0] * 6,
-        "min": 2.0,
-        "max": 2.0,
-    }
-    assert run.result("Kinds.floats", f"array=@{tmp_path}/a.npy", "--json") == long | {
-        "data": [[2.0, 2.0]] * 300
-    }
-    assert run.result("Kinds.describe", "[[1, 2], [3, 4]]") == "int64 (2, 2)"
-    assert run.result("Kinds.describe", f"@{tmp_path}/a.npy") == "float32 (300, 2)"
-    assert run.result("Kinds.anything", f"@{tmp_path}/a.npy").startswith("ndarray ")
-
-
-def test_output_files(run: Run, tmp_path: Path) -> None:
+def test_output_files(rrpc_call: Run, tmp_path: Path) -> None:
     one, folder = tmp_path / "one.npy", tmp_path / "all"
-    assert run.result("Kinds.floats", "[1]", "-o", str(one)) == {
+    assert rrpc_call.result("Kinds.floats", "[1]", "-o", str(one)) == {
         "dtype": "float32",
         "shape": [1],
         "file": str(one),
     }
     assert np.load(one).tolist() == [2.0]
-    shown = run.result("Kinds.two", "3", "-o", f"{folder}/")
+    shown = rrpc_call.result("Kinds.two", "3", "-o", f"{folder}/")
     assert shown == [
         {"dtype": "int64", "shape": [3], "file": f"{folder}/0.npy"},
         {"dtype": "float32", "shape": [3, 2], "file": f"{folder}/1.npy"},
     ]
     assert np.load(folder / "0.npy").tolist() == [0, 1, 2]
-    assert run.result("Kinds.track", TRACK, "-o", str(folder))["points"]["file"] == f"{folder}/points.npy"
-    assert run.result("Kinds.plain", "1", "-o", f"{tmp_path}/out.json")["file"] == f"{tmp_path}/out.json"
+    assert (
+        rrpc_call.result("Kinds.track", TRACK, "-o", str(folder))["points"]["file"] == f"{folder}/points.npy"
+    )
+    assert (
+        rrpc_call.result("Kinds.plain", "1", "-o", f"{tmp_path}/out.json")["file"] == f"{tmp_path}/out.json"
+    )
     assert json.loads((tmp_path / "out.json").read_text()) == [1, 0.5, False, "d", None]
-    run.result("Kinds.two", "300", "-o", f"{tmp_path}/out.json")  # in full
+    rrpc_call.result("Kinds.two", "300", "-o", f"{tmp_path}/out.json")  # in full
     assert json.loads((tmp_path / "out.json").read_text())[0]["data"] == list(range(300))
 
 
-def test_a_result_is_not_lost_for_a_wrong_output(run: Run, tmp_path: Path) -> None:
-    status, out, err = run("Kinds.two", "2", "-o", f"{tmp_path}/x.npy")
+def test_a_result_is_not_lost_for_a_wrong_output(rrpc_call: Run, tmp_path: Path) -> None:
+    status, out, err = rrpc_call("Kinds.two", "2", "-o", f"{tmp_path}/x.npy")
     assert status == 2
     assert [item["data"] for item in json.loads(out)] == [[0, 1], [[0.0, 0.0], [0.0, 0.0]]]
     assert err == (
         f"rrpc-call: -o {tmp_path}/x.npy: the result has several arrays: give a folder, {tmp_path}/x/\n"
     )
-    status, out, err = run("Kinds.text", "x", "-o", f"{tmp_path}/y.npy")
+    status, out, err = rrpc_call("Kinds.text", "x", "-o", f"{tmp_path}/y.npy")
     assert (status, out, err) == (2, '"x"\n', f"rrpc-call: -o {tmp_path}/y.npy: the result has no array\n")
-
-
-def test_numbers_that_json_has_no_word_for(run: Run) -> None:
-    for arguments in ([], ["--json"]):
-        assert run.result("Kinds.endless", *arguments) == ["NaN", "Infinity", "-Infinity", 1.5]
-
-
-def test_laid_out_for_people_or_on_one_line_for_programs(run: Run) -> None:
-    track = TRACK.replace("slow", "slow" * 20)
-    assert run("Kinds.track", track)[1].splitlines()[:2] == ["{", '  "name": "walk",']
-    assert run("Kinds.track", track, "--json")[1].count("\n") == 1
 
 
 LIST = """\
@@ -276,12 +89,12 @@ Kinds                     All kinds of values.
 """
 
 
-def test_list(run: Run) -> None:
-    status, out, err = run("list")
+def test_list(rrpc_call: Run) -> None:
+    status, out, err = rrpc_call("list")
     assert (status, err) == (0, "")
     assert out.startswith(LIST)
     assert "\nrrpc.Health   " in out
-    listed = run.result("list", "--json")
+    listed = rrpc_call.result("list", "--json")
     assert [service["name"] for service in listed] == [
         "Kinds",
         "Odd",
@@ -327,42 +140,42 @@ PYTHON_ONLY = """
 """
 
 
-def test_describe(run: Run) -> None:
-    assert run("describe", "Kinds.plain") == (0, PLAIN, "")
-    assert run("describe", "Kinds.track") == (0, TRACK_METHOD, "")
-    status, out, err = run("describe", "Kinds")
+def test_describe(rrpc_call: Run) -> None:
+    assert rrpc_call("describe", "Kinds.plain") == (0, PLAIN, "")
+    assert rrpc_call("describe", "Kinds.track") == (0, TRACK_METHOD, "")
+    status, out, err = rrpc_call("describe", "Kinds")
     assert (status, err) == (0, "")
-    assert module_of([from_data(run.result("describe", "Kinds", "--json")[0])]) == parse(out)
-    status, out, err = run("describe", "Odd")
+    assert module_of([from_data(rrpc_call.result("describe", "Kinds", "--json")[0])]) == parse(out)
+    status, out, err = rrpc_call("describe", "Odd")
     assert (status, err) == (0, "")
     assert out.endswith(PYTHON_ONLY)
     assert [method.name for method in parse(out).services["Odd"].methods] == ["fine"]
-    assert run("describe")[1].count("\npackage rrpc;") == 3
-    (described,) = run.result("describe", "rrpc.Health", "--json")
+    assert rrpc_call("describe")[1].count("\npackage rrpc;") == 3
+    (described,) = rrpc_call.result("describe", "rrpc.Health", "--json")
     assert from_data(described).name == "rrpc.Health"
-    assert len(run.result("describe", "--json")) == 5
+    assert len(rrpc_call.result("describe", "--json")) == 5
 
 
-def test_describe_without_lark(served: Served) -> None:
+def test_describe_without_lark(call_server: Served) -> None:
     code = """
 import sys
 sys.modules["lark"] = None
 from rrpc.cli import call
 print(call.main([sys.argv[1], "describe", "Kinds"]), call.main([sys.argv[1], "describe", "Kinds", "--json"]) == 0)
 """
-    done = run_python(code, served.address)
+    done = run_python(code, call_server.address)
     assert done.stdout.splitlines()[-1] == "2 True"
     assert done.stderr == "rrpc-call: describe needs lark: pip install lark; --json does without\n"
 
 
-def test_failed_calls(run: Run) -> None:
-    assert run("Kinds.missing", "swim") == (1, "", "rrpc-call: NOT_FOUND: there is no track 'swim'\n")
-    status, out, err = run("Kinds.missing", "swim", "--json")
+def test_failed_calls(rrpc_call: Run) -> None:
+    assert rrpc_call("Kinds.missing", "swim") == (1, "", "rrpc-call: NOT_FOUND: there is no track 'swim'\n")
+    status, out, err = rrpc_call("Kinds.missing", "swim", "--json")
     assert (status, json.loads(out)) == (
         1,
         {"error": {"code": "NOT_FOUND", "message": "there is no track 'swim'"}},
     )
-    status, out, err = run("Kinds.broken")
+    status, out, err = rrpc_call("Kinds.broken")
     assert (status, out) == (1, "")
     lines = err.splitlines()
     assert lines[0] == "rrpc-call: UNKNOWN: KeyError: 'swim'"
@@ -436,11 +249,11 @@ BAD = [
 
 
 @pytest.mark.parametrize(("arguments", "line"), BAD, ids=[" ".join(arguments)[:40] for arguments, _ in BAD])
-def test_bad_usage(run: Run, arguments: list[str], line: str) -> None:
-    assert run.bad(*arguments) == line
+def test_bad_usage(rrpc_call: Run, arguments: list[str], line: str) -> None:
+    assert rrpc_call.bad(*arguments) == line
 
 
-def test_bad_files(run: Run, tmp_path: Path) -> None:
+def test_bad_files(rrpc_call: Run, tmp_path: Path) -> None:
     (tmp_path / "bad.npy").write_bytes(b"no array")
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "wrong.json").write_text('{"name": "x", "points": [1], "unit": 7}')
@@ -448,21 +261,23 @@ def test_bad_files(run: Run, tmp_path: Path) -> None:
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     np.save(tmp_path / "double.npy", np.ones(2))
     at = f"@{tmp_path}"
-    assert run.bad("Kinds.floats", f"{at}/bad.npy").startswith(f"{at}/bad.npy: no .npy file of numbers: ")
-    assert run.bad("Kinds.floats", f"{at}/objects.npy").startswith(
+    assert rrpc_call.bad("Kinds.floats", f"{at}/bad.npy").startswith(
+        f"{at}/bad.npy: no .npy file of numbers: "
+    )
+    assert rrpc_call.bad("Kinds.floats", f"{at}/objects.npy").startswith(
         f"{at}/objects.npy: no .npy file of numbers: "
     )
-    assert run.bad("Kinds.floats", f"{at}/double.npy") == (
+    assert rrpc_call.bad("Kinds.floats", f"{at}/double.npy") == (
         "Kinds.floats(): argument 'array': expected float32 array, got float64 array of shape (2,) "
         "(use .astype(np.float32))"
     )
-    assert run.bad("Kinds.track", f"{at}/bad.json").startswith(f"{at}/bad.json: no JSON: ")
+    assert rrpc_call.bad("Kinds.track", f"{at}/bad.json").startswith(f"{at}/bad.json: no JSON: ")
     assert (
-        run.bad("Kinds.track", f"{at}/wrong.json")
+        rrpc_call.bad("Kinds.track", f"{at}/wrong.json")
         == f"{at}/wrong.json: unit: expected Unit (METRE, FOOT), got 7"
     )
-    assert run.bad("Kinds.text", f"{at}/binary") == f"{at}/binary: no UTF-8 text"
-    assert run.bad("Kinds.plain", "a=" + "[" * 100_000) == "JSON nested too deep"
+    assert rrpc_call.bad("Kinds.text", f"{at}/binary") == f"{at}/binary: no UTF-8 text"
+    assert rrpc_call.bad("Kinds.plain", "a=" + "[" * 100_000) == "JSON nested too deep"
 
 
 def test_bad_addresses(capsys: pytest.CaptureFixture[str]) -> None:
@@ -479,14 +294,14 @@ def test_a_server_without_reflection(
     import rrpc
 
     with rrpc.serve(Lab(), listen=new_address("tcp"), builtin=False) as server:
-        run = Run(server.addresses[0], capsys)
-        assert run.result("Lab.add", "2", "b=3") == 5
-        assert run.result("Lab.echo", '{"a": [1]}') == {"a": [1]}
-        assert run.result("Lab.echo", "bare") == "bare"
-        assert run("Lab.add", "x")[::2] == (
+        rrpc_call = Run(server.addresses[0], capsys)
+        assert rrpc_call.result("Lab.add", "2", "b=3") == 5
+        assert rrpc_call.result("Lab.echo", '{"a": [1]}') == {"a": [1]}
+        assert rrpc_call.result("Lab.echo", "bare") == "bare"
+        assert rrpc_call("Lab.add", "x")[::2] == (
             1,
             "rrpc-call: INVALID_ARGUMENT: Lab.add(): argument 'a': expected int, got str\n",
         )
-        assert run("Lab.ad", "1")[0] == 1
-        assert run.bad("list") == "this server has no reflection, so it can't say what it offers"
-        assert run.bad("add") == "'add' is no method: write service.method"
+        assert rrpc_call("Lab.ad", "1")[0] == 1
+        assert rrpc_call.bad("list") == "this server has no reflection, so it can't say what it offers"
+        assert rrpc_call.bad("add") == "'add' is no method: write service.method"
