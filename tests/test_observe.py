@@ -54,7 +54,7 @@ def test_each_call_is_shown_once(seen: "queue.Queue[ServedCall]", address: str) 
             client.call("Watched.half", np.zeros(100_000))
             call = one(seen)
             assert (call.request_bytes_read, call.reply_bytes_lifted) == (800_000, 400_000)
-            assert call.fetch_ns > 0
+            assert call.fetch_ns + call.queue_ns > 0
 
             client.call("Watched.half", np.zeros(100_000), out=np.empty(50_000))
             assert one(seen).reply_bytes_lifted == 400_000
