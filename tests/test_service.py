@@ -109,6 +109,29 @@ def test_what_an_undecorated_class_cannot_inherit_is_refused() -> None:
     assert interface_of(rrpc.service(Both)) is not None
 
 
+def fewer(self: Any) -> int: ...  # type: ignore[empty-body]
+def other_name(self: Any, a: int, *, b: int) -> int: ...  # type: ignore[empty-body]
+async def later(self: Any, a: int) -> int: ...  # type: ignore[empty-body]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (fewer, "Own.echo() doesn't take the arguments of Echo.echo(): too many positional arguments"),
+        (
+            other_name,
+            "Own.echo() doesn't take the arguments of Echo.echo(): missing a required argument: 'b'",
+        ),
+        (later, "Own.echo(): async methods aren't supported yet; use def"),
+        (None, "Own.echo() doesn't take the arguments of Echo.echo(): None is not a callable object"),
+    ],
+)
+def test_what_cannot_stand_in_for_an_inherited_method_is_refused(function: Any, message: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        interface_of(type("Own", (Echo,), {"echo": function}))
+    assert str(caught.value).startswith(message)
+
+
 @rrpc.service(name="demo.Shop")
 class ShopBase(abc.ABC):
     @rrpc.method

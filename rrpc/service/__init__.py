@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from .checks import compile_check
-from .interface import MISSING, Interface, Method, Parameter, describe_method, signature_text
+from .interface import MISSING, Interface, Method, Parameter, check_override, describe_method, signature_text
 from .mismatch import AnnotationError, Mismatch
 from .out import OutSpec
 from .plan import Plan, untyped_request
@@ -157,3 +157,7 @@ def _check_inherited(cls: type, nearest: type, interfaces: dict[type, Interface]
                 f"{cls.__name__}.{member} is marked with @rrpc.method, but {cls.__name__} isn't decorated "
                 f"with @rrpc.service and so no more than {interface.name}"
             )
+    for member, method in interface.methods.items():
+        found = getattr(cls, member)
+        if found is not method.function:
+            check_override(f"{cls.__name__}.{member}()", method, found)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from .checks import compile_check, verify
 from .mismatch import AnnotationError, Mismatch, type_text
 
-__all__ = ["MISSING", "Interface", "Method", "Parameter", "describe_method"]
+__all__ = ["MISSING", "Interface", "Method", "Parameter", "check_override", "describe_method"]
 
 MISSING: Final = inspect.Parameter.empty
 """The default of a parameter without one."""
@@ -144,6 +144,18 @@ def describe_method(
     if not any(isinstance(a, str) for a in (method.result, *(p.annotation for p in parameters))):
         method.resolved()  # what can be known now is refused now
     return method
+
+
+def check_override(name: str, method: Method, function: Any) -> None:
+    """TypeError if ``function``, which a subclass has in the method's place, can't be called as the method is."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{name}: async methods aren't supported yet; use def")
+    by_place = [p.name for p in method.parameters if not p.keyword_only]
+    by_name = {p.name: None for p in method.parameters if p.keyword_only}
+    try:
+        inspect.signature(function).bind(None, *by_place, **by_name)
+    except TypeError as error:
+        raise TypeError(f"{name} doesn't take the arguments of {method.name}(): {error}") from None
 
 
 def _parameter(qualified: str, parameter: inspect.Parameter) -> Parameter:
