@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import Served, ServeFactory, child_environment, patience, run_python
+from lab import LabServer
+from processes import Served, ServeFactory, child_environment, eventually, patience, run_python
 from rrpc_call import TRACK, Run
 
+import rrpc
 from rrpc.idl import parse
 from rrpc.schema import from_data, module_of
 
@@ -246,6 +250,18 @@ BAD = [
      "argument --timeout: invalid float value: 'soon' (see rrpc-call --help)"),
     ([], "the following arguments are required: service.method (see rrpc-call --help)"),
 ]  # fmt: skip
+
+
+def test_an_interrupt_ends_it_at_once(lab_server: LabServer) -> None:
+    name = f"call-{os.getpid()}"
+    command = [sys.executable, "-m", "rrpc.cli.call", lab_server.address("tcp"), "Lab.hold", name, "30"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=child_environment())
+    with rrpc.connect(lab_server.address("tcp"), timeout=20.0) as client:
+        eventually(lambda: client.call("Lab.holding", name))
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=patience(10))[1] == b"rrpc-call: interrupted\n"
+        assert process.returncode == 130
+        client.call("Lab.release", name)
 
 
 @pytest.mark.parametrize(("arguments", "line"), BAD, ids=[" ".join(arguments)[:40] for arguments, _ in BAD])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -45,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return problem("rrpc-call", error)
     except rrpc.RpcError as error:
         return _failed(error, options.json)
+    except KeyboardInterrupt:
+        print("rrpc-call: interrupted", file=sys.stderr, flush=True)
+        return 128 + signal.SIGINT
 
 
 def _parser() -> Parser:
