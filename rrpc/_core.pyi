@@ -40,7 +40,8 @@ class Client:
         out: Any | None,
         timeout: float | None,
     ) -> tuple[bytes, list[Block | None] | None]:
-        """A unary call. ``out`` is a writable buffer offered for one result buffer; in the reply's list
+        """A unary call. ``method`` may have an id of 6 bytes, the first of them 0, before the name: then that
+        is sent, and the name is for errors. ``out`` is a writable buffer offered for one result buffer; in the reply's list
         that buffer stands as None."""
     def start(
         self,
@@ -51,6 +52,8 @@ class Client:
         timeout: float | None,
     ) -> Call: ...
     def close(self, timeout: float | None = None) -> None: ...
+    def peer_hello(self) -> dict[bytes, bytes]:
+        """What the server said of itself when the connection was made."""
     def info(self) -> dict[str, Any]:
         """address, transport, bulk_method, exposure, peer, adapter (verbs), state, sent_on_to (another process's
         address), why_not (reasons by transport)."""
@@ -63,6 +66,10 @@ class Server:
     def redirect(self, bound: str, targets: Sequence[str]) -> None:
         """Where clients of the bound address go, in turn: ports of the same host, or of shm:// what follows the
         socket's path and a dot."""
+    def add_to_hello(self, fields: dict[str, bytes]) -> None:
+        """More for HELLO to say to whoever connects from now on, where the slots have room for it."""
+    def name_methods(self, names: dict[bytes, bytes]) -> None:
+        """Requests with these ids come out of :meth:`next` under these names; ids as in :meth:`Client.call`."""
     def next(self, timeout: float | None = None) -> tuple[int, bytes, bytes, list[Block] | None, int] | None:
         """(handle, method, payload, buffers, nanoseconds left or -1); None on timeout or once drained/stopped."""
     def reply(

@@ -6,14 +6,16 @@ import functools
 import inspect
 import threading
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
 from . import _core
 from .codec import decode
 from .errors import RpcError
 from .options import merged
-from .service import OutSpec, Parameter, Plan, untyped_request
+from .service import Interface, Method, OutSpec, Parameter, Plan, untyped_request
+from .versions import Agreement, agree
 
 __all__ = ["Client", "Future", "UnaryMethod", "connect", "stub"]
 
@@ -22,6 +24,7 @@ _C = TypeVar("_C", bound="Client")
 _R = TypeVar("_R")
 _M = TypeVar("_M", bound="UnaryMethod[Any]")
 _futures_lock = threading.Lock()
+_BY_NAME = Agreement()
 
 
 class Future(Generic[_T]):
@@ -123,10 +126,14 @@ class Client:
     ``transports`` lists), or ``shm://``, ``verbs://``, ``tcp://`` to insist on one. ``timeout`` is the
     default for calls, in seconds; None sets no deadline. ``poll`` is "adaptive", "busy" or "event". Other
     ``options`` are the transport's; a name that isn't one raises TypeError. Raises Unavailable or
-    DeadlineExceeded when there is no connection within ``connect_timeout`` seconds.
+    DeadlineExceeded when there is no connection within ``connect_timeout`` seconds; a generated client raises
+    FailedPrecondition where the server's version of the interface doesn't fit its own.
 
     A client may be used from many threads. After a fork the child needs a client of its own.
     """
+
+    rpc_fingerprints: ClassVar[Mapping[str, str]] = {}
+    """Of a generated client: the interface of each service, by its name."""
 
     def __init__(
         self,
@@ -141,9 +148,26 @@ class Client:
             raise TypeError(f"address must be a str such as rrpc://host:port, not {type(address).__name__}")
         self._timeout = timeout
         self._address = address
+        end = None if connect_timeout is None else monotonic() + connect_timeout
         self._core = _core.Client(address, merged({"poll": poll, **options}), connect_timeout)
+        self._agreement = self._agree(end) if self.rpc_fingerprints else _BY_NAME
         if address.startswith("rrpc://"):
             _log_choice(self._core)
+
+    def _agree(self, end: float | None) -> Agreement:
+        """Compare the interfaces at both ends, until ``end`` by the clock."""
+
+        def describe(service: str) -> Any:
+            payload, _ = untyped_request((service,), {}, None)
+            left = None if end is None else max(0.0, end - monotonic())
+            return decode(*self._core.call(b"rrpc.Reflection.describe", payload, None, None, left))
+
+        own = functools.partial(_interface_of, type(self))
+        try:
+            return agree(self.rpc_fingerprints, self._core.peer_hello(), describe, own, self._address)
+        except BaseException:
+            self._core.close()
+            raise
 
     @property
     def address(self) -> str:
@@ -250,11 +274,10 @@ class UnaryMethod(Generic[_R]):
 
     def __init__(self, client: Client) -> None:
         cls = type(self)
-        if "_plan" not in cls.__dict__:
-            cls._plan = _plan_of(cls)
-        self._encode = cls._plan.encode_arguments
+        _compile(cls)
+        self._encode = client._agreement.encoder(cls._plan)
         self._decode = cls._plan.decode_result
-        self._name = cls.rpc_name.encode()
+        self._name = client._agreement.wire_name(cls.rpc_name)
         self.__name__ = cls.rpc_name.rpartition(".")[2]
         self._timeout = client._timeout
         self._core_call = client._core.call
@@ -283,6 +306,12 @@ class UnaryMethod(Generic[_R]):
         return Future(call, decode, out)
 
 
+def _compile(cls: type[UnaryMethod[Any]]) -> Plan:
+    if "_plan" not in cls.__dict__:
+        cls._plan = _plan_of(cls)
+    return cls._plan
+
+
 def _plan_of(cls: type[UnaryMethod[Any]]) -> Plan:
     """From the signature of ``__call__``."""
     function = cls.__dict__["__call__"]
@@ -300,15 +329,15 @@ class _Stub(Generic[_M]):
     """A method in a client class: a function of (client, ...) from the class, a callable from a client."""
 
     def __init__(self, kind: type[_M]) -> None:
-        self._kind = kind
+        self.kind = kind
         self.__doc__ = kind.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
         # Python's own errors for missing and unexpected arguments then name the method as the user does.
         for function, shown in (("__call__", name), ("start", f"{name}.start")):
-            if function in self._kind.__dict__:
-                self._kind.__dict__[function].__qualname__ = f"{owner.__name__}.{shown}"
+            if function in self.kind.__dict__:
+                self.kind.__dict__[function].__qualname__ = f"{owner.__name__}.{shown}"
 
     @overload
     def __get__(self, client: None, owner: type) -> Callable[..., Any]: ...
@@ -317,7 +346,7 @@ class _Stub(Generic[_M]):
     def __get__(self, client: Client | None, owner: type) -> Callable[..., Any] | _M:
         if client is None:
             return self._function()
-        bound = self._kind(client)
+        bound = self.kind(client)
         client.__dict__[self._name] = bound  # from now on found without coming here
         return bound
 
@@ -325,12 +354,24 @@ class _Stub(Generic[_M]):
         """What a class shows of its methods: for help(), inspect and mocks."""
         name = self._name
 
-        @functools.wraps(self._kind.__call__)
+        @functools.wraps(self.kind.__call__)
         def function(client: Client, /, *args: Any, **kwargs: Any) -> Any:
             return getattr(client, name)(*args, **kwargs)
 
         function.__name__ = name
         return function
+
+
+def _interface_of(cls: type[Client], service: str) -> Interface:
+    """What the class's methods say of the interface of a service."""
+    methods: dict[str, Method] = {}
+    for member in [member for base in reversed(cls.__mro__) for member in base.__dict__.values()]:
+        if isinstance(member, _Stub) and member.kind.rpc_name.rpartition(".")[0] == service:
+            plan = _compile(member.kind)
+            function = member.kind.__dict__["__call__"]
+            result = typing.get_type_hints(function, include_extras=True)["return"]
+            methods[plan.name.rpartition(".")[2]] = Method(plan.name, "", plan.parameters, result, function)
+    return Interface(service, "", methods)
 
 
 def stub(kind: type[_M]) -> _Stub[_M]:

@@ -25,6 +25,7 @@ from .health import Health
 from .observe import ObservedCore, Observer
 from .options import merged
 from .service import Interface, Plan, interface_of
+from .versions import introduce
 
 __all__ = ["Server", "serve", "use_builtin"]
 
@@ -79,6 +80,9 @@ class Server:
         """Results that clients hadn't fetched when :meth:`drain` gave up."""
         if builtin:
             self._add_builtin(_make_builtin(self, workers))
+        hello, names = introduce(self.interfaces())
+        self._core.add_to_hello(hello)
+        self._core.name_methods(names)
 
     def _add_builtin(self, services: Sequence[object]) -> None:
         dispatch, interfaces = _dispatch(services)
@@ -225,6 +229,8 @@ class Server:
         return int(StatusCode.UNKNOWN), _text(error), details
 
     def _unimplemented(self, name: str) -> Unimplemented:
+        if name.startswith("\0"):
+            return Unimplemented("the method's id is none of this server's: connect again")
         service, _, method = name.rpartition(".")
         if service in self._interfaces:
             there = ", ".join(self._interfaces[service].methods)

@@ -1,7 +1,6 @@
 """What may be a service, and what its interface is."""
 
 import abc
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from processes import ServeFactory
 
 import rrpc
-from rrpc.cli.serve import main as serve_main
 from rrpc.service import MISSING, Parameter, interface_of, signature_text
 
 
@@ -165,46 +162,6 @@ def test_an_implementation_of_an_abstract_service_is_served() -> None:
 
     with pytest.raises(TypeError, match="abstract"):
         Unfinished()  # type: ignore[abstract]
-
-
-SHOP = """
-import abc
-import rrpc
-
-@rrpc.service(name="demo.Shop")
-class ShopBase(abc.ABC):
-    @rrpc.method
-    @abc.abstractmethod
-    def price(self, item: str) -> float: ...
-
-class Shop(ShopBase):
-    def price(self, item: str) -> float:
-        return 2.0
-
-class Unfinished(ShopBase):
-    pass
-
-class Odd(Shop):
-    @rrpc.method
-    def more(self) -> None: ...
-"""
-
-
-def test_rrpc_serve_takes_an_implementation(
-    serve: ServeFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    served = serve(SHOP, "Shop", module="shop")
-    with rrpc.connect(served.address, timeout=20.0) as client:
-        assert client.call("demo.Shop.price", "pen") == 2.0
-    monkeypatch.chdir(served.cwd)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for name, message in {
-        "Odd": "shop:Odd: Odd.more is marked with @rrpc.method, but Odd isn't decorated",
-        "Nothing": "module shop has no Nothing; it has Shop, ShopBase, Unfinished",
-        "Unfinished": "constructing demo.Shop: TypeError: Can't instantiate abstract class Unfinished",
-    }.items():
-        assert serve_main([f"shop:{name}"]) == 2
-        assert capsys.readouterr().err.startswith(f"rrpc-serve: {message}")
 
 
 def star(self: Any, *values: int) -> None: ...

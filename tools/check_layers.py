@@ -47,7 +47,7 @@ CPP_WORDS_NOT_IN = [
 
 # Python: each module of rrpc and the modules it may import, besides itself.
 _VALUES = ("errors", "codec", "bulk")
-_SHELLS = (*_VALUES, "types", "health", "service", "schema", "client", "observe", "server")
+_SHELLS = (*_VALUES, "types", "health", "service", "schema", "versions", "client", "observe", "server")
 PY_LAYERS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "codec": ("errors", "bulk"),
@@ -57,9 +57,10 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "schema": (*_VALUES, "types", "service"),
     "options": (),
     "health": ("errors",),
-    "client": (*_VALUES, "options", "service", "schema"),
+    "versions": (*_VALUES, "service", "schema"),
+    "client": (*_VALUES, "options", "service", "versions"),
     "observe": (),
-    "server": (*_VALUES, "health", "observe", "options", "service", "schema"),
+    "server": (*_VALUES, "health", "observe", "options", "service", "versions"),
     "aio": _SHELLS,
     "__init__": (*_SHELLS, "aio", "std"),
     "std": (*_SHELLS, "__init__"),

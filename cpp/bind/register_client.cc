@@ -16,6 +16,9 @@ namespace {
 using driver::WaitResult;
 using ClientRef = std::shared_ptr<driver::Client>;
 
+// An id begins with 0, as no name does; before the name it is what is sent, and the name is for errors.
+constexpr size_t kMethodIdBytes = 6;
+
 // Closing waits for a mutex, so never under the GIL; and in a forked child nothing may be touched.
 ClientRef share(std::unique_ptr<driver::Client> client) {
   return {client.release(), [](driver::Client* dying) {
@@ -115,6 +118,10 @@ class PyClient {
     if (client_ == nullptr) raise_status(unavailable("the client is closed"));
     rpc::CallRequest request;
     request.method = as_text(bytes_view(method));
+    if (request.method.size() > kMethodIdBytes && request.method.front() == '\0') {
+      request.method_id = request.method.substr(0, kMethodIdBytes);
+      request.method.remove_prefix(kMethodIdBytes);
+    }
     request.payload = bytes_view(payload);
     request.buffers = export_buffers(buffers);
     if (!out.is_none()) request.out = export_buffer(out, true);
@@ -178,6 +185,18 @@ class PyClient {
     return out;
   }
 
+  py::dict peer_hello() {
+    check_usable();
+    rpc::HelloFields fields;
+    {
+      py::gil_scoped_release release;
+      fields = client_->peer_hello();
+    }
+    py::dict out;
+    for (const auto& [name, value] : fields) out[py::bytes(name)] = py::bytes(value);
+    return out;
+  }
+
   py::dict stats() {
     check_usable();
     std::map<std::string, int64_t> values;
@@ -218,6 +237,7 @@ void register_client(py::module_& module) {
            py::arg("timeout"))
       .def("close", &PyClient::close, py::arg("timeout") = py::none())
       .def("info", &PyClient::info)
+      .def("peer_hello", &PyClient::peer_hello)
       .def("stats", &PyClient::stats);
 }
 

@@ -2,10 +2,14 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -65,6 +69,23 @@ class PyServer {
       status = server_->redirect(bound, std::move(targets));
     }
     raise_if_error(status);
+  }
+
+  void add_to_hello(const py::dict& fields) {
+    check_process();
+    rpc::HelloFields parsed;
+    for (const auto& [name, value] : fields) {
+      auto [it, added] = parsed.emplace(name.cast<std::string>(), value.cast<std::string>());
+      if (std::max(it->first.size(), it->second.size()) > UINT16_MAX)
+        raise_status(invalid_argument("a field of HELLO longer than 65535 bytes"));
+    }
+    py::gil_scoped_release release;
+    server_->add_to_hello(std::move(parsed));
+  }
+
+  void name_methods(const py::dict& names) {
+    for (const auto& [id, name] : names)
+      method_names_[id.cast<std::string>()] = py::reinterpret_borrow<py::bytes>(name);
   }
 
   py::object next(py::handle timeout) { return next_until(deadline_from(timeout)); }
@@ -205,17 +226,25 @@ class PyServer {
     }
   }
 
-  static py::object describe(driver::Work& work) {
-    const std::string_view method = work.call->method();
+  // Handlers are found by name, whatever the request has.
+  py::bytes name_of(std::string_view method) const {
+    if (!method.empty() && method.front() == '\0') {
+      if (const auto it = method_names_.find(std::string(method)); it != method_names_.end()) return it->second;
+    }
+    return {method.data(), method.size()};
+  }
+
+  py::object describe(driver::Work& work) const {
     const Bytes payload = work.call->payload();
     const TimeNs deadline = work.call->deadline();
     const int64_t left_ns = deadline == kNever ? -1 : std::max<TimeNs>(deadline - work.taken_at, 0);
-    return py::make_tuple(work.handle, py::bytes(method.data(), method.size()),
+    return py::make_tuple(work.handle, name_of(work.call->method()),
                           py::bytes(reinterpret_cast<const char*>(payload.data()), payload.size()),
                           wrap_blocks(work.call->blocks()), left_ns);
   }
 
   std::unique_ptr<driver::Server> server_;
+  std::unordered_map<std::string, py::bytes> method_names_;  // by id
 };
 
 }  // namespace
@@ -232,6 +261,8 @@ void register_server(py::module_& module) {
       .def(py::init<const py::dict&>(), py::arg("options"))
       .def("listen", &PyServer::listen, py::arg("address"), py::arg("for_others") = false)
       .def("redirect", &PyServer::redirect, py::arg("bound"), py::arg("targets"))
+      .def("add_to_hello", &PyServer::add_to_hello, py::arg("fields"))
+      .def("name_methods", &PyServer::name_methods, py::arg("names"))
       .def("next", &PyServer::next, py::arg("timeout") = py::none())
       .def("reply", &PyServer::reply, py::arg("handle"), py::arg("payload"), py::arg("buffers") = py::none(),
            py::arg("out_index") = -1)

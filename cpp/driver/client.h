@@ -38,6 +38,7 @@ class Client {
   // In a forked child not even a mutex of the parent's may be touched: it may be held for ever.
   Status check_usable() const;
   std::map<std::string, std::string> info();
+  rpc::HelloFields peer_hello();
   // What moved over this connection: counters by name.
   std::map<std::string, int64_t> stats();
 
@@ -48,7 +49,6 @@ class Client {
                                                TimeNs deadline);
   static Result<std::unique_ptr<Client>> dial(const Address& address, const std::string& transport,
                                               const Options& options, TimeNs deadline);
-  rpc::HelloFields peer_hello();
   // From TCP to the first of the options' transports that can be had; why_not_ gets the reasons of others.
   Status move_up(const Options& options, TimeNs deadline);
   Status move_to(const std::string& transport, const rpc::HelloFields& hello, const Options& options, TimeNs deadline);

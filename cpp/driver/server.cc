@@ -183,6 +183,16 @@ Status Server::offer_verbs(const std::string& bound, rpc::HelloFields& hello,
   return {};
 }
 
+void Server::add_to_hello(rpc::HelloFields fields) {
+  std::lock_guard lock(mutex_);
+  more_hello_ = std::move(fields);
+}
+
+rpc::HelloFields Server::more_hello() {
+  std::lock_guard lock(mutex_);
+  return more_hello_;
+}
+
 Status Server::share_receives(ListenerEntry& entry) const {
   if (options_.shared_receive_slots == 0) return {};
   auto ring = endpoint::SharedRing::create(*entry.device->device, *entry.listener, options_.shared_receive_slots,
@@ -229,6 +239,7 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
     const bool for_others = hello.contains("go_to");
     auto connection = std::make_shared<Connection>(rpc::Role::kServer, id, device, std::move(cq), std::move(*offered),
                                                    options, std::move(hello), this, std::move(share));
+    connection->session().add_to_hello(more_hello());
     std::lock_guard lock(connection->mutex);
     const TimeNs now = now_ns();
     connection->last_active = now;

@@ -43,6 +43,9 @@ class Server : public RequestSink {
   Result<std::string> listen_for_others(const std::string& address);
   Status redirect(const std::string& bound, std::vector<std::string> targets);
 
+  // More that HELLO says to clients who connect from now on; in the smallest slots there may be no room for it.
+  void add_to_hello(rpc::HelloFields fields);
+
   // The next call to handle. kInterrupted: `interrupt` is set; see to it and ask again.
   NextResult next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt);
   // Every handle is answered once; NotFound otherwise.
@@ -79,6 +82,7 @@ class Server : public RequestSink {
   Result<rpc::HelloFields> listen_beside(const std::string& bound, std::vector<ListenerEntry>& beside) const;
   Status offer_shm(rpc::HelloFields& hello, std::vector<ListenerEntry>& beside) const;
   Status offer_verbs(const std::string& bound, rpc::HelloFields& hello, std::vector<ListenerEntry>& beside) const;
+  rpc::HelloFields more_hello();
   Status share_receives(ListenerEntry& entry) const;
   std::shared_ptr<endpoint::SharedRing> shared_ring(const provider::Listener& listener);
   bool take(Work& work);
@@ -98,6 +102,7 @@ class Server : public RequestSink {
   std::atomic<bool> draining_{false};
   std::atomic<bool> ended_{false};
   std::atomic<TimeNs> handler_ns_average_{0};
+  rpc::HelloFields more_hello_;
   std::unordered_map<const provider::Listener*, rpc::HelloFields> offers_;  // of listeners behind rrpc://
   std::unordered_map<const provider::Listener*, std::shared_ptr<endpoint::SharedRing>> shared_rings_;
   std::map<std::string, Redirect> redirects_;  // by the listener's own address

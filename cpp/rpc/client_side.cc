@@ -58,7 +58,7 @@ Status ClientSide::check_bounds(const CallRequest& request) const {
   if (request.buffers.size() > kDescriptorsPerMessageMax)
     return resource_exhausted("a call with " + std::to_string(request.buffers.size()) +
                               " large buffers, the limit is " + std::to_string(kDescriptorsPerMessageMax));
-  if (request.method.size() > UINT16_MAX) return invalid_argument("a method name longer than 65535 bytes");
+  if (request.method_sent().size() > UINT16_MAX) return invalid_argument("a method name longer than 65535 bytes");
   return {};
 }
 
@@ -87,7 +87,7 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest request, TimeNs 
   call->started_at_ = now;
   RequestFixed fixed;
   fixed.call_id = call->id_;
-  fixed.method_bytes = static_cast<uint16_t>(request.method.size());
+  fixed.method_bytes = static_cast<uint16_t>(request.method_sent().size());
   Status status = expose_all(*call, request, fixed);
   if (status.ok()) status = send_or_queue(*call, fixed, request, now);
   if (status.ok() && endpoint_.failed()) status = ended_;  // it broke in the sending
@@ -116,7 +116,7 @@ Status ClientSide::send_or_queue(ClientCall& call, const RequestFixed& fixed_in,
     for (size_t i = 0; i < fixed.descriptor_count; ++i) list.push_back(call.exposures_.descriptor(i));
     descriptors = encode_descriptors(list);
   }
-  const Bytes parts[] = {std::as_bytes(std::span(&fixed, 1)), as_bytes(descriptors), as_bytes(request.method),
+  const Bytes parts[] = {std::as_bytes(std::span(&fixed, 1)), as_bytes(descriptors), as_bytes(request.method_sent()),
                          request.payload};
   const size_t length = total_bytes(parts);
   if (length > endpoint_.body_bytes_max()) return send_as_bulk(call, parts, length);

@@ -65,6 +65,9 @@ struct CallRequest {
   std::vector<endpoint::Buffer> buffers;
   std::optional<endpoint::Buffer> out;
   TimeNs deadline = kNever;
+  std::string_view method_id = {};  // sent in the name's place where both ends agreed on one
+
+  std::string_view method_sent() const { return method_id.empty() ? method : method_id; }
 };
 
 class ClientSideEvents {

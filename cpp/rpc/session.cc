@@ -52,7 +52,11 @@ void Session::on_established() {
 
 void Session::send_hello() {
   if (!endpoint_.can_send(kHello)) return;  // it died already, which progress() is about to find
-  const std::string body = encode_hello(hello_);
+  std::string body = encode_hello(hello_);
+  for (const auto& [name, value] : more_hello_) {
+    const std::string field = encode_hello({{name, value}});
+    if (body.size() + field.size() <= endpoint_.body_bytes_max()) body += field;
+  }
   const Bytes part = as_bytes(body);
   endpoint_.send(kHello, {&part, 1});
 }

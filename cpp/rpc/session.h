@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "endpoint/endpoint.h"
@@ -36,6 +37,8 @@ class Session : private endpoint::EndpointEvents {
   // Keep-alive, deadlines, leases. After progress(), so that a process that slept long hears its peer first.
   void tick(TimeNs now);
   TimeNs next_tick() const;
+  // More of HELLO, before it is sent. A field for which the slot has no room is left out.
+  void add_to_hello(HelloFields fields) { more_hello_ = std::move(fields); }
   // Refuses calls of the peer from now on and tells it so.
   void drain(const std::string& reason);
   void close(const Status& reason) { endpoint_.close(reason); }
@@ -66,6 +69,7 @@ class Session : private endpoint::EndpointEvents {
   const Role role_;
   const SessionOptions options_;
   const HelloFields hello_;
+  HelloFields more_hello_;
   HelloFields peer_hello_;
   SessionEvents& events_;
   endpoint::Endpoint endpoint_;

@@ -58,25 +58,15 @@ def find_service(target: str) -> tuple[type, Interface]:
         if not hasattr(found, part):
             raise BadInput(f"module {module_name} has no {attribute}{_services_in(found)}")
         found = getattr(found, part)
-    try:
-        interface = interface_of(found) if isinstance(found, type) else None
-    except TypeError as error:
-        raise BadInput(f"{target}: {error}") from None
+    interface = interface_of(found) if isinstance(found, type) else None
     if interface is None:
         raise BadInput(f"{target} is no service: decorate the class with @rrpc.service")
     return found, interface
 
 
 def _services_in(module: Any) -> str:
-    names = [name for name, value in vars(module).items() if isinstance(value, type) and _is_service(value)]
+    names = [name for name, value in vars(module).items() if isinstance(value, type) and interface_of(value)]
     return f"; it has {', '.join(sorted(names))}" if names else ""
-
-
-def _is_service(cls: type) -> bool:
-    try:
-        return interface_of(cls) is not None
-    except TypeError:  # nearly one; asked for by name, it is told why
-        return False
 
 
 def _import(name: str) -> Any:

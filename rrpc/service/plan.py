@@ -23,6 +23,7 @@ from .out import OutSpec
 __all__ = ["Plan", "untyped_request"]
 
 _Sender = Callable[[Any, Message], Any]
+_Arrange = Callable[[list[Any]], dict[str, Any]]
 _unpack = msgpack.unpackb
 
 
@@ -48,16 +49,24 @@ class Plan:
 
     # The caller's side
 
-    def encode_arguments(self, arguments: Sequence[Any], out: OutSpec | None = None) -> tuple[bytes, Message]:
-        """The request's payload and buffers; ``arguments`` stand in the order of the parameters."""
+    def encode_arguments(
+        self, arguments: Sequence[Any], out: OutSpec | None = None, arrange: _Arrange | None = None
+    ) -> tuple[bytes, Message]:
+        """The request's payload and buffers; ``arguments`` stand in the order of the parameters.
+
+        ``arrange`` makes a request of them for a server whose parameters are others.
+        """
         message = Message()
         try:
             values = [send(value, message) for send, value in zip(self._senders, arguments)]  # noqa: B905
             if self._dimensions is not None:
                 message.sizes = self._dimensions.of_arguments(arguments)
-            if out is None:
+            if out is None and arrange is None:
                 return pack(values, message), message
-            return pack({"a": values, "o": out.packable()}, message), message
+            request = {"a": values} if arrange is None else arrange(values)
+            if out is not None:
+                request["o"] = out.packable()
+            return pack(request, message), message
         except (Mismatch, Refused) as error:
             raise self._argument_fault(arguments, error) from None
 
