@@ -10,7 +10,7 @@
 A method's signature is its interface: every parameter and the result are annotated, with None, bool,
 int, float, complex, str, bytes, bytearray, memoryview, array.array, NDArray of a dtype, numpy scalars,
 date and time types, Decimal, UUID, enums, dataclasses, named tuples, Literal, Any, and lists, tuples,
-dicts, sets, Optional and Union of these.
+dicts, sets, Optional and Union of these; numbers of a size and arrays of a shape (:mod:`rrpc.types`).
 """
 
 from __future__ import annotations
