@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,10 @@ from processes import ServeFactory
 from rrpc_call import call_server, rrpc_call
 
 __all__ = ["call_server", "lab", "lab_address", "lab_server", "rrpc_call"]  # fixtures from modules beside
+
+# A shell has its background jobs ignore interrupts, and what they start inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Those need adapters, which tools/vm/test.sh gives them.
 collect_ignore_glob = [] if os.environ.get("RRPC_IN_VM") else ["vm/*"]
