@@ -62,7 +62,7 @@ class Members:
         try:
             return self._values.value(node, kind)
         except Problem as problem:
-            self._scope.add(problem.at, f"{what}: {problem.message}")
+            self._scope.add_problem(problem, f"{what}: ")
             return MISSING
 
     def check_name(self, word: syntax.Word, rule: Callable[[str], str | None]) -> None:

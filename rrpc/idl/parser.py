@@ -130,9 +130,10 @@ class _Reader:
         wanted = expected(accepted, _keyword(tokens), grammar().spelling)
         found = tokens[place] if place < len(tokens) else None
         before = tokens[place - 1] if place and found is not None else end
-        if found is None and before.type == "DOC":
-            self._add(_at(before), "a doc comment with nothing behind it to document")
-        elif found is None or (wanted.endswith("';'") and found.line != before.line):
+        if before.type == "DOC" and before is not found:
+            after = f"; here comes {shown(found.type, found)}" if found is not None else ""
+            self._add(_at(before), f"a doc comment stands before what it documents{after}")
+        elif found is None or ("SEMICOLON" in accepted and found.line != before.line):
             at = At(before.end_line or 1, before.end_column or 1)
             self._add(at, f"expected {wanted} here")
         else:

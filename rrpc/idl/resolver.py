@@ -14,7 +14,7 @@ from .alike import LookAlikes
 from .checks import UNION_DEPTH_MAX, contains_itself, deep_unions, endless, unhashable
 from .diagnostics import DIAGNOSTICS_MAX, At, Diagnostics, Source
 from .members import Members
-from .scope import Problem, Scope
+from .scope import Scope
 from .services import Services
 from .spell import type_text
 from .types import Types
@@ -128,11 +128,9 @@ class _Resolver:
         node = self._scope.own.get(name)
         if not isinstance(node, syntax.Const) or name in self._bad_constants:
             return None
-        if name in self._open_constants:
-            way = " -> ".join([*self._open_constants[self._open_constants.index(name) :], name])
-            raise Problem(node.at, f"a constant that needs its own value: {way}")
-        if len(self._open_constants) == CONSTANT_DEPTH_MAX:
-            raise Problem(node.at, f"constants that need each other, more than {CONSTANT_DEPTH_MAX} of them")
+        if name in self._open_constants or len(self._open_constants) == CONSTANT_DEPTH_MAX:
+            self._scope.add(node.at, self._too_deep(name))
+            return None
         self._open_constants.append(name)
         made = self._constant(name, node)
         self._open_constants.pop()
@@ -142,10 +140,20 @@ class _Resolver:
             self._scope.resolved[name] = made
         return made
 
+    def _too_deep(self, name: str) -> str:
+        if name not in self._open_constants:
+            return f"constants that need each other, more than {CONSTANT_DEPTH_MAX} of them"
+        way = [*self._open_constants[self._open_constants.index(name) :], name]
+        return f"a constant that needs its own value: {self._way(way)}"
+
     def _constant(self, name: str, node: syntax.Const) -> Const | None:
         notes = self._members.notes(node.doc, node.attributes, node.at)
         kind = self._types.resolve(node.type)
-        value = MISSING if kind is None else self._members.default(node.value, kind, "the constant")
+        value = (
+            MISSING
+            if kind is None
+            else self._members.default(node.value, kind, f"the value of {node.name.text!r}")
+        )
         return None if kind is None or value is MISSING else Const(name, kind, value, **notes)
 
     def _union(self, name: str, node: syntax.Union) -> OneOf | None:
@@ -175,7 +183,8 @@ class _Resolver:
                 scope.add(at, wrong)
         self._check_keys(self._types.keys)
         for name, way in endless((n for n, known in own.items() if isinstance(known, Struct)), scope.lookup):
-            scope.add(scope.own[name].at, self._endless(way))
+            hint = "make a field on the way optional"
+            scope.add(scope.own[name].at, f"a value of it would never end: {self._way(way)}; {hint}")
 
     def _check_unions(self) -> None:
         scope = self._scope
@@ -187,9 +196,8 @@ class _Resolver:
                 wrong = "a union can't contain itself: put a struct between"
             scope.add(scope.own[name].at, wrong)
 
-    def _endless(self, way: Iterable[str]) -> str:
-        names = [name.removeprefix(f"{self._scope.package}.") for name in way]
-        return f"a value of it would never end: {' -> '.join(names)}; make a field on the way optional"
+    def _way(self, names: Iterable[str]) -> str:
+        return " -> ".join(name.removeprefix(f"{self._scope.package}.") for name in names)
 
     def _check_keys(self, keys: Iterable[tuple[Type, str, At]]) -> None:
         for kind, what, at in keys:

@@ -38,9 +38,8 @@ INTEGER_BOUNDS = {
 ERROR_CODES = [code.name.lower() for code in StatusCode if code is not StatusCode.OK]
 
 _PYTHON = frozenset(keyword.kwlist)
-_TYPE_WORDS = frozenset(
-    {*SCALARS, *ARRAY_ITEMS, *CONTAINERS, "stream", "throws", "true", "false", "inf", "nan"}
-)
+_VALUE_WORDS = frozenset({"none", "true", "false", "inf", "nan"})
+_TYPE_WORDS = frozenset({*SCALARS, *ARRAY_ITEMS, *CONTAINERS, "stream", "throws", *_VALUE_WORDS})
 # What generated modules say themselves.
 _GENERATED = frozenset(
     {"Annotated", "Any", "ClassVar", "Final", "Literal", "NDArray", "TYPE_CHECKING", "TypeAlias"}
@@ -132,6 +131,8 @@ def error_field_name(name: str) -> str | None:
 
 
 def member_name(name: str) -> str | None:
+    if name in _VALUE_WORDS:
+        return f"{name!r} is a value of its own: choose another name for a member"
     if name in _ENUM or name.startswith("_"):
         return f"a member can't be called {name!r}: Python's enums keep that for themselves"
     return plain_name(name, "a member")

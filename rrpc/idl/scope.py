@@ -10,7 +10,7 @@ from . import syntax
 from .diagnostics import At, Diagnostics, Source, suggestion
 from .rules import CONTAINERS, type_hint
 
-__all__ = ["Problem", "Scope"]
+__all__ = ["Problem", "Reported", "Scope"]
 
 _KINDS: dict[type, str] = {
     syntax.Const: "const",
@@ -36,6 +36,13 @@ class Problem(Exception):
         self.message = message
 
 
+class Reported(Problem):
+    """One that is in the diagnostics already."""
+
+    def __init__(self, at: At) -> None:
+        super().__init__(at, "")
+
+
 class Scope:
     """Resolves names of one file."""
 
@@ -56,6 +63,10 @@ class Scope:
 
     def full(self, name: str) -> str:
         return f"{self.package}.{name}" if self.package else name
+
+    def add_problem(self, problem: Problem, prefix: str = "") -> None:
+        if not isinstance(problem, Reported):
+            self.add(problem.at, f"{prefix}{problem.message}")
 
     def declare(self, node: syntax.Declared) -> None:
         name = self.full(node.name.text)
@@ -105,15 +116,14 @@ class Scope:
         if len(found) > 1:
             raise Problem(word.at, f"{word.text!r} could be {' or '.join(found)}: write one of these")
         if not found:
-            raise Problem(
-                word.at, f"there is no {what} called {word.text!r}{self._hint(word.text, set(kinds))}"
-            )
+            raise Problem(word.at, f"there is no {what} called {word.text!r}{self.hint(word.text, kinds)}")
         kind = self._kinds[found[0]]
         if kind not in kinds:
             raise Problem(word.at, f"{word.text!r} is {_article(kind)}, not {_article(what)}{_use(kind)}")
         return found[0]
 
-    def _hint(self, word: str, kinds: set[str]) -> str:
+    def hint(self, word: str, kinds: Iterable[str]) -> str:
+        """What the word may have been meant to be, among declarations of these kinds."""
         is_type = "struct" in kinds
         if is_type and (hint := type_hint(word)):
             return hint

@@ -69,7 +69,7 @@ class Services:
             try:
                 name = self._scope.reference(word, ("error",), "error")
             except Problem as problem:
-                self._scope.add(problem.at, problem.message)
+                self._scope.add_problem(problem)
                 continue
             if name in seen:
                 self._scope.add(word.at, f"the error {word.text!r} stands here twice")

@@ -25,10 +25,11 @@ from rrpc.schema import (
 from . import syntax
 from .diagnostics import At, suggestion
 from .rules import CONTAINERS, INTEGER_BOUNDS, RANK_MAX, plain_name, type_hint
-from .scope import Problem, Scope
+from .scope import Problem, Reported, Scope
 
 __all__ = ["Types", "is_integer"]
 
+_ITEMS = ", ".join(sorted(ARRAY_ITEMS, key=lambda name: ("abiufc".index(name[0]), len(name), name)))
 _ITEM_ALIASES = {"float": "f64", "int": "i64", "complex": "c128"}
 _TYPES = ("struct", "enum", "union")
 
@@ -51,7 +52,7 @@ class Types:
         try:
             return self._type(node)
         except Problem as problem:
-            self._scope.add(problem.at, problem.message)
+            self._scope.add_problem(problem)
             return None
 
     def _type(self, node: syntax.TypeNode) -> Type:
@@ -159,8 +160,7 @@ class Types:
         if name not in ARRAY_ITEMS:
             alias = _ITEM_ALIASES.get(name)
             hint = f"; here it is {alias}" if alias else type_hint(name)
-            known = ", ".join(sorted(ARRAY_ITEMS))
-            raise Problem(item.at, f"an array's items are one of {known}{hint}")
+            raise Problem(item.at, f"an array's items are one of {_ITEMS}{hint}")
         if node.dims is None:
             return Array(name)
         if len(node.dims) > RANK_MAX:
@@ -184,7 +184,7 @@ class Types:
     def _constant_dim(self, dim: syntax.Word) -> int:
         constant = self._constant(self._scope.reference(dim, ("const",), "const"))
         if constant is None:
-            return 0  # reported where it stands
+            raise Reported(dim.at)
         if not is_integer(constant.type) or constant.value < 0:
             raise Problem(dim.at, f"the constant {dim.text} is no size")
         return int(constant.value)

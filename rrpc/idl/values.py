@@ -29,7 +29,7 @@ from . import syntax
 from .diagnostics import At, suggestion
 from .expected import shown
 from .rules import INTEGER_BOUNDS
-from .scope import Problem, Scope
+from .scope import Problem, Reported, Scope
 from .spell import alternatives_of, type_text
 
 __all__ = ["Values"]
@@ -85,12 +85,25 @@ class Values:
         if not isinstance(node, syntax.Word) or node.text in _WORDS or self._is_member(node.text, kind):
             return node
         found = self._scope.find(node.text)
+        if not found and isinstance(kind, Named) and isinstance(self._scope.lookup(kind.name), Enum):
+            return node  # a member that isn't there
         if not any(self._scope.kind_of(name) == "const" for name in found):
-            return node
+            raise self._unknown(node, kind)
         constant = self._constant(self._scope.reference(node, ("const",), "const"))
         if constant is None:
-            raise Problem(node.at, f"{node.text} has no value")
+            raise Reported(node.at)
         return _node(constant.value, constant.type, node.at, self._scope)
+
+    def _unknown(self, node: syntax.Word, kind: Type) -> Problem:
+        found = self._scope.find(node.text)
+        if found:
+            return Problem(node.at, f"{node.text!r} is no value but a {self._scope.kind_of(found[0])}")
+        choices = alternatives_of(kind, self._scope.lookup)
+        takes_text = any(choice in (Scalar("string"), Scalar("any")) for choice in choices)
+        hint = (
+            f'; a string is written "{node.text}"' if takes_text else self._scope.hint(node.text, ("const",))
+        )
+        return Problem(node.at, f"there is no constant called {node.text!r}{hint}")
 
     def _is_member(self, word: str, kind: Type) -> bool:
         enums = [
@@ -162,7 +175,7 @@ class Values:
         value = _plain(node)
         if name == "any":
             if isinstance(value, _Nothing):
-                raise self._mismatch(node, kind)
+                raise Problem(node.at, f"any has plain values as its default, not {_described(node)}")
             return value
         if type(value) not in _PYTHON.get(name, (int,)):
             raise self._mismatch(node, kind)
