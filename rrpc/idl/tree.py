@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from lark import Token, Transformer, v_args
 
@@ -13,8 +13,6 @@ from .literals import unquoted
 
 __all__ = ["Builder"]
 
-_T = TypeVar("_T")
-
 
 def _at(token: Token) -> At:
     return At(token.line or 1, token.column or 1)
@@ -22,10 +20,6 @@ def _at(token: Token) -> At:
 
 def _word(tokens: Sequence[Token]) -> syntax.Word:
     return syntax.Word(".".join(tokens), _at(tokens[0]))
-
-
-def _of(kind: type[_T], nodes: Sequence[Any]) -> tuple[_T, ...]:
-    return tuple(node for node in nodes if isinstance(node, kind))
 
 
 @v_args(inline=True)
