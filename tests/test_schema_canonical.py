@@ -89,7 +89,7 @@ def services(draw: st.DrawFn) -> schema.Service:
     return draw(st.builds(schema.Service, st.just("lab.S"), methods, st.just(declarations), **DESCRIBED))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(services())
 def test_every_schema_survives_json_and_the_wire(service: schema.Service) -> None:
     data = to_data(service)
@@ -295,7 +295,7 @@ PLACES = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(PLACES), JSON)
 def test_whatever_is_there_it_is_read_or_a_value_error(path: tuple[Any, ...], junk: Any) -> None:
     data: Any = copy.deepcopy(DATA)
