@@ -343,6 +343,7 @@ def test_two_classes_of_one_name_are_refused() -> None:
         ({"rrpc_numbers": {"x": 2}}, "Bad: x and y have the number 2"),
         ({"rrpc_numbers": {"x": 0}}, "Bad.x: its number is 0; numbers count from 1"),
         ({"rrpc_reserved": (2,)}, "Bad.y (number 2) is in rrpc_reserved"),
+        ({"rrpc_reserved": 3}, "Bad: rrpc_numbers must be a dict, rrpc_reserved a tuple"),
         ({"rrpc_reserved": ("x",)}, "Bad.x (number 1) is in rrpc_reserved"),
     ],
 )

@@ -256,8 +256,10 @@ def _literal(annotation: Any, arguments: tuple[Any, ...]) -> Type:
 
 def _numbers(kind: Any, names: list[str]) -> tuple[dict[str, int], tuple[int | str, ...]]:
     """The fields' numbers and what is reserved: from the class itself, or in order from 1."""
-    given: dict[str, int] = getattr(kind, "rrpc_numbers", {})
-    reserved: tuple[int | str, ...] = tuple(getattr(kind, "rrpc_reserved", ()))
+    given: Any = getattr(kind, "rrpc_numbers", {})
+    reserved: Any = getattr(kind, "rrpc_reserved", ())
+    if type(given) is not dict or type(reserved) is not tuple:
+        raise AnnotationError(f"{kind.__name__}: rrpc_numbers must be a dict, rrpc_reserved a tuple")
     if unknown := given.keys() - set(names):
         raise AnnotationError(f"{kind.__name__}.rrpc_numbers has no field {', '.join(sorted(unknown))}")
     numbers = {name: given.get(name, place) for place, name in enumerate(names, 1)}
@@ -287,5 +289,7 @@ def _enum(name: str, kind: type[enum.Enum]) -> Enum | None:
     written = kind.__dict__.get("__doc__") not in (None, "An enumeration.")
     doc, deprecated = split_docstring(kind.__doc__ if written else "")
     members = tuple(EnumMember(m.name, m.value, **_docs_of(kind, m.name)) for m in kind)
-    reserved = tuple(getattr(kind, "__rrpc_reserved__", ()))  # any other name would be a member
+    reserved: tuple[int | str, ...] = getattr(
+        kind, "__rrpc_reserved__", ()
+    )  # any other name would be a member
     return Enum(name, members, reserved, doc=doc, deprecated=deprecated)
