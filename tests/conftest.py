@@ -8,11 +8,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from impostor import impostor
 from lab import TRANSPORTS, VERBS, address_to_listen_on, lab, lab_address, lab_server
 from processes import ServeFactory
 from rrpc_call import call_server, rrpc_call
 
-__all__ = ["call_server", "lab", "lab_address", "lab_server", "rrpc_call"]  # fixtures from modules beside
+__all__ = [
+    "call_server",
+    "impostor",
+    "lab",
+    "lab_address",
+    "lab_server",
+    "rrpc_call",
+]  # fixtures from modules beside
 
 # A shell has its background jobs ignore interrupts, and what they start inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -5,8 +5,7 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from lab import LabServer, still_answers
@@ -278,49 +277,6 @@ def test_malformed_on_the_unix_socket(lab_server: LabServer, data: bytes) -> Non
 
 
 # Hostile and foreign servers
-
-
-class _Impostor:
-    """Accepts connections and answers each with the same bytes; `then` follows the first call."""
-
-    def __init__(self, listener: socket.socket, answer: bytes, then: bytes, close: bool) -> None:
-        self.listener, self.answer, self.then, self.closing = listener, answer, then, close
-        self.held: list[socket.socket] = []
-        listener.listen()
-        threading.Thread(target=self.run, daemon=True).start()
-
-    def run(self) -> None:
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            connection.sendall(self.answer)
-            self.held.append(connection)
-            if self.then:
-                while b"Lab.add" not in connection.recv(65536):
-                    pass
-                connection.sendall(self.then)
-            if self.closing:
-                connection.recv(1000)
-                connection.close()
-
-
-@pytest.fixture
-def impostor(short_tmp: Path) -> Iterator[Callable[..., str]]:
-    listeners: list[socket.socket] = []
-
-    def make(answer: bytes, scheme: str = "tcp", then: bytes = b"", close: bool = False) -> str:
-        listener = socket.socket(socket.AF_UNIX if scheme == "shm" else socket.AF_INET)
-        target = f"{short_tmp}/x{len(listeners)}.sock"
-        listener.bind(target if scheme == "shm" else ("127.0.0.1", 0))
-        listeners.append(listener)
-        _Impostor(listener, answer, then, close)
-        return f"shm://{target}" if scheme == "shm" else f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
-
-    yield make
-    for listener in listeners:
-        listener.close()
 
 
 FOREIGN = {

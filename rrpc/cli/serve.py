@@ -17,7 +17,8 @@ from rrpc.service import AnnotationError, Interface
 
 from .common import BadInput, debugging, find_service, one_line, problem
 from .construct import construct, distribute
-from .serving.logs import announce, set_level, set_up_logging
+from .serving.assignment import Assignment
+from .serving.logs import announce, announce_serving, set_level, set_up_logging
 from .serving.notify import Notifier
 from .serving.observing import Observing
 from .serving.placement import place
@@ -31,8 +32,11 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; gives its exit code."""
     signals = Signals()
+    assignment = Assignment.found()
     try:
         options = settings(arguments)
+        if options.reload and options.processes > 1:
+            raise BadInput("--reload is for one process: leave --processes out")
         if options.print_config:
             from .serving.show import as_toml
 
@@ -47,24 +51,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Supervisor(options, arguments, signals).run()
     _raise_descriptor_limit()
     try:
+        if assignment is None and options.processes > 1:
+            from .serving.supervisor import supervise
+
+            return supervise(options, signals, arguments)
         place(options.cpus, options.numa_node)
         standby = Standby.found()
         asked = options.listen
         if standby is not None:
             standby.load(lambda: [_find(options, target) for target in options.services])
             options.listen = standby.wait(asked)
-        observing = Observing(options)
+        observing = Observing(options, supervised=assignment is not None)
+        if assignment is not None:
+            assignment.take(options, signals, observing.numbers)
         server = _start(options, observing)
         if standby is not None:
             standby.serving(asked, server.addresses)
     except (BadInput, AnnotationError, RpcError, TypeError, ValueError, OSError) as error:
-        return _refuse(options, error)
-    return _serve(server, options, observing, signals, arguments)
+        return _refuse(options, assignment, error)
+    return _serve(server, options, observing, signals, arguments, assignment)
 
 
-def _refuse(options: Settings, error: BaseException) -> int:
+def _refuse(options: Settings, assignment: Assignment | None, error: BaseException) -> int:
     if options.tracebacks and not debugging():
         traceback.print_exception(type(error), error, error.__traceback__)
+    if assignment is not None:
+        assignment.tell(error=one_line(str(error)))
+        return 2
     if options.log_format == "text":
         return problem("rrpc-serve", error)
     announce(options.log_format, "error", one_line(str(error)), "")
@@ -119,15 +132,14 @@ def _serve(
     observing: Observing,
     signals: Signals,
     arguments: Sequence[str] | None,
+    assignment: Assignment | None,
 ) -> int:
     """Until a signal; gives the exit code."""
     notifier = Notifier()
-    for address in server.addresses:
-        text = f"{server.services} on {address}"
-        announce(options.log_format, "info", "serving", text, services=server.services, address=address)
-    if observing.url:
-        url = f"{observing.url}/metrics"
-        announce(options.log_format, "info", "metrics", f"metrics at {url}", url=url)
+    if assignment is not None:
+        assignment.tell(services=server.services, addresses=server.addresses)
+    else:
+        announce_serving(options.log_format, server.services, server.addresses, observing.url)
     status = f"{server.services} on {', '.join(server.addresses)}"
     notifier.ready(status)
     if options.config is not None or options.access_log is not None:
@@ -144,6 +156,8 @@ def _serve(
     while (left := end - time.monotonic()) > 0:
         signals.wait(min(left, notifier.watchdog_interval or left))
         notifier.watchdog()
+    if assignment is not None:
+        assignment.tell(addresses=[])
     return _drain(server, options, notifier)
 
 

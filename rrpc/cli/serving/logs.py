@@ -8,9 +8,10 @@ import logging
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["announce", "set_level", "set_up_logging", "utc"]
+__all__ = ["announce", "announce_serving", "set_level", "set_up_logging", "utc"]
 
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
@@ -62,3 +63,13 @@ def announce(log_format: str, level: str, message: str, text: str, **fields: obj
     else:
         text = f"rrpc-serve: {text}"
     print(text, file=sys.stdout if level == "info" else sys.stderr, flush=True)
+
+
+def announce_serving(log_format: str, services: str, addresses: Sequence[str], metrics_url: str) -> None:
+    """The start-up lines: a server listens."""
+    for address in addresses:
+        text = f"{services} on {address}"
+        announce(log_format, "info", "serving", text, services=services, address=address)
+    if metrics_url:
+        url = f"{metrics_url}/metrics"
+        announce(log_format, "info", "metrics", f"metrics at {url}", url=url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import rrpc
@@ -17,19 +18,26 @@ from .statistics import CallStatistics, snapshot
 if TYPE_CHECKING:
     from .monitor import Monitor
 
-__all__ = ["Observing"]
+__all__ = ["Observing", "open_monitor", "write_whole"]
 
 
 class Observing:
-    """Made before the server, so that /healthz and /readyz answer while services load."""
+    """Made before the server, so that /healthz and /readyz answer while services load.
 
-    def __init__(self, options: Settings) -> None:
+    The supervisor of several processes has its own view of them; theirs are counted and logged here.
+    """
+
+    def __init__(self, options: Settings, *, supervised: bool) -> None:
         self._server: rrpc.Server | None = None
         self._draining = False
-        self._ready_file: str | None = options.ready_file
+        self._ready_file: str | None = None if supervised else options.ready_file
         self._access = AccessLog(options.access_log, options.log_format) if options.access_log else None
         self._calls = CallStatistics() if options.metrics else None
-        self._monitor = self._open_monitor(options.metrics) if options.metrics else None
+        self._monitor = (
+            open_monitor(options.metrics, self.numbers, self._state)
+            if options.metrics and not supervised
+            else None
+        )
 
     @property
     def observer(self) -> Observer | None:
@@ -52,7 +60,7 @@ class Observing:
     def ready(self, server: rrpc.Server) -> None:
         self._server = server
         if self._ready_file is not None:
-            _write_whole(self._ready_file, "".join(f"{address}\n" for address in server.addresses))
+            write_whole(self._ready_file, "".join(f"{address}\n" for address in server.addresses))
 
     def draining(self) -> None:
         self._draining = True
@@ -66,17 +74,6 @@ class Observing:
         if self._access is not None:
             self._access.reopen()
 
-    def _open_monitor(self, address: str) -> Monitor:
-        try:
-            from .metrics import MetricsPage
-        except ModuleNotFoundError as error:
-            if error.name != "prometheus_client":
-                raise
-            raise BadInput("--metrics needs prometheus-client: pip install 'rrpc[metrics]'") from None
-        from .monitor import Monitor
-
-        return Monitor(address, MetricsPage(self._numbers).render, self._state)
-
     def _state(self) -> str:
         if self._draining:
             return "draining"
@@ -84,12 +81,23 @@ class Observing:
             return "starting"
         return "ready" if self._server.health.serving() else "a service says that it doesn't serve"
 
-    def _numbers(self) -> dict[str, Any]:
-        assert self._calls is not None
-        return snapshot(self._calls, self._server)
+    def numbers(self) -> dict[str, Any]:
+        return snapshot(self._calls, self._server) if self._calls is not None else {}
 
 
-def _write_whole(path: str, text: str) -> None:
+def open_monitor(address: str, numbers: Callable[[], dict[str, Any]], state: Callable[[], str]) -> Monitor:
+    try:
+        from .metrics import MetricsPage
+    except ModuleNotFoundError as error:
+        if error.name != "prometheus_client":
+            raise
+        raise BadInput("--metrics needs prometheus-client: pip install 'rrpc[metrics]'") from None
+    from .monitor import Monitor
+
+    return Monitor(address, MetricsPage(numbers).render, state)
+
+
+def write_whole(path: str, text: str) -> None:
     """Whoever sees the file sees all of it."""
     beside = f"{path}.{os.getpid()}"
     try:

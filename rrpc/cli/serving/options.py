@@ -39,7 +39,14 @@ _SERVING = (
         default=("rrpc://127.0.0.1:7471",),
         many=True,
     ),
-    Option("workers", POSITIVE, "handlers that run at a time", "N", default=4),
+    Option("workers", POSITIVE, "handlers that run at a time, in each process", "N", default=4),
+    Option(
+        "processes",
+        POSITIVE,
+        "processes behind each address; clients are spread over them, and one that dies is started again",
+        "N",
+        default=1,
+    ),
     Option(
         "grace", SECONDS, "how long running calls may take to end after a signal", "SECONDS", default=30.0
     ),
@@ -147,7 +154,7 @@ _LIMITS = (
     Option(
         "pool-limit",
         SIZE,
-        "most registered memory, such as 512M or 4G; without it half of the memory",
+        "most registered memory of each process, such as 512M or 4G; without it half of the memory, shared by all",
         "BYTES",
         example="4G",
     ),

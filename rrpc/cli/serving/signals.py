@@ -17,9 +17,9 @@ class Signals:
 
     def __init__(self) -> None:
         self._ending = False
-        self._read_fd, write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._read_fd, self._write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         # Written by the interpreter's own handler, on whatever thread: it wakes wait() in any case.
-        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
         for number in _ENDING:
             signal.signal(number, self._on_end)
 
@@ -34,6 +34,10 @@ class Signals:
         if any(number in told for number in _ENDING):
             return "end"
         return "reload" if signal.SIGHUP in told else ""
+
+    def tell(self, number: int) -> None:
+        """As if the signal had come, from any thread; it doesn't count as a first one."""
+        os.write(self._write_fd, bytes([number]))
 
     def fileno(self) -> int:
         """Readable when :meth:`wait` has something."""

@@ -1,0 +1,74 @@
+"""One of several processes behind an address, as it sees itself: what its supervisor told it, and the line back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import rrpc
+
+from .settings import Settings
+from .signals import Signals
+from .standby import Channel
+
+__all__ = ["VARIABLE", "Assignment"]
+
+VARIABLE = "RRPC_SERVE_PROCESS"
+_LATE_SECONDS = 10.0
+
+
+class Assignment:
+    """Found in the environment, where the processes that this one starts don't find it again."""
+
+    def __init__(self, text: str) -> None:
+        told = json.loads(text)
+        self._listen: list[str] = told["listen"]
+        self._processes: int = told["processes"]
+        sock = socket.socket(fileno=told["fd"])
+        sock.set_inheritable(False)
+        self._channel = Channel(sock)
+        self._ending = False
+
+    @classmethod
+    def found(cls) -> Assignment | None:
+        text = os.environ.pop(VARIABLE, "")
+        return cls(text) if text else None
+
+    def take(self, options: Settings, signals: Signals, numbers: Callable[[], dict[str, Any]]) -> None:
+        """Make the options for all processes those for this one, and do what the supervisor says from now on."""
+        options.listen = self._listen
+        if options.pool_limit is None:
+            options.pool_limit = rrpc.stats()["pool_limit_bytes"] // self._processes
+        self._obey(signals, numbers, options.drain_delay + options.grace + _LATE_SECONDS)
+
+    def _obey(self, signals: Signals, numbers: Callable[[], dict[str, Any]], patience: float) -> None:
+        """On a thread of its own. A process that lost its supervisor ends, within ``patience`` seconds."""
+
+        def listen() -> None:
+            while (message := self._channel.receive()) is not None:
+                self._on_word(message["word"], signals, numbers)
+            if self._ending:
+                os._exit(128 + signal.SIGTERM)  # the supervisor was told twice
+            signals.tell(signal.SIGTERM)
+            time.sleep(patience)
+            os._exit(1)
+
+        threading.Thread(target=listen, name="rrpc-supervised", daemon=True).start()
+
+    def _on_word(self, word: str, signals: Signals, numbers: Callable[[], dict[str, Any]]) -> None:
+        if word == "end":
+            self._ending = True
+            signals.tell(signal.SIGTERM)
+        elif word == "reload":
+            signals.tell(signal.SIGHUP)
+        elif word == "numbers":
+            self.tell(numbers=numbers())
+
+    def tell(self, **facts: Any) -> None:
+        self._channel.send(**facts)

@@ -1,0 +1,100 @@
+"""One of several processes behind an address, as its supervisor sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from .assignment import VARIABLE
+
+__all__ = ["Process"]
+
+
+class Process:
+    """From its start to its end. Its words come by ``channel``; ``exit_fd`` is readable once it has ended."""
+
+    def __init__(self, number: int, command: Sequence[str], listen: Sequence[str], processes: int) -> None:
+        self.number = number
+        self.started = time.monotonic()
+        self.addresses: list[str] = []
+        """Where it takes clients; none before it is ready and once it drains."""
+        self.services = ""
+        self.error = ""
+        self.was_ready = False
+        self.closed = False
+        self._numbers: dict[str, Any] = {}
+        self._told_numbers = threading.Event()
+        self._rest = b""
+        self.channel, theirs = socket.socketpair()
+        with theirs:
+            told = {"listen": list(listen), "processes": processes, "fd": theirs.fileno()}
+            self._popen = subprocess.Popen(
+                command,
+                env={**os.environ, VARIABLE: json.dumps(told)},
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # a terminal's Ctrl-C is for the supervisor, which tells the others
+            )
+        self.exit_fd = os.pidfd_open(self.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def hear(self) -> bool:
+        """Takes in what it says; False once it says no more."""
+        while True:
+            try:
+                data = self.channel.recv(65536, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            if not data:
+                return False
+            *whole, self._rest = (self._rest + data).split(b"\n")
+            for line in whole:
+                self._learn(json.loads(line))
+
+    def _learn(self, told: dict[str, Any]) -> None:
+        self.error = told.get("error", self.error)
+        self.services = told.get("services", self.services)
+        self.addresses = told.get("addresses", self.addresses)
+        self.was_ready = self.was_ready or bool(self.addresses)
+        if "numbers" in told:
+            self._numbers = told["numbers"]
+            self._told_numbers.set()
+
+    def tell(self, word: str) -> None:
+        with contextlib.suppress(OSError):  # that it has ended is noticed by exit_fd
+            self.channel.sendall(json.dumps({"word": word}).encode() + b"\n")
+
+    def ask_for_numbers(self) -> None:
+        self._told_numbers.clear()
+        self.tell("numbers")
+
+    def numbers(self, until: float) -> dict[str, Any]:
+        """What it answers, on another thread than :meth:`hear`; its last answer where none comes in time."""
+        self._told_numbers.wait(max(0.0, until - time.monotonic()))
+        return self._numbers
+
+    def kill(self) -> None:
+        self._popen.kill()
+
+    def close(self) -> str:
+        """Once it has ended: how, "" for exit code 0."""
+        self.hear()
+        self.closed = True
+        self.channel.close()
+        os.close(self.exit_fd)
+        code = self._popen.wait()
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}" if code else ""

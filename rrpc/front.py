@@ -1,0 +1,42 @@
+"""The address of several processes: clients that come are sent on to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from . import _core
+from .options import merged
+
+__all__ = ["Front"]
+
+
+class Front:
+    """Listens and takes no calls. Threads of the core do all of it; ``options`` as for :class:`rrpc.Server`."""
+
+    def __init__(self, **options: Any) -> None:
+        self._core = _core.Server(merged(options))
+
+    def listen(self, address: str) -> str:
+        """Gives the address really bound. Until :meth:`send_to` its clients are refused as Unavailable."""
+        return self._core.listen(address, for_others=True)
+
+    def send_to(self, bound: str, addresses: Sequence[str]) -> None:
+        """Send clients of ``bound`` on to ``addresses`` in turn, each one that :meth:`beside` gave, as bound."""
+        after = "." if bound.startswith("shm://") else ":"
+        self._core.redirect(bound, [address.partition("?")[0].rpartition(after)[2] for address in addresses])
+
+    @staticmethod
+    def beside(bound: str, name: str, asked: str = "") -> str:
+        """Where another process listens for clients of ``bound``: a free port there, or a socket ``name`` beside it.
+
+        ``asked`` is what :meth:`listen` was given; what follows its question mark goes for that process too.
+        """
+        if bound.startswith("shm://"):
+            return f"{bound}.{name}"
+        _, question, query = asked.partition("?")
+        return f"{bound.partition('?')[0].rpartition(':')[0]}:0{question}{query}"
+
+    def stop(self) -> None:
+        """Close everything."""
+        self._core.stop()
