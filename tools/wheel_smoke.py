@@ -30,6 +30,7 @@ def main() -> None:
     assert (here / "py.typed").exists()
     assert rrpc.__version__ == importlib.metadata.version("rrpc")
     check_verbs(here, built_with=sys.argv[1] == "with-verbs")
+    check_language()
     scripts = Path(sys.executable).parent
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "echo.py").write_text(SERVICE)
@@ -46,6 +47,14 @@ def main() -> None:
             finally:
                 server.terminate()
             assert server.wait(timeout=30) == 0
+
+
+def check_language() -> None:
+    """The grammar came along."""
+    from rrpc.idl import parse, print_module
+
+    text = "service Echo {\n  echo(value: any) -> any;\n}\n"
+    assert print_module(parse(text)) == text
 
 
 def check_verbs(package: Path, built_with: bool) -> None:

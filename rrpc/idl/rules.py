@@ -10,10 +10,17 @@ from rrpc.service.interface import RESERVED_METHODS, RESERVED_PARAMETERS
 
 __all__ = [
     "CONTAINERS",
+    "ENUM_NAMES",
     "ERROR_CODES",
+    "ERROR_NAMES",
     "FIELD_NUMBER_MAX",
+    "GENERATED_NAMES",
     "INTEGER_BOUNDS",
     "RANK_MAX",
+    "RESERVED_METHODS",
+    "RESERVED_PARAMETERS",
+    "STRUCT_NAMES",
+    "VALUE_WORDS",
     "declaration_name",
     "error_field_name",
     "field_name",
@@ -38,10 +45,10 @@ INTEGER_BOUNDS = {
 ERROR_CODES = [code.name.lower() for code in StatusCode if code is not StatusCode.OK]
 
 _PYTHON = frozenset(keyword.kwlist)
-_VALUE_WORDS = frozenset({"none", "true", "false", "inf", "nan"})
-_TYPE_WORDS = frozenset({*SCALARS, *ARRAY_ITEMS, *CONTAINERS, "stream", "throws", *_VALUE_WORDS})
+VALUE_WORDS = frozenset({"none", "true", "false", "inf", "nan"})
+_TYPE_WORDS = frozenset({*SCALARS, *ARRAY_ITEMS, *CONTAINERS, "stream", "throws", *VALUE_WORDS})
 # What generated modules say themselves.
-_GENERATED = frozenset(
+GENERATED_NAMES = frozenset(
     {"Annotated", "Any", "ClassVar", "Final", "Literal", "NDArray", "TYPE_CHECKING", "TypeAlias"}
     | {
         "abc",
@@ -57,9 +64,9 @@ _GENERATED = frozenset(
     }
     | {"typing", "dict", "memoryview", "object", "str"}
 )
-_ENUM = frozenset({"mro", "name", "value"})
-_STRUCT = frozenset({"rrpc_numbers", "rrpc_reserved"})
-_ERROR = frozenset({"add_note", "args", "code", "message", "with_traceback"})
+ENUM_NAMES = frozenset({"mro", "name", "value"})
+STRUCT_NAMES = frozenset({"rrpc_numbers", "rrpc_reserved"})
+ERROR_NAMES = frozenset({"add_note", "args", "code", "message", "with_traceback"})
 
 _ALIASES = {
     "str": "string",
@@ -113,27 +120,27 @@ def declaration_name(name: str) -> str | None:
     """Names of structs, enums, unions, errors, constants and services."""
     if name in _TYPE_WORDS:
         return f"{name!r} is a word of the language: choose another name"
-    if name in _GENERATED:
+    if name in GENERATED_NAMES:
         return f"{name!r} has a meaning of its own in generated code: choose another name"
     return plain_name(name, "a declaration")
 
 
 def field_name(name: str) -> str | None:
-    if name in _STRUCT:
+    if name in STRUCT_NAMES:
         return f"a field can't be called {name!r}: generated classes have that themselves"
     return plain_name(name, "a field")
 
 
 def error_field_name(name: str) -> str | None:
-    if name in _ERROR:
+    if name in ERROR_NAMES:
         return f"a field of an error can't be called {name!r}: every error has that itself"
     return field_name(name)
 
 
 def member_name(name: str) -> str | None:
-    if name in _VALUE_WORDS:
+    if name in VALUE_WORDS:
         return f"{name!r} is a value of its own: choose another name for a member"
-    if name in _ENUM or name.startswith("_"):
+    if name in ENUM_NAMES or name.startswith("_"):
         return f"a member can't be called {name!r}: Python's enums keep that for themselves"
     return plain_name(name, "a member")
 
