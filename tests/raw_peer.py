@@ -50,14 +50,27 @@ def message(kind: int, body: bytes = b"", **header: int) -> bytes:
     return frame(SEND, packed + body)
 
 
-def hello() -> bytes:
-    return message(HELLO, struct.pack("<H", 4) + b"wire" + struct.pack("<H", 1) + b"1")
+def hello(**fields: bytes) -> bytes:
+    """Says `wire`, and more when asked to."""
+    parts = [(name.encode(), value) for name, value in {"wire": b"1", **fields}.items()]
+    packed = (struct.pack("<H", len(text)) + text for part in parts for text in part)
+    return message(HELLO, b"".join(packed))
 
 
-def request(call_id: int, method: str, *args: Any, descriptors: bytes = b"", **fixed: int) -> bytes:
+def hello_fields(body: bytes) -> dict[str, bytes]:
+    """The fields of a HELLO."""
+    texts, at = [], 0
+    while at < len(body):
+        (length,) = struct.unpack_from("<H", body, at)
+        texts.append(body[at + 2 : at + 2 + length])
+        at += 2 + length
+    return {name.decode(): value for name, value in zip(texts[::2], texts[1::2], strict=True)}
+
+
+def request(call_id: int, method: str | bytes, *args: Any, descriptors: bytes = b"", **fixed: int) -> bytes:
     """The body of a request; `fixed` overrides what its first bytes say."""
     payload, _ = untyped_request(args, {}, None)
-    name = method.encode()
+    name = method.encode() if isinstance(method, str) else method
     count = fixed.get("descriptor_count", len(descriptors) // DESCRIPTOR.size)
     head = REQUEST.pack(
         call_id,
@@ -72,18 +85,21 @@ def request(call_id: int, method: str, *args: Any, descriptors: bytes = b"", **f
 class RawPeer:
     """One connection, up to HELLO when wished."""
 
-    def __init__(self, address: str, *, greet: bool = True) -> None:
+    def __init__(self, address: str, *, greet: bool = True, slot_bytes: int = 8192) -> None:
         host, port = address.split("://")[1].rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout=20)
         self.peer_epoch = 0
         self.reason = ""
+        self.hello: dict[str, bytes] = {}
         if greet:
-            self.send(setup())
+            self.send(setup(slot_bytes=slot_bytes))
             kind, payload = self.read_frame()
             assert kind == SETUP
             self.peer_epoch = OFFER.unpack_from(payload, 8)[5]
             self.send(hello())
-            assert self.read_message()[0] == HELLO
+            kind, body = self.read_message()
+            assert kind == HELLO
+            self.hello = hello_fields(body)
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)

@@ -83,9 +83,9 @@ def _structs(comparison: Comparison, where: str, old: Struct | Error, new: Struc
     for field in old.fields:
         if field.name in after:
             _fields(comparison, f"{where}.{field.name}", field, after[field.name], use)
-    for number in list(gone):
-        if number in come:
-            _renamed(comparison, where, gone.pop(number), come.pop(number))
+    for number in [number for number in gone if number in come]:
+        if _renamed(comparison, where, gone[number], come[number]):
+            del gone[number], come[number]
     _reservations(comparison, where, old, new, {field.number for field in new.fields} | after.keys())
     for field in gone.values():
         _removed(comparison, where, field, use, new.reserved)
@@ -112,11 +112,16 @@ def defaults(comparison: Comparison, where: str, old: Any, new: Any, broken: Bro
         comparison.add(Broken.NONE, where, text, new, old)
 
 
-def _renamed(comparison: Comparison, where: str, old: Field, new: Field) -> None:
-    same = comparison.new_takes(new.type, old.type) is comparison.old_takes(old.type, new.type) is Fit.ALL
-    text = f"renamed to {new.name}" if same else f"its number {old.number} is now that of {new.name}"
-    text += "; fields travel by name"
-    comparison.add(Broken.BOTH, f"{where}.{old.name}", text, new, old, where_now=f"{where}.{new.name}")
+def _renamed(comparison: Comparison, where: str, old: Field, new: Field) -> bool:
+    """Whether the field is the same under another name, and not another one that got its number."""
+    if comparison.new_takes(new.type, old.type) is comparison.old_takes(old.type, new.type) is Fit.ALL:
+        text = f"renamed to {new.name}; fields travel by name"
+        comparison.add(Broken.BOTH, f"{where}.{old.name}", text, new, old, where_now=f"{where}.{new.name}")
+        return True
+    # Nothing on the wire: classes of Python number their fields as they stand. In a file it is a mistake.
+    text = f"its number {old.number} is now that of {new.name}; reserve it and take another"
+    comparison.add(Broken.OLD_CLIENT, f"{where}.{old.name}", text, new, old)
+    return False
 
 
 def _removed(

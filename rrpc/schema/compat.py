@@ -24,7 +24,8 @@ field with a default added             note
 field without a default added          breaking
 field with a default removed           note: reserve its number and name
 field without a default removed        breaking
-field renamed, number used again       breaking: fields travel by name
+field renamed                          breaking: fields travel by name
+number of a field used again           breaking, though it doesn't travel: nothing at connect
 field's number changed                 note: it doesn't travel
 field's default removed                breaking in arguments, note in results
 reserved number, name or value used    breaking

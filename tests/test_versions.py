@@ -1,0 +1,289 @@
+"""Clients and servers of two versions of an interface: what they agree on when they connect."""
+
+import logging
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from lab import address_to_listen_on
+from processes import ServeFactory, eventually
+from raw_peer import CALL, REPLY, REQUEST, RawPeer, hello, message, setup
+from two_versions import CLIENTS, NEW, OLD, OTHER, PRINTS, client_of, connect_as, make_module, named
+
+import rrpc
+from rrpc.schema import fingerprint, service_of
+
+TRANSPORTS = ("shm", "tcp", "rrpc")
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, str]]]:
+    """A process for each version, and its address by transport."""
+    folder = tmp_path_factory.mktemp("versions")
+    factory = ServeFactory(
+        folder, lambda scheme: address_to_listen_on(scheme, f"{folder.name}-{next(numbers)}")
+    )
+    numbers = iter(range(9))
+    addresses = {}
+    for name, text in {"old": OLD, "new": NEW, "other": OTHER}.items():
+        addresses[name] = dict(
+            zip(TRANSPORTS, factory(text, "Rows", listen=TRANSPORTS).addresses, strict=True)
+        )
+    yield addresses
+    factory.close()
+
+
+@pytest.fixture(params=TRANSPORTS)
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+# Two versions in all four combinations
+
+
+def test_old_client_and_old_server(servers: dict[str, dict[str, str]], scheme: str) -> None:
+    old = CLIENTS["old"]
+    with connect_as("old", servers["old"][scheme]) as client:
+        assert client.put(old.Row(1, "x"), tag="y") == [old.Row(1, "x"), old.Row(0, "y")]
+        assert client.find("p") == "p"
+        assert client.kind(old.Kind.B) is old.Kind.B
+        assert client.double(np.ones(9000, np.float32)).sum() == 18000
+
+
+def test_new_client_and_new_server(servers: dict[str, dict[str, str]], scheme: str) -> None:
+    new = CLIENTS["new"]
+    with connect_as("new", servers["new"][scheme]) as client:
+        assert client.put(new.Row(1, 2.0), 3, first=False)[1] == new.Row(0, 3, ["t", "False"])
+        assert (client.find("p"), client.find(5, 6), client.count()) == ("p 7", "5 6", 42)
+        assert client.double(np.ones(9000, np.float32), by=3.0).sum() == 27000
+
+
+def test_old_client_and_new_server(servers: dict[str, dict[str, str]], scheme: str) -> None:
+    old = CLIENTS["old"]
+    with connect_as("old", servers["new"][scheme]) as client:
+        # The note is dropped there and weight and tags here; the new parameters have their defaults.
+        assert client.put(old.Row(1, "x"), tag="y") == [old.Row(1, "none"), old.Row(0, "none")]
+        assert client.find("p") == "p 7"
+        assert client.kind(old.Kind.B) is old.Kind.B
+        out = np.zeros(9000, np.float32)
+        assert client.double(np.ones(9000, np.float32), out=out) is out
+        assert out.sum() == 18000
+        assert client.find.start("q").result() == "q 7"
+
+
+def test_new_client_and_old_server(servers: dict[str, dict[str, str]], scheme: str) -> None:
+    new = CLIENTS["new"]
+    with connect_as("new", servers["old"][scheme]) as client:
+        assert client.put(new.Row(1, 2.0, ["z"]), tag="y") == [new.Row(1), new.Row(0)]
+        assert client.find("p") == "p"
+        assert client.kind(new.Kind.B) is new.Kind.B
+        out = np.zeros(9000, np.float32)
+        assert client.double(np.ones(9000, np.float32), out=out) is out
+        assert out.sum() == 18000
+        # What only the new version has fails where it is used, and says so.
+        with pytest.raises(rrpc.Unimplemented, match=r"lab\.Rows has no method 'count'"):
+            client.count()
+        with pytest.raises(rrpc.Unimplemented) as raised:
+            client.put(new.Row(1), 3)
+        assert str(raised.value) == (
+            "lab.Rows.put(): the server's version has no parameter 'copies': leave it out, or have the server updated"
+        )
+        with pytest.raises(rrpc.Unimplemented, match="'limit'"):
+            client.find.start("p", 8)
+        with pytest.raises(rrpc.InvalidArgument, match="prefix"):
+            client.find(5)
+        with pytest.raises(rrpc.InvalidArgument, match="kind"):
+            client.kind(new.Kind.C)
+
+
+def test_incompatible_versions_fail_at_connect(servers: dict[str, dict[str, str]], scheme: str) -> None:
+    address = servers["other"][scheme]
+    other = fingerprint(service_of(make_module("rows_other", OTHER).Rows))
+    with pytest.raises(rrpc.FailedPrecondition) as raised:
+        connect_as("old", address)
+    assert str(raised.value) == (
+        f"lab.Rows: this client's version of the interface ({PRINTS['old']}) doesn't fit the one at {address} "
+        f"({other}). From the client's to the server's: lab.Rows.find(prefix): string is now int; lab.Row.id: int is "
+        f"now string. Generate the client again with rrpc-gen, or have the server updated"
+    )
+    with rrpc.connect(address, timeout=20.0) as untyped:  # which nobody compares
+        assert untyped.call("lab.Rows.kind", 2) == 2
+
+
+def test_differences_are_in_the_log(
+    servers: dict[str, dict[str, str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, "rrpc.client"):
+        connect_as("new", servers["new"]["tcp"]).close()
+        assert caplog.messages == []  # equal is silent
+        connect_as("new", servers["old"]["tcp"]).close()
+    assert (
+        "lab.Rows: from the client's version to the server's: lab.Rows.count(): the method is gone"
+        in caplog.messages
+    )
+
+
+# Where there is little to go by
+
+
+def test_a_server_without_the_service_is_no_reason_not_to_connect() -> None:
+    service = named("Else", "x")()
+    with rrpc.serve(service, listen="tcp://127.0.0.1:0") as s, connect_as("old", s.addresses[0]) as client:
+        assert client.call("Else.who") == "x"
+        with pytest.raises(rrpc.Unimplemented, match=r"there is no service 'lab\.Rows' here"):
+            client.find("p")
+
+
+def test_a_server_that_describes_nothing() -> None:
+    service = sys.modules["rows_old"].Rows()
+    with rrpc.Server(service, listen="tcp://127.0.0.1:0", builtin=False) as server:
+        for version in ("old", "new"):
+            with connect_as(version, server.addresses[0]) as client:
+                assert client.kind(CLIENTS[version].Kind.A) == 1
+
+
+def test_services_that_a_small_slot_has_no_room_for() -> None:
+    services = [named(f"Service{i}", str(i))() for i in range(40)]
+    with rrpc.Server(*services, listen="tcp://127.0.0.1:0") as server:
+        assert len(RawPeer(server.addresses[0]).hello["services"]) == 16 * 43
+        small = RawPeer(server.addresses[0], slot_bytes=512).hello
+        assert "services" not in small
+        assert small.keys() >= {"wire", "host", "instance"}
+        with client_of("Service7")(server.addresses[0], slot_bytes=512) as client:
+            assert client.who._name == b"Service7.who"
+            assert client.who() == "7"
+        with client_of("Service7")(server.addresses[0]) as client:
+            assert client.who._name[:2] == b"\0\x07"
+            assert client.who() == "7"
+
+
+def test_connecting_waits_no_longer_than_it_may() -> None:
+    """The description comes from a worker, and those are busy."""
+    held, release = threading.Event(), threading.Event()
+
+    def hold(self: Any) -> None:
+        held.set()
+        assert release.wait(60)
+
+    kind = rrpc.service(name="lab.Rows")(type("Busy", (), {"hold": rrpc.method(hold)}))
+    with rrpc.Server(kind(), listen="tcp://127.0.0.1:0", workers=1) as server:
+        with rrpc.connect(server.addresses[0]) as other:
+            future = other.start("lab.Rows.hold")
+            assert held.wait(60)
+            with pytest.raises(rrpc.DeadlineExceeded, match=r"rrpc\.Reflection\.describe"):
+                connect_as("old", server.addresses[0], connect_timeout=0.3)
+            release.set()
+            future.result(20)
+        eventually(lambda: server.stats()["connections"] == 0)  # the one that failed is closed too
+
+
+# Servers that say odd things
+
+
+def _answer(connection: socket.socket, greeting: bytes, description: bytes) -> None:
+    peer = RawPeer.__new__(RawPeer)
+    peer.socket, peer.reason = connection, ""
+    connection.sendall(greeting)
+    calls = 0
+    try:
+        while True:
+            kind, body = peer.read_message()
+            if kind == CALL:
+                calls += 1
+                call_id = REQUEST.unpack_from(body)[0]
+                payload = description if b"describe" in body else msgpack.packb("hi")
+                head = struct.pack("<QBBHHHII", call_id, 0, 0, 0, 0xFFFF, 0, 0, 0)
+                connection.sendall(message(REPLY, head + payload, data=calls))
+    except (EOFError, OSError):
+        connection.close()
+
+
+@pytest.fixture
+def impostor() -> Iterator[Callable[[bytes, Any], str]]:
+    """Serves nothing but a greeting, a description, and "hi"."""
+    listeners: list[socket.socket] = []
+
+    def make(greeting: bytes, description: Any = None) -> str:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+
+        def run() -> None:
+            try:
+                while True:
+                    connection = listener.accept()[0]
+                    arguments = (connection, setup() + greeting, msgpack.packb(description))
+                    threading.Thread(target=_answer, args=arguments, daemon=True).start()
+            except OSError:
+                return
+
+        threading.Thread(target=run, daemon=True).start()
+        return f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+
+    yield make
+    for listener in listeners:
+        listener.close()
+
+
+PRINT = bytes.fromhex(PRINTS["old"])
+FIELDS = {
+    "empty": b"",
+    "cut short": PRINT[:-1],
+    "in the middle": b"x" + PRINT,
+    "cut short behind": PRINT + b"\0\0\0",
+    "others": bytes(range(160)),
+    "long": bytes(8000),
+    "twice": PRINT * 2,
+    "past the last number": bytes(16 * 256) + PRINT,
+}
+
+
+@pytest.mark.parametrize("what", FIELDS)
+def test_odd_services_in_hello(impostor: Callable[..., str], what: str) -> None:
+    address = impostor(hello(services=FIELDS[what]), {"no": "description"})
+    with connect_as("old", address) as client:
+        assert client.find("p") == "hi"
+
+
+DEEP: Any = "int"
+for _ in range(60):
+    DEEP = {"list": DEEP}
+
+
+def _description(**changes: Any) -> dict[str, Any]:
+    method = {"name": "find", "parameters": [{"name": "prefix", "type": "string"}], "result": "string"}
+    return {"version": 1, "service": {"name": "lab.Rows", "methods": [method], **changes}}
+
+
+DESCRIPTIONS = {
+    "nothing": None,
+    "a number": 3,
+    "an empty map": {},
+    "a list": [1, 2],
+    "no service": {"version": 1, "service": {}},
+    "a later version": {"version": 9, "service": {"name": "x", "kinds": "unknown"}},
+    "an unknown type": _description(methods=[{"name": "find", "result": {"tensor": "f32"}}]),
+    "a name of nothing": _description(methods=[{"name": "find", "result": {"named": "lab.No"}}]),
+    "deep": _description(methods=[{"name": "find", "result": DEEP}]),
+}
+
+
+@pytest.mark.parametrize("what", DESCRIPTIONS)
+def test_odd_descriptions(impostor: Callable[..., str], what: str) -> None:
+    """What can't be understood is no verdict."""
+    with connect_as("old", impostor(hello(), DESCRIPTIONS[what])) as client:
+        assert client.find("p") == "hi"
+
+
+def test_a_description_is_heeded(impostor: Callable[..., str]) -> None:
+    with connect_as("old", impostor(hello(), _description())) as client:
+        assert client.find("p") == "hi"
+    parameters = [{"name": "prefix", "type": "bytes"}]
+    changed = _description(methods=[{"name": "find", "parameters": parameters, "result": "string"}])
+    with pytest.raises(rrpc.FailedPrecondition, match=r"lab\.Rows\.find\(prefix\): string is now bytes"):
+        connect_as("old", impostor(hello(), changed))
