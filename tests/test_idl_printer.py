@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rrpc
-from rrpc.idl import parse, print_module
+from rrpc.idl import load, parse, print_module
 from rrpc.schema import (
     Array,
+    Declaration,
     Field,
     List,
     Method,
@@ -26,6 +28,7 @@ from rrpc.schema import (
     Type,
     Union,
     module_of,
+    modules_of,
 )
 from rrpc.service import AnnotationError
 
@@ -156,3 +159,31 @@ def test_a_python_service_with_more_than_the_language_has() -> None:
         AnnotationError, match=r"^Sums\.add\(\): parameter 'values': bytearray has no word in "
     ):
         print_module(module_of([Sums]))
+
+
+def test_a_service_that_uses_several_packages_becomes_several_files(tmp_path: Path) -> None:
+    (tmp_path / "units.rrpc").write_text('package units; enum Unit { METRE = "m"; } struct None_ {}')
+    (tmp_path / "base.rrpc").write_text(
+        'package lab.base; import "units.rrpc"; struct Point { 1: unit: Unit = METRE; } error Far(aborted);'
+    )
+    (tmp_path / "map.rrpc").write_text(
+        'package lab; import "base.rrpc"; struct Way { 1: points: list<Point>; }'
+        "service Map { way() -> Way throws Far; } service Other { f(a: Point); }"
+    )
+    services = list(load(tmp_path / "map.rrpc").services.values())
+    modules = modules_of(services)
+    assert list(modules) == ["units.rrpc", "lab.base.rrpc", "lab.rrpc"]
+    for path, module in modules.items():
+        (tmp_path / path).write_text(print_module(module))
+    assert list(load(tmp_path / "lab.rrpc").services.values()) == services
+
+
+def test_packages_that_need_each_other_cannot_be_files() -> None:
+    structs = [
+        Struct("a.A", (Field(1, "b", Optional(Named("b.B"))),)),
+        Struct("b.B", (Field(1, "c", Named("a.C")),)),
+    ]
+    declarations: dict[str, Declaration] = {known.name: known for known in [*structs, Struct("a.C", ())]}
+    service = Service("a.S", (Method("f", (), Named("a.A")),), declarations)
+    with pytest.raises(AnnotationError, match=r"packages that need each other: (a -> b -> a|b -> a -> b)"):
+        modules_of([service])

@@ -38,6 +38,7 @@ from .model import (
     Type,
     Union,
 )
+from .packages import modules_of
 
 __all__ = [
     "ARRAY_ITEMS",
@@ -72,6 +73,7 @@ __all__ = [
     "from_data",
     "join_docstring",
     "module_of",
+    "modules_of",
     "service_of",
     "split_docstring",
     "to_data",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rrpc.cli.common import BadInput, one_line
 from rrpc.idl import print_module
-from rrpc.schema import Method, Service, module_of, to_data
+from rrpc.schema import Method, Service, modules_of, to_data
 from rrpc.schema.closure import closure
 from rrpc.schema.to_python import to_interface
 from rrpc.service import AnnotationError, signature_text
@@ -69,14 +69,21 @@ def _with_methods(service: Service, methods: Sequence[Method]) -> Service:
     return dataclasses.replace(service, methods=tuple(methods), declarations=declarations)
 
 
+def _files(service: Service) -> str:
+    """As an .rrpc file, or one for each package that it uses."""
+    modules = modules_of([service])
+    texts = [(path, print_module(module).rstrip()) for path, module in modules.items()]
+    return "\n\n".join(text if len(texts) == 1 else f"// {path}\n{text}" for path, text in texts)
+
+
 def _text(service: Service) -> str:
-    """As an .rrpc file, which the whole service or all but some methods may be; those as Python has them."""
+    """As files, which the whole service or all but some methods may be; those as Python has them."""
     try:
-        return print_module(module_of([service])).rstrip()
+        return _files(service)
     except AnnotationError:
         reasons = {method.name: _why_not(service, method) for method in service.methods}
     rest = [method for method in service.methods if not reasons[method.name]]
-    parts = [print_module(module_of([_with_methods(service, rest)])).rstrip()] if rest else []
+    parts = [_files(_with_methods(service, rest))] if rest else []
     interface = to_interface(service)
     for name, reason in reasons.items():
         if reason:
@@ -86,7 +93,7 @@ def _text(service: Service) -> str:
 
 def _why_not(service: Service, method: Method) -> str:
     try:
-        print_module(module_of([_with_methods(service, [method])]))
+        _files(_with_methods(service, [method]))
     except AnnotationError as error:
         return one_line(str(error))
     return ""
