@@ -147,3 +147,8 @@ def test_laid_out_for_people_or_on_one_line_for_programs(rrpc_call: Run) -> None
     track = TRACK.replace("slow", "slow" * 20)
     assert rrpc_call("Kinds.track", track)[1].splitlines()[:2] == ["{", '  "name": "walk",']
     assert rrpc_call("Kinds.track", track, "--json")[1].count("\n") == 1
+
+
+def test_what_no_set_and_no_key_can_be(rrpc_call: Run) -> None:
+    assert rrpc_call.bad("Kinds.containers", "d=[[1]]") == "d=[[1]]: expected set[int], got [[1]]"
+    assert rrpc_call.bad("Kinds.containers", "c=[[[1], []]]") == "c[[1]]: expected int as a key, got [1]"

@@ -27,6 +27,7 @@ __all__ = ["TYPE_KEY", "BadValue", "alternatives", "from_json", "hint", "unwrapp
 TYPE_KEY = "$type"
 """A key in a JSON object that names its dataclass, for unions in which several would fit."""
 _ARRAY_KEYS = {"dtype", "shape", "data"}
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 class BadValue(Exception):
@@ -174,7 +175,10 @@ def _items(make: Callable[[list[Any]], Any]) -> Callable[[Any, Any], Any]:
         if not isinstance(data, list):
             raise _wrong(f"{type_text(kind)}, a list", data)
         (item,) = typing.get_args(kind) or (Any,)
-        return make([_item(i, each, item) for i, each in enumerate(data)])
+        try:
+            return make([_item(i, each, item) for i, each in enumerate(data)])
+        except TypeError:  # no item of a set
+            raise _wrong(type_text(kind), data) from None
 
     return convert
 
@@ -207,7 +211,10 @@ def _mapping(data: Any, kind: Any) -> Any:
     found = {}
     for name, item in pairs:
         with _at(f"[{_shown(name)}]"):
-            found[from_json(name, key)] = from_json(item, value)
+            try:
+                found[from_json(name, key)] = from_json(item, value)
+            except TypeError:
+                raise _wrong(f"{type_text(key)} as a key", name) from None
     return found
 
 
@@ -303,23 +310,39 @@ _ABSTRACT = {np.generic, np.number, np.integer, np.signedinteger, np.unsignedint
 
 
 def _array_of(data: Any, dtype: Any) -> Any:
+    wanted = None if dtype is None else np.dtype(dtype)
     try:
-        found = np.asarray(data) if data != [] else np.empty(0, dtype or float)
+        found = np.asarray(_finite_or_not(data))
     except ValueError:
         raise BadValue("no array: its rows differ in length") from None
-    if found.dtype.kind not in "biufc":
+    if found.dtype.kind not in "biuf":
         raise BadValue("no array: it has items that aren't numbers")
-    if dtype is None:
+    if wanted is None:
         return found
-    wanted = np.dtype(dtype)
-    if not found.size or found.dtype == wanted:
-        return found.astype(wanted)
+    if wanted.kind == "c":
+        return _complex_of(found).astype(wanted)
     with np.errstate(all="ignore"):
         converted = found.astype(wanted)
-    exact = wanted.kind not in "fc" or found.dtype.kind == "c"
-    if (exact and not np.array_equal(converted, found)) or (wanted.kind == "b") != (found.dtype.kind == "b"):
+    lossy = wanted.kind != "f" and not np.array_equal(converted, found)
+    if found.size and (lossy or (wanted.kind == "b") != (found.dtype.kind == "b")):
         raise BadValue(f"no {wanted} array: it has items that aren't {wanted}")
     return converted
+
+
+def _complex_of(found: Any) -> Any:
+    """JSON has them as pairs."""
+    if not found.size:
+        return found
+    if found.ndim == 0 or found.shape[-1] != 2:
+        raise BadValue("no complex array: each item is a pair, [1.0, -2.0]")
+    return found[..., 0] + 1j * found[..., 1]
+
+
+def _finite_or_not(data: Any) -> Any:
+    """With the texts that stand for what JSON has no word for as numbers."""
+    if isinstance(data, list):
+        return [_finite_or_not(item) for item in data]
+    return float(data) if isinstance(data, str) and data in _NOT_FINITE else data
 
 
 def _as_is(data: Any, kind: Any) -> Any:
@@ -328,7 +351,7 @@ def _as_is(data: Any, kind: Any) -> Any:
 
 _CONVERT: dict[Any, Callable[[Any, Any], Any]] = {
     **dict.fromkeys((type(None), None, bool, int, str), _as_is),
-    float: lambda data, kind: float(data) if data in ("NaN", "Infinity", "-Infinity") else data,
+    float: lambda data, kind: _finite_or_not(data),
     **dict.fromkeys((list, collections.abc.Sequence), _items(list)),
     set: _items(set),
     frozenset: _items(frozenset),
