@@ -10,7 +10,7 @@ from . import syntax
 from .diagnostics import At, Diagnostics, Source, suggestion
 from .rules import CONTAINERS, type_hint
 
-__all__ = ["Problem", "Reported", "Scope"]
+__all__ = ["Problem", "Reported", "Scope", "article"]
 
 _KINDS: dict[type, str] = {
     syntax.Const: "const",
@@ -119,7 +119,7 @@ class Scope:
             raise Problem(word.at, f"there is no {what} called {word.text!r}{self.hint(word.text, kinds)}")
         kind = self._kinds[found[0]]
         if kind not in kinds:
-            raise Problem(word.at, f"{word.text!r} is {_article(kind)}, not {_article(what)}{_use(kind)}")
+            raise Problem(word.at, f"{word.text!r} is {article(kind)}, not {article(what)}{_use(kind)}")
         return found[0]
 
     def hint(self, word: str, kinds: Iterable[str]) -> str:
@@ -136,7 +136,8 @@ class Scope:
         return bare if self.find(bare) == [name] else name
 
 
-def _article(kind: str) -> str:
+def article(kind: str) -> str:
+    """``a struct``, ``an error``."""
     return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 

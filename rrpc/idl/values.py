@@ -19,7 +19,6 @@ from rrpc.schema import (
     Optional,
     Scalar,
     Set,
-    Struct,
     Tuple,
     Type,
     Union,
@@ -29,7 +28,7 @@ from . import syntax
 from .diagnostics import At, suggestion
 from .expected import shown
 from .rules import INTEGER_BOUNDS
-from .scope import Problem, Reported, Scope
+from .scope import Problem, Reported, Scope, article
 from .spell import alternatives_of, type_text
 
 __all__ = ["Values"]
@@ -85,51 +84,46 @@ class Values:
         if not isinstance(node, syntax.Word) or node.text in _WORDS or self._is_member(node.text, kind):
             return node
         found = self._scope.find(node.text)
-        if not found and isinstance(kind, Named) and isinstance(self._scope.lookup(kind.name), Enum):
+        if any(self._scope.kind_of(name) == "const" for name in found):
+            constant = self._constant(self._scope.reference(node, ("const",), "const"))
+            if constant is None:
+                raise Reported(node.at)
+            return _node(constant.value, constant.type, node.at, self._scope)
+        choices = alternatives_of(kind, self._scope.lookup)
+        if not found and self._enums(kind) and len(set(choices) - {Scalar("none")}) == 1:
             return node  # a member that isn't there
-        if not any(self._scope.kind_of(name) == "const" for name in found):
-            raise self._unknown(node, kind)
-        constant = self._constant(self._scope.reference(node, ("const",), "const"))
-        if constant is None:
-            raise Reported(node.at)
-        return _node(constant.value, constant.type, node.at, self._scope)
+        raise self._unknown(node, kind)
 
     def _unknown(self, node: syntax.Word, kind: Type) -> Problem:
-        found = self._scope.find(node.text)
-        if found:
-            return Problem(node.at, f"{node.text!r} is no value but a {self._scope.kind_of(found[0])}")
+        if found := self._scope.find(node.text):
+            return Problem(node.at, f"{node.text!r} is {article(self._scope.kind_of(found[0]))}, not a value")
         choices = alternatives_of(kind, self._scope.lookup)
-        takes_text = any(choice in (Scalar("string"), Scalar("any")) for choice in choices)
-        hint = (
-            f'; a string is written "{node.text}"' if takes_text else self._scope.hint(node.text, ("const",))
-        )
+        hint = self._scope.hint(node.text, ("const",))
+        if Scalar("string") in choices or Scalar("any") in choices:
+            hint = f'; a string is written "{node.text}"'
         return Problem(node.at, f"there is no constant called {node.text!r}{hint}")
 
+    def _enums(self, kind: Type) -> list[Enum]:
+        choices = alternatives_of(kind, self._scope.lookup)
+        known = [self._scope.lookup(choice.name) for choice in choices if isinstance(choice, Named)]
+        return [enum for enum in known if isinstance(enum, Enum)]
+
     def _is_member(self, word: str, kind: Type) -> bool:
-        enums = [
-            self._scope.lookup(choice.name)
-            for choice in alternatives_of(kind, self._scope.lookup)
-            if isinstance(choice, Named)
-        ]
-        return any(word in [m.name for m in known.members] for known in enums if isinstance(known, Enum))
+        return any(_member_called(word, enum) for enum in self._enums(kind))
 
     def _named(self, node: syntax.Value, name: str) -> Any:
         known = self._scope.lookup(name)
         text = type_text(Named(name), self._scope.package)
         if isinstance(known, Enum):
             return self._member(node, known, text)
-        if known is None or isinstance(known, Struct):
-            raise Problem(node.at, f"a struct has no default; write {text}? = none")
-        raise AssertionError(f"{name} is no type")
+        raise Problem(node.at, f"a struct has no default; write {text}? = none")
 
     def _member(self, node: syntax.Value, enum: Enum, text: str) -> str:
-        names = [member.name for member in enum.members]
-        if isinstance(node, syntax.Word):
-            prefix, _, last = node.text.rpartition(".")
-            if last in names and prefix in ("", text, enum.name):
-                return last
-            if node.text not in _WORDS:
-                raise Problem(node.at, f"{text} has no member {node.text!r}{suggestion(last, names)}")
+        if isinstance(node, syntax.Word) and node.text not in _WORDS:
+            if member := _member_called(node.text, enum):
+                return member
+            hint = suggestion(node.text.rpartition(".")[2], [member.name for member in enum.members])
+            raise Problem(node.at, f"{text} has no member {node.text!r}{hint}")
         raise Problem(node.at, f"expected a member of {text}, found {_described(node)}")
 
     def _of_one(self, node: syntax.Value, kind: Type) -> Any:
@@ -203,6 +197,13 @@ _PYTHON: dict[str, tuple[type, ...]] = {
 }
 _WITHOUT_DEFAULT = frozenset({"buffer", "datetime", "date", "time", "duration", "decimal", "uuid"})
 _INEXACT = (Scalar("float"), Scalar("f32"), Scalar("complex"), Scalar("any"))
+
+
+def _member_called(word: str, enum: Enum) -> str | None:
+    """The member that ``L2``, ``Metric.L2`` or ``lab.Metric.L2`` names."""
+    prefix, _, last = word.rpartition(".")
+    names = ("", enum.name.rpartition(".")[2], enum.name)
+    return last if prefix in names and any(member.name == last for member in enum.members) else None
 
 
 def _plain(node: syntax.Value) -> Any:
