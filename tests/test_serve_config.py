@@ -188,6 +188,14 @@ BAD_SERVICES = {
     "argument": ('[services."shelf:Shelf"]\nsize = [\n1]', r'serve\.toml:2: .*"\.size: not a valid int'),
     "text": ('[services."shelf:Shelf"]\nsize = "big"', r'serve\.toml:2: .*"\.size: not a valid int'),
     "list": ('[services."shelf:Shelf"]\nnames = "x"', r'serve\.toml:2: .*"\.names: a list.* given as text'),
+    "address": (
+        'listen = [\n"x"]\n[services."shelf:Shelf"]',
+        r"serve\.toml:1: listen: address 'x' has no scheme",
+    ),
+    "transports": (
+        'grace = 1\ntransports = "rdma"\n[services."shelf:Shelf"]',
+        r"serve\.toml:2: transports: .*it may list",
+    ),
     "missing": ('[services."shelf:Other"]', r"lab\.Other needs --arg start="),
 }
 

@@ -22,7 +22,7 @@ from .serving.logs import announce, announce_serving, set_level, set_up_logging
 from .serving.notify import Notifier
 from .serving.observing import Observing
 from .serving.placement import place
-from .serving.settings import Settings, core_options, settings
+from .serving.settings import Settings, core_options, settings, where
 from .serving.signals import Signals
 from .serving.standby import Standby
 
@@ -72,9 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _serve(server, options, observing, signals, arguments, assignment)
 
 
-def _refuse(options: Settings, assignment: Assignment | None, error: BaseException) -> int:
+def _refuse(options: Settings, assignment: Assignment | None, error: Exception) -> int:
     if options.tracebacks and not debugging():
         traceback.print_exception(type(error), error, error.__traceback__)
+    if isinstance(error, RpcError) and (found := where(options, error)):
+        error = BadInput(f"{found}: {error}")
     if assignment is not None:
         assignment.tell(error=one_line(str(error)))
         return 2

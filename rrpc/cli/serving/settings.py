@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -12,11 +13,13 @@ from rrpc.cli.construct import Given
 
 from .options import GROUPS, OPTIONS, Option
 
-__all__ = ["Settings", "core_options", "settings"]
+__all__ = ["Settings", "core_options", "settings", "where"]
 
 Settings = argparse.Namespace
-"""The options by attribute; ``services`` (targets), and by target ``service_arguments`` and ``service_where`` (a
-function that gives the place in the file) of those that the file has; ``arg``, ``print_config``."""
+"""The options by attribute, and what isn't in the table: ``services`` (targets), ``arg``, ``config``, ``print_config``.
+
+Of the file: ``service_arguments`` by target; functions that name the place, ``service_where`` by target and ``where``
+by attribute."""
 
 
 def _parser() -> Parser:
@@ -69,12 +72,18 @@ def settings(arguments: Sequence[str] | None = None) -> Settings:
     reader = _parser()
     made = Settings(**{option.attribute: option.default for option in OPTIONS})
     flags = reader.parse_args(arguments)
-    made.service_arguments, made.service_where = {}, {}
+    made.service_arguments, made.service_where, made.where = {}, {}, {}
     if flags.config is not None:
         from .config import ConfigFile
 
         file = ConfigFile(flags.config)
-        vars(made).update(file.options())
+        found = file.options()
+        vars(made).update(found)
+        made.where = {
+            option.attribute: partial(file.where, (option.name,))
+            for option in OPTIONS
+            if option.attribute in found and option.attribute not in vars(flags)
+        }
         for target, table in file.services().items():
             made.service_where[target] = partial(file.where, ("services", target))
             made.service_arguments[target] = {
@@ -92,3 +101,16 @@ def core_options(made: Settings) -> dict[str, Any]:
     """What goes to the Server as it is; what isn't given keeps the core's own default."""
     given = {option.attribute: getattr(made, option.attribute) for option in OPTIONS if option.core}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def where(made: Settings, error: Exception) -> str:
+    """The place in the file of what the core's ``error`` is about; "" where there is none."""
+    text = str(error)
+    for option in OPTIONS:
+        if option.attribute not in made.where:
+            continue
+        named = option.many and any(value in text for value in getattr(made, option.attribute))
+        if named or (option.core and re.search(rf"\b{option.attribute}\b", text)):
+            place: str = made.where[option.attribute]()
+            return place
+    return ""
