@@ -40,6 +40,8 @@ class Counted:
 
     @rrpc.method
     def wait(self, seconds: float) -> bool:
+        if seconds:
+            print("at work", flush=True)
         return GO.wait(seconds)
 
     @rrpc.method
@@ -143,8 +145,9 @@ def test_times_and_what_runs(serve: ServeFactory) -> None:
     served = serve(MODULE % 0, "Counted", args=["--metrics", "127.0.0.1:0", "--workers", "2"])
     with rrpc.connect(served.address, timeout=20.0) as client:
         held = [client.start("Counted.wait", 20.0) for _ in range(4)]  # two of them wait for a worker
-        start = time.monotonic()
         eventually(lambda: scrape(served)("rrpc_server_calls_running") == 4)
+        eventually(lambda: served.log.count("at work") == 2)
+        start = time.monotonic()
         with rrpc.connect(served.address, timeout=20.0):
             assert scrape(served)("rrpc_server_connections") == 2
         eventually(lambda: time.monotonic() > start + 0.15)
