@@ -6,7 +6,7 @@ import functools
 import inspect
 import threading
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
@@ -132,7 +132,7 @@ class Client:
     A client may be used from many threads. After a fork the child needs a client of its own.
     """
 
-    rpc_fingerprints: ClassVar[Mapping[str, str]] = {}
+    rpc_fingerprints: ClassVar[dict[str, str]] = {}
     """Of a generated client: the interface of each service, by its name."""
 
     def __init__(

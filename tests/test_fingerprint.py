@@ -18,6 +18,7 @@ from schemas import modules
 import rrpc
 from rrpc import schema as s
 from rrpc.schema import Service, fingerprint, from_data, service_of, to_data
+from rrpc.schema.to_python import to_interface
 
 INT, F, S = s.Scalar("int"), s.Scalar("float"), s.Scalar("string")
 
@@ -52,13 +53,14 @@ def _noise(thing: Any, rng: random.Random) -> Any:
 
 
 @given(modules(services_min=1), st.randoms(use_true_random=False))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_what_means_the_same_has_the_same(module: s.Module, rng: random.Random) -> None:
     for service in module.services.values():
         found = fingerprint(service)
         assert re.fullmatch("[0-9a-f]{32}", found)
         assert fingerprint(_noise(service, rng)) == found
         assert fingerprint(from_data(to_data(service))) == found
+        assert fingerprint(service_of(to_interface(service))) == found  # a server made from a file
 
 
 def edits(service: Service) -> list[Service]:
@@ -97,7 +99,7 @@ def _edited_parameter(parameter: s.Parameter) -> list[s.Parameter]:
 
 
 @given(modules(services_min=1))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_what_callers_notice_changes_it(module: s.Module) -> None:
     for service in module.services.values():
         found = fingerprint(service)
