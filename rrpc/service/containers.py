@@ -113,6 +113,8 @@ def mapping_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Co
 
 
 def union_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
+    # An int goes to what is of ints before a float takes it, or a complex.
+    arguments = tuple(sorted(arguments, key=_converts))
     checks = [compile_inner(argument) for argument in arguments]
     exact = {
         argument: check for argument, check in zip(arguments, checks, strict=True) if _is_class(argument)
@@ -137,6 +139,13 @@ def union_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Comp
         raise Mismatch(expected, value)
 
     return check
+
+
+def _converts(annotation: Any) -> int:
+    base = annotation
+    if typing.get_origin(annotation) is typing.Annotated:
+        base = typing.get_args(annotation)[0]
+    return 2 if base is complex else 1 if base is float else 0
 
 
 def _is_class(annotation: Any) -> bool:
