@@ -1,76 +1,164 @@
-"""rrpc-gen: a typed client from a Python service."""
+"""rrpc-gen: Python from interfaces and .rrpc files from Python, their comparison and their format."""
 
 from __future__ import annotations
 
-import difflib
+import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rrpc.idl import emit_clients
+from rrpc.idl import SIDES, IdlError, PythonFiles, load
+from rrpc.schema import Module
 from rrpc.service import AnnotationError
 
 from .common import BadInput, Parser, debugging, find_service, problem
+from .generated import Output, tool_version
 
 __all__ = ["main"]
+
+_COMMENT_OR_TEXT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_EPILOG = """rrpc-gen check OLD.rrpc NEW.rrpc tells whether programs of the two can talk to each other;
+rrpc-gen format FILE.rrpc writes files in the usual form. See their --help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; gives its exit code."""
-    parser = Parser(prog="rrpc-gen", description="Write a typed client for a service.")
-    parser.add_argument("services", nargs="+", metavar="module:Service", help="what to write a client of")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="the file to write (default: stdout)"
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit code 1 if FILE isn't up to date"
-    )
-    options = parser.parse_args(arguments)
-    if options.check and options.output is None:
-        parser.error("--check needs -o FILE")
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    commands = {"check": _check, "format": _format}
     try:
-        text = _generate(options.services)
-        if options.check:
-            return _check(options.output, text)
-        _write(options.output, text)
+        if arguments and arguments[0] in commands:
+            return commands[arguments[0]](arguments[1:])
+        return _generate(arguments)
+    except IdlError as error:
+        print(error, file=sys.stderr)
+        return 2
     except (BadInput, AnnotationError) as error:
         return problem("rrpc-gen", error)
     except Exception as error:
         if debugging():
             raise
         return problem("rrpc-gen", error)
-    return 0
 
 
-def _generate(targets: Sequence[str]) -> str:
-    interfaces = [find_service(target)[1] for target in targets]
-    return emit_clients(interfaces, " ".join(targets))
-
-
-def _check(path: Path, text: str) -> int:
-    try:
-        there = path.read_text(encoding="utf-8")
-    except OSError as error:
-        print(f"rrpc-gen: {path}: {error.strerror}", file=sys.stderr)
-        return 1
-    if there == text:
-        return 0
-    changes = list(
-        difflib.unified_diff(there.splitlines(), text.splitlines(), str(path), "generated", lineterm="")
+def _generate(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="rrpc-gen",
+        description="Write typed clients, and bases for servers, of services.",
+        epilog=_EPILOG,
     )
-    print("\n".join(changes[:40]))
-    print(f"rrpc-gen: {path} is out of date", file=sys.stderr)
-    return 1
+    parser.add_argument(
+        "inputs", nargs="+", metavar="INPUT", help="module:Service of a Python service, or a .rrpc file"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE|FOLDER",
+        help="a .py file for all of it, or a folder with one for each input (default: stdout)",
+    )
+    _add_include(parser)
+    parser.add_argument(
+        "--only", choices=SIDES, help="leave out what the other side needs: the server bases, the clients"
+    )
+    parser.add_argument("--idl", action="store_true", help="write a .rrpc file of Python services instead")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit code 1 if the output isn't up to date"
+    )
+    options = parser.parse_args(arguments)
+    if options.check and options.output is None:
+        parser.error("--check needs -o")
+    output = Output(options.output)
+    texts = _idl_texts(options, output) if options.idl else _python_texts(options, output)
+    return output.check(texts) if options.check else output.write(texts)
 
 
-def _write(path: Path | None, text: str) -> None:
-    if path is None:
-        sys.stdout.write(text)
-        return
+def _add_include(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-I",
+        "--include",
+        metavar="FOLDER",
+        action="append",
+        default=[],
+        type=Path,
+        help="where imported .rrpc files are looked for, after the importing file's own folder",
+    )
+
+
+def _python_texts(options: argparse.Namespace, output: Output) -> dict[str, str]:
+    files = PythonFiles(tool_version(), [options.only] if options.only else SIDES)
+    for given in options.inputs:
+        if given.endswith(".rrpc"):
+            files.add_module(_load(given, options.include), given)
+        else:
+            files.add_service(find_service(given)[1], given)
+    return files.package() if output.is_folder else {"": files.single()}
+
+
+def _idl_texts(options: argparse.Namespace, output: Output) -> dict[str, str]:
+    from rrpc.idl import print_module
+    from rrpc.schema import module_of
+
+    if output.is_folder:
+        raise BadInput("--idl writes one file: -o FILE.rrpc")
+    for given in options.inputs:
+        if given.endswith(".rrpc"):
+            raise BadInput(f"{given}: --idl is for Python services; see rrpc-gen format --help")
+    return {"": print_module(module_of([find_service(given)[1] for given in options.inputs]))}
+
+
+def _load(path: str, include: Sequence[Path]) -> Module:
     try:
-        path.write_text(text, encoding="utf-8")
+        return load(path, include)
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
+        raise BadInput(f"{path}: {error.strerror}") from None
+
+
+def _check(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="rrpc-gen check",
+        description="Compare two versions of a .rrpc file; exit code 1 if programs of one can't talk to the other's.",
+    )
+    parser.add_argument("old", metavar="OLD.rrpc")
+    parser.add_argument("new", metavar="NEW.rrpc")
+    _add_include(parser)
+    options = parser.parse_args(arguments)
+    from rrpc.schema.compat import compare
+
+    changes = compare(_load(options.old, options.include), _load(options.new, options.include))
+    for change in sorted(changes, key=lambda change: not change.breaking):
+        at = change.position
+        where = f"{at.file}:{at.line}:{at.column}: " if at is not None else ""
+        print(f"{where}{'breaking' if change.breaking else 'note'}: {change}")
+    return 1 if any(change.breaking for change in changes) else 0
+
+
+def _format(arguments: Sequence[str]) -> int:
+    parser = Parser(prog="rrpc-gen format", description="Write .rrpc files in the usual form.")
+    parser.add_argument("files", nargs="+", metavar="FILE.rrpc")
+    _add_include(parser)
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit code 1 if a file isn't in that form"
+    )
+    options = parser.parse_args(arguments)
+    from rrpc.idl import print_module
+
+    code = 0
+    for path in options.files:
+        output, texts = Output(path), {"": print_module(_load(path, options.include))}
+        _refuse_comments(path)
+        code = max(code, output.check(texts) if options.check else output.write(texts))
+    return code
+
+
+def _refuse_comments(path: str) -> None:
+    """The schema doesn't have them, and they're nobody's to throw away."""
+    text = Path(path).read_text(encoding="utf-8")
+    for found in _COMMENT_OR_TEXT.finditer(text):
+        if found[0][0] == "/" and not found[0].startswith("///"):
+            line = text.count("\n", 0, found.start()) + 1
+            raise BadInput(
+                f"{path}:{line}: this comment would be lost: make it documentation (///), or remove it"
+            )
 
 
 if __name__ == "__main__":

@@ -7,12 +7,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .diagnostics import Diagnostic, IdlError
-from .emit_python import emit_clients
+from .emit_python import SIDES, Constant, Unit, emit
+from .units import PythonFiles
 
 if TYPE_CHECKING:
     from rrpc.schema import Module
 
-__all__ = ["Diagnostic", "IdlError", "emit_clients", "load", "parse", "print_module"]
+__all__ = [
+    "SIDES",
+    "Constant",
+    "Diagnostic",
+    "IdlError",
+    "PythonFiles",
+    "Unit",
+    "emit",
+    "load",
+    "parse",
+    "print_module",
+]
 
 
 def load(path: str | os.PathLike[str], include: Sequence[str | os.PathLike[str]] = ()) -> Module:

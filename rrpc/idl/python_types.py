@@ -1,23 +1,27 @@
-"""Annotations as source text, with the imports and class definitions the text needs."""
+"""Annotations and values as source text, with the imports and definitions that the text needs."""
 
 from __future__ import annotations
 
 import array
-import collections.abc
-import dataclasses
 import datetime
 import decimal
 import enum
+import re
 import types
 import typing
 import uuid
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 
+from rrpc.schema.to_python import OneOfName
 from rrpc.service import AnnotationError
+from rrpc.types import Shape, Sized
 
-__all__ = ["Types", "docstring", "literal_text"]
+from .python_text import WIDTH, broken, camel, docstring, literal_text, width
+
+__all__ = ["Types"]
 
 _ABSTRACT_NUMPY = {np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact, np.floating}
 _ABSTRACT_NUMPY |= {np.complexfloating}
@@ -42,16 +46,33 @@ _ARRAY_ALIAS = """if TYPE_CHECKING:
 else:
     AnyArray = array
 """
+_UNIONS = (typing.Union, types.UnionType)
+_BRACKETS: dict[type, str] = {list: "[]", tuple: "()", dict: "{}", set: "{}", frozenset: "{}"}
+_NAMES = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+_STRINGS = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'")
+_Render = Callable[[Any], str]
 
 
 class Types:
-    """Renders annotations and remembers what the file needs for them."""
+    """Renders annotations and remembers what the file needs for them.
 
-    def __init__(self) -> None:
+    ``homes`` has the module of each class, and by its OneOfName of each one-of, that another generated file
+    defines; ``define`` gives a class's definition.
+    """
+
+    def __init__(self, define: Callable[[type, Types], str], homes: Mapping[Any, str]) -> None:
         self.modules: set[str] = set()
         self.names: dict[str, set[str]] = {}
         self.definitions: dict[str, str] = {}
-        self._classes: dict[str, type] = {}
+        """Classes and constants, in the order in which they can stand."""
+        self.aliases: dict[str, str] = {}
+        """Those stand behind the classes."""
+        self.taken: set[str] = set()
+        """Names that the file has besides."""
+        self._define = define
+        self._homes = homes
+        self._known: dict[str, Any] = {}
+        self._hoisted: dict[tuple[str, str], str] = {}
 
     def use(self, module: str, *names: str) -> None:
         """Import a module, or names from one."""
@@ -62,34 +83,60 @@ class Types:
 
     def text(self, annotation: Any) -> str:
         """The annotation as source."""
+        return self._text(annotation, self.text)
+
+    def _text(self, annotation: Any, inner: _Render) -> str:
         if annotation is None or annotation is type(None):
             return "None"
         if annotation is Any:
             self.use("typing", "Any")
             return "Any"
         if isinstance(annotation, typing.NewType):
-            return self.text(annotation.__supertype__)
+            return inner(annotation.__supertype__)
         origin = typing.get_origin(annotation)
         if origin is None:
             return self._class(annotation)
-        return self._generic(annotation, origin, typing.get_args(annotation))
+        return self._generic(annotation, origin, typing.get_args(annotation), inner)
 
-    def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> str:
-        if origin in (typing.Union, types.UnionType):
-            return " | ".join(map(self.text, arguments))
+    def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...], inner: _Render) -> str:
+        if origin in _UNIONS:
+            return " | ".join(map(inner, arguments))
         if origin is typing.Annotated:
-            return self.text(arguments[0])
+            return self._annotated(arguments[0], arguments[1:], inner)
         if origin is typing.Literal:
             self.use("typing", "Literal")
-            return f"Literal[{', '.join(map(self.default, arguments))}]"
+            return f"Literal[{', '.join(map(self.value, arguments))}]"
         if origin is np.ndarray:
             return self._array(arguments)
         if isinstance(origin, type) and issubclass(origin, np.generic):
             return self._class(origin)
-        inner = ", ".join("..." if argument is Ellipsis else self.text(argument) for argument in arguments)
-        if origin in (collections.abc.Sequence, collections.abc.Mapping):
+        items = ", ".join("..." if argument is Ellipsis else inner(argument) for argument in arguments)
+        if origin.__module__ == "collections.abc":
             self.use("collections.abc", origin.__name__)
-        return f"{origin.__name__}[{inner or '()'}]"
+        return f"{origin.__name__}[{items or '()'}]"
+
+    def _annotated(self, annotation: Any, notes: Sequence[Any], inner: _Render) -> str:
+        for note in notes:
+            if isinstance(note, OneOfName):
+                return self._one_of(annotation, note)
+            if isinstance(note, Sized):
+                self.use("rrpc")
+                return f"rrpc.{note.name}"
+            if isinstance(note, Shape):
+                self.use("rrpc")
+                self.use("typing", "Annotated")
+                return f"Annotated[{self.text(annotation)}, {_shape(note)}]"
+        return inner(annotation)
+
+    def _one_of(self, union: Any, note: OneOfName) -> str:
+        name, new = self._name(note, note.name)
+        if new:
+            self.use("typing", "TypeAlias")
+            self.aliases[name] = ""  # a struct between may lead back here
+            text = self._defined_alias(name, union)
+            del self.aliases[name]
+            self.aliases[name] = "\n".join([text, *docstring(note.doc, "")[:-1]]) + "\n"
+        return name
 
     def _array(self, arguments: tuple[Any, ...]) -> str:
         self.use("numpy.typing", "NDArray")
@@ -125,137 +172,148 @@ class Types:
 
     def _defined(self, kind: type) -> str:
         """A class of the service's own, defined again in the file."""
-        name = kind.__name__
-        known = self._classes.setdefault(name, kind)
-        if known is not kind:
-            raise AnnotationError(f"two classes are called {name}: {known.__module__} and {kind.__module__}")
-        if name not in self.definitions:
+        name, new = self._name(kind, kind.__name__)
+        if new:
             self.definitions[name] = ""  # a class may name itself
-            definition = self._definition(kind)
+            definition = self._define(kind, self)
             del self.definitions[name]  # so that it stands behind those it needs
             self.definitions[name] = definition
         return name
 
-    def _definition(self, kind: type) -> str:
-        if issubclass(kind, enum.Enum):
-            return self._enum(kind)
-        if dataclasses.is_dataclass(kind):
-            return self._dataclass(kind)
-        if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-            return self._named_tuple(kind)
-        raise AnnotationError(f"{kind.__module__}.{kind.__qualname__} can't be written into a client")
+    def _name(self, thing: Any, full_name: str) -> tuple[str, bool]:
+        """What the file calls it, and whether its definition is still to be written here."""
+        name = full_name.rpartition(".")[2]
+        home = self._homes.get(thing)
+        known = self._known.setdefault(name, thing)
+        if known != thing and home is not None:
+            name = f"{camel(home)}{name}"
+            known = self._known.setdefault(name, thing)
+        if known != thing:
+            where = " and ".join(_home(each) for each in (known, thing))
+            raise AnnotationError(f"two classes are called {name}: {where}")
+        if home is not None:
+            short = full_name.rpartition(".")[2]
+            self.use(f".{home}", short if name == short else f"{short} as {name}")
+        return name, home is None and name not in self.definitions and name not in self.aliases
 
-    def _enum(self, kind: type[enum.Enum]) -> str:
-        self.use("enum")
-        bases = [enum.IntFlag, enum.Flag, enum.IntEnum]
-        base = next((f"enum.{b.__name__}" for b in bases if issubclass(kind, b)), "enum.Enum")
-        if issubclass(kind, str):
-            base = "str, enum.Enum"
-        # Python gives an enum without a docstring one of its own (up to 3.12).
-        written = kind.__dict__.get("__doc__") not in (None, "An enumeration.")
-        lines = [f"class {kind.__name__}({base}):", *docstring(kind.__doc__ if written else "", "    ")]
-        lines += [f"    {name} = {literal_text(m.value)}" for name, m in kind.__members__.items()]
-        return "\n".join(lines) + "\n"
+    # What doesn't fit where it stands
 
-    def _dataclass(self, kind: Any) -> str:
-        self.use("dataclasses", "dataclass")
-        hints = typing.get_type_hints(kind, include_extras=True)
-        options = kind.__dataclass_params__
-        set_options = [f"{name}=True" for name in ("order", "frozen") if getattr(options, name)]
-        set_options += [] if options.eq else ["eq=False"]
-        arguments = f"({', '.join(set_options)})" if set_options else ""
-        # Without a docstring of its own a dataclass has its signature there.
-        written = not (kind.__doc__ or "").startswith(f"{kind.__name__}(")
-        lines = [f"@dataclass{arguments}", f"class {kind.__name__}:"]
-        lines += docstring(kind.__doc__ if written else "", "    ")
-        members = [
-            self._field(kind, field, hints[field.name]) for field in dataclasses.fields(kind) if field.init
-        ]
-        return "\n".join(lines + (members or ["    pass"])) + "\n"
-
-    def _field(self, kind: type, member: dataclasses.Field[Any], annotation: Any) -> str:
-        what = f"{kind.__name__}.{member.name}"
-        options = []
-        if member.default_factory is not dataclasses.MISSING:
-            factory: Any = member.default_factory
-            if factory not in (list, dict, set, frozenset, tuple):
-                raise AnnotationError(
-                    f"{what}: a default_factory other than list, dict or set can't be written"
-                )
-            options.append(f"default_factory={factory.__name__}")
-        elif member.default is not dataclasses.MISSING:
-            options.append(self._default_of(what, member.default))
-        if member.kw_only:
-            options = [f"default={o}" if "=" not in o else o for o in options] + ["kw_only=True"]
-        text = f"    {member.name}: {self.text(annotation)}"
-        if not options:
+    def fitted(self, annotation: Any, room: int, hint: str, hidden: Set[str] = frozenset()) -> str:
+        """The annotation in at most ``room`` characters, else the name of an alias. So too if it uses a name that
+        is ``hidden`` where it stands: by a method called ``list``, say."""
+        text = self.text(annotation)
+        if width(text) <= room and not names_in(text) & hidden:
             return text
-        if len(options) == 1 and not options[0].startswith(("default_factory=", "kw_only=")):
-            return f"{text} = {options[0]}"
-        self.use("dataclasses", "field")
-        return f"{text} = field({', '.join(options)})"
+        return self._hoist("alias", text, hint, lambda name: self._defined_alias(name, annotation))
 
-    def _named_tuple(self, kind: Any) -> str:
-        self.use("typing", "NamedTuple")
-        hints = typing.get_type_hints(kind, include_extras=True)
-        written = not (kind.__doc__ or "").startswith(f"{kind.__name__}(")
-        lines = [f"class {kind.__name__}(NamedTuple):", *docstring(kind.__doc__ if written else "", "    ")]
-        for name in kind._fields:
-            line = f"    {name}: {self.text(hints.get(name, Any))}"
-            if name in kind._field_defaults:
-                line += f" = {self._default_of(f'{kind.__name__}.{name}', kind._field_defaults[name])}"
-            lines.append(line)
-        return "\n".join(lines) + "\n"
+    def constant(self, annotation: Any, value: Any, hint: str) -> str:
+        """The name of a module-level constant with this value."""
 
-    def _default_of(self, what: str, value: Any) -> str:
-        try:
-            return self.default(value)
-        except AnnotationError as error:
-            raise AnnotationError(f"{what}: {error}") from None
+        def define(name: str) -> str:
+            start = f"{name}: {self.fitted(annotation, WIDTH - len(name) - 8, f'{hint}Type')} = "
+            return "\n".join(self.value_lines(start, value))
 
-    def default(self, value: Any) -> str:
-        """A default value as source; AnnotationError if it has no literal."""
+        return self._hoist("constant", self.value(value), hint, define)
+
+    def renamed(self, text: str, hint: str) -> str:
+        """Another name for what source text means, where a field hides its own."""
+        self.use("typing", "Any")
+        return self._hoist("constant", text, hint, lambda name: f"{name}: Any = {text}")
+
+    def _hoist(self, kind: str, text: str, hint: str, define: Callable[[str], str]) -> str:
+        if (kind, text) not in self._hoisted:
+            name, number = f"_{hint}", 1
+            while name in self.taken:
+                number += 1
+                name = f"_{hint}{number}"
+            self.taken.add(name)
+            definition = define(name) + "\n"
+            (self.aliases if kind == "alias" else self.definitions)[name] = definition
+            self._hoisted[kind, text] = name
+        return self._hoisted[kind, text]
+
+    def _defined_alias(self, name: str, annotation: Any) -> str:
+        """``name: TypeAlias = ...``, broken up if it's long."""
+        self.use("typing", "TypeAlias")
+        start, hint = f"{name}: TypeAlias = ", f"{name.strip('_').partition('Part')[0]}Part"
+        room = WIDTH - len(start)
+        origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+        text = self.text(annotation)
+        if width(text) <= room or not arguments:
+            return start + text
+        if origin in _UNIONS:
+            return start + self._fitted_union(arguments, room, hint)
+        if origin is typing.Literal:
+            return "\n".join(broken(f"{start}Literal[", list(map(self.value, arguments)), "]"))
+        if origin is typing.Annotated and isinstance(arguments[1], Shape):
+            parts = [self.text(arguments[0]), _shape(arguments[1])]
+            return "\n".join(broken(f"{start}Annotated[", parts, "]"))
+        if origin in (tuple, dict) and len(arguments) > 1:
+            items = ["..." if a is Ellipsis else self.fitted(a, WIDTH - 5, hint) for a in arguments]
+            return "\n".join(broken(f"{start}{origin.__name__}[", items, "]"))
+        return start + self._text(annotation, lambda item: self.fitted(item, room - 20, hint))
+
+    def _fitted_union(self, arguments: tuple[Any, ...], room: int, hint: str) -> str:
+        texts = [self.fitted(argument, max(24, room // 3), hint) for argument in arguments]
+        if width(" | ".join(texts)) > room and len(texts) > 2:
+            middle = len(arguments) // 2
+            halves = (typing.Union[arguments[:middle]], typing.Union[arguments[middle:]])  # noqa: UP007
+            texts = [self.fitted(half, 0, hint) for half in halves]
+        return " | ".join(texts)
+
+    # Values
+
+    def value(self, value: Any) -> str:
+        """A plain value as source; AnnotationError if it has no literal."""
         if isinstance(value, enum.Enum):
             return f"{self._defined(type(value))}.{value.name}"
+        kind = type(value)
+        if kind is list:
+            return f"[{self._values(value)}]"
+        if kind is tuple:
+            return f"({self._values(value)}{',' * (len(value) == 1)})"
+        if kind is set:
+            return f"{{{self._values(value)}}}" if value else "set()"
+        if kind is frozenset:
+            return f"frozenset({{{self._values(value)}}})" if value else "frozenset()"
+        if kind is dict:
+            items = (f"{self.value(key)}: {self.value(item)}" for key, item in value.items())
+            return f"{{{', '.join(items)}}}"
         return literal_text(value)
 
+    def _values(self, values: Any) -> str:
+        texts = map(self.value, values)
+        return ", ".join(sorted(texts) if isinstance(values, (set, frozenset)) else texts)
 
-def literal_text(value: Any) -> str:
-    """A plain value as source, with double quotes where they'd be usual."""
-    kind = type(value)
-    if kind is str:
-        return _quoted(value)
-    if kind is bytes:
-        return "b" + _quoted(repr(value)[2:-1]) if b'"' not in value and b"'" not in value else repr(value)
-    if kind is float:
-        return repr(value) if value - value == 0 else f'float("{value}")'
-    if value is None or kind in (bool, int, complex):
-        return repr(value)
-    if kind is list:
-        return f"[{', '.join(map(literal_text, value))}]"
-    if kind is tuple:
-        return f"({', '.join(map(literal_text, value))}{',' * (len(value) == 1)})"
-    if kind is dict:
-        return "{" + ", ".join(f"{literal_text(k)}: {literal_text(v)}" for k, v in value.items()) + "}"
-    raise AnnotationError(f"the default {value!r:.60} has no literal")
-
-
-def _quoted(text: str) -> str:
-    body = repr(text)
-    if body[0] == '"' or '"' in text:
-        return body
-    return f'"{body[1:-1]}"'
+    def value_lines(
+        self, start: str, value: Any, end: str = "", indent: str = "", room: int = WIDTH
+    ) -> list[str]:
+        """``start value end``, with one item a line where that is wider than ``room``."""
+        line = f"{start}{self.value(value)}{end}"
+        kind = type(value)
+        if width(line) <= room or kind not in _BRACKETS or not value:
+            return [line]
+        if kind is frozenset:
+            inner = self.value_lines(f"{indent}    ", set(value), "", f"{indent}    ", room=0)
+            return [f"{start}frozenset(", *inner, f"{indent}){end}"]
+        lines = [start + _BRACKETS[kind][0]]
+        if kind is dict:
+            for key, item in value.items():
+                lines += self.value_lines(f"{indent}    {self.value(key)}: ", item, ",", f"{indent}    ")
+        else:
+            for item in sorted(value, key=self.value) if kind is set else value:
+                lines += self.value_lines(f"{indent}    ", item, ",", f"{indent}    ")
+        return [*lines, f"{indent}{_BRACKETS[kind][1]}{end}"]
 
 
-def docstring(text: str | None, indent: str) -> list[str]:
-    """The lines of a docstring, none for no text."""
-    if not text or not text.strip():
-        return []
-    from inspect import cleandoc
+def names_in(text: str) -> set[str]:
+    """The names that source text looks up."""
+    return set(_NAMES.findall(_STRINGS.sub("", text)))
 
-    lines = cleandoc(text).replace("\\", "\\\\").replace('"""', '\\"\\"\\"').splitlines()
-    if len(lines) == 1:
-        last = lines[0] + " " * lines[0].endswith('"')
-        return [f'{indent}"""{last}"""', ""]
-    body = [f'{indent}"""{lines[0]}', *(f"{indent}{line}".rstrip() for line in lines[1:])]
-    return [*body, f'{indent}"""', ""]
+
+def _shape(shape: Shape) -> str:
+    return f"rrpc.Shape({', '.join(map(literal_text, shape.dims))})"
+
+
+def _home(thing: Any) -> str:
+    return thing.name.rpartition(".")[0] if isinstance(thing, OneOfName) else str(thing.__module__)

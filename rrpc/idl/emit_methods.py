@@ -1,0 +1,192 @@
+"""The classes of a service in a generated file: its client, and the base of servers."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rrpc.service import MISSING, AnnotationError, Interface, Method, Parameter
+
+from .python_text import WIDTH, broken, camel, docstring, quoted, width
+from .python_types import Types
+
+__all__ = ["base_class", "base_name", "client_class", "client_name", "method_classes"]
+
+_OPTIONS = ["timeout: float | None = None"]
+
+
+def client_name(interface: Interface) -> str:
+    """NearestClient of lab.search.Nearest."""
+    return f"{interface.name.rpartition('.')[2]}Client"
+
+
+def base_name(interface: Interface) -> str:
+    """NearestBase of lab.search.Nearest."""
+    return f"{interface.name.rpartition('.')[2]}Base"
+
+
+def method_classes(interface: Interface, prefix: str) -> dict[str, str]:
+    """What the classes behind the client's methods are called."""
+    classes: dict[str, str] = {}
+    for name in interface.methods:
+        kind = f"_{prefix}{camel(name)}"
+        classes[name] = kind if kind not in classes.values() else f"{kind}_{len(classes)}"
+    return classes
+
+
+def client_class(interface: Interface, classes: dict[str, str], fingerprint: str, types: Types) -> list[str]:
+    """The text of each class that the client is made of, its own last."""
+    types.use("rrpc")
+    texts = [_Method(method, types).client(classes[name]) for name, method in interface.methods.items()]
+    hidden = {*interface.methods, *interface.streams}
+    lines = [f"class {client_name(interface)}(rrpc.Client):"]
+    lines += docstring(interface.doc or f"Client of {interface.name}.", "    ")
+    lines += _fingerprints(interface, fingerprint, types)
+    lines += ["", *(f"    {name} = rrpc.stub({kind})" for name, kind in classes.items())] if classes else []
+    for method in interface.streams.values():
+        lines += ["", *_Method(method, types, hidden).unimplemented(_OPTIONS)]
+    return [*texts, "\n".join(lines) + "\n"]
+
+
+def base_class(interface: Interface, fingerprint: str, types: Types) -> str:
+    """The text of the abstract class that servers derive from."""
+    types.use("rrpc")
+    abstract = "(abc.ABC)" if interface.methods else ""
+    types.use("abc") if abstract else None
+    hidden = {*interface.methods, *interface.streams}
+    lines = [
+        f"@rrpc.service(name={quoted(interface.name)})",
+        f"class {base_name(interface)}{abstract}:",
+        *docstring(interface.doc or f"A server of {interface.name}.", "    "),
+        *_fingerprints(interface, fingerprint, types),
+    ]
+    for method in interface.methods.values():
+        idempotent = "(idempotent=True)" if method.idempotent else ""
+        lines += ["", f"    @rrpc.method{idempotent}", "    @abc.abstractmethod"]
+        lines += _Method(method, types, hidden).abstract()
+    for method in interface.streams.values():
+        idempotent = "idempotent=True, " if method.idempotent else ""
+        lines += ["", f"    @rrpc.method({idempotent}stream=True)"]
+        lines += _Method(method, types, hidden).unimplemented([])
+    return "\n".join(lines) + "\n"
+
+
+def _fingerprints(interface: Interface, fingerprint: str, types: Types) -> list[str]:
+    types.use("typing", "ClassVar")
+    types.use("collections.abc", "Mapping")
+    entry = f"{quoted(interface.name)}: {quoted(fingerprint)}"
+    return broken("    rpc_fingerprints: ClassVar[Mapping[str, str]] = {", [entry], "}", "    ")
+
+
+class _Method:
+    """The text of one method. Names that are ``hidden`` where it stands are none of its annotations'."""
+
+    def __init__(self, method: Method, types: Types, hidden: set[str] | frozenset[str] = frozenset()) -> None:
+        self._method = method
+        self._types = types
+        self._hidden = hidden
+        self._hint = camel(method.name.rpartition(".")[2])
+        self._parameters = [self._parameter(parameter) for parameter in method.parameters]
+
+    def _parameter(self, parameter: Parameter) -> str:
+        hint = f"{self._hint}{camel(parameter.name)}"
+        start = f"{parameter.name}: "
+        default = ""
+        if parameter.default is not MISSING:
+            default = f" = {self._default(parameter, hint)}"
+        room = WIDTH - 9 - len(start) - width(default)
+        return f"{start}{self._types.fitted(parameter.annotation, room, hint, self._hidden)}{default}"
+
+    def _default(self, parameter: Parameter, hint: str) -> str:
+        try:
+            text = self._types.value(parameter.default)
+        except AnnotationError as error:
+            raise AnnotationError(f"{self._method.name}(): parameter {parameter.name!r}: {error}") from None
+        # Lists are never changed here; linters take them for a slip all the same.
+        if type(parameter.default) in (list, dict, set) or (
+            type(parameter.default) in (tuple, frozenset) and width(text) > WIDTH // 2
+        ):
+            return self._types.constant(parameter.annotation, parameter.default, f"{hint}Default")
+        return text
+
+    def _result(self, room: int) -> str:
+        return self._types.fitted(self._method.result, room, f"{self._hint}Result", self._hidden)
+
+    def _signature(self, options: Sequence[str]) -> list[str]:
+        parameters = self._method.parameters
+        signature = ["self"]
+        starred = False
+        for index, (parameter, text) in enumerate(zip(parameters, self._parameters, strict=True)):
+            if parameter.keyword_only and not starred:
+                signature.append("*")
+                starred = True
+            signature.append(text)
+            following = parameters[index + 1 : index + 2]
+            if parameter.positional_only and not (following and following[0].positional_only):
+                signature.append("/")
+        return [*signature, *(["*"] if options and not starred else []), *options]
+
+    def client(self, kind: str) -> str:
+        """The class behind the client's method."""
+        method = self._method
+        result = self._result(min(WIDTH - 27, WIDTH - len(f"class {kind}(rrpc.UnaryMethod[]):")))
+        out = self._out()
+        signature = self._signature([*_OPTIONS, *([f"out: {out} | None = None"] if out else [])])
+        names = [parameter.name for parameter in method.parameters]
+        packed = f"({', '.join(names)}{',' * (len(names) == 1)})"
+        passed = f"{packed}, timeout, out" if out else f"{packed}, timeout"
+        returns = "" if result == "None" else "return "
+        lines = [
+            *broken(f"class {kind}(", [f"rrpc.UnaryMethod[{result}]"], "):"),
+            *docstring(method.doc, "    "),
+            f'    rpc_name = "{method.name}"',
+            "",
+            *broken("    def __call__(", signature, f") -> {result}:", "    "),
+            *docstring(method.doc, "        ")[:-1],
+            *broken(f"        {returns}self._call(", [passed], ")", "        "),
+            "",
+            *broken("    def start(", signature, f") -> rrpc.Future[{result}]:", "    "),
+            '        """As calling it, without waiting for the result."""',
+            *broken("        return self._start(", [passed], ")", "        "),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def abstract(self) -> list[str]:
+        """To be implemented."""
+        doc = docstring(self._method.doc, "        ")[:-1]
+        return [*self._definition([], body="" if doc else " ..."), *doc]
+
+    def unimplemented(self, options: Sequence[str]) -> list[str]:
+        """What a method with streams is as yet."""
+        text = quoted(f"{self._method.name}(): this release of rrpc has no streams")
+        return [
+            *self._definition(options),
+            *docstring(self._method.doc, "        ")[:-1],
+            *broken("        raise rrpc.Unimplemented(", [text], ")", "        "),
+        ]
+
+    def _definition(self, options: Sequence[str], body: str = "") -> list[str]:
+        name = self._method.name.rpartition(".")[2]
+        signature = self._signature(options)
+        end = f") -> {self._result(WIDTH - 10 - len(body))}:{body}"
+        return broken(f"    def {name}(", signature, end, "    ")
+
+    def _out(self) -> str:
+        """The union of the result's array types; empty if there is none."""
+        arrays = tuple(dict.fromkeys(_arrays(self._method.result, ())))
+        if not arrays:
+            return ""
+        return self._types.fitted(typing.Union[arrays], WIDTH - 27, f"{self._hint}Out")  # noqa: UP007
+
+
+def _arrays(annotation: Any, seen: tuple[Any, ...]) -> list[Any]:
+    if annotation is np.ndarray or typing.get_origin(annotation) is np.ndarray:
+        return [annotation]
+    if dataclasses.is_dataclass(annotation) and annotation not in seen:
+        hints = typing.get_type_hints(annotation, include_extras=True)
+        return [a for hint in hints.values() for a in _arrays(hint, (*seen, annotation))]
+    return [a for inner in typing.get_args(annotation) for a in _arrays(inner, seen)]
