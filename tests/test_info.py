@@ -331,6 +331,8 @@ def test_between_two_addresses_by_reasoning(
         ),
         "  not shm       RRPC_TRANSPORTS leaves it out",
     ]
+    adapter["addresses"] = "127.0.0.2"  # B's own, which the route to it leaves from
+    assert "leaves by rxe0 (127.0.0.2)" in between(capsys, "127.0.0.1", "127.0.0.2")[1]
     adapter["addresses"] = "10.1.1.1"
     assert between(capsys, "127.0.0.1", "127.0.0.1")[1:] == [
         "  chosen        tcp: nothing better can be had between the two",

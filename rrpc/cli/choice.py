@@ -29,11 +29,9 @@ def choice(here: str, there: str, report: Mapping[str, Any], timeout: float) -> 
     scheme, host, port = _parse(there)
     found: dict[str, Any] = {"from": here, "to": there}
     their = own if scheme == "shm" else _resolve(host, there)
-    if not _is_own(their):
-        source = _source(their, port or _ANY_PORT) or own
-        if source != own:
-            found["note"] = f"this machine's route to {host} leaves from {source}, not from {here}"
-        own = source
+    source = their if _is_own(their) else _source(their, port or _ANY_PORT) or own
+    if source not in (own, their):
+        found["note"] = f"this machine's route to {host} leaves from {source}, not from {here}"
     if scheme == "shm" or port is not None:
         try:
             return found | _connected(there if "://" in there else f"rrpc://{there}", scheme, timeout)
@@ -41,7 +39,7 @@ def choice(here: str, there: str, report: Mapping[str, Any], timeout: float) -> 
             if scheme != "rrpc":
                 return found | _outcome("connecting", why_not={scheme: str(error)})
             found["no_answer"] = str(error)
-    return found | _reasoned(own, their, host, report)
+    return found | _reasoned(source, their, host, report)
 
 
 def _outcome(

@@ -114,7 +114,11 @@ def _limit_lines(limits: dict[str, Any]) -> Iterator[str]:
         return missing if limits[name] is None else machine.size(limits[name])
 
     locked = f"soft {size('memlock_soft_bytes', 'unlimited')}, hard {size('memlock_hard_bytes', 'unlimited')}"
-    beyond = "; this process may pin more" if limits["may_lock_all"] else ""
+    beyond = (
+        "; this process may pin more"
+        if limits["may_lock_all"] and limits["memlock_soft_bytes"] is not None
+        else ""
+    )
     yield f"  {'memlock':<13} {locked} (ulimit -l: what verbs may pin{beyond})"
     scope = limits["ptrace_scope"]
     meaning = {None: "none", 0: "0: processes of one user read each other"}
