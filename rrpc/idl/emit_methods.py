@@ -77,9 +77,8 @@ def base_class(interface: Interface, fingerprint: str, types: Types) -> str:
 
 def _fingerprints(interface: Interface, fingerprint: str, types: Types) -> list[str]:
     types.use("typing", "ClassVar")
-    types.use("collections.abc", "Mapping")
     entry = f"{quoted(interface.name)}: {quoted(fingerprint)}"
-    return broken("    rpc_fingerprints: ClassVar[Mapping[str, str]] = {", [entry], "}", "    ")
+    return broken("    rpc_fingerprints: ClassVar[dict[str, str]] = {", [entry], "}", "    ")
 
 
 class _Method:

@@ -112,7 +112,9 @@ class _Canonical:
             raise ValueError(f"{declaration.name} is no type")
         if declaration.name not in self._structs:
             self._structs[declaration.name] = None  # it may name itself
+            around, self._open = self._open, []  # the same whatever leads to it
             self._structs[declaration.name] = self._struct(declaration)
+            self._open = around
         return ["struct", _bare(declaration.name)]
 
     def _struct(self, struct: Struct) -> _Form:

@@ -1,0 +1,203 @@
+"""From .rrpc files to Python: exact text, checkers' verdicts, and a server that implements the generated base."""
+
+import datetime
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import ROOT, ServeFactory
+
+import rrpc
+from rrpc.cli.gen import main
+from rrpc.idl import PythonFiles, load
+from rrpc.schema import service_of
+from rrpc.schema.fingerprint import fingerprint
+
+GOLDEN = Path(__file__).parent / "golden"
+NAME = "lab.search.Nearest"
+
+SERVER = """
+import numpy as np
+import rrpc
+
+from lab_rpc.common import Stamp
+from lab_rpc.nearest import Metric, NearestBase, Row, Selector
+
+
+class Table(NearestBase):
+    def __init__(self, name: str = "table") -> None:
+        self.name = name
+
+    def search(self, queries, k=10, *, metric=Metric.L2):
+        ids = np.arange(len(queries) * k, dtype=np.int64).reshape(len(queries), k)
+        return ids, np.full((len(queries), k), metric.value, np.float32)
+
+    def pick(self, which: Selector, names: list[str]) -> Selector | None:
+        return None if which == "none" else which
+
+    def list(self, stamp: Stamp) -> list[Row]:
+        return [Row(1, np.ones(64, np.float32), stamp=stamp, parts=["all", [1, 2]])]
+
+    def halve(self, rows):
+        return rows[: len(rows) // 2]
+
+    def old(self) -> None:
+        raise rrpc.FailedPrecondition(f"{self.name} is new")
+"""
+
+USE = """
+from typing import assert_type
+
+import numpy as np
+import rrpc
+from lab_rpc.common import Stamp
+from lab_rpc.nearest import MAX_K, Metric, NearestBase, NearestClient, Row, Selector
+from numpy.typing import NDArray
+
+
+def use(client: NearestClient, stamp: Stamp) -> None:
+    ids, distances = client.search(np.zeros((2, 3), np.float32), MAX_K, metric=Metric.L2, timeout=1.0)
+    assert_type(ids, NDArray[np.int64])
+    assert_type(client.list(stamp), list[Row])
+    picked: Selector | None = client.pick("all", names=["b"])
+    future: rrpc.Future[NDArray[np.float32]] = client.halve.start(distances)
+    print(picked, future)
+
+
+class Half(NearestBase):
+    def old(self) -> None:
+        self.rpc_fingerprints["lab.search.Nearest"]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the package lab_rpc, generated."""
+    path = tmp_path_factory.mktemp("generated")
+    assert main([str(GOLDEN / "nearest.rrpc"), "-o", str(path / "lab_rpc")]) == 0
+    (path / "use.py").write_text(USE)
+    return path
+
+
+@pytest.fixture
+def generated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module of nearest.rrpc."""
+    monkeypatch.syspath_prepend(str(folder))
+    yield importlib.import_module("lab_rpc.nearest")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "lab_rpc"]:
+        del sys.modules[name]
+
+
+def test_the_exact_text() -> None:
+    files = PythonFiles("0.1.0")
+    files.add_module(load(GOLDEN / "nearest.rrpc"), "nearest.rrpc")
+    text = files.single()
+    golden = GOLDEN / "nearest_rpc.py.txt"
+    if os.environ.get("RRPC_GOLDEN_WRITE"):
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+def test_a_package_has_a_module_for_each_file(folder: Path) -> None:
+    assert sorted(path.name for path in (folder / "lab_rpc").iterdir() if path.is_file()) == [
+        "__init__.py",
+        "common.py",
+        "nearest.py",
+        "py.typed",
+    ]
+    assert "from .common import Stamp\n" in (folder / "lab_rpc" / "nearest.py").read_text()
+
+
+def run(folder: Path, *command: str) -> None:
+    environment = {**os.environ, "MYPYPATH": str(ROOT), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        # Found through a path, rrpc would be checked with them, and without its own settings.
+        "mypy --strict --follow-imports silent -p lab_rpc -m use",
+        "pyright lab_rpc use.py",
+        "ruff check --isolated --target-version py310 --select E,F,I,UP,B,RUF --line-length 110 lab_rpc",
+        "ruff format --isolated --check --line-length 88 lab_rpc",
+        "ruff format --isolated --check --line-length 110 lab_rpc",
+    ],
+)
+def test_checkers_pass(folder: Path, command: str) -> None:
+    run(folder, *command.split())
+
+
+def test_client_and_base_have_the_interface_of_the_file(generated: Any) -> None:
+    schema = load(GOLDEN / "nearest.rrpc").services[NAME]
+    assert generated.NearestBase.rpc_fingerprints == {NAME: fingerprint(schema)}
+    assert generated.NearestClient.rpc_fingerprints == {NAME: fingerprint(schema)}
+    back = service_of(generated.NearestBase)
+    assert fingerprint(back) == fingerprint(schema)
+    methods = {method.name: method for method in back.methods}
+    search = next(method for method in schema.methods if method.name == "search")
+    assert (methods["search"].parameters, methods["search"].result) == (search.parameters, search.result)
+    assert methods["search"].idempotent
+    assert methods["watch"].result_stream
+    assert methods["old"].deprecated == "use list"
+    row = {field.name: field.number for field in back.declarations["lab.search.Row"].fields}  # type: ignore[union-attr]
+    assert row["parts"] == 8
+    assert back.declarations["lab.search.Row"].reserved == (6, "weight")  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def client(folder: Path, generated: Any, serve: ServeFactory) -> Iterator[Any]:
+    """Of a server in its own process that derives from the base."""
+    environment = {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+    server = serve(SERVER, "Table", listen="tcp", args=["--arg", "name=it"], env=environment)
+    with generated.NearestClient(server.address, timeout=20.0) as connected:
+        yield connected
+
+
+def test_a_server_of_the_base_answers_the_client(generated: Any, client: Any) -> None:
+    ids, distances = client.search(np.zeros((3, 5), np.float32), k=2, metric=generated.Metric.COSINE)
+    assert ids.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert distances.tolist() == [[2.0, 2.0]] * 3
+    assert client.search(np.zeros((1, 5), np.float32))[0].shape == (1, 10)
+    common = sys.modules["lab_rpc.common"]
+    stamp = common.Stamp(datetime.datetime(2026, 1, 2, 3))
+    (row,) = client.list(stamp)
+    assert (type(row), row.stamp, row.parts) == (generated.Row, stamp, ["all", [1, 2]])
+    assert client.pick(row).vector.tolist() == row.vector.tolist()
+    assert client.pick("none") is None
+    with pytest.raises(rrpc.FailedPrecondition, match="it is new"):
+        client.old()
+
+
+def test_dimensions_are_checked_on_both_sides(generated: Any, client: Any) -> None:
+    with pytest.raises(rrpc.InvalidArgument, match=r"pick\(\): argument 'which'.*vector"):
+        client.pick(generated.Row(1, np.zeros(63, np.float32)))
+    with pytest.raises(rrpc.Internal, match=r"halve\(\): the result.*'?n'?"):
+        client.halve(np.zeros((4, 2), np.float32))
+
+
+def test_streams_are_said_to_be_missing(client: Any) -> None:
+    with pytest.raises(rrpc.Unimplemented, match=r"Nearest\.watch\(\): this release of rrpc has no streams"):
+        client.watch("it")
+    with pytest.raises(rrpc.Unimplemented):
+        client.call(f"{NAME}.watch", "it")
+
+
+def test_the_base_can_not_be_served_itself(generated: Any) -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        generated.NearestBase()
