@@ -128,6 +128,20 @@ def test_what_is_printed_reads_back_the_same(folder: Path) -> None:
         assert re.search(rf"^(# )?{option.name} = ", first.stdout, re.MULTILINE), option.name
     (folder / "again.toml").write_text(first.stdout)
     assert run(folder, "--config", "again.toml", "--print-config").stdout == first.stdout
+    asked = settings(["--config", str(folder / "serve.toml"), "--workers", "5"])
+    again = settings(["--config", str(folder / "again.toml")])
+    for option in OPTIONS:
+        assert getattr(again, option.attribute) == getattr(asked, option.attribute)
+    shelf, other = ({n: g.value for n, g in table.items()} for table in again.service_arguments.values())
+    assert shelf == {
+        "size": "8",
+        "ratio": 2,
+        "path": "a/b",
+        "on": True,
+        "names": ["x", "y"],
+        "extra": {"deep": [1, 2.5]},
+    }
+    assert other == {"start": '"\\'}
 
 
 def test_every_value_that_print_config_shows_is_one(tmp_path: Path) -> None:
