@@ -143,7 +143,6 @@ def test_the_slurm_script(tmp_path: Path) -> None:
         PATH=f"{tools}:{os.environ['PATH']}",
         SLURM_SUBMIT_DIR=str(tmp_path),
         SLURM_JOB_ID="4711",
-        SLURMD_NODENAME="here",
     )
     done = subprocess.run(
         ["timeout", "90", "bash", str(DEPLOY / "blobs.sbatch")],
