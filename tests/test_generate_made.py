@@ -1,0 +1,111 @@
+"""Interfaces made by hypothesis: printed, parsed, generated, imported, served and called."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from live_values import Values, same
+from processes import volume
+from schemas import modules
+
+import rrpc
+from rrpc.idl import PythonFiles, parse, print_module
+from rrpc.schema import Method, Module, Service, service_of
+from rrpc.schema.fingerprint import fingerprint
+
+# Finding a smaller example takes longer than reading a large one.
+MADE = settings(
+    max_examples=volume(15, 5),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+
+
+def text_of(module: Module) -> str:
+    files = PythonFiles("0.1.0")
+    files.add_module(parse(print_module(module), "made.rrpc"), "made.rrpc")
+    return files.single()
+
+
+def imported(text: str) -> Any:
+    made = types.ModuleType("made_interface")
+    sys.modules[made.__name__] = made  # where dataclasses and annotations look names up
+    exec(compile(text, "made.py", "exec"), made.__dict__)
+    return made
+
+
+def is_stream(method: Method) -> bool:
+    return method.result_stream or any(parameter.stream for parameter in method.parameters)
+
+
+def server_of(service: Service, base: Any, values: Values) -> Any:
+    """Implements the base: every method keeps its arguments and gives a value of its result's type."""
+
+    def implement(method: Method) -> Any:
+        def handler(self: Any, *arguments: Any, **named: Any) -> Any:
+            self.given = [*arguments, *named.values()]
+            return values.of(method.result)
+
+        return handler
+
+    members = {method.name: implement(method) for method in service.methods if not is_stream(method)}
+    return type("Implemented", (base,), members)()
+
+
+def call_all(service: Service, made: Any) -> None:
+    short = service.name.rpartition(".")[2]
+    base, values = getattr(made, f"{short}Base"), Values(service.declarations, made)
+    assert fingerprint(service_of(base)) == base.rpc_fingerprints[service.name] == fingerprint(service)
+    implemented = server_of(service, base, values)
+    with (
+        rrpc.serve(implemented, listen="tcp://127.0.0.1:0", workers=1) as server,
+        getattr(made, f"{short}Client")(server.addresses[0], timeout=20.0) as client,
+    ):
+        for method in service.methods:
+            if is_stream(method):
+                continue
+            positional = [values.of(p.type) for p in method.parameters if not p.keyword_only]
+            named = {p.name: values.of(p.type) for p in method.parameters if p.keyword_only}
+            result = getattr(client, method.name)(*positional, **named)
+            assert same(result, values.of(method.result)), method
+            assert same(implemented.given, [*positional, *named.values()]), method
+
+
+@given(modules(services_min=1))
+@MADE
+def test_every_interface_can_be_served_and_called(module: Module) -> None:
+    made = imported(text_of(module))
+    for service in module.services.values():
+        if not all(map(is_stream, service.methods)):
+            call_all(service, made)
+
+
+def test_the_text_is_as_formatters_and_checkers_want_it(tmp_path: Path) -> None:
+    texts: list[str] = []
+
+    @given(modules(services_min=1))
+    @MADE
+    def collect(module: Module) -> None:
+        texts.append(text_of(module))
+
+    collect()
+    for number, text in enumerate(texts):
+        (tmp_path / f"made_{number}.py").write_text(text)
+    # Names and texts are hypothesis's: ambiguous letters, long lines.
+    select = "--select E,F,I,UP,B,RUF --ignore E501,E741,E743,RUF001,RUF002,RUF003 --target-version py310"
+    for command in (f"check --isolated {select} .", "format --isolated --check ."):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command.split()],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
