@@ -14,54 +14,85 @@ from processes import Served, ServeFactory, child_environment, eventually, patie
 
 import rrpc
 
+GATED = """
+import os, time, numpy as np, rrpc
+from numpy.typing import NDArray
+
+@rrpc.service
+class Gated:
+    @rrpc.method
+    def make(self, gate: str, nbytes: int) -> NDArray[np.uint8]:
+        while not os.path.exists(gate):
+            time.sleep(0.005)
+        return np.full(nbytes, 7, np.uint8)
+
+    @rrpc.method
+    def size(self, data: bytes) -> int:
+        return len(data)
+"""
+
 
 def start(serve: ServeFactory, transport: str, *args: str) -> Served:
     return serve(LAB, "Lab", listen=transport, module="lab_service", args=args)
 
 
-def held(client: rrpc.Client, name: str) -> rrpc.Future[bool]:
-    """A call whose handler holds on until `Lab.release`, which needs another worker."""
-    return client.start("Lab.hold", name)
+def refused(client: rrpc.Client, data: bytes = b"") -> bool:
+    """False where the call was taken, or had to wait for that; it no longer does."""
+    error = client.start("Gated.size", data, timeout=patience(0.2)).exception()
+    if isinstance(error, rrpc.ResourceExhausted):
+        assert "2 calls wait for a worker, as many as may (--max-queue 2)" in str(error)
+        return True
+    assert error is None or isinstance(error, rrpc.DeadlineExceeded)
+    return False
 
 
-def stats(client: rrpc.Client) -> dict[str, int]:
-    """The server's own numbers: what moved, and how many calls there are."""
-    found: dict[str, int] = client.call("Lab.counts")
-    return found
+def waits(client: rrpc.Client) -> bool:
+    """Whether the call that this leaves behind was let into the queue."""
+    try:
+        client.start("Gated.size", b"").exception(timeout=patience(0.2))
+    except TimeoutError:
+        return True
+    return False
 
 
-def test_more_than_the_queue_holds_is_refused(serve: ServeFactory, transport: str) -> None:
-    served = start(serve, transport, "--workers", "2", "--max-queue", "2")
-    with rrpc.connect(served.address, timeout=20.0) as client, rrpc.connect(served.address) as other:
-        running = held(client, "a")
-        eventually(lambda: client.call("Lab.holding", "a"))
-        busy = client.start("Lab.hold", "b", 1.0)
-        waiting = [client.start("Lab.add", n) for n in range(2)]
-        for caller, value in ((client, b""), (other, b""), (other, bytes(1 << 20))):
-            with pytest.raises(rrpc.ResourceExhausted, match=r"2 calls wait .*\(--max-queue 2\)"):
-                caller.call("Lab.size", value, timeout=patience(10))
-        assert [call.result(timeout=patience(10)) for call in waiting] == [1, 2]
-        assert busy.result() is False
-        assert not running.done()
-        assert stats(client)["calls_refused"] == 3
-        assert client.call("Lab.release", "a") is None
-        assert running.result(timeout=patience(10)) is True
+def test_more_than_the_queue_holds_is_refused(serve: ServeFactory, transport: str, tmp_path: Path) -> None:
+    served = serve(GATED, "Gated", listen=transport, args=["--workers", "2", "--max-queue", "2"])
+    gate = tmp_path / "gate"
+    with rrpc.connect(served.address, timeout=60.0) as client, rrpc.connect(served.address) as other:
+        running = [client.start("Gated.make", str(gate), 5) for _ in range(2)]
+        waiting = [client.start("Gated.size", bytes(n)) for n in range(2)]
+        assert refused(client)  # after those, since by the same connection
+        assert refused(other)
+        assert refused(other, bytes(1 << 20))
+        gate.touch()
+        assert [call.result().nbytes for call in running] == [5, 5]
+        assert [call.result() for call in waiting] == [0, 1]
+        counters = client.call("rrpc.Stats.process")["counters"]
+        assert counters["calls_refused"] == 3
+        assert client.call("Gated.size", b"123") == 3
 
 
-def test_a_cancelled_call_makes_room(serve: ServeFactory, transport: str) -> None:
-    served = start(serve, transport, "--workers", "8", "--max-concurrency", "1", "--max-queue", "1")
-    with rrpc.connect(served.address, timeout=20.0) as client:
-        running = client.start("Lab.hold", "a", 1.5)
-        first = client.start("Lab.add", 1)
-        with pytest.raises(rrpc.ResourceExhausted):
-            client.call("Lab.add", 2)
+def test_calls_that_are_given_up_make_room(serve: ServeFactory, transport: str, tmp_path: Path) -> None:
+    args = ["--workers", "8", "--max-concurrency", "1", "--max-queue", "2"]
+    served = serve(GATED, "Gated", listen=transport, args=args)
+    gate = tmp_path / "gate"
+    with rrpc.connect(served.address, timeout=60.0) as client:
+        running = client.start("Gated.make", str(gate), 5)
+        first = client.start("Gated.size", b"")
+        assert not refused(client)
+        with rrpc.connect(served.address) as other:
+            eventually(lambda: waits(other))
+            assert refused(client)
+        eventually(lambda: not refused(client))
+        second = client.start("Gated.size", b"2")  # in the place of the one that went with its connection
+        assert refused(client)
         first.cancel()
-        late = client.start("Lab.add", 3, timeout=0.2)
-        with pytest.raises(rrpc.DeadlineExceeded):
-            late.result()
-        second = client.start("Lab.add", 4)
-        assert running.result() is False
-        assert second.result() == 5
+        assert not refused(client)
+        third = client.start("Gated.size", b"33")
+        assert refused(client)
+        gate.touch()
+        assert running.result().nbytes == 5
+        assert [second.result(), third.result()] == [1, 2]
 
 
 def test_a_client_may_hold_no_more_results_than_allowed(serve: ServeFactory) -> None:
@@ -118,22 +149,10 @@ def test_a_server_checks_its_limits() -> None:
 
 # What a drain waits for
 
-GATED = """
-import os, time, numpy as np, rrpc
-from numpy.typing import NDArray
-
-@rrpc.service
-class Gated:
-    @rrpc.method
-    def make(self, gate: str) -> NDArray[np.uint8]:
-        while not os.path.exists(gate):
-            time.sleep(0.005)
-        return np.full(30 << 20, 7, np.uint8)
-"""
 READER = """
 import sys, rrpc
 with rrpc.connect(sys.argv[1], timeout=60.0) as client:
-    future = client.start("Gated.make", sys.argv[2])
+    future = client.start("Gated.make", sys.argv[2], 30 << 20)
     print("asked", flush=True)
     result = future.result()
     print(int(result.min()), int(result.max()), result.nbytes, flush=True)

@@ -135,7 +135,8 @@ class _Supervisor:
         self._due[number] = now + delay
         log = logging.getLogger("rrpc.serve")
         text = process.error or how or "ended"
-        log.warning("process %d (%d) %s; it is started again", number, process.pid, text)
+        when = f"in {delay:g} s" if delay else "at once"
+        log.warning("process %d (%d) %s; it is started again %s", number, process.pid, text, when)
 
     def _on_signal(self) -> None:
         told = self._signals.wait(0)
