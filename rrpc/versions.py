@@ -13,7 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .codec import Message
-from .errors import FailedPrecondition, NotFound, Unimplemented
+from .errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    ProtocolError,
+    ResourceExhausted,
+    RpcError,
+    Unavailable,
+    Unimplemented,
+)
 from .service import AnnotationError, Interface, OutSpec, Parameter, Plan
 
 if TYPE_CHECKING:
@@ -127,10 +136,12 @@ def agree(
 
 
 def _described(service: str, describe: Describe) -> Any:
-    """None where the server has no such service or doesn't describe it: calls then tell."""
+    """None where the server has no such service or won't describe it: calls then tell."""
     try:
         return describe(service)
-    except (Unimplemented, NotFound, FailedPrecondition) as error:
+    except (Cancelled, DeadlineExceeded, ProtocolError, ResourceExhausted, Unavailable):
+        raise
+    except RpcError as error:
         _debug("%s: not compared with the server's version: %s", service, error)
     return None
 

@@ -50,7 +50,7 @@ def scheme(request: pytest.FixtureRequest) -> str:
 def test_old_client_and_old_server(servers: dict[str, dict[str, str]], scheme: str) -> None:
     old = CLIENTS["old"]
     with connect_as("old", servers["old"][scheme]) as client:
-        assert client.put(old.Row(1, "x"), tag="y") == [old.Row(1, "x"), old.Row(0, "y")]
+        assert client.put(old.Row(1, "x"), tag="yes") == [old.Row(1, "x"), old.Row(3, "yes")]
         assert client.find("p") == "p"
         assert client.kind(old.Kind.B) is old.Kind.B
         assert client.double(np.ones(9000, np.float32)).sum() == 18000
@@ -59,7 +59,7 @@ def test_old_client_and_old_server(servers: dict[str, dict[str, str]], scheme: s
 def test_new_client_and_new_server(servers: dict[str, dict[str, str]], scheme: str) -> None:
     new = CLIENTS["new"]
     with connect_as("new", servers["new"][scheme]) as client:
-        assert client.put(new.Row(1, 2.0), 3, first=False)[1] == new.Row(0, 3, ["t", "False"])
+        assert client.put(new.Row(1, 2.0), 3, first=False)[1] == new.Row(1, 3, ["t", "False"])
         assert (client.find("p"), client.find(5, 6), client.count()) == ("p 7", "5 6", 42)
         assert client.double(np.ones(9000, np.float32), by=3.0).sum() == 27000
 
@@ -68,7 +68,7 @@ def test_old_client_and_new_server(servers: dict[str, dict[str, str]], scheme: s
     old = CLIENTS["old"]
     with connect_as("old", servers["new"][scheme]) as client:
         # The note is dropped there and weight and tags here; the new parameters have their defaults.
-        assert client.put(old.Row(1, "x"), tag="y") == [old.Row(1, "none"), old.Row(0, "none")]
+        assert client.put(old.Row(1, "x"), tag="yes") == [old.Row(1, "none"), old.Row(3, "none")]
         assert client.find("p") == "p 7"
         assert client.kind(old.Kind.B) is old.Kind.B
         out = np.zeros(9000, np.float32)
@@ -80,7 +80,7 @@ def test_old_client_and_new_server(servers: dict[str, dict[str, str]], scheme: s
 def test_new_client_and_old_server(servers: dict[str, dict[str, str]], scheme: str) -> None:
     new = CLIENTS["new"]
     with connect_as("new", servers["old"][scheme]) as client:
-        assert client.put(new.Row(1, 2.0, ["z"]), tag="y") == [new.Row(1), new.Row(0)]
+        assert client.put(new.Row(1, 2.0, ["z"]), tag="yes") == [new.Row(1), new.Row(3)]
         assert client.find("p") == "p"
         assert client.kind(new.Kind.B) is new.Kind.B
         out = np.zeros(9000, np.float32)
@@ -172,15 +172,16 @@ def test_connecting_waits_no_longer_than_it_may() -> None:
         assert release.wait(60)
 
     kind = rrpc.service(name="lab.Rows")(type("Busy", (), {"hold": rrpc.method(hold)}))
-    with rrpc.Server(kind(), listen="tcp://127.0.0.1:0", workers=1) as server:
-        with rrpc.connect(server.addresses[0]) as other:
-            future = other.start("lab.Rows.hold")
-            assert held.wait(60)
-            with pytest.raises(rrpc.DeadlineExceeded, match=r"rrpc\.Reflection\.describe"):
-                connect_as("old", server.addresses[0], connect_timeout=0.3)
-            release.set()
-            future.result(20)
-        eventually(lambda: server.stats()["connections"] == 0)  # the one that failed is closed too
+    server = rrpc.serve(kind(), listen="tcp://127.0.0.1:0", workers=1)
+    with server, rrpc.connect(server.addresses[0]) as other:
+        future = other.start("lab.Rows.hold")
+        assert held.wait(60)
+        with pytest.raises(rrpc.DeadlineExceeded, match=r"rrpc\.Reflection\.describe") as raised:
+            connect_as("old", server.addresses[0], connect_timeout=0.3)
+        eventually(lambda: server.stats()["connections"] == 1)  # though the traceback holds the client
+        del raised
+        release.set()
+        future.result(20)
 
 
 # Servers that say odd things
@@ -231,23 +232,26 @@ def impostor() -> Iterator[Callable[[bytes, Any], str]]:
 
 
 PRINT = bytes.fromhex(PRINTS["old"])
-FIELDS = {
-    "empty": b"",
-    "cut short": PRINT[:-1],
-    "in the middle": b"x" + PRINT,
-    "cut short behind": PRINT + b"\0\0\0",
-    "others": bytes(range(160)),
-    "long": bytes(8000),
-    "twice": PRINT * 2,
-    "past the last number": bytes(16 * 256) + PRINT,
+# And the number that the client's service then has.
+FIELDS: dict[str, tuple[bytes, int | None]] = {
+    "empty": (b"", None),
+    "cut short": (PRINT[:-1], None),
+    "in the middle": (b"x" + PRINT, None),
+    "cut short behind": (PRINT + b"\0\0\0", 0),
+    "others": (bytes(range(160)), None),
+    "long": (bytes(8000), None),
+    "second": (bytes(16) + PRINT, 1),
+    "past the last number": (bytes(16 * 256) + PRINT, None),
 }
 
 
 @pytest.mark.parametrize("what", FIELDS)
 def test_odd_services_in_hello(impostor: Callable[..., str], what: str) -> None:
-    address = impostor(hello(services=FIELDS[what]), {"no": "description"})
-    with connect_as("old", address) as client:
+    field, number = FIELDS[what]
+    with connect_as("old", impostor(hello(services=field), {"no": "description"})) as client:
         assert client.find("p") == "hi"
+        assert client.find._name[0] == (ord("l") if number is None else 0)
+        assert number is None or client.find._name[1] == number
 
 
 DEEP: Any = "int"

@@ -29,7 +29,7 @@ class Row:
 class Rows:
     @rrpc.method
     def put(self, row: Row, *, tag: str = "t") -> list[Row]:
-        return [row, Row(0, tag)]
+        return [row, Row(len(tag), tag)]
 
     @rrpc.method
     def find(self, prefix: str) -> str:
@@ -49,9 +49,9 @@ NEW = (
     .replace('note: str = "none"', "weight: float = 1.5\n    tags: list[str] = field(default_factory=list)")
     .replace(
         """put(self, row: Row, *, tag: str = "t") -> list[Row]:
-        return [row, Row(0, tag)]""",
+        return [row, Row(len(tag), tag)]""",
         """put(self, row: Row, copies: int = 1, *, first: bool = True, tag: str = "t") -> list[Row]:
-        return [row, Row(0, copies, [tag, str(first)])]""",
+        return [row, Row(len(tag), copies, [tag, str(first)])]""",
     )
     .replace(
         """find(self, prefix: str) -> str:
