@@ -78,12 +78,13 @@ def test_nearest_demo() -> None:
     ("folder", "service", "client"),
     [
         (NEAREST, "nearest:Nearest", "nearest_client.py"),
+        (NEAREST, "nearest:Nearest --idl", "nearest.rrpc"),
         (BLOBS, "blob_store:BlobStore", "blob_store_client.py"),
         (ROOT, "bench.peers.rrpc_service:Bench", "bench/peers/rrpc_client.py"),
     ],
 )
-def test_generated_clients_are_current(folder: Path, service: str, client: str) -> None:
-    done = run("-m", "rrpc.cli.gen", service, "-o", client, "--check", cwd=folder)
+def test_generated_files_are_current(folder: Path, service: str, client: str) -> None:
+    done = run("-m", "rrpc.cli.gen", *service.split(), "-o", client, "--check", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

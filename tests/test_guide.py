@@ -14,7 +14,8 @@ ADDRESS = "rrpc://127.0.0.1:7471"
 
 def snippets() -> tuple[dict[str, str], list[str]]:
     """The files (blocks that begin with their name) and what is to be run."""
-    files, steps = {}, []
+    files = dict(re.findall(r"```\n// (\w+\.rrpc)\n(.*?)```", GUIDE, re.DOTALL))
+    steps = []
     for block in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL):
         name = re.match(r"# (\w+\.py)\n", block)
         if name:
@@ -40,10 +41,13 @@ def run(folder: Path, *command: str) -> None:
 @pytest.mark.parametrize("scheme", ["rrpc", "tcp"])
 def test_the_guide_s_code_runs(serve: ServeFactory, tmp_path: Path, scheme: str) -> None:
     files, steps = snippets()
-    assert list(files) == ["tracks.py"]
+    assert list(files) == ["counter.rrpc", "tracks.py", "counter.py"]
+    for name in ("counter.rrpc", "counter.py"):
+        (tmp_path / name).write_text(files[name])
     assert len(steps) >= 6
     server = serve(files["tracks.py"], "Tracks", listen=scheme, args=["--arg", "limit=50"], module="tracks")
     run(tmp_path, "-m", "rrpc.cli.gen", "tracks:Tracks", "-o", "tracks_client.py")
+    run(tmp_path, "-m", "rrpc.cli.gen", "counter.rrpc", "-o", "counter_rpc.py")
     program = "\n".join(steps)
     assert ADDRESS in program
     (tmp_path / "steps.py").write_text(program.replace(ADDRESS, server.address))

@@ -7,7 +7,6 @@ Interface Bench: 97676acac67318bc1f68ac2c4897d431
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -118,7 +117,7 @@ class _Counters(rrpc.UnaryMethod[dict[str, int]]):
 class BenchClient(rrpc.Client):
     """Echo, take an array, give an array."""
 
-    rpc_fingerprints: ClassVar[Mapping[str, str]] = {
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
         "Bench": "97676acac67318bc1f68ac2c4897d431",
     }
 
@@ -133,7 +132,7 @@ class BenchClient(rrpc.Client):
 class BenchBase(abc.ABC):
     """Echo, take an array, give an array."""
 
-    rpc_fingerprints: ClassVar[Mapping[str, str]] = {
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
         "Bench": "97676acac67318bc1f68ac2c4897d431",
     }
 

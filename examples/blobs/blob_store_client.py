@@ -7,7 +7,6 @@ Interface BlobStore: f0f46778c6fc48a11b4111d88ea1aa17
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -194,7 +193,7 @@ class _Delete(rrpc.UnaryMethod[None]):
 class BlobStoreClient(rrpc.Client):
     """Files by name, with their SHA-256."""
 
-    rpc_fingerprints: ClassVar[Mapping[str, str]] = {
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
         "BlobStore": "f0f46778c6fc48a11b4111d88ea1aa17",
     }
 
@@ -212,7 +211,7 @@ class BlobStoreClient(rrpc.Client):
 class BlobStoreBase(abc.ABC):
     """Files by name, with their SHA-256."""
 
-    rpc_fingerprints: ClassVar[Mapping[str, str]] = {
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
         "BlobStore": "f0f46778c6fc48a11b4111d88ea1aa17",
     }
 

@@ -7,7 +7,6 @@ Interface Nearest: 8b2cfb0720010cb7c727576661952ce1
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -156,7 +155,7 @@ class _Counters(rrpc.UnaryMethod[dict[str, int]]):
 class NearestClient(rrpc.Client):
     """k-nearest-neighbour search over a fixed table of 64-pixel digits."""
 
-    rpc_fingerprints: ClassVar[Mapping[str, str]] = {
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
         "Nearest": "8b2cfb0720010cb7c727576661952ce1",
     }
 
@@ -172,7 +171,7 @@ class NearestClient(rrpc.Client):
 class NearestBase(abc.ABC):
     """k-nearest-neighbour search over a fixed table of 64-pixel digits."""
 
-    rpc_fingerprints: ClassVar[Mapping[str, str]] = {
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
         "Nearest": "8b2cfb0720010cb7c727576661952ce1",
     }
 
