@@ -1,5 +1,6 @@
 """The client process: ``python -m bench.client JOB`` does one job (JSON) and prints its results as JSON."""
 
+import functools
 import json
 import sys
 import time
@@ -13,7 +14,8 @@ from bench.peers.base import Connection, Mode
 from bench.processes import cpu_seconds
 from bench.settings import MIB
 
-Task = Literal["unary", "pipelined", "argument", "result", "connections", "idle"]
+Task = Literal["unary", "pipelined", "argument", "result", "connections", "idle", "ways"]
+TURNS = 20
 MODES: dict[Task, Mode] = {
     "unary": "echo",
     "pipelined": "echo",
@@ -21,6 +23,7 @@ MODES: dict[Task, Mode] = {
     "result": "fetch",
     "connections": "echo",
     "idle": "echo",
+    "ways": "echo",
 }
 
 
@@ -153,6 +156,19 @@ def idle(job: Job) -> None:
     connection.close()
 
 
+def ways(job: Job) -> None:
+    """One call in several ways, by turns on one connection: a busy moment falls on all of them."""
+    connection, data = job.connect(), job.small()
+    calls = connection.ways()
+    times: dict[str, list[int]] = {name: [] for name in calls}
+    for _ in range(TURNS):
+        for name, call in calls.items():
+            assert call(data) == data
+            times[name] += time_calls(functools.partial(call, data), job.seconds / TURNS)
+    say([{"case": name, "metrics": {"p50_us": percentile(times[name], 0.5) / 1e3}} for name in calls])
+    connection.close()
+
+
 TASKS: dict[Task, Callable[[Job], None]] = {
     "unary": unary,
     "pipelined": pipelined,
@@ -160,6 +176,7 @@ TASKS: dict[Task, Callable[[Job], None]] = {
     "result": arrays,
     "connections": connections,
     "idle": idle,
+    "ways": ways,
 }
 
 

@@ -11,6 +11,8 @@ CONNECTION_KIB_MAX = 600
 BUSY_PERCENT_MAX = 3
 IDLE_PERCENT_MAX = 0.5
 BANDWIDTH_PART_MIN = 0.85
+BY_HAND_TIMES_MAX = 1.05
+BARE_TIMES_MAX = 1.25
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def number(value: float | None) -> str:
 
 
 def targets(found: Medians) -> list[Target]:
-    return [*small(found), *arrays(found), *connections(found), *idle(found)]
+    return [*small(found), *arrays(found), *connections(found), *idle(found), *generated(found)]
 
 
 def small(found: Medians) -> Iterator[Target]:
@@ -106,3 +108,12 @@ def idle(found: Medians) -> Iterator[Target]:
     for side in ("server", "client"):
         spent = found.get("W6", "after the last call", "rrpc shm", f"{side}_idle_cpu_percent")
         yield Target(f"idle {side}'s CPU %, a second after the last call", spent, IDLE_PERCENT_MAX, "at most")
+
+
+def generated(found: Medians) -> Iterator[Target]:
+    ours = found.get("W7", "generated client", "rrpc shm", "p50_us")
+    for way, wanted in (("Client.call", BY_HAND_TIMES_MAX), ("bare core", BARE_TIMES_MAX)):
+        theirs = found.get("W7", way, "rrpc shm", "p50_us")
+        yield Target(
+            f"generated client's p50 / {way}'s", ours and theirs and ours / theirs, wanted, "at most"
+        )

@@ -38,6 +38,8 @@ class Workload:
         return {"unary": "echo", "argument": "array", "result": "array"}.get(self.task, "")
 
     def peers(self) -> list[str]:
+        if self.task == "ways":
+            return ["rrpc shm"]
         arrays = MODES[self.task] != "echo"
         return [name for name, peer in PEERS.items() if (peer.arrays if arrays else peer.small_calls)]
 
@@ -57,6 +59,7 @@ WORKLOADS = [
     Workload("W4", "float32 array as result", "result"),
     Workload("W5", "connections", "connections"),
     Workload("W6", "CPU of idle processes", "idle"),
+    Workload("W7", "small unary call, by the generated client and by hand", "ways"),
 ]
 
 
@@ -157,6 +160,7 @@ RUN: dict[Task, Callable[[Task, str, Settings], Results]] = {
     "result": run_calls,
     "connections": run_connections,
     "idle": run_idle,
+    "ways": run_calls,
 }
 
 

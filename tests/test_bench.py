@@ -45,6 +45,14 @@ def test_connections_and_idleness(workload: str, tmp_path: Path) -> None:
     assert {record["subject"] for record in report["records"]} == {"rrpc shm", "unix socket"}
 
 
+def test_ways_of_one_call(tmp_path: Path) -> None:
+    done = bench("--only", "W7", "--out", str(tmp_path), *TINY)
+    assert done.returncode == 0, done.stderr
+    records = json.loads((tmp_path / "bench.json").read_text())["records"]
+    assert [record["case"] for record in records] == ["generated client", "Client.call", "bare core"]
+    assert "generated client's p50 / Client.call's" in done.stdout
+
+
 def test_runs_as_a_script_and_refuses_what_it_does_not_know() -> None:
     done = bench("--only", "W99", program=("bench/run.py",))
     assert done.returncode == 2

@@ -40,6 +40,10 @@ class Connection(ABC):
     def fetch(self, nbytes: int) -> Floats:
         """Have the array that the server holds as a result."""
 
+    def ways(self) -> dict[str, Callable[[bytes], bytes]]:
+        """More ways to echo, where the peer has them."""
+        raise NotImplementedError
+
     def bytes_copied(self) -> int | None:
         """Bytes that both ends have moved so far, each copy counted; None where it isn't counted."""
         return None

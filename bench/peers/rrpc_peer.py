@@ -1,6 +1,8 @@
 """rrpc itself, over one transport, with ordinary arrays or arrays from its pool."""
 
+import functools
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bench.peers.base import Connection, Floats, Mode, Peer
@@ -44,6 +46,17 @@ class RrpcConnection(Connection):
 
     def fetch(self, nbytes: int) -> Floats:
         return self._fetch(nbytes)
+
+    def ways(self) -> dict[str, Callable[[bytes], bytes]]:
+        client, core, msgpack = self._client, self._client._core, load("msgpack")
+
+        def bare(data: bytes) -> bytes:
+            reply, _ = core.call(b"Bench.echo", msgpack.packb([data]), None, None, None)
+            echoed: bytes = msgpack.unpackb(reply)
+            return echoed
+
+        by_hand = functools.partial(client.call, "Bench.echo")
+        return {"generated client": client.echo, "Client.call": by_hand, "bare core": bare}
 
     def bytes_copied(self) -> int | None:
         ours, theirs = load("rrpc").stats(), self._client.counters()
