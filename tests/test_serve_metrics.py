@@ -161,6 +161,26 @@ def test_times_and_what_runs(serve: ServeFactory) -> None:
     assert page("rrpc_call_seconds_sum", **done) > 0.5
 
 
+def test_counters_never_fall(serve: ServeFactory) -> None:
+    """Those of a process that died stay in the sum; it is the sum of all processes that is shown."""
+    served = serve(MODULE % 0, "Counted", args=["--metrics", "127.0.0.1:0", "--processes", "2"])
+    done = {"method": "Counted.half"}
+    for _ in range(4):
+        with rrpc.connect(served.address, timeout=20.0) as client:
+            client.call("Counted.half", np.zeros(4))
+    page_with(served, "rrpc_calls_total", 4, **done)
+    for child in Path(f"/proc/{served.pid}/task/{served.pid}/children").read_text().split():
+        os.kill(int(child), signal.SIGKILL)
+    eventually(lambda: served.log.count("it is started again") == 2)
+    eventually(lambda: attempt(f"{url_of(served)}/readyz") == (200, "ready\n"))
+    page = scrape(served)
+    assert page("rrpc_calls_total", **done) == 4
+    assert page("rrpc_server_connections") == 0
+    with rrpc.connect(served.address, timeout=20.0) as client:
+        client.call("Counted.half", np.zeros(4))
+    page_with(served, "rrpc_calls_total", 5, **done)
+
+
 def test_ready_and_live(serve: ServeFactory, tmp_path: Path) -> None:
     """Live while it loads and while it drains; ready only between. The drain's delay gives time to notice."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -21,46 +21,46 @@ from prometheus_client.registry import Collector
 import rrpc
 from rrpc import StatusCode
 
-from .statistics import BUCKETS_NS
+from .statistics import BUCKETS_NS, GAUGES
 
 __all__ = ["CORE_METRICS", "MetricsPage"]
 
-# Of rrpc.stats(): name -> (what it is here, its help). What isn't listed is shown as rrpc_NAME, untyped.
-CORE_METRICS: dict[str, tuple[str, str]] = {
-    "messages_sent": ("counter", "SEND messages sent"),
-    "messages_received": ("counter", "messages received"),
-    "bytes_inline_sent": ("counter", "bytes sent inside messages"),
-    "bytes_inline_received": ("counter", "bytes received inside messages"),
-    "credit_waits": ("counter", "requests and replies that had to wait for the peer's credits"),
-    "reads": ("counter", "remote reads finished"),
-    "bytes_read": ("counter", "bytes fetched from peers by remote read"),
-    "writes": ("counter", "remote writes finished"),
-    "bytes_written": ("counter", "bytes placed into peers' memory by remote write"),
-    "stagings": ("counter", "buffers copied into pool memory because the peer could not reach them"),
-    "bytes_staged": ("counter", "bytes so copied"),
-    "copies": ("counter", "copies of bulk data that rrpc made"),
-    "bytes_copied": ("counter", "bytes so copied, in the core and in Python"),
-    "packs": ("counter", "arrays packed before sending because they weren't contiguous"),
-    "bytes_packed": ("counter", "bytes so packed"),
-    "unpacks": ("counter", "large bytes, bytearrays and array.arrays copied out of landing memory"),
-    "bytes_unpacked": ("counter", "bytes so copied"),
-    "registrations_made": ("counter", "memory regions registered"),
-    "registrations_reused": ("counter", "registrations found in the cache"),
-    "exposures_live": ("gauge", "ranges of memory open to peers"),
-    "bytes_exposed": ("gauge", "bytes open to peers"),
-    "exposures_by_window": ("counter", "ranges opened by binding a memory window"),
-    "exposures_by_registration": ("counter", "ranges opened by a registration of their own"),
-    "exposures_by_check": ("counter", "ranges opened where software checks each access"),
-    "shared_receive_low": ("counter", "times when few shared receives were left"),
-    "pool_bytes_committed": ("gauge", "registered pool memory held from the system"),
-    "pool_bytes_used": ("gauge", "of that, in use"),
-    "pool_limit_bytes": ("gauge", "most pool memory"),
-    "leases_expired": ("counter", "results taken back because the reader was too slow"),
-    "calls_started": ("counter", "calls that this process made itself"),
-    "calls_ended": ("counter", "of those, ended in any way"),
-    "calls_served": ("counter", "calls answered, refused ones included"),
-    "calls_refused": ("counter", "of those, refused by a limit or while shutting down"),
-    "connections_open": ("gauge", "connections, those that handlers made included"),
+# Of rrpc.stats(), with its help.
+CORE_METRICS: dict[str, str] = {
+    "messages_sent": "SEND messages sent",
+    "messages_received": "messages received",
+    "bytes_inline_sent": "bytes sent inside messages",
+    "bytes_inline_received": "bytes received inside messages",
+    "credit_waits": "requests and replies that had to wait for the peer's credits",
+    "reads": "remote reads finished",
+    "bytes_read": "bytes fetched from peers by remote read",
+    "writes": "remote writes finished",
+    "bytes_written": "bytes placed into peers' memory by remote write",
+    "stagings": "buffers copied into pool memory because the peer could not reach them",
+    "bytes_staged": "bytes so copied",
+    "copies": "copies of bulk data that rrpc made",
+    "bytes_copied": "bytes so copied, in the core and in Python",
+    "packs": "arrays packed before sending because they weren't contiguous",
+    "bytes_packed": "bytes so packed",
+    "unpacks": "large bytes, bytearrays and array.arrays copied out of landing memory",
+    "bytes_unpacked": "bytes so copied",
+    "registrations_made": "memory regions registered",
+    "registrations_reused": "registrations found in the cache",
+    "exposures_live": "ranges of memory open to peers",
+    "bytes_exposed": "bytes open to peers",
+    "exposures_by_window": "ranges opened by binding a memory window",
+    "exposures_by_registration": "ranges opened by a registration of their own",
+    "exposures_by_check": "ranges opened where software checks each access",
+    "shared_receive_low": "times when few shared receives were left",
+    "pool_bytes_committed": "registered pool memory held from the system",
+    "pool_bytes_used": "of that, in use",
+    "pool_limit_bytes": "most pool memory",
+    "leases_expired": "results taken back because the reader was too slow",
+    "calls_started": "calls that this process made itself",
+    "calls_ended": "of those, ended in any way",
+    "calls_served": "calls answered, refused ones included",
+    "calls_refused": "of those, refused by a limit or while shutting down",
+    "connections_open": "connections, those that handlers made included",
 }
 _SERVER_METRICS = {
     "connections": "clients connected",
@@ -110,10 +110,8 @@ class MetricsPage(Collector):
 
 
 def _core(name: str, number: int) -> Metric:
-    kind, text = CORE_METRICS.get(name, ("", name))
-    if kind == "counter":
-        return CounterMetricFamily(f"rrpc_{name}", text, number)
-    return GaugeMetricFamily(f"rrpc_{name}", text, number)
+    family = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
+    return family(f"rrpc_{name}", CORE_METRICS.get(name, name), number)
 
 
 def _calls(methods: dict[str, Any]) -> Iterator[Metric]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from .observing import open_monitor, write_whole
 from .process import Process
 from .settings import Settings
-from .statistics import added
+from .statistics import added, counters
 
 __all__ = ["Overview"]
 
@@ -25,6 +26,9 @@ class Overview:
     def __init__(self, options: Settings, processes: Callable[[], list[Process]]) -> None:
         self._processes = processes
         self._state = "starting"
+        self._lock = threading.Lock()
+        self._last: dict[int, dict[str, Any]] = {}  # by process
+        self._gone: dict[str, Any] = {}  # what those counted that have ended: a sum of counters mustn't fall
         self._ready_file: str | None = options.ready_file
         self._monitor = (
             open_monitor(options.metrics, self._numbers, self._readiness) if options.metrics else None
@@ -56,4 +60,9 @@ class Overview:
         until = time.monotonic() + _NUMBERS_SECONDS
         for process in processes:
             process.ask_for_numbers()
-        return added([_NONE, *(process.numbers(until) for process in processes)])
+        now = {process.pid: process.numbers(until) for process in processes}
+        with self._lock:
+            for pid in self._last.keys() - now.keys():
+                self._gone = added([self._gone, counters(self._last.pop(pid))])
+            self._last |= now
+            return added([_NONE, self._gone, *now.values()])

@@ -10,11 +10,20 @@ from typing import Any
 import rrpc
 from rrpc.observe import ServedCall
 
-__all__ = ["BUCKETS_NS", "UNKNOWN_METHOD", "CallStatistics", "added", "snapshot"]
+__all__ = ["BUCKETS_NS", "GAUGES", "UNKNOWN_METHOD", "CallStatistics", "added", "counters", "snapshot"]
 
 BUCKETS_NS = tuple(
     int(digit * 10**power) for power in range(4, 10) for digit in (1, 2.5, 5)
 )  # 10 µs up to 5 s
+GAUGES = {
+    "exposures_live",
+    "bytes_exposed",
+    "pool_bytes_committed",
+    "pool_bytes_used",
+    "pool_limit_bytes",
+    "connections_open",
+}
+"""Of rrpc.stats(), those that go up and down; all others count."""
 UNKNOWN_METHOD = "unknown"
 """Stands for every method that there isn't: strangers can't make labels."""
 _Snapshot = dict[str, Any]
@@ -114,3 +123,9 @@ def _sum(a: Any, b: Any) -> Any:
     if isinstance(a, list):
         return [_sum(x, y) for x, y in zip(a, b, strict=True)]
     return a + b
+
+
+def counters(one: _Snapshot) -> _Snapshot:
+    """What stays true of a process that has ended: what it counted."""
+    core = {name: number for name, number in one.get("core", {}).items() if name not in GAUGES}
+    return {"methods": one.get("methods", {}), "core": core}
