@@ -201,6 +201,7 @@ class Client:
 
         ``exposure`` is what keeps the peer to the arrays that are passed to it: "memory window" or "registration
         per call" by an adapter, "checked" in software. ``why_not`` has a reason for each transport not used.
+        ``sent_on_to`` is the address of the process that answers, where several have one address.
         """
         return self._core.info()
 

@@ -27,15 +27,15 @@ class Front:
         self._core.redirect(bound, [address.partition("?")[0].rpartition(after)[2] for address in addresses])
 
     @staticmethod
-    def beside(bound: str, name: str, asked: str = "") -> str:
-        """Where another process listens for clients of ``bound``: a free port there, or a socket ``name`` beside it.
+    def beside(bound: str, name: str, port: int = 0, asked: str = "") -> str:
+        """Where another process listens for clients of ``bound``: at another port, or a socket ``name`` beside it.
 
         ``asked`` is what :meth:`listen` was given; what follows its question mark goes for that process too.
         """
         if bound.startswith("shm://"):
             return f"{bound}.{name}"
         _, question, query = asked.partition("?")
-        return f"{bound.partition('?')[0].rpartition(':')[0]}:0{question}{query}"
+        return f"{bound.partition('?')[0].rpartition(':')[0]}:{port}{question}{query}"
 
     def stop(self) -> None:
         """Close everything."""

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -329,6 +330,33 @@ def test_sockets_are_as_private_as_the_address(
         assert {socket.stat().st_mode & 0o777 for socket in sockets} == {mode}
         assert served.terminate() == 0
         assert not any(socket.exists() for socket in sockets)
+
+
+def test_ports_may_be_chosen(serve: ServeFactory) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:  # where one is free the next few mostly are too
+        first = held.getsockname()[1]
+    args = ["--processes", "2", "--process-ports", str(first)]
+    served = serve(LAB, "Lab", listen=["tcp", "rrpc"], module="lab_service", args=args)
+    ports = set()
+    for address in served.addresses * 2:
+        with rrpc.connect(address, timeout=20.0) as client:
+            ports.add(int(client.info()["sent_on_to"].rpartition(":")[2]))
+    assert ports == set(range(first, first + 4))
+    command = [sys.executable, "-m", "rrpc.cli.serve", "lab_service:Lab", "--listen", "tcp://127.0.0.1:0"]
+    command += ["--processes", "9", "--process-ports", "65530"]
+    done = subprocess.run(command, capture_output=True, text=True, env=child_environment(), check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "rrpc-serve: --process-ports 65530: the last one would be 65538\n",
+    )
+
+
+@pytest.mark.slow
+def test_one_that_does_not_end_is_killed(serve: ServeFactory) -> None:
+    served = start(serve, "tcp", "--grace", "0.2", count=2)
+    os.kill(pids(served)[0], signal.SIGSTOP)
+    assert served.terminate() == 1
+    assert re.search(r"process 1 \(\d+\) didn't end and is killed", served.log)
 
 
 def test_numbers_of_all_are_added_up(serve: ServeFactory, tmp_path: Path) -> None:

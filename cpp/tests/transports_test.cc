@@ -73,6 +73,21 @@ TEST_F(TransportsTest, CallsWorkOverWhatWasChosen) {
   EXPECT_EQ(client->info().count("why_not_verbs"), 0u);
 }
 
+TEST_F(TransportsTest, ClientsAreSentOnOverVerbsToo) {
+  for (const std::string scheme : {"verbs", "verbs+tcp", "rrpc"}) {
+    Server front{Options()};
+    const auto bound = front.listen_for_others(scheme + "://127.0.0.1:0");
+    ASSERT_TRUE(bound.ok()) << bound.status().to_string();
+    TestServer server(scheme);
+    ASSERT_TRUE(front.redirect(*bound, {port_of(server.address())}).ok());
+    auto client = connect_to(*bound, only({"verbs"}));
+    EXPECT_EQ(client->info()["transport"], scheme == "rrpc" ? "verbs" : scheme);
+    EXPECT_EQ(client->info()["sent_on_to"], server.address());
+    TestCall call(*client, "echo", "hello");
+    EXPECT_TRUE(call.wait().ok());
+  }
+}
+
 TEST_F(TransportsTest, AnUnreachableAdapterLeavesTcpWithTheReason) {
   TestServer server("rrpc");
   const Variable mood("RRPC_FAKE_VERBS", "unreachable");

@@ -48,6 +48,13 @@ _SERVING = (
         default=1,
     ),
     Option(
+        "process-ports",
+        POSITIVE,
+        "the first of the ports at which the processes listen, one after the other; without it any free ones",
+        "PORT",
+        example=7500,
+    ),
+    Option(
         "grace", SECONDS, "how long running calls may take to end after a signal", "SECONDS", default=30.0
     ),
     Option(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from rrpc.cli.common import one_line
+from rrpc.cli.common import BadInput, one_line
 from rrpc.front import Front
 
 from .logs import announce, announce_serving
@@ -23,6 +23,7 @@ __all__ = ["supervise"]
 
 _DELAY_MIN, _DELAY_MAX = 0.1, 10.0
 _STABLE_SECONDS = 10.0  # one that lived so long is started again at once
+_PORT_MAX = 65535
 _LATE_SECONDS = 10.0  # after the grace, for a process to say what still runs, and to end
 
 
@@ -45,6 +46,9 @@ class _Supervisor:
         self._exit_code = 0
         self._overview = Overview(options, lambda: list(self._processes.values()))
         self._front = Front(any_user=options.any_user, connections_max=options.connections_max)
+        last = self._port(len(options.listen) - 1, options.processes)
+        if last > _PORT_MAX:
+            raise BadInput(f"--process-ports {options.process_ports}: the last one would be {last}")
         self._bound = [self._front.listen(address) for address in options.listen]
         self._selector = selectors.DefaultSelector()
 
@@ -72,13 +76,18 @@ class _Supervisor:
 
     def _start(self, number: int) -> None:
         listen = [
-            Front.beside(bound, str(number), asked)
-            for bound, asked in zip(self._bound, self._options.listen, strict=True)
+            Front.beside(bound, str(number), self._port(index, number), self._options.listen[index])
+            for index, bound in enumerate(self._bound)
         ]
         process = Process(number, self._command, listen, self._options.processes)
         self._processes[number] = process
         self._selector.register(process.channel, selectors.EVENT_READ, partial(self._on_word, process))
         self._selector.register(process.exit_fd, selectors.EVENT_READ, partial(self._on_exit, process))
+
+    def _port(self, index: int, number: int) -> int:
+        """Of that process for the address of that index, in the order of addresses and then of processes; 0: any."""
+        first: int | None = self._options.process_ports
+        return 0 if first is None else first + index * int(self._options.processes) + number - 1
 
     def _on_word(self, process: Process) -> None:
         if process.closed:
@@ -123,7 +132,7 @@ class _Supervisor:
         reason = process.error or f"process {process.number} {how or 'ended'} before it was ready"
         announce(self._options.log_format, "error", one_line(reason), one_line(reason))
         self._exit_code = 2
-        self._end("giving up")
+        self._end("giving up", 0.0)
 
     def _start_again(self, process: Process, how: str) -> None:
         now = time.monotonic()
@@ -141,16 +150,16 @@ class _Supervisor:
     def _on_signal(self) -> None:
         told = self._signals.wait(0)
         if told == "end" and self._kill_at is None:
-            self._end("finishing calls")
+            self._end("finishing calls", self._options.drain_delay + self._options.grace)
         elif told == "reload":
             for process in self._processes.values():
                 process.tell("reload")
 
-    def _end(self, status: str) -> None:
+    def _end(self, status: str, grace: float) -> None:
         self._overview.draining()
         self._notifier.stopping(status)
         self._due.clear()
-        self._kill_at = time.monotonic() + self._options.drain_delay + self._options.grace + _LATE_SECONDS
+        self._kill_at = time.monotonic() + grace + _LATE_SECONDS
         for process in self._processes.values():
             process.tell("end")
 
