@@ -1,1 +1,33 @@
-"""The services that every server has: ``rrpc.Health``, ``rrpc.Reflection`` and ``rrpc.Stats``."""
+"""The services that every server has: their clients and types.
+
+::
+
+    from rrpc.std import HealthClient, HealthStatus
+
+    with HealthClient("rrpc://127.0.0.1:7471") as health:
+        assert health.check("Nearest") is HealthStatus.SERVING
+
+``idl/std/`` has their interfaces, from which ``rrpc-gen idl/std/*.rrpc -o rrpc/std/stubs.py`` makes the stubs.
+"""
+
+from .stubs import (
+    HealthBase,
+    HealthClient,
+    HealthStatus,
+    ProcessStats,
+    ReflectionBase,
+    ReflectionClient,
+    StatsBase,
+    StatsClient,
+)
+
+__all__ = [
+    "HealthBase",
+    "HealthClient",
+    "HealthStatus",
+    "ProcessStats",
+    "ReflectionBase",
+    "ReflectionClient",
+    "StatsBase",
+    "StatsClient",
+]

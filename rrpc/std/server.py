@@ -3,43 +3,21 @@
 from __future__ import annotations
 
 import datetime
-import enum
 import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import rrpc
 from rrpc.health import Health
 from rrpc.service import AnnotationError, Interface
 
+from .stubs import HealthBase, HealthStatus, ProcessStats, ReflectionBase, StatsBase
+
 __all__ = ["HealthService", "ReflectionService", "StatsService", "builtin"]
 
 DESCRIPTION_VERSION = 1
-
-
-class HealthStatus(enum.IntEnum):
-    SERVING = 1
-    NOT_SERVING = 2
-
-
-@dataclass
-class ProcessStats:
-    version: str
-    pid: int
-    uptime: datetime.timedelta
-    workers: int
-    connections: int
-    calls_running: int
-    calls_served: int
-    bytes_inline: int
-    bytes_remote: int
-    bytes_copied: int
-    pool_bytes_used: int
-    pool_limit_bytes: int
-    counters: dict[str, int]
 
 
 def builtin(server: rrpc.Server, workers: int) -> list[object]:
@@ -52,31 +30,26 @@ def builtin(server: rrpc.Server, workers: int) -> list[object]:
     ]
 
 
-@rrpc.service(name="rrpc.Health")
-class HealthService:
+class HealthService(HealthBase):
     """The state that the application, or the shutdown, has set."""
 
     def __init__(self, health: Health) -> None:
         self._health = health
 
-    @rrpc.method(idempotent=True)
     def check(self, service: str = "") -> HealthStatus:
         return HealthStatus.SERVING if self._health.serving(service) else HealthStatus.NOT_SERVING
 
 
-@rrpc.service(name="rrpc.Reflection")
-class ReflectionService:
+class ReflectionService(ReflectionBase):
     """Describes interfaces, each when it is first asked for."""
 
     def __init__(self, interfaces: Callable[[], Sequence[Interface]]) -> None:
         self._interfaces = interfaces
         self._described: dict[str, dict[str, Any]] = {}
 
-    @rrpc.method(idempotent=True)
     def services(self) -> list[str]:
         return [interface.name for interface in self._interfaces()]
 
-    @rrpc.method(idempotent=True)
     def describe(self, service: str) -> dict[str, Any]:
         if service not in self._described:
             self._described[service] = self._describe(service)
@@ -96,8 +69,7 @@ class ReflectionService:
         )
 
 
-@rrpc.service(name="rrpc.Stats")
-class StatsService:
+class StatsService(StatsBase):
     """Counts of this process."""
 
     def __init__(self, server: rrpc.Server, workers: int) -> None:
@@ -105,7 +77,6 @@ class StatsService:
         self._workers = workers
         self._started = time.monotonic()
 
-    @rrpc.method(idempotent=True)
     def process(self) -> ProcessStats:
         counters, now = rrpc.stats(), self._server.stats()
         return ProcessStats(

@@ -30,7 +30,10 @@ class Offered:
     def names(self) -> list[str]:
         """Of all services, the built-in ones last."""
         if self._names is None:
-            self._names = self._client.call("rrpc.Reflection.services")
+            names = self._client.call("rrpc.Reflection.services")
+            if type(names) is not list or not all(type(name) is str for name in names):
+                raise rrpc.Internal("what the server says of its services can't be read: not a list of names")
+            self._names = names
         return self._names
 
     def service(self, name: str) -> schema.Service:
@@ -40,7 +43,7 @@ class Offered:
         described = self._client.call("rrpc.Reflection.describe", name)
         try:
             return schema.from_data(described["service"])
-        except (KeyError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise rrpc.Internal(f"what the server says of {name} can't be read: {error}") from None
 
     def method(self, target: str) -> tuple[schema.Service, schema.Method]:
