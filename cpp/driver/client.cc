@@ -329,7 +329,8 @@ WaitResult Client::sleep_as_leader(Predicate done, TimeNs deadline, const std::a
     connection.leader_asleep = true;
     lock.unlock();
     const int ready = ppoll(fds.data(), fds.size(), &timeout, nullptr);
-    signalled = ready < 0 && errno == EINTR;
+    // A signal that came before this thread slept woke nobody: the caller looks for it when time has passed, too.
+    signalled = ready == 0 || (ready < 0 && errno == EINTR);
     lock.lock();
     connection.leader_asleep = false;
     eventfd_t kicks = 0;

@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import datetime
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -99,7 +99,7 @@ class _RrpcHealthCheck(rrpc.UnaryMethod[HealthStatus]):
 class HealthClient(rrpc.Client):
     """Whether services take calls, as the application and a shutdown say. Every server has it."""
 
-    rpc_fingerprints: ClassVar[Mapping[str, str]] = {
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
         "rrpc.Health": "21aede65e29e151b8058d1554cbf94da",
     }
 
@@ -121,7 +121,7 @@ class HealthClient(rrpc.Client):
 class HealthBase(abc.ABC):
     """Whether services take calls, as the application and a shutdown say. Every server has it."""
 
-    rpc_fingerprints: ClassVar[Mapping[str, str]] = {
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
         "rrpc.Health": "21aede65e29e151b8058d1554cbf94da",
     }
 
@@ -184,7 +184,7 @@ class _RrpcReflectionDescribe(rrpc.UnaryMethod[dict[str, Any]]):
 class ReflectionClient(rrpc.Client):
     """The interfaces of a server's services. Every server has it."""
 
-    rpc_fingerprints: ClassVar[Mapping[str, str]] = {
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
         "rrpc.Reflection": "ef2c80b24344488d03f2af26dcbd2451",
     }
 
@@ -196,7 +196,7 @@ class ReflectionClient(rrpc.Client):
 class ReflectionBase(abc.ABC):
     """The interfaces of a server's services. Every server has it."""
 
-    rpc_fingerprints: ClassVar[Mapping[str, str]] = {
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
         "rrpc.Reflection": "ef2c80b24344488d03f2af26dcbd2451",
     }
 
@@ -231,7 +231,7 @@ class _RrpcStatsProcess(rrpc.UnaryMethod[ProcessStats]):
 class StatsClient(rrpc.Client):
     """Counts of the process that answers. Every server has it."""
 
-    rpc_fingerprints: ClassVar[Mapping[str, str]] = {
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
         "rrpc.Stats": "8d4a26d2379acd0e0e939a205457f5e3",
     }
 
@@ -242,7 +242,7 @@ class StatsClient(rrpc.Client):
 class StatsBase(abc.ABC):
     """Counts of the process that answers. Every server has it."""
 
-    rpc_fingerprints: ClassVar[Mapping[str, str]] = {
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
         "rrpc.Stats": "8d4a26d2379acd0e0e939a205457f5e3",
     }
 
