@@ -1,18 +1,26 @@
 """The built-in services, as callers see them in rrpc-serve and as an application sets them."""
 
+import datetime
 import threading
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from lab import LabServer
 from processes import eventually
 
 import rrpc
-from rrpc.schema import from_data, service_of
+from rrpc import std
+from rrpc.cli import gen
+from rrpc.idl import load, print_module
+from rrpc.schema import fingerprint, from_data, service_of
+from rrpc.std import HealthClient, HealthStatus, ProcessStats, ReflectionClient, StatsClient
 
 BUILTIN = ["rrpc.Health", "rrpc.Reflection", "rrpc.Stats"]
-SERVING, NOT_SERVING = 1, 2
+SERVING, NOT_SERVING = HealthStatus.SERVING, HealthStatus.NOT_SERVING
+ROOT = Path(__file__).parent.parent
+FILES = [f"idl/std/{name}.rrpc" for name in ("health", "reflection", "stats")]
 
 
 @rrpc.service
@@ -46,6 +54,45 @@ def server() -> Iterator[rrpc.Server]:
 def client(server: rrpc.Server) -> Iterator[rrpc.Client]:
     with rrpc.connect(server.addresses[0], timeout=20.0) as client:
         yield client
+
+
+def test_the_stubs_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert gen.main([*FILES, "-o", "rrpc/std/stubs.py", "--check"]) == 0
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_files_are_in_the_canonical_form(file: str) -> None:
+    text = (ROOT / file).read_text()
+    module = load(ROOT / file)
+    assert print_module(module) == text
+    for name in module.services:  # what is served is what the file says
+        assert (
+            fingerprint(module.services[name])
+            == getattr(std, f"{name.partition('.')[2]}Base").rpc_fingerprints[name]
+        )
+
+
+def test_their_clients(lab_address: str, lab_server: LabServer) -> None:
+    with HealthClient(lab_address, timeout=20.0) as health:
+        assert health.check() is SERVING
+        assert health.check("Lab") is SERVING
+        with pytest.raises(rrpc.NotFound, match="^there is no service 'Nearest' here; there is Lab, Second$"):
+            health.check("Nearest")
+        with pytest.raises(rrpc.Unimplemented, match="no streams"):
+            health.watch("Lab")
+    with ReflectionClient(lab_address, timeout=20.0) as reflection:
+        assert reflection.services() == ["Lab", "Second", *BUILTIN]
+        (watch,) = [
+            m for m in from_data(reflection.describe("rrpc.Health")["service"]).methods if m.result_stream
+        ]
+        assert watch.name == "watch"
+    with StatsClient(lab_address, timeout=20.0) as client:
+        stats = client.process()
+        assert isinstance(stats, ProcessStats)
+        assert (stats.pid, stats.workers, stats.version) == (lab_server.pid, 8, rrpc.__version__)
+        assert stats.uptime > datetime.timedelta(0)
+        assert stats.pool_limit_bytes > stats.pool_bytes_used >= 0
 
 
 def test_every_served_process_has_them(lab: rrpc.Client, lab_server: LabServer) -> None:
@@ -123,8 +170,15 @@ def test_a_draining_server_does_not_serve() -> None:
         drain = threading.Thread(target=own.drain, args=(20.0,))
         drain.start()
         eventually(lambda: not own.health.serving())
-        with pytest.raises(rrpc.Unavailable, match="shutting down"):
-            client.call("rrpc.Health.check")
+
+        def refused() -> str:
+            try:
+                assert client.call("rrpc.Health.check") == NOT_SERVING  # taken just before
+            except rrpc.Unavailable as error:
+                return str(error)
+            return ""
+
+        assert "shutting down" in eventually(refused)
         release.set()
         assert call.result() is False
         drain.join()
