@@ -233,6 +233,8 @@ class Server:
             return Unimplemented("the method's id is none of this server's: connect again")
         service, _, method = name.rpartition(".")
         if service in self._interfaces:
+            if method in self._interfaces[service].streams:
+                return Unimplemented(f"{name}(): this release of rrpc has no streams")
             there = ", ".join(self._interfaces[service].methods)
             return Unimplemented(f"{service} has no method {method[:80]!r}; it has {there}")
         if not service:

@@ -76,11 +76,23 @@ class Half(NearestBase):
 """
 
 
+TWO_ROWS = """package other;
+import "nearest.rrpc";
+struct Row { 1: width: int; }
+service Rows { put(row: Row); }
+service Others { put(row: lab.search.Row) -> Mark; }
+struct Mark { 1: row: lab.search.Row; }
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With the package lab_rpc, generated."""
     path = tmp_path_factory.mktemp("generated")
-    assert main([str(GOLDEN / "nearest.rrpc"), "-o", str(path / "lab_rpc")]) == 0
+    other = path / "other.rrpc"
+    other.write_text(TWO_ROWS)
+    arguments = [str(GOLDEN / "nearest.rrpc"), str(other), "-I", str(GOLDEN)]
+    assert main([*arguments, "-o", str(path / "lab_rpc")]) == 0
     (path / "use.py").write_text(USE)
     return path
 
@@ -109,8 +121,10 @@ def test_a_package_has_a_module_for_each_file(folder: Path) -> None:
         "__init__.py",
         "common.py",
         "nearest.py",
+        "other.py",
         "py.typed",
     ]
+    assert "from .nearest import Row as NearestRow\n" in (folder / "lab_rpc" / "other.py").read_text()
     assert "from .common import Stamp\n" in (folder / "lab_rpc" / "nearest.py").read_text()
 
 
@@ -194,7 +208,7 @@ def test_dimensions_are_checked_on_both_sides(generated: Any, client: Any) -> No
 def test_streams_are_said_to_be_missing(client: Any) -> None:
     with pytest.raises(rrpc.Unimplemented, match=r"Nearest\.watch\(\): this release of rrpc has no streams"):
         client.watch("it")
-    with pytest.raises(rrpc.Unimplemented):
+    with pytest.raises(rrpc.Unimplemented, match=r"Nearest\.watch\(\): this release of rrpc has no streams"):
         client.call(f"{NAME}.watch", "it")
 
 
