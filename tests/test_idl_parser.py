@@ -154,3 +154,20 @@ def test_keywords_are_names_where_nothing_else_could_be_meant() -> None:
 
 def test_the_same_text_as_bytes_with_a_mark_and_windows_lines() -> None:
     assert parse(b"\xef\xbb\xbf" + SEARCH.replace("\n", "\r\n").encode()) == parse(SEARCH)
+
+
+def test_one_full_name_in_two_imported_files(tmp_path: Path) -> None:
+    for name, text in {
+        "a": "package lab; struct Row {}",
+        "b": "package lab; struct Row { 1: x: int; }",
+        "c": 'package lab.c; import "b.rrpc"; struct C { 1: row: lab.Row; }',
+        "own": 'package lab; import "c.rrpc"; struct Row {}',
+        "two": 'import "a.rrpc"; import "c.rrpc";',
+        "same": 'import "b.rrpc"; import "c.rrpc"; struct Two { 1: row: Row; 2: c: C; }',
+    }.items():
+        (tmp_path / f"{name}.rrpc").write_text(text)
+    with pytest.raises(IdlError, match=r"two.rrpc:1:25: 'lab.Row' is declared in another imported file too"):
+        load(tmp_path / "two.rrpc")
+    with pytest.raises(IdlError, match=r"own.rrpc:1:38: 'lab.Row' is declared in an imported file too"):
+        load(tmp_path / "own.rrpc")
+    assert list(load(tmp_path / "same.rrpc").declarations) == ["Two"]

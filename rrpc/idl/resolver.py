@@ -47,8 +47,8 @@ class _Resolver:
     def module(self) -> Module:
         scope = self._scope
         self._header()
-        for module in self._imports.values():
-            scope.take(module)
+        for node, module in self._imports.items():
+            scope.take(module, node.at)
         for statement in self._file.statements:
             if isinstance(statement, syntax.Declared):
                 self._name(statement, rules.declaration_name)

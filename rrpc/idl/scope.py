@@ -72,23 +72,22 @@ class Scope:
         name = self.full(node.name.text)
         if name in self.own:
             self.add(node.at, f"{node.name.text!r} is declared twice: first in line {self.own[name].at.line}")
-        elif name in self._kinds:
+        elif name in self._kinds or name in self.resolved:
             self.add(node.at, f"{name!r} is declared in an imported file too")
         else:
             self.own[name] = node
             self._kinds[name] = _KINDS[type(node)]
 
-    def take(self, module: Module) -> None:
+    def take(self, module: Module, at: At) -> None:
         """Makes what an imported file declares known."""
+        # Its types may name what it imports itself: known, though not by name.
+        for name, declaration in _all_declarations(module):
+            if self.resolved.setdefault(name, declaration) is not declaration:
+                self.add(at, f"{name!r} is declared in another imported file too")
         for name, declaration in module.declarations.items():
-            self.resolved[name] = declaration
             self._know(name, _KINDS[type(declaration)])
         for name in module.services:
             self._know(name, "service")
-        # Its types may name what it imports itself: known, though not by name.
-        for inner in module.imports.values():
-            for name, declaration in _all_declarations(inner):
-                self.resolved.setdefault(name, declaration)
 
     def _know(self, name: str, kind: str) -> None:
         self._kinds[name] = kind
