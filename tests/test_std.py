@@ -1,14 +1,15 @@
 """The built-in services, as callers see them in rrpc-serve and as an application sets them."""
 
 import datetime
+import signal
 import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab import LabServer
-from processes import eventually
+from lab import LAB, LabServer
+from processes import ServeFactory, eventually
 
 import rrpc
 from rrpc import std
@@ -77,7 +78,9 @@ def test_their_clients(lab_address: str, lab_server: LabServer) -> None:
     with HealthClient(lab_address, timeout=20.0) as health:
         assert health.check() is SERVING
         assert health.check("Lab") is SERVING
-        with pytest.raises(rrpc.NotFound, match="^there is no service 'Nearest' here; there is Lab, Second$"):
+        with pytest.raises(
+            rrpc.NotFound, match=r"^there is no service 'Nearest' here; there is Lab, Second$"
+        ):
             health.check("Nearest")
         with pytest.raises(rrpc.Unimplemented, match="no streams"):
             health.watch("Lab")
@@ -184,6 +187,25 @@ def test_a_draining_server_does_not_serve() -> None:
         drain.join()
     own.stop()
     assert not own.health.serving()
+
+
+def test_a_server_told_to_end_says_so_while_it_still_takes_calls(serve: ServeFactory) -> None:
+    served = serve(LAB, "Lab", module="lab_service", args=["--drain-delay", "60"])
+    with HealthClient(served.address, timeout=20.0) as client:
+        assert client.check() is SERVING
+        served.signal(signal.SIGTERM)
+        eventually(lambda: client.check() is NOT_SERVING)
+        assert client.check("Lab") is NOT_SERVING
+        assert client.call("Lab.add", 1) == 2
+    served.kill()
+
+
+def test_rrpc_serve_without_them(serve: ServeFactory) -> None:
+    served = serve(LAB, "Lab", module="lab_service", args=["--no-builtin"])
+    with rrpc.connect(served.address, timeout=20.0) as client:
+        with pytest.raises(rrpc.Unimplemented, match=r"there is Lab$"):
+            client.call("rrpc.Stats.process")
+        assert client.call("Lab.add", 1) == 2
 
 
 def test_without_them() -> None:

@@ -107,6 +107,7 @@ def _start(options: Settings, observing: Observing) -> Server:
         listen=options.listen,
         workers=options.workers,
         tracebacks=options.tracebacks,
+        builtin=options.builtin,
         observer=observing.observer,
         **core_options(options),
     )

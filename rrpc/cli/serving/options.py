@@ -71,6 +71,12 @@ _SERVING = (
         default=False,
     ),
     Option("tracebacks", SWITCH, "send tracebacks of handlers' exceptions to callers", default=False),
+    Option(
+        "builtin",
+        SWITCH,
+        "serve rrpc.Health, rrpc.Reflection and rrpc.Stats too, for rrpc-call",
+        default=True,
+    ),
 )
 
 _TRANSPORTS = (
