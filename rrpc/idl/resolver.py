@@ -47,8 +47,8 @@ class _Resolver:
     def module(self) -> Module:
         scope = self._scope
         self._header()
-        for node, module in self._imports.items():
-            scope.take(module, node.at)
+        for imported, module in self._imports.items():
+            scope.take(module, imported.at)
         for statement in self._file.statements:
             if isinstance(statement, syntax.Declared):
                 self._name(statement, rules.declaration_name)
@@ -56,8 +56,8 @@ class _Resolver:
         # In this order: defaults look into enums and unions, dimensions into constants.
         self._each(syntax.Enum, self._members.enum)
         self._each(syntax.Union, self._union)
-        for name, node in scope.own.items():
-            if isinstance(node, syntax.Const):
+        for name, declared in scope.own.items():
+            if isinstance(declared, syntax.Const):
                 self.constant(name)
         self._each(syntax.Struct, self._members.struct)
         self._each(syntax.Error, self._members.error)
