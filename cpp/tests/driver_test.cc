@@ -352,6 +352,32 @@ INSTANTIATE_TEST_SUITE_P(All, DriverTest,
                                            Setting{"tcp_busy", "tcp", PollMode::kBusy, 0}),
                          [](const auto& setting) { return std::string(setting.param.name); });
 
+TEST(DriverHello, SaysMoreWhereASlotHasRoom) {
+  TestServer server("tcp");
+  const std::string large(400, 'x');
+  server.server().add_to_hello({{"large", large}, {"small", "1"}});
+  Options small_slots;
+  small_slots.session.geometry.slot_bytes = 512;
+  const rpc::HelloFields cut = connect_to(server.address(), small_slots)->peer_hello();
+  EXPECT_EQ(cut.at("small"), "1");
+  EXPECT_FALSE(cut.contains("large"));
+  EXPECT_TRUE(cut.contains("instance"));
+  EXPECT_EQ(connect_to(server.address())->peer_hello().at("large"), large);
+}
+
+TEST(DriverMethodIds, AreSentInTheNamesPlace) {
+  TestServer server("shm");
+  auto client = connect_to(server.address());
+  auto call = std::make_shared<rpc::ClientCall>();
+  rpc::CallRequest request{"Shown.nap", as_bytes("300"), {}, {}, in_ms(30)};
+  request.method_id = "nap";  // what the server goes by
+  ASSERT_TRUE(client->start(call, std::move(request)).ok());
+  while (client->wait(call, kNever, kUninterrupted) != WaitResult::kDone) {
+  }
+  EXPECT_TRUE(call->status().message().starts_with("Shown.nap() was not done")) << call->status().to_string();
+  EXPECT_TRUE(eventually([&] { return server.served() == 1; }));
+}
+
 TEST(DriverUpgradeTest, MovesToSharedMemoryOnOneHost) {
   TestServer server("rrpc");
   auto client = connect_to(server.address());
