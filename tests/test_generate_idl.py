@@ -215,3 +215,41 @@ def test_streams_are_said_to_be_missing(client: Any) -> None:
 def test_the_base_can_not_be_served_itself(generated: Any) -> None:
     with pytest.raises(TypeError, match="abstract"):
         generated.NearestBase()
+
+
+HIDING = """
+enum Shade { real = 3; to_bytes = 4; DARK = 5; }
+enum Word { title = "a"; upper = "b"; }
+struct S {
+  1: list: int = 3;
+  2: tags: list<string> = [];
+  3: Shade: Shade = real;
+  4: other: Shade = DARK;
+  5: field: string = "a";
+  6: more: list<int> = [1];
+  7: int: int = 3;
+  8: np: array<f32>[3]? = none;
+  9: array: array<f32>[3]? = none;
+  10: word: Word = title;
+}
+service Hides {
+  list(int: int, str: string, shade: Shade = real) -> list<string>;
+  np(s: S) -> array<f32>;
+  int(s: S) -> S;
+  Shade(shade: Shade = DARK) -> Shade;
+}
+"""
+
+
+def test_names_that_hide_what_the_text_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hiding.rrpc").write_text(HIDING)
+    assert main([str(tmp_path / "hiding.rrpc"), "-o", str(tmp_path / "hiding.py")]) == 0
+    run(tmp_path, "mypy", "--strict", "--follow-imports", "silent", "hiding.py")
+    run(tmp_path, "pyright", "hiding.py")
+    run(tmp_path, "ruff", "format", "--isolated", "--check", "hiding.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    hiding: Any = importlib.import_module("hiding")
+    made = hiding.S()
+    assert (made.tags, made.other, made.more, made.word) == ([], hiding.Shade.DARK, [1], hiding.Word.title)
+    base = hiding.HidesBase
+    assert fingerprint(service_of(base)) == base.rpc_fingerprints["Hides"]

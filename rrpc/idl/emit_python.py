@@ -157,4 +157,4 @@ def _import_from(module: str, names: Sequence[str]) -> list[str]:
 
 def _import_order(name: str) -> tuple[int, str]:
     """Constants, classes, the rest: as import sorters have it."""
-    return (0 if name.isupper() else 1 if name[:1].isupper() else 2), name
+    return (0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2), name

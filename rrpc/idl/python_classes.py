@@ -105,8 +105,15 @@ class _Dataclass:
         line = f"{text} = {options.get('default')}"
         if options.keys() == {"default"} and width(line) <= WIDTH:
             return [line]
-        self._types.use("dataclasses", "field")
-        return broken(f"{text} = field(", [f"{name}={value}" for name, value in options.items()], ")", "    ")
+        field = "field"
+        if field in self._hidden:
+            field = "dataclasses.field"
+            self._types.use("dataclasses")
+        else:
+            self._types.use("dataclasses", field)
+        return broken(
+            f"{text} = {field}(", [f"{name}={value}" for name, value in options.items()], ")", "    "
+        )
 
     def _options(self, member: dataclasses.Field[Any], annotation: Any, hint: str) -> dict[str, str]:
         what = f"{self._name}.{member.name}"

@@ -49,20 +49,23 @@ VALUE_WORDS = frozenset({"none", "true", "false", "inf", "nan"})
 _TYPE_WORDS = frozenset({*SCALARS, *ARRAY_ITEMS, *CONTAINERS, "stream", "throws", *VALUE_WORDS})
 # What generated modules say themselves.
 GENERATED_NAMES = frozenset(
-    {"Annotated", "Any", "ClassVar", "Final", "Literal", "NDArray", "TYPE_CHECKING", "TypeAlias"}
+    {"Annotated", "Any", "ClassVar", "Final", "Iterator", "Literal", "NDArray", "TYPE_CHECKING", "TypeAlias"}
     | {
         "abc",
         "annotations",
         "collections",
         "dataclass",
         "dataclasses",
+        "datetime",
+        "decimal",
         "enum",
         "field",
+        "functools",
         "np",
         "numpy",
         "rrpc",
     }
-    | {"typing", "dict", "memoryview", "object", "str"}
+    | {"typing", "uuid", "dict", "memoryview", "object", "str"}
 )
 ENUM_NAMES = frozenset({"mro", "name", "value"})
 STRUCT_NAMES = frozenset({"rrpc_numbers", "rrpc_reserved"})

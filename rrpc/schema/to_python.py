@@ -316,11 +316,14 @@ def _enum(name: str, declared: Enum) -> Any:
     values = {member.name: member.value for member in declared.members}
     strings = any(isinstance(value, str) for value in values.values())
     options: dict[str, Any] = {"module": _package(name)}
-    kind: Any = (
-        enum.Enum(_short(name), values, type=str, **options)
-        if strings
-        else enum.IntEnum(_short(name), values, **options)
-    )
+    mixed_in = str if strings else int
+    kind: Any
+    if any(hasattr(mixed_in, member) for member in values):  # a member called title would hide str's
+        kind = enum.Enum(_short(name), values, **options)
+    elif strings:
+        kind = enum.Enum(_short(name), values, type=str, **options)
+    else:
+        kind = enum.IntEnum(_short(name), values, **options)
     kind.__doc__ = documentation(declared) or None
     setattr(kind, DOCS, _docs(declared.members))
     if declared.reserved:

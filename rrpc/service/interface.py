@@ -18,7 +18,9 @@ MISSING: Final = inspect.Parameter.empty
 """The default of a parameter without one."""
 
 RESERVED_PARAMETERS = frozenset({"timeout", "out"})
+# What clients have themselves, and what the text of generated classes names.
 RESERVED_METHODS = frozenset({"address", "call", "close", "info", "start", "stats"})
+RESERVED_METHODS |= {"abc", "rpc_fingerprints", "rrpc"}
 
 
 @dataclass(frozen=True)
