@@ -43,7 +43,10 @@ def main() -> None:
             try:
                 assert server.stdout is not None
                 line = next(text for text in server.stdout if text.startswith("rrpc-serve: Echo on "))
-                call(folder, line.rsplit(" on ", 1)[1].strip())
+                address = line.rsplit(" on ", 1)[1].strip()
+                call(folder, address)
+                command = [str(scripts / "rrpc-call"), address, "Echo.echo", "[1, 2]", "--json"]
+                assert subprocess.check_output(command, text=True, timeout=60) == "[1, 2]\n"
             finally:
                 server.terminate()
             assert server.wait(timeout=30) == 0
