@@ -314,16 +314,12 @@ def _numbers(struct: Struct) -> dict[str, Any]:
 
 def _enum(name: str, declared: Enum) -> Any:
     values = {member.name: member.value for member in declared.members}
-    strings = any(isinstance(value, str) for value in values.values())
-    options: dict[str, Any] = {"module": _package(name)}
-    mixed_in = str if strings else int
-    kind: Any
+    mixed_in: type = str if any(isinstance(value, str) for value in values.values()) else int
     if any(hasattr(mixed_in, member) for member in values):  # a member called title would hide str's
-        kind = enum.Enum(_short(name), values, **options)
-    elif strings:
-        kind = enum.Enum(_short(name), values, type=str, **options)
-    else:
-        kind = enum.IntEnum(_short(name), values, **options)
+        mixed_in = object
+    make: Any = enum.IntEnum if mixed_in is int else enum.Enum
+    options = {"type": str} if mixed_in is str else {}
+    kind = make(_short(name), values, module=_package(name), **options)
     kind.__doc__ = documentation(declared) or None
     setattr(kind, DOCS, _docs(declared.members))
     if declared.reserved:
