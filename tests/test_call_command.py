@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -321,3 +322,49 @@ def test_a_server_without_reflection(
         assert rrpc_call("Lab.ad", "1")[0] == 1
         assert rrpc_call.bad("list") == "this server has no reflection, so it can't say what it offers"
         assert rrpc_call.bad("add") == "'add' is no method: write service.method"
+
+
+@rrpc.service(name="rrpc.Reflection")
+class Liar:
+    """Says what no server of rrpc would."""
+
+    def __init__(self, names: Any, described: Any) -> None:
+        self._names = names
+        self._described = described
+
+    @rrpc.method
+    def services(self) -> Any:
+        return self._names
+
+    @rrpc.method
+    def describe(self, service: str) -> Any:
+        return self._described
+
+
+@pytest.mark.parametrize(
+    ("names", "described", "line"),
+    [
+        (5, {}, "what the server says of its services can't be read: not a list of names"),
+        ([b"x"], {}, "what the server says of its services can't be read: not a list of names"),
+        (["A"], 5, "what the server says of A can't be read: "),
+        (["A"], {}, "what the server says of A can't be read: "),
+        (
+            ["A"],
+            {"service": {"name": 5}},
+            "what the server says of A can't be read: not a service's description: ",
+        ),
+    ],
+)
+def test_a_server_whose_descriptions_mean_nothing(
+    new_address: Callable[[str], str],
+    capsys: pytest.CaptureFixture[str],
+    names: Any,
+    described: Any,
+    line: str,
+) -> None:
+    with rrpc.serve(Liar(names, described), listen=new_address("tcp")) as server:
+        for arguments in (["list"], ["describe", "A"], ["A.x"]):
+            status, out, err = Run(server.addresses[0], capsys)(*arguments)
+            assert (status, out) == (1, "")
+            assert err.startswith(f"rrpc-call: INTERNAL: {line}")
+            assert err.count("\n") == 1
