@@ -76,7 +76,7 @@ inline endpoint::Buffer owning_buffer(std::vector<std::byte> bytes) {
   return buffer;
 }
 
-// Methods: echo (payload and buffers come back), nap (payload: milliseconds).
+// Methods: echo (payload and buffers come back), nap (payload: milliseconds), hold (until release()).
 class TestServer {
  public:
   explicit TestServer(const std::string& scheme, int workers = 1, const Options& options = {})
@@ -90,6 +90,7 @@ class TestServer {
     for (int i = 0; i < workers; ++i) workers_.emplace_back([this] { work(); });
   }
   ~TestServer() {
+    release();
     server_.stop();
     join();
   }
@@ -101,6 +102,7 @@ class TestServer {
 
   const std::string& address() const { return address_; }
   Server& server() { return server_; }
+  void release() { released_ = true; }
   int served() const { return served_; }
   int peak() const { return peak_; }  // of handlers at work
 
@@ -122,6 +124,7 @@ class TestServer {
       rpc::Reply reply;
       const std::string payload(as_text(work.call->payload()));
       if (work.call->method() == "nap") sleep_ms(std::stoi(payload));
+      while (work.call->method() == "hold" && !released_) sleep_ms(1);
       reply.payload = as_bytes(payload);
       for (const endpoint::PoolBlock& block : work.call->blocks())
         reply.buffers.push_back(owning_buffer({block.data(), block.data() + block.size()}));
@@ -135,6 +138,7 @@ class TestServer {
 
   Server server_;
   std::string address_;
+  std::atomic<bool> released_{false};
   std::atomic<int> served_{0};
   std::atomic<int> busy_{0};
   std::atomic<int> peak_{0};
