@@ -155,9 +155,10 @@ class _Canonical:
                 return float(value)
             case List(item) if isinstance(value, (tuple, list)):
                 return tuple(self._as_of(each, item) for each in value)
-            case Tuple(items, variadic) if isinstance(value, (tuple, list)):
-                items = items * len(value) if variadic else items
-                return tuple(self._as_of(each, item) for each, item in zip(value, items, strict=True))
+            case Tuple((item,), variadic=True) if isinstance(value, (tuple, list)):
+                return tuple(self._as_of(each, item) for each in value)
+            case Tuple(items) if isinstance(value, (tuple, list)) and len(value) == len(items):
+                return tuple(map(self._as_of, value, items))
             case Map() if not value and value is not None:
                 return {}
             case Set() if isinstance(value, (tuple, list)):
