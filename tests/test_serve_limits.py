@@ -189,8 +189,8 @@ def test_a_drain_waits_until_results_are_fetched(serve: ServeFactory, transport:
     assert "still" not in served.log
 
 
-def test_a_drain_names_the_results_it_gave_up(serve: ServeFactory, transport: str, tmp_path: Path) -> None:
-    served = serve(GATED, "Gated", listen=transport, args=["--grace", "0.3"])
+def test_a_drain_names_the_results_it_gave_up(serve: ServeFactory, tmp_path: Path) -> None:
+    served = serve(GATED, "Gated", args=["--grace", "0.3"])
     with stopped_reader(served, tmp_path / "gate"):
         assert served.terminate() == 1
     assert "still running after 0.3 s: results that clients haven't fetched: 1" in served.log
