@@ -1,6 +1,7 @@
 """rrpc-serve --processes: several processes behind one address, as their clients and their operator see them."""
 
 import os
+import random
 import re
 import signal
 import socket
@@ -10,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -332,9 +333,17 @@ def test_sockets_are_as_private_as_the_address(
         assert not any(socket.exists() for socket in sockets)
 
 
+def all_free(first: int, count: int) -> bool:
+    """Below those that the kernel gives to whoever connects."""
+    with ExitStack() as held, suppress(OSError):
+        for port in range(first, first + count):
+            held.enter_context(socket.create_server(("127.0.0.1", port)))
+        return True
+    return False
+
+
 def test_ports_may_be_chosen(serve: ServeFactory) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:  # where one is free the next few mostly are too
-        first = held.getsockname()[1]
+    first = next(port for port in random.sample(range(10_000, 32_000), 1000) if all_free(port, 4))
     args = ["--processes", "2", "--process-ports", str(first)]
     served = serve(LAB, "Lab", listen=["tcp", "rrpc"], module="lab_service", args=args)
     ports = set()
