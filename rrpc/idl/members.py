@@ -86,7 +86,7 @@ class Members:
         return Enum(name, tuple(known), reserved, **notes) if known else None
 
     def _member(self, node: syntax.Member, kind: type) -> EnumMember | None:
-        self.check_name(node.name, lambda name: rules.member_name(name, kind))
+        self.check_name(node.name, rules.member_name)
         notes = self.notes(node.doc, node.attributes, node.name.at)
         value: Any = node.value.value if isinstance(node.value, syntax.Plain) else None
         if wrong := _wrong_member(value, kind):

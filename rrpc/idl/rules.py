@@ -140,14 +140,11 @@ def error_field_name(name: str) -> str | None:
     return field_name(name)
 
 
-def member_name(name: str, values: type) -> str | None:
-    """``values`` is what the enum's values are: int or str, which its class in Python inherits from."""
+def member_name(name: str) -> str | None:
     if name in VALUE_WORDS:
         return f"{name!r} is a value of its own: choose another name for a member"
     if name in ENUM_NAMES or name.startswith("_"):
         return f"a member can't be called {name!r}: Python's enums keep that for themselves"
-    if hasattr(values, name):
-        return f"a member can't be called {name!r}: Python's {values.__name__} has that itself"
     return plain_name(name, "a member")
 
 
