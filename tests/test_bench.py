@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from processes import ROOT, child_environment
 
+pytestmark = pytest.mark.slow
+
 TINY = ["--rounds", "1", "--seconds", "0.01", "--sizes", "0.25", "--connections", "1,3"]
 
 

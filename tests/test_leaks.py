@@ -166,6 +166,7 @@ def assert_idle(*pids: int) -> None:
     eventually(lambda: spent() <= IDLE_CPU_SECONDS_MAX, 10.0, f"processes {pids} idle")
 
 
+@pytest.mark.slow
 def test_two_hundred_idle_connections(served: Served) -> None:
     idle_connections(served, volume(200, 30))
 
@@ -183,6 +184,7 @@ def test_a_thousand_idle_connections(serve: ServeFactory) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("poll", ["adaptive", "event"])
 def test_an_idle_pair_burns_nothing(served: Served, poll: str) -> None:
     with rrpc.connect(served.address, poll=poll) as client:

@@ -22,6 +22,8 @@ from raw_peer import HELLO, message, setup
 
 import rrpc
 
+pytestmark = pytest.mark.slow
+
 COUNTED = """
 import os, numpy as np, rrpc
 from numpy.typing import NDArray
@@ -360,7 +362,6 @@ def test_ports_may_be_chosen(serve: ServeFactory) -> None:
     )
 
 
-@pytest.mark.slow
 def test_one_that_does_not_end_is_killed(serve: ServeFactory) -> None:
     served = start(serve, "tcp", "--grace", "0.2", count=2)
     os.kill(pids(served)[0], signal.SIGSTOP)

@@ -13,6 +13,8 @@ from processes import Served, child_environment, eventually
 
 import rrpc
 
+pytestmark = pytest.mark.slow
+
 SERVICE = """
 import os, signal, threading, time
 import rrpc
