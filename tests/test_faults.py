@@ -250,6 +250,7 @@ PAUSE = volume(0.3, 2.0)  # a slow machine must not take its own slowness for si
 QUICK: dict[str, Any] = {"keepalive_interval": PAUSE, "keepalive_timeout": PAUSE}
 
 
+@pytest.mark.slow
 def test_a_silent_server_is_found(served: Served) -> None:
     with rrpc.connect(served.address, **QUICK) as client:
         future = client.start("Lab.hold", "x")
@@ -266,6 +267,7 @@ def test_a_silent_server_is_found(served: Served) -> None:
     still_answers(served.address)
 
 
+@pytest.mark.slow
 def test_a_silent_server_is_found_by_an_idle_client(served: Served) -> None:
     with rrpc.connect(served.address, **QUICK) as client:
         assert client.call("Lab.add", 1) == 2
@@ -275,6 +277,7 @@ def test_a_silent_server_is_found_by_an_idle_client(served: Served) -> None:
         served.resume()
 
 
+@pytest.mark.slow
 def test_a_living_server_is_not_given_up(served: Served) -> None:
     """Neither in a long call nor when idle, for many keep-alive intervals."""
     with rrpc.connect(served.address, **QUICK) as client:
@@ -283,6 +286,7 @@ def test_a_living_server_is_not_given_up(served: Served) -> None:
         assert client.info()["state"] == "connected"
 
 
+@pytest.mark.slow
 def test_a_silent_client_is_found(transport: str, short_tmp: Path, new_address: Callable[[str], str]) -> None:
     import lab_service
 

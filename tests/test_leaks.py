@@ -193,6 +193,7 @@ def test_an_idle_pair_burns_nothing(served: Served, poll: str) -> None:
         assert_idle(served.pid, os.getpid())
 
 
+@pytest.mark.slow
 def test_waiting_burns_nothing(served: Served) -> None:
     """A caller in a long call sleeps, and so does the server whose handler waits."""
     with rrpc.connect(served.address) as client:

@@ -14,6 +14,8 @@ from processes import Served, ServeFactory, child_environment, eventually, patie
 
 import rrpc
 
+pytestmark = pytest.mark.slow
+
 GATED = """
 import os, time, numpy as np, rrpc
 from numpy.typing import NDArray
