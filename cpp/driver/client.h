@@ -49,6 +49,8 @@ class Client {
                                                TimeNs deadline);
   static Result<std::unique_ptr<Client>> dial(const Address& address, const std::string& transport,
                                               const Options& options, TimeNs deadline);
+  static Result<std::unique_ptr<Client>> dial_once(const Address& address, const std::string& transport,
+                                                   const Options& options, TimeNs deadline);
   // From TCP to the first of the options' transports that can be had; why_not_ gets the reasons of others.
   Status move_up(const Options& options, TimeNs deadline);
   Status move_to(const std::string& transport, const rpc::HelloFields& hello, const Options& options, TimeNs deadline);

@@ -1,5 +1,7 @@
 """Server processes that are killed under RDMA, and what else only an adapter shows of a connection."""
 
+import socket
+import threading
 import time
 from contextlib import ExitStack
 
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 from guest_network import queue_pairs
 from lab import LAB, settles, transient
+from lab_service import Lab
 from processes import Served, ServeFactory, eventually
 from under_way import UnderWay
 
@@ -68,3 +71,22 @@ def test_many_connections_take_their_receives_from_one_queue(serve: ServeFactory
         clients[0].close()
         array = np.ones(MIB, np.uint8)
         assert [client.call("Lab.size", array) for client in clients[1:]] == [MIB] * 5
+
+
+def test_a_request_to_connect_that_is_lost_is_made_again() -> None:
+    """Soft-iWARP's connections are TCP's: a plain socket takes the first request and never answers it."""
+    with socket.create_server(("10.9.1.1", 0)) as silent, rrpc.Server(Lab()) as server:
+        address = f"verbs://10.9.1.1:{silent.getsockname()[1]}"
+        taken: list[socket.socket] = []
+
+        def lose_one() -> None:
+            taken.append(silent.accept()[0])
+            silent.close()
+            server.listen(address)
+
+        loser = threading.Thread(target=lose_one)
+        loser.start()
+        with rrpc.connect(address) as client:
+            assert client.call("Lab.add", 1) == 2
+        loser.join()
+        taken[0].close()

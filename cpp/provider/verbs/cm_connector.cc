@@ -197,7 +197,9 @@ void CmConnector::established(const CmEvent& event) {
 }
 
 void CmConnector::end(Status error) {
-  const bool started = phase_ == Phase::kConnecting || phase_ == Phase::kConnected;
+  // Of an iWARP connection that isn't made yet the kernel waits for the peer's answer first; its queue pair's error
+  // ends it.
+  const bool started = phase_ == Phase::kConnected || (phase_ == Phase::kConnecting && !adapter_->iwarp());
   phase_ = Phase::kEnded;
   error_ = std::move(error);
   if (started) (void)rdma_disconnect(id_.get());
