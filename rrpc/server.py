@@ -31,7 +31,6 @@ __all__ = ["Server", "serve", "use_builtin"]
 
 _MESSAGE_CHARS = 16_384
 _TRACEBACK_CHARS = 65_536
-_Request = tuple[int, bytes, bytes, "list[_core.Block] | None", int]
 
 
 class Server:
