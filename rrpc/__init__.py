@@ -7,7 +7,7 @@ Decorate a class with :func:`service` and its methods with :func:`method`, serve
 from collections.abc import Sequence
 from typing import Any
 
-from . import _core
+from . import _core, interceptors
 from .bulk import empty, set_pool_limit, zeros
 from .client import Client, Future, UnaryMethod, connect, stub
 from .codec import Record, copies
@@ -36,6 +36,7 @@ from .errors import (
 )
 from .errors import from_status as _from_status
 from .health import Health
+from .interceptors import ClientInterceptor, ServerInterceptor
 from .server import Server, serve
 from .server import use_builtin as _use_builtin
 from .service import AnnotationError, method, service
@@ -47,6 +48,7 @@ __all__ = [
     "AnnotationError",
     "Cancelled",
     "Client",
+    "ClientInterceptor",
     "DataLoss",
     "DeadlineExceeded",
     "FailedPrecondition",
@@ -63,6 +65,7 @@ __all__ = [
     "ResourceExhausted",
     "RpcError",
     "Server",
+    "ServerInterceptor",
     "Shape",
     "Sized",
     "StatusCode",
@@ -79,6 +82,7 @@ __all__ = [
     "i16",
     "i32",
     "i64",
+    "interceptors",
     "method",
     "serve",
     "service",

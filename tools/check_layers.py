@@ -47,7 +47,18 @@ CPP_WORDS_NOT_IN = [
 
 # Python: each module of rrpc and the modules it may import, besides itself.
 _VALUES = ("errors", "codec", "bulk")
-_SHELLS = (*_VALUES, "types", "health", "service", "schema", "versions", "client", "observe", "server")
+_SHELLS = (
+    *_VALUES,
+    "types",
+    "health",
+    "interceptors",
+    "service",
+    "schema",
+    "versions",
+    "client",
+    "observe",
+    "server",
+)
 PY_LAYERS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "codec": ("errors", "bulk"),
@@ -58,10 +69,11 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "options": (),
     "front": ("options",),
     "health": ("errors",),
+    "interceptors": _VALUES,
     "versions": (*_VALUES, "service", "schema"),
-    "client": (*_VALUES, "options", "service", "versions"),
+    "client": (*_VALUES, "interceptors", "options", "service", "versions"),
     "observe": (),
-    "server": (*_VALUES, "health", "observe", "options", "service", "versions"),
+    "server": (*_VALUES, "health", "interceptors", "observe", "options", "service", "versions"),
     "aio": _SHELLS,
     "__init__": (*_SHELLS, "aio", "std"),
     "std": (*_SHELLS, "__init__"),

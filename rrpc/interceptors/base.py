@@ -1,0 +1,103 @@
+"""What interceptors are: classes whose generator methods stand around a call, whatever its style."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, ClassVar
+
+__all__ = ["ClientInterceptor", "Interceptor", "Link", "ServerInterceptor", "Sleep", "checked", "links"]
+
+Steps = Generator[Any, Any, Any]
+Link = Callable[[Any], Steps]
+
+
+class Sleep:
+    """Yielded by an interceptor to wait for so many seconds, in whatever way the call's style waits.
+
+    It ends early, with the call's own error raised at the ``yield``, where the call's deadline passes or it is
+    cancelled.
+    """
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        if not seconds >= 0:
+            raise ValueError(f"Sleep takes a number of seconds from 0 up, not {seconds!r}")
+        self.seconds = float(seconds)
+
+    def __repr__(self) -> str:
+        return f"Sleep({self.seconds:g})"
+
+
+class Interceptor:
+    """The base of both kinds. A method that isn't overridden costs nothing."""
+
+    side: ClassVar[str] = ""
+
+    def unary(self, call: Any) -> Steps:
+        """Around a call of one request and one reply."""
+        return (yield call)
+
+    def stream(self, call: Any) -> Steps:
+        """Around a call with a stream in it, from its beginning until the stream is there.
+
+        ``call.map_sent(f)``, ``call.map_received(f)`` and ``call.on_end(f)`` reach what comes after that.
+        """
+        return (yield call)
+
+
+class ClientInterceptor(Interceptor):
+    """Stands around the calls of a client; ``call`` is an :class:`OutgoingCall`.
+
+    ``result = yield call`` makes the call; it raises the call's error there. Yielding the call again makes it again,
+    returning without that answers in its place. What is returned is the call's result.
+    """
+
+    side = "client"
+
+
+class ServerInterceptor(Interceptor):
+    """Stands around the handlers of a server; ``call`` is a :class:`ServedCall`.
+
+    ``result = yield call`` runs the handler, once; what it raises is raised there. Returning without that answers in
+    its place. What is returned goes to the caller.
+    """
+
+    side = "server"
+
+
+def checked(interceptors: Iterable[Interceptor] | None, kind: type[Interceptor]) -> tuple[Interceptor, ...]:
+    """``interceptors`` as a tuple; raises TypeError for what isn't an instance of ``kind``."""
+    if interceptors is None:
+        return ()
+    if isinstance(interceptors, (str, Interceptor)) or not isinstance(interceptors, Iterable):
+        raise TypeError(f"interceptors must be a list of them, not {_shown(interceptors)}")
+    given = tuple(interceptors)
+    for one in given:
+        if not isinstance(one, kind):
+            raise TypeError(
+                f"a {kind.side}'s interceptors must be instances of rrpc.{kind.__name__}: {_why_not(one)}"
+            )
+    return given
+
+
+def _why_not(one: object) -> str:
+    if isinstance(one, type):
+        return f"pass an instance, {one.__name__}(...), not the class"
+    if isinstance(one, Interceptor):
+        return f"{type(one).__name__} is for a {one.side or 'client or server'}"
+    return f"{_shown(one)} isn't"
+
+
+def _shown(thing: object) -> str:
+    return (
+        f"{type(thing).__name__} {str(thing)[:80]!r}"
+        if isinstance(thing, str)
+        else f"a {type(thing).__name__}"
+    )
+
+
+def links(interceptors: Sequence[Interceptor], kind: str) -> tuple[Link, ...]:
+    """The methods called ``kind`` of those that have one of their own, the outermost first."""
+    default = getattr(Interceptor, kind)
+    return tuple(getattr(one, kind) for one in interceptors if getattr(type(one), kind) is not default)
