@@ -2,7 +2,10 @@
 
 Every call that may wait releases the GIL. Timeouts are seconds; ``None`` means no deadline. Failures
 raise what the factory given to :func:`set_error_factory` makes of (code, message, protocol_error,
-details), where ``details`` is the opaque bytes that a server passed to :meth:`Server.reply_error`.
+details, metadata, not_executed), where ``details`` and ``metadata`` are the opaque bytes that a server passed to
+:meth:`Server.reply_error`, and ``not_executed`` says that the call was never sent, or refused before any handler saw it.
+
+``metadata`` is bytes that go with a request or a reply, at most ``metadata_bytes_max`` of them.
 
 A *buffer* is any object whose ``PyBUF_SIMPLE`` export is contiguous; it is held until the peer has
 read it. A :class:`Block` is pool memory that returns to the pool when its last reference goes.
@@ -26,6 +29,8 @@ class Call:
     def cancel(self) -> bool:
         """True if the call had not ended; it then ends with CANCELLED."""
     def cancelled(self) -> bool: ...
+    def metadata(self) -> bytes:
+        """Of the reply; empty until the call is done. An error's is in the error."""
     def on_done(self, callback: Callable[[], None]) -> None:
         """Call back once, on whatever thread, soon after the call ends (at once if it has ended)."""
 
@@ -39,10 +44,11 @@ class Client:
         buffers: Sequence[Any] | None,
         out: Any | None,
         timeout: float | None,
+        metadata: bytes = b"",
     ) -> tuple[bytes, list[Block | None] | None]:
         """A unary call. ``method`` may have an id of 6 bytes, the first of them 0, before the name: then that
         is sent, and the name is for errors. ``out`` is a writable buffer offered for one result buffer; in the reply's list
-        that buffer stands as None."""
+        that buffer stands as None. The reply's metadata is dropped: :meth:`start` keeps it."""
     def start(
         self,
         method: bytes,
@@ -50,6 +56,7 @@ class Client:
         buffers: Sequence[Any] | None,
         out: Any | None,
         timeout: float | None,
+        metadata: bytes = b"",
     ) -> Call: ...
     def close(self, timeout: float | None = None) -> None: ...
     def peer_hello(self) -> dict[bytes, bytes]:
@@ -58,6 +65,8 @@ class Client:
         """address, transport, bulk_method, exposure, peer, adapter (verbs), state, sent_on_to (another process's
         address), why_not (reasons by transport)."""
     def stats(self) -> dict[str, int]: ...
+
+_Request = tuple[int, bytes, bytes, list[Block] | None, int, bytes, int]
 
 class Server:
     def __init__(self, options: dict[str, Any]) -> None: ...
@@ -70,17 +79,30 @@ class Server:
         """More for HELLO to say to whoever connects from now on, where the slots have room for it."""
     def name_methods(self, names: dict[bytes, bytes]) -> None:
         """Requests with these ids come out of :meth:`next` under these names; ids as in :meth:`Client.call`."""
-    def next(self, timeout: float | None = None) -> tuple[int, bytes, bytes, list[Block] | None, int] | None:
-        """(handle, method, payload, buffers, nanoseconds left or -1); None on timeout or once drained/stopped."""
+    def next(self, timeout: float | None = None) -> _Request | None:
+        """(handle, method, payload, buffers, nanoseconds left or -1, metadata, kind); None on timeout or once
+        drained/stopped. Kind: 0 for a unary call, else the sum of 2 (the client streams) and 4 (the server does)."""
     def reply(
-        self, handle: int, payload: bytes, buffers: Sequence[Any] | None = None, out_index: int = -1
+        self,
+        handle: int,
+        payload: bytes,
+        buffers: Sequence[Any] | None = None,
+        out_index: int = -1,
+        metadata: bytes = b"",
     ) -> None:
         """``out_index`` names the buffer to be written into the caller's ``out`` memory."""
     def reply_next(
-        self, handle: int, payload: bytes, buffers: Sequence[Any] | None = None, out_index: int = -1
-    ) -> tuple[int, bytes, bytes, list[Block] | None, int] | None:
+        self,
+        handle: int,
+        payload: bytes,
+        buffers: Sequence[Any] | None = None,
+        out_index: int = -1,
+        metadata: bytes = b"",
+    ) -> _Request | None:
         """:meth:`reply`, then :meth:`next` without a timeout, in one crossing."""
-    def reply_error(self, handle: int, code: int, message: str, details: bytes = b"") -> None: ...
+    def reply_error(
+        self, handle: int, code: int, message: str, details: bytes = b"", metadata: bytes = b""
+    ) -> None: ...
     def out_bytes(self, handle: int) -> int:
         """The size of the caller's ``out`` memory, 0 when there is none."""
     def call_info(self, handle: int) -> tuple[str, int, int] | None:
@@ -97,7 +119,7 @@ class Server:
     def stats(self) -> dict[str, int]: ...
 
 def default_options() -> dict[str, Any]:
-    """slots, slot_bytes, calls_in_flight_max, exposed_bytes_max, poll ("adaptive", "busy" or "event"), spin_us,
+    """slots, slot_bytes, calls_in_flight_max, exposed_bytes_max, metadata_bytes_max, poll ("adaptive", "busy" or "event"), spin_us,
     keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, connections_max,
     max_concurrency, max_queue (None: no limit),
     shared_receive_slots, transports (those that rrpc:// may use, best first:
@@ -106,7 +128,7 @@ def default_options() -> dict[str, Any]:
 def allocate(nbytes: int) -> Block: ...
 def stats() -> dict[str, int]: ...
 def set_pool_limit(nbytes: int) -> None: ...
-def set_error_factory(factory: Callable[[int, str, bool, bytes], BaseException]) -> None: ...
+def set_error_factory(factory: Callable[[int, str, bool, bytes, bytes, bool], BaseException]) -> None: ...
 def transports() -> dict[str, str]:
     """Scheme -> "" where usable, else the reason why not."""
 

@@ -56,9 +56,15 @@ class StatusCode(enum.IntEnum):
 
 
 class RpcError(Exception):
-    """A call that failed. ``code`` says how, ``message`` says why in one line or a few."""
+    """A call that failed. ``code`` says how, ``message`` says why in one line or a few.
+
+    ``not_executed`` is true where the call was never sent, or was refused before any handler saw it, and
+    ``metadata`` is what the server sent with the error.
+    """
 
     code: ClassVar[StatusCode] = StatusCode.UNKNOWN
+    metadata: bytes = b""
+    not_executed: bool = False
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message)
@@ -202,8 +208,21 @@ _CLASSES = _by_code()
 TYPE_KEY, TRACEBACK_KEY, PROTOCOL_KEY = "type", "traceback", "protocol"
 
 
-def from_status(code: int, message: str, protocol_error: bool = False, details: bytes = b"") -> RpcError:
+def from_status(
+    code: int,
+    message: str,
+    protocol_error: bool = False,
+    details: bytes = b"",
+    metadata: bytes = b"",
+    not_executed: bool = False,
+) -> RpcError:
     """The exception for a status; a code that nobody knows becomes :class:`Unknown`."""
+    error = _from_status(code, message, protocol_error, details)
+    error.metadata, error.not_executed = metadata, not_executed
+    return error
+
+
+def _from_status(code: int, message: str, protocol_error: bool, details: bytes) -> RpcError:
     facts = _unpack_details(details) if details else {}
     if protocol_error or facts.get(PROTOCOL_KEY) is True:
         return ProtocolError(message)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import _core
 
-    _Request = tuple[int, bytes, bytes, "list[_core.Block] | None", int]
+    _Request = tuple[int, bytes, bytes, "list[_core.Block] | None", int, bytes, int]
 
 __all__ = ["ObservedCore", "Observer", "ServedCall"]
 
@@ -83,7 +83,7 @@ class ObservedCore:
         self._end(handler_ns, code, 0, 0)
 
     def _begin(self, request: _Request) -> None:
-        handle, name, payload, blocks, _ = request
+        handle, name, payload, blocks, *_ = request
         peer, fetch_ns, queue_ns = self._core.call_info(handle) or ("", 0, 0)
         read = sum(block.nbytes for block in blocks) if blocks else 0
         self._call = ServedCall(

@@ -167,7 +167,7 @@ class Server:
             if request is None:
                 request = core.next()
                 continue
-            handle, name, payload, blocks, _ = request
+            handle, name, payload, blocks, *_ = request
             request = arguments = result = None
             running[index] = name
             try:

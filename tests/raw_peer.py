@@ -9,7 +9,7 @@ from rrpc.service import untyped_request
 FRAME = struct.Struct("<BBHIQII")  # magic, type, detail, rkey, address, length, tag
 OFFER = struct.Struct("<IHHIII")  # magic, version, flags, slots, slot bytes, epoch
 HEADER = struct.Struct("<HBBIIII")  # magic, type, reserved, body bytes, epoch, data and control granted
-REQUEST = struct.Struct("<QqHHB3x")  # call id, timeout, method bytes, descriptors, has out
+REQUEST = struct.Struct("<QqHHBxH")  # call id, timeout, method bytes, descriptors, flags, metadata bytes
 DESCRIPTOR = struct.Struct("<QQI")  # address, length, rkey
 BULK = struct.Struct("<QQQII")  # call id, address, length, rkey, reserved
 
@@ -77,7 +77,8 @@ def request(call_id: int, method: str | bytes, *args: Any, descriptors: bytes = 
         fixed.get("timeout", -1),
         fixed.get("method_bytes", len(name)),
         count,
-        fixed.get("has_out", 0),
+        fixed.get("flags", 0),
+        fixed.get("metadata_bytes", 0),
     )
     return head + descriptors + name + payload
 

@@ -57,10 +57,11 @@ TimeNs seconds_to_ns(double seconds, const char* name) {
 
 void set_error_factory(py::object factory) { g_error_factory = factory.release().ptr(); }
 
-void raise_status(const Status& status, const std::string& details) {
+void raise_status(const Status& status, const ErrorFacts& facts) {
   if (g_error_factory == nullptr) throw std::runtime_error(status.to_string());
-  py::object error = py::handle(g_error_factory)(static_cast<int>(status.code()), status.message(),
-                                                 status.is_protocol_error(), py::bytes(details));
+  py::object error =
+      py::handle(g_error_factory)(static_cast<int>(status.code()), status.message(), status.is_protocol_error(),
+                                  bytes_of(facts.details), bytes_of(facts.metadata), facts.not_executed);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw py::error_already_set();
 }
@@ -81,6 +82,7 @@ py::dict default_options() {
   out["read_depth"] = session.geometry.read_depth;
   out["calls_in_flight_max"] = session.calls_in_flight_max;
   out["exposed_bytes_max"] = session.exposed_bytes_max;
+  out["metadata_bytes_max"] = session.metadata_bytes_max;
   out["poll"] = "adaptive";
   out["spin_us"] = static_cast<double>(options.spin) / kMicrosecond;
   out["keepalive_interval"] = static_cast<double>(session.keepalive_interval) / kSecond;
@@ -116,6 +118,11 @@ static std::vector<std::string> transports_from(py::handle value) {
   return *transports;
 }
 
+static uint32_t metadata_limit_from(uint32_t value) {
+  if (value <= UINT16_MAX) return value;
+  raise_status(invalid_argument("metadata_bytes_max can be at most 65535, not " + std::to_string(value)));
+}
+
 static uint32_t limit_from(py::handle value) { return value.is_none() ? driver::kUnlimited : value.cast<uint32_t>(); }
 
 static void set_option(driver::Options& options, const std::string& name, py::handle value) {
@@ -130,6 +137,8 @@ static void set_option(driver::Options& options, const std::string& name, py::ha
     session.calls_in_flight_max = value.cast<uint32_t>();
   else if (name == "exposed_bytes_max")
     session.exposed_bytes_max = value.cast<size_t>();
+  else if (name == "metadata_bytes_max")
+    session.metadata_bytes_max = metadata_limit_from(value.cast<uint32_t>());
   else if (name == "poll")
     options.poll = poll_mode_from(value.cast<std::string>());
   else if (name == "spin_us")
@@ -170,6 +179,7 @@ driver::Options options_from(const py::dict& given) {
   return options;
 }
 
+py::bytes bytes_of(std::string_view text) { return {text.data(), text.size()}; }
 Bytes bytes_view(const py::bytes& value) {
   return {reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(value.ptr())),
           static_cast<size_t>(PyBytes_GET_SIZE(value.ptr()))};

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -15,8 +16,14 @@ namespace rrpc::bind {
 
 namespace py = pybind11;
 
+// What an error of a call says beside its status.
+struct ErrorFacts {
+  std::string_view details = {};
+  std::string_view metadata = {};
+  bool not_executed = false;
+};
 // Raises what the factory of set_error_factory() makes of it.
-[[noreturn]] void raise_status(const Status& status, const std::string& details = {});
+[[noreturn]] void raise_status(const Status& status, const ErrorFacts& facts = {});
 inline void raise_if_error(const Status& status) {
   if (!status.ok()) raise_status(status);
 }
@@ -28,6 +35,7 @@ driver::Options options_from(const py::dict& options);
 py::dict default_options();
 
 Bytes bytes_view(const py::bytes& value);
+py::bytes bytes_of(std::string_view text);
 
 // Exports the buffer until the returned Buffer goes.
 endpoint::Buffer export_buffer(py::handle object, bool writable);

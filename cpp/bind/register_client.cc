@@ -33,10 +33,8 @@ ClientRef share(std::unique_ptr<driver::Client> client) {
 }
 
 py::tuple take_reply(rpc::ClientCall& call) {
-  if (!call.status().ok()) raise_status(call.status(), call.details());
-  const Bytes payload = call.payload();
-  return py::make_tuple(py::bytes(reinterpret_cast<const char*>(payload.data()), payload.size()),
-                        wrap_blocks(call.blocks()));
+  if (!call.status().ok()) raise_status(call.status(), {call.details(), call.metadata(), call.not_executed()});
+  return py::make_tuple(bytes_of(as_text(call.payload())), wrap_blocks(call.blocks()));
 }
 
 // True when done, false at the deadline. Signals and deferred Python work are seen to meanwhile.
@@ -82,6 +80,7 @@ class Call {
     run_deferred();
     return cancelled_now;
   }
+  py::bytes metadata() const { return bytes_of(call_->done() ? call_->metadata() : std::string()); }
   bool was_cancelled() const { return call_->done() && call_->status().code() == StatusCode::kCancelled; }
   void on_done(py::object callback) {
     raise_if_error(client_->check_usable());
@@ -109,13 +108,13 @@ class PyClient {
       py::gil_scoped_release release;
       client = driver::Client::connect(address, parsed, deadline);
     }
-    raise_if_error(client.status());
+    if (!client.ok()) raise_status(client.status(), {.not_executed = true});
     client_ = share(std::move(*client));
   }
 
   rpc::ClientCallRef begin(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out,
-                           py::handle timeout) {
-    if (client_ == nullptr) raise_status(unavailable("the client is closed"));
+                           py::handle timeout, const py::bytes& metadata) {
+    if (client_ == nullptr) raise_status(unavailable("the client is closed"), {.not_executed = true});
     rpc::CallRequest request;
     request.method = as_text(bytes_view(method));
     if (request.method.size() > kMethodIdBytes && request.method.front() == '\0') {
@@ -123,6 +122,7 @@ class PyClient {
       request.method.remove_prefix(kMethodIdBytes);
     }
     request.payload = bytes_view(payload);
+    request.metadata = bytes_view(metadata);
     request.buffers = export_buffers(buffers);
     if (!out.is_none()) request.out = export_buffer(out, true);
     request.deadline = deadline_from(timeout);
@@ -132,14 +132,14 @@ class PyClient {
       py::gil_scoped_release release;
       status = client_->start(call, std::move(request));
     }
-    raise_if_error(status);
+    if (!status.ok()) raise_status(status, {.not_executed = call->not_executed()});
     return call;
   }
 
   py::tuple call(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out,
-                 py::handle timeout) {
+                 py::handle timeout, const py::bytes& metadata) {
     const ClientRef client = client_;  // survives a close() by another thread
-    const rpc::ClientCallRef call = begin(method, payload, buffers, out, timeout);
+    const rpc::ClientCallRef call = begin(method, payload, buffers, out, timeout, metadata);
     try {
       wait_for(*client, call, kNever);
     } catch (...) {  // Ctrl-C: the caller goes, so the call does
@@ -150,9 +150,9 @@ class PyClient {
     return take_reply(*call);
   }
 
-  Call start(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out,
-             py::handle timeout) {
-    rpc::ClientCallRef call = begin(method, payload, buffers, out, timeout);
+  Call start(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out, py::handle timeout,
+             const py::bytes& metadata) {
+    rpc::ClientCallRef call = begin(method, payload, buffers, out, timeout, metadata);
     run_deferred();
     return {client_, std::move(call)};
   }
@@ -227,14 +227,15 @@ void register_client(py::module_& module) {
       .def("result", &Call::result, py::arg("timeout") = py::none())
       .def("cancel", &Call::cancel)
       .def("cancelled", &Call::was_cancelled)
+      .def("metadata", &Call::metadata)
       .def("on_done", &Call::on_done, py::arg("callback"));
   py::class_<PyClient>(module, "Client")
       .def(py::init<const std::string&, const py::dict&, py::handle>(), py::arg("address"), py::arg("options"),
            py::arg("timeout"))
       .def("call", &PyClient::call, py::arg("method"), py::arg("payload"), py::arg("buffers"), py::arg("out"),
-           py::arg("timeout"))
+           py::arg("timeout"), py::arg("metadata") = py::bytes())
       .def("start", &PyClient::start, py::arg("method"), py::arg("payload"), py::arg("buffers"), py::arg("out"),
-           py::arg("timeout"))
+           py::arg("timeout"), py::arg("metadata") = py::bytes())
       .def("close", &PyClient::close, py::arg("timeout") = py::none())
       .def("info", &PyClient::info)
       .def("peer_hello", &PyClient::peer_hello)

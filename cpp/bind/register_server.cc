@@ -90,15 +90,16 @@ class PyServer {
 
   py::object next(py::handle timeout) { return next_until(deadline_from(timeout)); }
 
-  void reply(uint64_t handle, const py::bytes& payload, py::handle buffers, int out_index) {
+  void reply(uint64_t handle, const py::bytes& payload, py::handle buffers, int out_index, const py::bytes& metadata) {
     check_process();
-    rpc::Reply reply = make_reply(payload, buffers, out_index);
+    rpc::Reply reply = make_reply(payload, buffers, out_index, metadata);
     send(handle, std::move(reply));
   }
 
-  py::object reply_next(uint64_t handle, const py::bytes& payload, py::handle buffers, int out_index) {
+  py::object reply_next(uint64_t handle, const py::bytes& payload, py::handle buffers, int out_index,
+                        const py::bytes& metadata) {
     check_process();
-    rpc::Reply reply = make_reply(payload, buffers, out_index);
+    rpc::Reply reply = make_reply(payload, buffers, out_index, metadata);
     driver::Work work;
     NextResult result;
     Status status;
@@ -113,12 +114,14 @@ class PyServer {
     return result == NextResult::kInterrupted ? next_until(kNever) : py::object(py::none());
   }
 
-  void reply_error(uint64_t handle, int code, const std::string& message, const py::bytes& details) {
+  void reply_error(uint64_t handle, int code, const std::string& message, const py::bytes& details,
+                   const py::bytes& metadata) {
     check_process();
     if (code <= 0 || code > kStatusCodeMax) raise_status(invalid_argument("status code " + std::to_string(code)));
     rpc::Reply reply;
     reply.status = Status(static_cast<StatusCode>(code), message);
     reply.message_details = as_text(bytes_view(details));
+    reply.metadata = bytes_view(metadata);
     send(handle, std::move(reply));
   }
 
@@ -186,8 +189,9 @@ class PyServer {
       raise_status(failed_precondition("this server belongs to the parent process; make a new one after fork"));
   }
 
-  static rpc::Reply make_reply(const py::bytes& payload, py::handle buffers, int out_index) {
+  static rpc::Reply make_reply(const py::bytes& payload, py::handle buffers, int out_index, const py::bytes& metadata) {
     rpc::Reply reply;
+    reply.metadata = bytes_view(metadata);
     reply.payload = bytes_view(payload);
     if (!buffers.is_none()) reply.buffers = export_buffers(buffers);
     if (out_index >= 0) reply.out_index = static_cast<uint16_t>(out_index);
@@ -235,12 +239,11 @@ class PyServer {
   }
 
   py::object describe(driver::Work& work) const {
-    const Bytes payload = work.call->payload();
     const TimeNs deadline = work.call->deadline();
     const int64_t left_ns = deadline == kNever ? -1 : std::max<TimeNs>(deadline - work.taken_at, 0);
-    return py::make_tuple(work.handle, name_of(work.call->method()),
-                          py::bytes(reinterpret_cast<const char*>(payload.data()), payload.size()),
-                          wrap_blocks(work.call->blocks()), left_ns);
+    return py::make_tuple(work.handle, name_of(work.call->method()), bytes_of(as_text(work.call->payload())),
+                          wrap_blocks(work.call->blocks()), left_ns, bytes_of(as_text(work.call->metadata())),
+                          work.call->kind());
   }
 
   std::unique_ptr<driver::Server> server_;
@@ -265,11 +268,11 @@ void register_server(py::module_& module) {
       .def("name_methods", &PyServer::name_methods, py::arg("names"))
       .def("next", &PyServer::next, py::arg("timeout") = py::none())
       .def("reply", &PyServer::reply, py::arg("handle"), py::arg("payload"), py::arg("buffers") = py::none(),
-           py::arg("out_index") = -1)
+           py::arg("out_index") = -1, py::arg("metadata") = py::bytes())
       .def("reply_next", &PyServer::reply_next, py::arg("handle"), py::arg("payload"), py::arg("buffers") = py::none(),
-           py::arg("out_index") = -1)
+           py::arg("out_index") = -1, py::arg("metadata") = py::bytes())
       .def("reply_error", &PyServer::reply_error, py::arg("handle"), py::arg("code"), py::arg("message"),
-           py::arg("details") = py::bytes())
+           py::arg("details") = py::bytes(), py::arg("metadata") = py::bytes())
       .def("out_bytes", &PyServer::out_bytes, py::arg("handle"))
       .def("call_info", &PyServer::call_info, py::arg("handle"))
       .def("is_cancelled", &PyServer::is_cancelled, py::arg("handle"))

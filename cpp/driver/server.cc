@@ -312,9 +312,7 @@ NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& in
     if (interrupt.load()) return NextResult::kInterrupted;
     if (take(work)) {
       if (work.call->cancelled() || work.taken_at >= work.call->deadline()) {
-        rpc::Reply late;
-        late.status = rpc::waited_too_long();
-        (void)reply(work.handle, std::move(late));
+        (void)reply(work.handle, rpc::waited_too_long());
         continue;
       }
       return NextResult::kWork;

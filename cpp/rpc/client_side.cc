@@ -59,7 +59,7 @@ Status ClientSide::check_bounds(const CallRequest& request) const {
     return resource_exhausted("a call with " + std::to_string(request.buffers.size()) +
                               " large buffers, the limit is " + std::to_string(kDescriptorsPerMessageMax));
   if (request.method_sent().size() > UINT16_MAX) return invalid_argument("a method name longer than 65535 bytes");
-  return {};
+  return check_metadata(request.metadata.size(), options_, "the request");
 }
 
 Status ClientSide::expose_all(ClientCall& call, CallRequest& request, RequestFixed& fixed) {
@@ -74,7 +74,7 @@ Status ClientSide::expose_all(ClientCall& call, CallRequest& request, RequestFix
   // A peer that can't write there leaves the result to be fetched into it.
   if (status.code() == StatusCode::kFailedPrecondition) return {};
   RRPC_RETURN_IF_ERROR(status);
-  fixed.has_out = 1;
+  fixed.flags |= kOutFirst;
   call.out_offered_ = true;
   return {};
 }
@@ -88,6 +88,7 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest request, TimeNs 
   RequestFixed fixed;
   fixed.call_id = call->id_;
   fixed.method_bytes = static_cast<uint16_t>(request.method_sent().size());
+  fixed.metadata_bytes = static_cast<uint16_t>(request.metadata.size());
   Status status = expose_all(*call, request, fixed);
   if (status.ok()) status = send_or_queue(*call, fixed, request, now);
   if (status.ok() && endpoint_.failed()) status = ended_;  // it broke in the sending
@@ -112,15 +113,16 @@ Status ClientSide::send_or_queue(ClientCall& call, const RequestFixed& fixed_in,
   std::string descriptors;
   if (!call.exposures_.empty()) {
     std::vector<endpoint::Descriptor> list;
-    if (fixed.has_out != 0) list.push_back(call.exposures_.last());
+    if ((fixed.flags & kOutFirst) != 0) list.push_back(call.exposures_.last());
     for (size_t i = 0; i < fixed.descriptor_count; ++i) list.push_back(call.exposures_.descriptor(i));
     descriptors = encode_descriptors(list);
   }
   const Bytes parts[] = {std::as_bytes(std::span(&fixed, 1)), as_bytes(descriptors), as_bytes(request.method_sent()),
-                         request.payload};
+                         request.metadata, request.payload};
   const size_t length = total_bytes(parts);
   if (length > endpoint_.body_bytes_max()) return send_as_bulk(call, parts, length);
   if (queue_.empty() && endpoint_.can_send(kRequest)) {
+    call.may_have_run_ = true;
     endpoint_.send(kRequest, parts);
     call.state_ = ClientCall::State::kSent;
     return {};
@@ -154,6 +156,7 @@ void ClientSide::flush(TimeNs now) {
       const TimeNs timeout_ns = std::max<TimeNs>(call->deadline_ - now, 0);  // what is left after the wait
       std::memcpy(request.body.data() + offsetof(RequestFixed, timeout_ns), &timeout_ns, sizeof(timeout_ns));
     }
+    if (call != nullptr) call->may_have_run_ = true;
     const Bytes part = as_bytes(request.body);
     endpoint_.send(request.type, {&part, 1});
     if (endpoint_.failed()) return;
@@ -175,14 +178,18 @@ Status ClientSide::on_reply(Bytes body) {
 Status ClientSide::accept_reply(const ClientCallRef& call, Bytes body) {
   RRPC_ASSIGN_OR_RETURN(const ParsedReply reply, parse_reply(body));
   if (reply.fixed.call_id != call->id_) return Status::protocol_error("a fetched reply of another call");
-  call->leased_ = call->leased_ || reply.fixed.descriptor_count > (reply.fixed.out_written != 0 ? 1 : 0);
+  call->leased_ = call->leased_ || reply.fixed.descriptor_count > (reply.out_written() ? 1 : 0);
   release(call);
   if (call->state_ == ClientCall::State::kCancelling) {
     if (call->leased_) done_.add(call->id_);
     erase(call);
     return {};
   }
+  if (Status status = check_metadata(reply.metadata.size(), options_, "the reply"); !status.ok())
+    return give_up(call, status), Status();
+  call->metadata_ = as_text(reply.metadata);
   if (reply.fixed.status != 0) {
+    if ((reply.fixed.flags & kNotSeen) != 0) call->may_have_run_ = false;
     call->details_ = as_text(reply.payload);
     if (call->leased_) done_.add(call->id_);
     finish(call, Status(static_cast<StatusCode>(reply.fixed.status), std::string(reply.message)));
@@ -209,15 +216,15 @@ void ClientSide::release(const ClientCallRef& call) {
 // Where the result goes into the caller's memory. The caller's own faults are errors of the call, not of the peer.
 Status ClientSide::prepare_out(const ClientCall& call, const ParsedReply& reply, OutTarget& out) {
   const size_t result_bytes = total_bytes(buffer_at(reply.descriptors, reply.fixed.out_index));
-  if (call.out_.data == nullptr || (reply.fixed.out_written != 0 && !call.out_offered_))
+  if (call.out_.data == nullptr || (reply.out_written() && !call.out_offered_))
     return Status::protocol_error("a reply for out= memory that was not offered");
   if (call.out_.length_bytes != result_bytes) {
     const std::string text = "a result of " + std::to_string(result_bytes) + " bytes for out= memory of " +
                              std::to_string(call.out_.length_bytes);
-    return reply.fixed.out_written != 0 ? Status::protocol_error(text) : invalid_argument(text);
+    return reply.out_written() ? Status::protocol_error(text) : invalid_argument(text);
   }
   out = {reply.fixed.out_index, call.out_.data, call.out_.length_bytes, nullptr};
-  if (reply.fixed.out_written != 0 || out.length_bytes == 0) return {};
+  if (reply.out_written() || out.length_bytes == 0) return {};
   RRPC_ASSIGN_OR_RETURN(out.region, endpoint_.sink_region_for(out.data, out.length_bytes, call.out_.owner_id));
   return {};
 }

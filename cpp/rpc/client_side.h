@@ -26,6 +26,9 @@ class ClientCall {
   bool done() const { return done_.load(std::memory_order_acquire); }
   const Status& status() const { return status_; }
   const std::string& details() const { return details_; }
+  const std::string& metadata() const { return metadata_; }  // of the reply, or of the error
+  // Of a call that failed: it never left here, or no handler saw it there. Running it again can't run it twice.
+  bool not_executed() const { return !may_have_run_; }
   Bytes payload() const { return body_block_ ? block_payload_ : as_bytes(payload_); }
   // One per result buffer; empty where the buffer went into the caller's out= memory.
   std::vector<endpoint::PoolBlock>& blocks() { return blocks_; }
@@ -46,8 +49,9 @@ class ClientCall {
   TimeNs started_at_ = 0;
   std::string method_;
   Exposures exposures_;
-  endpoint::Buffer out_;            // the caller's memory for one result buffer
-  bool out_offered_ = false;        // the server may write there
+  endpoint::Buffer out_;      // the caller's memory for one result buffer
+  bool out_offered_ = false;  // the server may write there
+  bool may_have_run_ = false;
   bool leased_ = false;             // the server keeps results for us until DONE
   endpoint::PoolBlock body_block_;  // a reply too long for a slot
   Bytes block_payload_;
@@ -55,6 +59,7 @@ class ClientCall {
   std::vector<endpoint::PoolBlock> blocks_;
   Status status_;
   std::string details_;
+  std::string metadata_;
   std::atomic<bool> done_{false};
 };
 using ClientCallRef = std::shared_ptr<ClientCall>;
@@ -66,6 +71,7 @@ struct CallRequest {
   std::optional<endpoint::Buffer> out;
   TimeNs deadline = kNever;
   std::string_view method_id = {};  // sent in the name's place where both ends agreed on one
+  Bytes metadata = {};
 
   std::string_view method_sent() const { return method_id.empty() ? method : method_id; }
 };

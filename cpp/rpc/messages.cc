@@ -49,11 +49,13 @@ Result<ParsedRequest> parse_request(Bytes body) {
   ParsedRequest request;
   request.fixed = reader.read<RequestFixed>();
   std::vector<Descriptor> out;
-  if (request.fixed.has_out > 1) return Status::protocol_error("a request with a bad out flag");
-  RRPC_RETURN_IF_ERROR(read_descriptors(reader, request.fixed.has_out, out));
+  if ((request.fixed.flags & ~kRequestFlags) != 0)
+    return Status::protocol_error("a request with unknown flags " + std::to_string(request.fixed.flags));
+  RRPC_RETURN_IF_ERROR(read_descriptors(reader, request.has_out() ? 1 : 0, out));
   if (!out.empty()) request.out = out.front();
   RRPC_RETURN_IF_ERROR(read_descriptors(reader, request.fixed.descriptor_count, request.descriptors));
   request.method = as_text(reader.take(request.fixed.method_bytes));
+  request.metadata = reader.take(request.fixed.metadata_bytes);
   request.payload = reader.rest();
   if (reader.failed()) return cut_short("request");
   return request;
@@ -65,10 +67,13 @@ Result<ParsedReply> parse_reply(Bytes body) {
   reply.fixed = reader.read<ReplyFixed>();
   if (reply.fixed.status > kStatusCodeMax)
     return Status::protocol_error("a reply with unknown status " + std::to_string(reply.fixed.status));
+  if ((reply.fixed.flags & ~kReplyFlags) != 0)
+    return Status::protocol_error("a reply with unknown flags " + std::to_string(reply.fixed.flags));
   RRPC_RETURN_IF_ERROR(read_descriptors(reader, reply.fixed.descriptor_count, reply.descriptors));
   if (reply.fixed.out_index != kNoOutIndex && reply.fixed.out_index >= count_buffers(reply.descriptors))
     return Status::protocol_error("a reply whose out index is past its buffers");
   reply.message = as_text(reader.take(reply.fixed.message_bytes));
+  reply.metadata = reader.take(reply.fixed.metadata_bytes);
   reply.payload = reader.rest();
   if (reader.failed()) return cut_short("reply");
   return reply;

@@ -30,25 +30,39 @@ enum MessageType : uint8_t {
   kGoAway = 69,  // no new calls, please; a reason in text
 };
 
+enum RequestFlag : uint8_t {
+  kOutFirst = 1,       // a descriptor of the caller's out= memory comes first
+  kClientStreams = 2,  // items follow from the calling end
+  kServerStreams = 4,  // items come before the reply
+};
+constexpr uint8_t kRequestFlags = kOutFirst | kClientStreams | kServerStreams;
+
 struct RequestFixed {
   uint64_t call_id = 0;
   int64_t timeout_ns = -1;  // relative, since clocks differ; -1: none
   uint16_t method_bytes = 0;
   uint16_t descriptor_count = 0;
-  uint8_t has_out = 0;  // a descriptor of the caller's out= memory comes first
-  uint8_t reserved[3] = {};
+  uint8_t flags = 0;
+  uint8_t reserved = 0;
+  uint16_t metadata_bytes = 0;
 };
 static_assert(sizeof(RequestFixed) == 24);
+
+enum ReplyFlag : uint8_t {
+  kOutWritten = 1,  // buffer `out_index` was written into the caller's memory already
+  kNotSeen = 2,     // no handler has seen the call
+};
+constexpr uint8_t kReplyFlags = kOutWritten | kNotSeen;
 
 struct ReplyFixed {
   uint64_t call_id = 0;
   uint8_t status = 0;
-  uint8_t out_written = 0;  // buffer `out_index` was written into the caller's memory already
+  uint8_t flags = 0;
   uint16_t descriptor_count = 0;
   uint16_t out_index = 0xffff;
-  uint16_t reserved = 0;
+  uint16_t metadata_bytes = 0;
   uint32_t message_bytes = 0;  // of the error's text
-  uint32_t reserved2 = 0;
+  uint32_t reserved = 0;
 };
 static_assert(sizeof(ReplyFixed) == 24);
 
@@ -71,7 +85,10 @@ struct ParsedRequest {
   endpoint::Descriptor out;
   std::vector<endpoint::Descriptor> descriptors;
   std::string_view method;
+  Bytes metadata;
   Bytes payload;
+
+  bool has_out() const { return (fixed.flags & kOutFirst) != 0; }
 };
 Result<ParsedRequest> parse_request(Bytes body);
 
@@ -79,7 +96,10 @@ struct ParsedReply {
   ReplyFixed fixed;
   std::vector<endpoint::Descriptor> descriptors;
   std::string_view message;
+  Bytes metadata;
   Bytes payload;  // of an error: its details
+
+  bool out_written() const { return (fixed.flags & kOutWritten) != 0; }
 };
 Result<ParsedReply> parse_reply(Bytes body);
 

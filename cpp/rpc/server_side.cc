@@ -73,6 +73,7 @@ void ServerSide::refuse(const ServerCallRef& call, Status why, TimeNs now) {
   endpoint_.tally(&endpoint::Counters::calls_refused);
   Reply error;
   error.status = std::move(why);
+  error.not_seen = true;
   reply(call, std::move(error), now);
 }
 
@@ -93,11 +94,15 @@ Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
   RRPC_ASSIGN_OR_RETURN(const ParsedRequest request, parse_request(body));
   if (request.fixed.call_id != call->id_) return Status::protocol_error("a fetched request of another call");
   call->method_ = request.method;
+  call->metadata_ = request.metadata;
   call->payload_ = request.payload;
-  call->has_out_ = request.fixed.has_out != 0;
+  call->kind_ = request.fixed.flags & (kClientStreams | kServerStreams);
+  call->has_out_ = request.has_out();
   call->out_ = request.out;
   if (request.fixed.timeout_ns >= 0) call->deadline_ = deadline_after(now, request.fixed.timeout_ns);
-  if (Status status = why_refused(); !status.ok()) return refuse(call, std::move(status), now), Status();
+  Status status = check_metadata(request.metadata.size(), options_, "the request");
+  if (status.ok()) status = why_refused();
+  if (!status.ok()) return refuse(call, std::move(status), now), Status();
   if (!request.descriptors.empty()) {
     auto segments = prepare_landing(endpoint_, request.descriptors, nullptr, call->blocks_);
     if (!segments.ok()) return refuse(call, segments.status(), now), Status();
@@ -185,6 +190,8 @@ void ServerSide::reply(const ServerCallRef& call, Reply reply, TimeNs now) {
   if (call->cancelled() || endpoint_.failed()) return erase(call);
   RRPC_CHECK(call->state_ == ServerCall::State::kRunning, "a call is answered once");
   endpoint_.tally(&endpoint::Counters::calls_served);
+  if (Status status = check_metadata(reply.metadata.size(), options_, "the reply"); !status.ok())
+    reply = Reply{.status = std::move(status)};
   if (!reply.status.ok()) reply.buffers.clear();
   if (reply.out_index >= reply.buffers.size()) reply.out_index = kNoOutIndex;
   if (reply.out_index != kNoOutIndex && start_out_write(call, reply)) return;
@@ -206,10 +213,11 @@ void ServerSide::compose_error(ServerCall& call, Status status, std::string& bod
 // The fast path: a small result goes straight from the caller's bytes into the peer's slot.
 bool ServerSide::send_inline(const ServerCallRef& call, const Reply& reply) {
   if (!queue_.empty() || !endpoint_.can_send(kReply)) return false;
-  if (sizeof(ReplyFixed) + reply.payload.size() > endpoint_.body_bytes_max()) return false;
+  if (sizeof(ReplyFixed) + reply.metadata.size() + reply.payload.size() > endpoint_.body_bytes_max()) return false;
   ReplyFixed fixed;
   fixed.call_id = call->id_;
-  const Bytes parts[] = {std::as_bytes(std::span(&fixed, 1)), reply.payload};
+  fixed.metadata_bytes = static_cast<uint16_t>(reply.metadata.size());
+  const Bytes parts[] = {std::as_bytes(std::span(&fixed, 1)), reply.metadata, reply.payload};
   endpoint_.send(kReply, parts);
   erase(call);
   return true;
@@ -245,14 +253,16 @@ Status ServerSide::compose(ServerCall& call, Reply& reply, bool out_written, std
   ReplyFixed fixed;
   fixed.call_id = call.id_;
   fixed.status = static_cast<uint8_t>(reply.status.code());
-  fixed.out_written = out_written ? 1 : 0;
+  fixed.flags = static_cast<uint8_t>((out_written ? kOutWritten : 0) | (reply.not_seen ? kNotSeen : 0));
   fixed.descriptor_count = static_cast<uint16_t>(descriptors.size());
   fixed.out_index = reply.out_index;
+  fixed.metadata_bytes = static_cast<uint16_t>(reply.metadata.size());
   const std::string& message = reply.status.message();
   fixed.message_bytes = static_cast<uint32_t>(message.size());
   body.append(reinterpret_cast<const char*>(&fixed), sizeof(fixed));
   body += encode_descriptors(descriptors);
   body += message;
+  body += as_text(reply.metadata);
   body += reply.status.ok() ? as_text(reply.payload) : reply.message_details;
   count_exposed(call);
   return {};
@@ -366,9 +376,7 @@ void ServerSide::expire(TimeNs now) {
       erase(call);
     } else if (events_.take_back(call)) {
       drop_arguments(*call);
-      Reply late;
-      late.status = waited_too_long();
-      reply(call, std::move(late), now);
+      reply(call, waited_too_long(), now);
     }
   }
 }

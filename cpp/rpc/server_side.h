@@ -22,7 +22,10 @@ namespace rrpc::rpc {
 class ServerCall {
  public:
   std::string_view method() const { return method_; }
+  Bytes metadata() const { return metadata_; }
   Bytes payload() const { return payload_; }
+  // Of RequestFlag, which sides stream items; 0: a unary call.
+  uint8_t kind() const { return kind_; }
   std::vector<endpoint::PoolBlock>& blocks() { return blocks_; }
   TimeNs deadline() const { return deadline_; }
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
@@ -42,11 +45,13 @@ class ServerCall {
   TimeNs arrived_at_ = 0;
   TimeNs ready_at_ = 0;
   std::atomic<bool> cancelled_{false};
+  uint8_t kind_ = 0;
   bool has_out_ = false;
   endpoint::Descriptor out_;
-  std::string body_;                // what method_ and payload_ point into, or
+  std::string body_;                // what method_, metadata_ and payload_ point into, or
   endpoint::PoolBlock body_block_;  // a request too long for a slot
   std::string_view method_;
+  Bytes metadata_;
   Bytes payload_;
   std::vector<endpoint::PoolBlock> blocks_;
   Exposures exposures_;  // the results
@@ -58,11 +63,13 @@ class ServerCall {
 using ServerCallRef = std::shared_ptr<ServerCall>;
 
 struct Reply {
-  Status status;
-  std::string_view message_details;  // of an error
-  Bytes payload;
-  std::vector<endpoint::Buffer> buffers;
+  Status status = {};
+  std::string_view message_details = {};  // of an error
+  Bytes payload = {};
+  std::vector<endpoint::Buffer> buffers = {};
   uint16_t out_index = kNoOutIndex;
+  Bytes metadata = {};
+  bool not_seen = false;  // by any handler: refused before
 };
 
 class ServerSideEvents {
@@ -80,7 +87,9 @@ class ServerSideEvents {
 };
 
 // Of a call that no handler has seen.
-inline Status waited_too_long() { return deadline_exceeded("the call's deadline passed before a worker was free"); }
+inline Reply waited_too_long() {
+  return {.status = deadline_exceeded("the call's deadline passed before a worker was free"), .not_seen = true};
+}
 
 class ServerSide {
  public:

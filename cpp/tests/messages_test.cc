@@ -59,13 +59,16 @@ std::string valid_request(Rng& rng) {
   RequestFixed fixed;
   fixed.call_id = rng.next();
   fixed.timeout_ns = static_cast<int64_t>(rng.next());
-  fixed.has_out = static_cast<uint8_t>(rng.between(0, 1));
+  fixed.flags = static_cast<uint8_t>(rng.between(0, kRequestFlags));
   fixed.descriptor_count = static_cast<uint16_t>(rng.between(0, 5));
   const std::string method = random_text(rng, 40);
   fixed.method_bytes = static_cast<uint16_t>(method.size());
-  const auto out = random_descriptors(rng, fixed.has_out);
+  const auto out = random_descriptors(rng, fixed.flags & kOutFirst);
+  const std::string metadata = random_text(rng, 30);
+  fixed.metadata_bytes = static_cast<uint16_t>(metadata.size());
   const auto descriptors = random_descriptors(rng, fixed.descriptor_count);
-  return bytes_of(fixed) + encode_descriptors(out) + encode_descriptors(descriptors) + method + random_text(rng, 60);
+  return bytes_of(fixed) + encode_descriptors(out) + encode_descriptors(descriptors) + method + metadata +
+         random_text(rng, 60);
 }
 std::string valid_reply(Rng& rng) {
   ReplyFixed fixed;
@@ -75,9 +78,12 @@ std::string valid_reply(Rng& rng) {
   const auto descriptors = random_descriptors(rng, fixed.descriptor_count);
   const auto buffers = static_cast<int64_t>(count_buffers(descriptors));
   if (buffers > 0) fixed.out_index = static_cast<uint16_t>(rng.between(0, buffers - 1));
+  fixed.flags = static_cast<uint8_t>(rng.between(0, kReplyFlags));
   const std::string message = random_text(rng, 40);
   fixed.message_bytes = static_cast<uint32_t>(message.size());
-  return bytes_of(fixed) + encode_descriptors(descriptors) + message + random_text(rng, 60);
+  const std::string metadata = random_text(rng, 30);
+  fixed.metadata_bytes = static_cast<uint16_t>(metadata.size());
+  return bytes_of(fixed) + encode_descriptors(descriptors) + message + metadata + random_text(rng, 60);
 }
 
 TEST(Messages, RandomBytesParseOrSayWhy) {
@@ -114,13 +120,15 @@ TEST(Messages, RequestsComeBackWhole) {
   fixed.timeout_ns = 5;
   fixed.method_bytes = 6;
   fixed.descriptor_count = 2;
-  fixed.has_out = 1;
+  fixed.flags = kOutFirst;
+  fixed.metadata_bytes = 8;
   const std::vector<Descriptor> list{{1, 2, 3}, {4, 5, 6}, {7, 0, 9}};
-  const std::string text = bytes_of(fixed) + encode_descriptors(list) + "methodpayload";
+  const std::string text = bytes_of(fixed) + encode_descriptors(list) + "methodmetadatapayload";
   const auto request = parse_request(as_bytes(text));
   ASSERT_TRUE(request.ok());
   EXPECT_EQ(request->fixed.call_id, 77u);
   EXPECT_EQ(request->method, "method");
+  EXPECT_EQ(as_text(request->metadata), "metadata");
   EXPECT_EQ(as_text(request->payload), "payload");
   EXPECT_TRUE(same(request->out, list[0]));
   ASSERT_EQ(request->descriptors.size(), 2u);
@@ -154,7 +162,7 @@ TEST(Messages, PiecesComeBackInTheirBuffers) {
 TEST(Messages, PiecesThatDoNotEndAreRefused) {
   for (const uint8_t has_out : {0, 1}) {
     RequestFixed fixed;
-    fixed.has_out = has_out;
+    fixed.flags = has_out;
     fixed.descriptor_count = 2;
     std::vector<Descriptor> list(has_out + 2, Descriptor{1, 2, 3});
     list[has_out != 0 ? 0 : 1].continues = true;

@@ -104,11 +104,18 @@ const Fault kServerFaultsAfterHello[] = {
        raw.peer.send(kRequest, request_body(5));
        raw.peer.send(kRequest, request_body(4));
      }},
-    {"BadOutFlag", "bad out flag",
+    {"UnknownRequestFlags", "unknown flags 8",
      [](RawWorld& raw) {
        RequestFixed fixed;
        fixed.call_id = 1;
-       fixed.has_out = 2;
+       fixed.flags = 8;
+       raw.peer.send(kRequest, bytes_of(fixed) + std::string(100, 'x'));
+     }},
+    {"MetadataPastTheRequest", "truncated request",
+     [](RawWorld& raw) {
+       RequestFixed fixed;
+       fixed.call_id = 1;
+       fixed.metadata_bytes = 101;
        raw.peer.send(kRequest, bytes_of(fixed) + std::string(100, 'x'));
      }},
     {"TooManyDescriptors", "descriptors, the limit is",
@@ -257,8 +264,22 @@ const Fault kReplyFaults[] = {
        ReplyFixed fixed;
        fixed.call_id = 1;
        fixed.out_index = 0;
-       fixed.out_written = 1;
+       fixed.flags = kOutWritten;
        raw.peer.send(kReply, reply_body(fixed, {somewhere(10)}));
+     }},
+    {"UnknownReplyFlags", "unknown flags 4",
+     [](RawWorld& raw) {
+       ReplyFixed fixed;
+       fixed.call_id = 1;
+       fixed.flags = 4;
+       raw.peer.send(kReply, reply_body(fixed));
+     }},
+    {"MetadataPastTheReply", "truncated reply",
+     [](RawWorld& raw) {
+       ReplyFixed fixed;
+       fixed.call_id = 1;
+       fixed.metadata_bytes = 6;
+       raw.peer.send(kReply, reply_body(fixed, {}, "short"));
      }},
     {"MessageLongerThanTheReply", "truncated reply",
      [](RawWorld& raw) {

@@ -122,6 +122,7 @@ struct RequestParts {
   std::vector<endpoint::Descriptor> descriptors;
   bool has_out = false;
   std::string method = "m";
+  std::string metadata = "";
   std::string payload = "p";
   TimeNs timeout_ns = -1;
 };
@@ -130,9 +131,10 @@ inline std::string request_body(const RequestParts& parts) {
   fixed.call_id = parts.call_id;
   fixed.timeout_ns = parts.timeout_ns;
   fixed.method_bytes = static_cast<uint16_t>(parts.method.size());
-  fixed.has_out = parts.has_out ? 1 : 0;
+  fixed.flags = parts.has_out ? kOutFirst : 0;
+  fixed.metadata_bytes = static_cast<uint16_t>(parts.metadata.size());
   fixed.descriptor_count = static_cast<uint16_t>(parts.descriptors.size() - (parts.has_out ? 1 : 0));
-  return bytes_of(fixed) + encode_descriptors(parts.descriptors) + parts.method + parts.payload;
+  return bytes_of(fixed) + encode_descriptors(parts.descriptors) + parts.method + parts.metadata + parts.payload;
 }
 inline std::string request_body(uint64_t call_id) {
   RequestParts parts;
