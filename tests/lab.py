@@ -96,6 +96,22 @@ def settles(read: Callable[[], dict[str, int]], expected: dict[str, int], timeou
         raise AssertionError(f"not within {patience(timeout)} s: {expected}, but {shown}") from None
 
 
+def refuses(client: rrpc.Client) -> bool:
+    """Whether its server takes no calls of this client any more."""
+    try:
+        client.call("Lab.add", 1)
+    except rrpc.Unavailable:
+        return True
+    return False
+
+
+def call_held(client: rrpc.Client, name: str, seconds: float = 30.0) -> rrpc.Future[bool]:
+    """A call that runs in its handler by now."""
+    future: rrpc.Future[bool] = client.start("Lab.hold", name, seconds)
+    eventually(lambda: client.call("Lab.holding", name))
+    return future
+
+
 def still_answers(address: str) -> None:
     """Another client gets its answer."""
     with rrpc.connect(address, timeout=20.0) as other:

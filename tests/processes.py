@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 N = TypeVar("N", int, float)
@@ -48,22 +48,32 @@ def child_environment(**extra: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **extra}
 
 
-def run_python(
-    code: str, *args: str, cwd: Path | None = None, timeout: float = 60.0, check: bool = True
+def run(
+    *args: str | Path, cwd: Path | None = None, timeout: float = 60.0, check: bool = True, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs code in an interpreter of its own; a non-zero exit fails the test with what it printed."""
+    """Runs the interpreter with these arguments; a non-zero exit fails the test with what it printed."""
     done = subprocess.run(
-        [sys.executable, "-c", code, *args],
+        [sys.executable, *args],
         capture_output=True,
         text=True,
         cwd=cwd,
-        env=child_environment(),
+        env=child_environment(**env),
         timeout=patience(timeout),
         check=False,
     )
     if check:
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
+
+
+def run_python(code: str, *args: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Code in an interpreter of its own; `how` as for `run`."""
+    return run("-c", code, *args, **how)
+
+
+def run_serve(*args: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    """An rrpc-serve that is to end by itself; its exit code is the test's to look at."""
+    return run("-m", "rrpc.cli.serve", *args, check=False, **how)
 
 
 @dataclass(frozen=True)
@@ -139,6 +149,12 @@ class Served:
 
         eventually(listening, START_UP_SECONDS, f"start-up of rrpc-serve, which said:\n{self.log}")
 
+    def metrics_url(self) -> str:
+        """Where --metrics serves, without a path."""
+        found = eventually(lambda: re.search(r"metrics at (http://\S+)/metrics", self.log))
+        assert found is not None
+        return found[1]
+
     def usage(self) -> Usage:
         return Usage.of(self.pid)
 
@@ -184,18 +200,28 @@ class ServeFactory:
         env: dict[str, str] | None = None,
     ) -> Served:
         """`listen`: addresses, or bare schemes for which one is made. `args`: more of rrpc-serve's own."""
-        number = len(self._servers)
-        name = module or f"served_{number}"
+        name = module or f"served_{len(self._servers)}"
         (self.folder / f"{name}.py").write_text(module_text)
         listens = [listen] if isinstance(listen, str) else list(listen)
         addresses = [item if "://" in item else self._new_address(item) for item in listens]
-        command = [sys.executable, "-m", "rrpc.cli.serve", *(f"{name}:{service}" for service in services)]
+        arguments = [f"{name}:{service}" for service in services]
         for address in addresses:
-            command += ["--listen", address]
-        log_path = self.folder / f"serve-{number}.log"
-        server = Served([*command, *args], self.folder, log_path, child_environment(**(env or {})))
+            arguments += ["--listen", address]
+        return self.start([*arguments, *args], len(addresses), env=env)
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        count: int,
+        folder: Path | None = None,
+        env: dict[str, str] | None = None,
+    ) -> Served:
+        """With rrpc-serve's arguments as they are; waits until it listens on so many addresses."""
+        log_path = self.folder / f"serve-{len(self._servers)}.log"
+        command = [sys.executable, "-m", "rrpc.cli.serve", *arguments]
+        server = Served(command, folder or self.folder, log_path, child_environment(**(env or {})))
         self._servers.append(server)
-        server.wait_until_listening(len(addresses))
+        server.wait_until_listening(count)
         return server
 
     def close(self) -> None:

@@ -2,15 +2,13 @@
 
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from lab import LabServer
-from processes import child_environment, run_python
+from processes import run, run_python
 
 import rrpc
 
@@ -51,15 +49,7 @@ class Bad:
 
 def command(module: str, folder: Path, *arguments: str) -> str:
     """Runs it to its end; checks exit code 2 and one line on stderr, and gives that."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"rrpc.cli.{module}", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=child_environment(),
-        timeout=60,
-        check=False,
-    )
+    done = run("-m", f"rrpc.cli.{module}", *arguments, cwd=folder, check=False)
     assert done.returncode == 2, f"{done.returncode}: {done.stdout}{done.stderr}"
     lines = done.stderr.splitlines()
     assert len(lines) == 1, done.stderr

@@ -2,11 +2,10 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from processes import ROOT, child_environment
+from processes import ROOT, run
 
 pytestmark = pytest.mark.slow
 
@@ -14,15 +13,7 @@ TINY = ["--rounds", "1", "--seconds", "0.01", "--sizes", "0.25", "--connections"
 
 
 def bench(*arguments: str, program: tuple[str, ...] = ("-m", "bench")) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *program, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=child_environment(),
-        timeout=110,
-        check=False,
-    )
+    return run(*program, *arguments, cwd=ROOT, timeout=110, check=False)
 
 
 @pytest.mark.parametrize("workload", ["W1", "W2", "W3", "W4"])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lab import LabServer
-from processes import Served, ServeFactory, child_environment, eventually, patience, run_python
+from processes import Served, child_environment, eventually, patience, run_python
 from rrpc_call import TRACK, Run
 
 import rrpc
@@ -304,7 +304,7 @@ def test_bad_addresses(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_server_without_reflection(
-    serve: ServeFactory, new_address: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+    new_address: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     from lab_service import Lab
 

@@ -1,6 +1,5 @@
 """What changed between two versions of an interface, and who notices."""
 
-import pytest
 from hypothesis import given, settings
 from schemas import modules
 from test_fingerprint import edits
@@ -236,7 +235,7 @@ def test_positions() -> None:
     assert (changes["lab.L.n()"].file, changes["lab.L.n()"].line) == ("old.rrpc", 4)
 
 
-def test_structs_of_imports_and_other_packages(tmp_path: pytest.TempPathFactory) -> None:
+def test_structs_of_imports_and_other_packages() -> None:
     """What moves into a package of its own is the same on the wire."""
     row = s.Struct("lab.Row", (s.Field(1, "id", s.Scalar("int")),))
     moved = s.Struct("common.Row", (s.Field(1, "id", s.Scalar("string")),))

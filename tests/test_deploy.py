@@ -9,13 +9,13 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from processes import ROOT, Served, child_environment, eventually
+from processes import ROOT, Served, ServeFactory, child_environment, eventually
 
 import rrpc
 from rrpc.cli.serving.settings import settings
@@ -31,16 +31,13 @@ class Unit(configparser.RawConfigParser):
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(serve: ServeFactory, tmp_path: Path) -> Start:
     """Starts rrpc-serve with arguments from a file, and the test's own after them, which win."""
-    started: list[Served] = []
 
     def begin(arguments: Sequence[str], **environment: str) -> Served:
         ours = ["--listen", "rrpc://127.0.0.1:0", "--metrics", "127.0.0.1:0"]
         ours += ["--arg", f"directory={tmp_path / 'data'}", "--ready-file", str(tmp_path / "ready")]
-        command = [sys.executable, "-m", "rrpc.cli.serve", *arguments, *ours]
-        served = Served(command, SERVICE, tmp_path / "log", child_environment(**environment))
-        started.append(served)
+        served = serve.start([*arguments, *ours], 0, SERVICE, environment)
 
         def listening() -> list[str]:
             assert served.process.poll() is None, served.log
@@ -49,10 +46,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         served.addresses = eventually(listening, 30.0)
         return served
 
-    yield begin
-    for served in started:
-        served.process.kill()
-        served.process.wait(30)
+    return begin
 
 
 def in_use(served: Served) -> None:
@@ -112,12 +106,10 @@ def test_kubernetes(start: Start, tmp_path: Path) -> None:
     arguments = [text.replace("$(POD_IP):7472", "127.0.0.1:0") for text in arguments]
     served = start([*arguments, "--drain-delay", "0", "--log-format", "text"])
     in_use(served)
-    found = re.search(r"metrics at (http://\S+)/metrics", served.log)
-    assert found is not None
     probes = {container[name]["httpGet"]["path"] for name in container if name.endswith("Probe")}
     assert probes == {"/healthz", "/readyz"}
     for path in probes:
-        with urllib.request.urlopen(found[1] + path, timeout=10) as got:
+        with urllib.request.urlopen(served.metrics_url() + path, timeout=10) as got:
             assert got.status == 200
     assert served.terminate() == 0
 

@@ -2,7 +2,6 @@
 
 import enum
 import inspect
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from processes import ROOT, run
 
 import rrpc
 from rrpc.cli.gen import main
@@ -137,32 +137,19 @@ def generated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         sys.modules.pop(name, None)
 
 
-def run(folder: Path, *command: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=folder, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def test_type_checker_linter_and_formatter_pass(generated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        # Found through a path, rrpc would be checked with them, and without its own settings.
+        "mypy --strict --follow-imports silent nearest_client.py use.py",
+        "ruff check --isolated --select E,F,I,UP,B,RUF --line-length 110 nearest_client.py",
+        "ruff format --isolated --check --line-length 88 nearest_client.py",
+        "ruff format --isolated --check --line-length 110 nearest_client.py",
+    ],
+)
+def test_type_checker_linter_and_formatter_pass(generated: Path, command: str) -> None:
     (generated / "use.py").write_text(USE)
-    monkeypatch.setenv("MYPYPATH", str(Path(rrpc.__file__).parent.parent))
-    # Found through a path, rrpc would be checked with them, and without its own settings.
-    run(generated, "mypy", "--strict", "--follow-imports", "silent", "nearest_client.py", "use.py")
-    run(
-        generated,
-        "ruff",
-        "check",
-        "--isolated",
-        "--select",
-        "E,F,I,UP,B,RUF",
-        "--line-length",
-        "110",
-        "nearest_client.py",
-    )
-    for width in ("88", "110"):
-        run(generated, "ruff", "format", "--isolated", "--check", "--line-length", width, "nearest_client.py")
+    run("-m", *command.split(), cwd=generated, timeout=100, MYPYPATH=str(ROOT))
 
 
 def test_the_client_calls_the_service(generated: Path) -> None:

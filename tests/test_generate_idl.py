@@ -3,7 +3,6 @@
 import datetime
 import importlib
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from processes import ROOT, ServeFactory
+from processes import ROOT, ServeFactory, run
 
 import rrpc
 from rrpc.cli.gen import main
@@ -153,20 +152,6 @@ def test_a_package_has_a_module_for_each_file(folder: Path) -> None:
     assert "from .common import Stamp\n" in (folder / "lab_rpc" / "nearest.py").read_text()
 
 
-def run(folder: Path, *command: str) -> None:
-    environment = {**os.environ, "MYPYPATH": str(ROOT), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -179,7 +164,7 @@ def run(folder: Path, *command: str) -> None:
     ],
 )
 def test_checkers_pass(folder: Path, command: str) -> None:
-    run(folder, *command.split())
+    run("-m", *command.split(), cwd=folder, timeout=150, MYPYPATH=str(ROOT))
 
 
 def test_client_and_base_have_the_interface_of_the_file(generated: Any) -> None:

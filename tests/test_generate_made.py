@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
 from live_values import Values, same
-from processes import volume
-from schemas import modules
+from processes import run, volume
+from schemas import is_stream, modules
+from two_versions import make_module
 
 import rrpc
 from rrpc.idl import PythonFiles, parse, print_module
@@ -31,17 +29,6 @@ def text_of(module: Module) -> str:
     files = PythonFiles("0.1.0")
     files.add_module(parse(print_module(module), "made.rrpc"), "made.rrpc")
     return files.single()
-
-
-def imported(text: str) -> Any:
-    made = types.ModuleType("made_interface")
-    sys.modules[made.__name__] = made  # where dataclasses and annotations look names up
-    exec(compile(text, "made.py", "exec"), made.__dict__)
-    return made
-
-
-def is_stream(method: Method) -> bool:
-    return method.result_stream or any(parameter.stream for parameter in method.parameters)
 
 
 def server_of(service: Service, base: Any, values: Values) -> Any:
@@ -80,7 +67,7 @@ def call_all(service: Service, made: Any) -> None:
 @given(modules(services_min=1))
 @MADE
 def test_every_interface_can_be_served_and_called(module: Module) -> None:
-    made = imported(text_of(module))
+    made = make_module("made_interface", text_of(module))
     for service in module.services.values():
         if not all(map(is_stream, service.methods)):
             call_all(service, made)
@@ -100,12 +87,4 @@ def test_the_text_is_as_formatters_and_checkers_want_it(tmp_path: Path) -> None:
     # Names and texts are hypothesis's: ambiguous letters, long lines.
     select = "--select E,F,I,UP,B,RUF --ignore E501,E741,E743,RUF001,RUF002,RUF003 --target-version py310"
     for command in (f"check --isolated {select} .", "format --isolated --check ."):
-        done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command.split()],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        run("-m", "ruff", *command.split(), cwd=tmp_path, timeout=100)

@@ -1,12 +1,10 @@
 """The user's guide: its Python code runs, in order, against a server started as it says."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from processes import ROOT, ServeFactory, child_environment
+from processes import ROOT, ServeFactory, run, run_serve
 
 GUIDE = (ROOT / "docs" / "guide.md").read_text()
 ADDRESS = "rrpc://127.0.0.1:7471"
@@ -25,19 +23,6 @@ def snippets() -> tuple[dict[str, str], list[str]]:
     return files, steps
 
 
-def run(folder: Path, *command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=folder,
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("scheme", ["rrpc", "tcp"])
 def test_the_guide_s_code_runs(serve: ServeFactory, tmp_path: Path, scheme: str) -> None:
     files, steps = snippets()
@@ -46,22 +31,16 @@ def test_the_guide_s_code_runs(serve: ServeFactory, tmp_path: Path, scheme: str)
         (tmp_path / name).write_text(files[name])
     assert len(steps) >= 6
     server = serve(files["tracks.py"], "Tracks", listen=scheme, args=["--arg", "limit=50"], module="tracks")
-    run(tmp_path, "-m", "rrpc.cli.gen", "tracks:Tracks", "-o", "tracks_client.py")
-    run(tmp_path, "-m", "rrpc.cli.gen", "counter.rrpc", "-o", "counter_rpc.py")
+    run("-m", "rrpc.cli.gen", "tracks:Tracks", "-o", "tracks_client.py", cwd=tmp_path)
+    run("-m", "rrpc.cli.gen", "counter.rrpc", "-o", "counter_rpc.py", cwd=tmp_path)
     program = "\n".join(steps)
     assert ADDRESS in program
     (tmp_path / "steps.py").write_text(program.replace(ADDRESS, server.address))
-    run(tmp_path, "steps.py")
+    run("steps.py", cwd=tmp_path)
     assert server.terminate() == 0
 
 
 def test_the_guide_shows_every_option_of_rrpc_serve() -> None:
-    shown = subprocess.run(
-        [sys.executable, "-m", "rrpc.cli.serve", "--help"],
-        capture_output=True,
-        text=True,
-        env=child_environment(),
-        check=True,
-    )
+    shown = run_serve("--help")
     options = set(re.findall(r"--[a-z-]+", shown.stdout)) - {"--help"}
     assert options <= set(re.findall(r"--[a-z-]+", GUIDE))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from lab import LAB, still_answers
+from lab import LAB, call_held, refuses, still_answers
 from processes import Served, ServeFactory, eventually
 
 import rrpc
@@ -37,13 +37,6 @@ class Other:
 @pytest.fixture
 def served(serve: ServeFactory, transport: str) -> Served:
     return serve(LAB, "Lab", listen=transport, module="lab_service", args=["--grace", "20"])
-
-
-def call_held(client: rrpc.Client, name: str, seconds: float = 30.0) -> rrpc.Future[bool]:
-    """A call that runs in its handler by now."""
-    future: rrpc.Future[bool] = client.start("Lab.hold", name, seconds)
-    eventually(lambda: client.call("Lab.holding", name))
-    return future
 
 
 def test_start_up_lines(serve: ServeFactory) -> None:
@@ -167,14 +160,6 @@ def test_a_second_signal_ends_it_at_once(serve: ServeFactory, number: int) -> No
         assert time.monotonic() - start < 3
         with pytest.raises(rrpc.Unavailable):
             held.result(timeout=5)
-
-
-def refuses(client: rrpc.Client) -> bool:
-    try:
-        client.call("Lab.add", 1)
-    except rrpc.Unavailable:
-        return True
-    return False
 
 
 def test_pool_limit(serve: ServeFactory, transport: str) -> None:

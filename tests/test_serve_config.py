@@ -1,12 +1,10 @@
 """rrpc-serve's configuration file: what it may say, what wins over it, and how it is told what is wrong in it."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from processes import Served, child_environment
+from processes import ServeFactory, run_python, run_serve
 
 import rrpc
 from rrpc.cli.common import BadInput
@@ -67,35 +65,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "rrpc.cli.serve", *arguments],
-        cwd=folder,
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def start(folder: Path, count: int, *arguments: str) -> Served:
-    command = [sys.executable, "-m", "rrpc.cli.serve", *arguments]
-    served = Served(command, folder, folder / "log", child_environment())
-    served.wait_until_listening(count)
-    return served
-
-
-def test_a_file_serves(folder: Path) -> None:
-    served = start(folder, 2, "--config", "serve.toml", "--arg", "lab.Other.start=9")
-    try:
-        assert [address.split(":")[0] for address in served.addresses] == ["tcp", "rrpc"]
-        with rrpc.connect(served.addresses[1]) as client:
-            assert client.call("Shelf.show") == [7, 2, "a/b", True, ["x", "y"], {"deep": [1, 2.5]}]
-            assert client.call("lab.Other.get") == 9
-        assert served.terminate() == 0
-    finally:
-        served.process.kill()
+def test_a_file_serves(serve: ServeFactory, folder: Path) -> None:
+    served = serve.start(["--config", "serve.toml", "--arg", "lab.Other.start=9"], 2, folder)
+    assert [address.split(":")[0] for address in served.addresses] == ["tcp", "rrpc"]
+    with rrpc.connect(served.addresses[1]) as client:
+        assert client.call("Shelf.show") == [7, 2, "a/b", True, ["x", "y"], {"deep": [1, 2.5]}]
+        assert client.call("lab.Other.get") == 9
+    assert served.terminate() == 0
 
 
 def test_flags_win_over_the_file(folder: Path) -> None:
@@ -122,12 +98,12 @@ def test_what_is_printed_reads_back_the_same(folder: Path) -> None:
         "--workers",
         "5",
     ]
-    first = run(folder, *given, "--print-config")
+    first = run_serve(*given, "--print-config", cwd=folder)
     assert first.returncode == 0, first.stderr
     for option in OPTIONS:
         assert re.search(rf"^(# )?{option.name} = ", first.stdout, re.MULTILINE), option.name
     (folder / "again.toml").write_text(first.stdout)
-    assert run(folder, "--config", "again.toml", "--print-config").stdout == first.stdout
+    assert run_serve("--config", "again.toml", "--print-config", cwd=folder).stdout == first.stdout
     asked = settings(["--config", str(folder / "serve.toml"), "--workers", "5"])
     again = settings(["--config", str(folder / "again.toml")])
     for option in OPTIONS:
@@ -218,7 +194,7 @@ BAD_SERVICES = {
 def test_a_broken_table_of_a_service(folder: Path, what: str) -> None:
     text, said = BAD_SERVICES[what]
     (folder / "serve.toml").write_text(text)
-    done = run(folder, "--config", "serve.toml")
+    done = run_serve("--config", "serve.toml", cwd=folder)
     assert done.returncode == 2
     assert re.fullmatch(f"rrpc-serve: .*{said}.*\n", done.stderr), done.stderr
 
@@ -230,7 +206,7 @@ def test_a_file_that_isn_t_there(tmp_path: Path) -> None:
 
 def test_nothing_to_serve(tmp_path: Path) -> None:
     (tmp_path / "serve.toml").write_text("workers = 2")
-    done = run(tmp_path, "--config", "serve.toml")
+    done = run_serve("--config", "serve.toml", cwd=tmp_path)
     assert done.returncode == 2
     assert "name a service: module:Service" in done.stderr
 
@@ -240,7 +216,4 @@ def test_a_plain_start_reads_no_toml() -> None:
     code = (
         "import sys, rrpc.cli.serve; print(*{'tomllib', 'prometheus_client', 'http.server'} & {*sys.modules})"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=child_environment(), check=True
-    )
-    assert done.stdout.split() == []
+    assert run_python(code).stdout.split() == []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from lab import LAB
-from processes import Served, ServeFactory, child_environment, eventually, patience
+from processes import Served, ServeFactory, child_environment, eventually, patience, run_serve
 
 import rrpc
 
@@ -130,8 +130,7 @@ def test_a_client_may_have_no_more_calls_than_allowed(serve: ServeFactory) -> No
     ],
 )
 def test_limits_that_are_none(args: list[str], said: str) -> None:
-    command = [sys.executable, "-m", "rrpc.cli.serve", "lab_service:Lab", *args]
-    done = subprocess.run(command, capture_output=True, text=True, env=child_environment(), check=False)
+    done = run_serve("lab_service:Lab", *args)
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1

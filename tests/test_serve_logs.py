@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from processes import Served, ServeFactory, eventually, run_python
+from processes import Served, ServeFactory, eventually, run_serve
 
 import rrpc
 
@@ -58,7 +58,7 @@ def announced(served: Served) -> str:
     return eventually(found)
 
 
-def test_json_lines(serve: ServeFactory, tmp_path: Path) -> None:
+def test_json_lines(serve: ServeFactory) -> None:
     served = serve(
         MODULE, "Logged", listen=[], args=["--log-format", "json", "--listen", "tcp://127.0.0.1:0"]
     )
@@ -81,12 +81,9 @@ def test_json_lines(serve: ServeFactory, tmp_path: Path) -> None:
     assert "in fail" in lines[2]["traceback"]
 
 
-def test_json_lines_of_what_goes_wrong(serve: ServeFactory, tmp_path: Path) -> None:
+def test_json_lines_of_what_goes_wrong(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODULE)
-    command = "import sys; from rrpc.cli.serve import main; sys.exit(main(sys.argv[1:]))"
-    done = run_python(
-        command, "mine:Logged", "--log-format", "json", "--listen", "http://x", cwd=tmp_path, check=False
-    )
+    done = run_serve("mine:Logged", "--log-format", "json", "--listen", "http://x", cwd=tmp_path)
     assert done.returncode == 2
     (line,) = lines_of(done.stderr)
     assert (line["level"], line["logger"]) == ("error", "rrpc.serve")
@@ -97,7 +94,6 @@ def test_access_log_in_json(serve: ServeFactory, tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     served = serve(MODULE, "Logged", args=["--access-log", str(log), "--log-format", "json"], listen=[])
     before = time.time()
-    served.wait_until_listening(0)
     address = announced(served)
     with connect(served, address) as client:
         client.call("Logged.half", np.zeros(100_000))
@@ -165,8 +161,7 @@ def test_a_reload_takes_the_log_level(serve: ServeFactory, tmp_path: Path) -> No
 
 def test_an_access_log_that_can_t_be(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODULE)
-    command = "import sys; from rrpc.cli.serve import main; sys.exit(main(sys.argv[1:]))"
-    done = run_python(command, "mine:Logged", "--access-log", "/no/such/file", cwd=tmp_path, check=False)
+    done = run_serve("mine:Logged", "--access-log", "/no/such/file", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
         2,
         "rrpc-serve: --access-log /no/such/file: No such file or directory\n",

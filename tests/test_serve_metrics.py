@@ -1,11 +1,8 @@
 """rrpc-serve --metrics: the page, parsed by Prometheus's own parser, /healthz and /readyz; and where it runs."""
 
 import os
-import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -14,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import Served, ServeFactory, child_environment, eventually, run_python
+from processes import Served, ServeFactory, eventually, run_python, run_serve
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
@@ -48,7 +45,6 @@ class Counted:
     def fail(self, how: str) -> None:
         raise rrpc.NotFound(how) if how == "found" else ValueError(how)
 """
-Labels = tuple[tuple[str, str], ...]
 
 
 def fetch(url: str, accept: str = "") -> tuple[int, str, str]:
@@ -87,14 +83,8 @@ def served(serve: ServeFactory, transport: str) -> Served:
     return serve(MODULE % 0, "Counted", listen=transport, args=["--metrics", "127.0.0.1:0", "--workers", "2"])
 
 
-def url_of(served: Served) -> str:
-    found = eventually(lambda: re.search(r"metrics at (http://\S+)/metrics", served.log))
-    assert found is not None
-    return found[1]
-
-
 def scrape(served: Served) -> Scraped:
-    status, text, kind = fetch(f"{url_of(served)}/metrics")
+    status, text, kind = fetch(f"{served.metrics_url()}/metrics")
     assert (status, kind.split(";")[0]) == (200, "text/plain")
     return Scraped(text)
 
@@ -172,7 +162,7 @@ def test_counters_never_fall(serve: ServeFactory) -> None:
     for child in Path(f"/proc/{served.pid}/task/{served.pid}/children").read_text().split():
         os.kill(int(child), signal.SIGKILL)
     eventually(lambda: served.log.count("it is started again") == 2)
-    eventually(lambda: attempt(f"{url_of(served)}/readyz") == (200, "ready\n"))
+    eventually(lambda: attempt(f"{served.metrics_url()}/readyz") == (200, "ready\n"))
     page = scrape(served)
     assert page("rrpc_calls_total", **done) == 4
     assert page("rrpc_server_connections") == 0
@@ -188,24 +178,20 @@ def test_ready_and_live(serve: ServeFactory, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{port}"
     args = ["--metrics", f"127.0.0.1:{port}", "--drain-delay", "20"]
     (tmp_path / "slow.py").write_text(MODULE % 1.5)
-    command = [sys.executable, "-m", "rrpc.cli.serve", "slow:Counted", "--listen", "tcp://127.0.0.1:0", *args]
-    served = Served(command, tmp_path, tmp_path / "log", child_environment())
-    try:
-        assert eventually(lambda: attempt(f"{url}/readyz")) == (503, "starting\n")
-        assert attempt(f"{url}/healthz") == (200, "ok\n")
-        served.wait_until_listening(1)
-        assert attempt(f"{url}/readyz") == (200, "ready\n")
-        with rrpc.connect(served.address, timeout=20.0) as client:
-            served.signal(signal.SIGTERM)
-            eventually(lambda: attempt(f"{url}/readyz") == (503, "draining\n"))
-            assert attempt(f"{url}/healthz") == (200, "ok\n")
-            assert client.call("Counted.wait", 0.0) is False  # still taken
-            with rrpc.connect(served.address, timeout=20.0) as late:
-                assert late.call("Counted.wait", 0.0) is False
+    served = serve.start(["slow:Counted", "--listen", "tcp://127.0.0.1:0", *args], 0)
+    assert eventually(lambda: attempt(f"{url}/readyz")) == (503, "starting\n")
+    assert attempt(f"{url}/healthz") == (200, "ok\n")
+    served.wait_until_listening(1)
+    assert attempt(f"{url}/readyz") == (200, "ready\n")
+    with rrpc.connect(served.address, timeout=20.0) as client:
         served.signal(signal.SIGTERM)
-        assert served.wait() == 128 + signal.SIGTERM
-    finally:
-        served.process.kill()
+        eventually(lambda: attempt(f"{url}/readyz") == (503, "draining\n"))
+        assert attempt(f"{url}/healthz") == (200, "ok\n")
+        assert client.call("Counted.wait", 0.0) is False  # still taken
+        with rrpc.connect(served.address, timeout=20.0) as late:
+            assert late.call("Counted.wait", 0.0) is False
+    served.signal(signal.SIGTERM)
+    assert served.wait() == 128 + signal.SIGTERM
 
 
 def attempt(url: str) -> tuple[int, str] | None:
@@ -218,16 +204,18 @@ def attempt(url: str) -> tuple[int, str] | None:
 @pytest.mark.no_verbs
 def test_openmetrics_where_the_scraper_asks_for_it(serve: ServeFactory) -> None:
     served = serve(MODULE % 0, "Counted", args=["--metrics", "127.0.0.1:0"])
-    status, text, kind = fetch(f"{url_of(served)}/metrics", "application/openmetrics-text; version=1.0.0")
+    status, text, kind = fetch(
+        f"{served.metrics_url()}/metrics", "application/openmetrics-text; version=1.0.0"
+    )
     assert (status, kind.split(";")[0]) == (200, "application/openmetrics-text")
     assert Scraped(text, parse_openmetrics).families["rrpc_messages_sent"].type == "counter"
-    status, text, _ = fetch(f"{url_of(served)}/nothing")
+    status, text, _ = fetch(f"{served.metrics_url()}/nothing")
     assert (status, text) == (404, "there is /metrics, /healthz and /readyz\n")
 
 
 def test_a_slow_scraper_holds_nobody_up(serve: ServeFactory) -> None:
     served = serve(MODULE % 0, "Counted", args=["--metrics", "127.0.0.1:0"])
-    host, port = url_of(served).removeprefix("http://").split(":")
+    host, port = served.metrics_url().removeprefix("http://").split(":")
     held = [socket.create_connection((host, int(port))) for _ in range(10)]
     held[0].sendall(b"GET /metrics HTTP/1.1\r\nX: ")
     assert scrape(served)("rrpc_server_connections") == 0
@@ -263,7 +251,7 @@ BAD = {
 def test_an_address_that_can_t_be(tmp_path: Path, what: str) -> None:
     address, said = BAD[what]
     (tmp_path / "mine.py").write_text(MODULE % 0)
-    done = serve_once(tmp_path, "--metrics", address)
+    done = run_serve("mine:Counted", "--metrics", address, cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
@@ -271,16 +259,11 @@ def test_an_address_that_can_t_be(tmp_path: Path, what: str) -> None:
 
 def test_without_prometheus_client_the_cure_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODULE % 0)
-    hide = "import sys; sys.modules['prometheus_client'] = None\n"
-    done = serve_once(tmp_path, "--metrics", "127.0.0.1:0", before=hide)
+    code = "import sys; sys.modules['prometheus_client'] = None\n"
+    code += "from rrpc.cli.serve import main; sys.exit(main(sys.argv[1:]))"
+    done = run_python(code, "mine:Counted", "--metrics", "127.0.0.1:0", cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert done.stderr == "rrpc-serve: --metrics needs prometheus-client: pip install 'rrpc[metrics]'\n"
-
-
-def serve_once(folder: Path, *args: str, before: str = "") -> "subprocess.CompletedProcess[str]":
-    command = f"{before}import sys; from rrpc.cli.serve import main; sys.exit(main(sys.argv[1:]))"
-    listen = ["--listen", "tcp://127.0.0.1:0"]
-    return run_python(command, "mine:Counted", *listen, *args, cwd=folder, check=False)
 
 
 def test_placement(serve: ServeFactory) -> None:
@@ -310,7 +293,7 @@ def test_placement(serve: ServeFactory) -> None:
 )
 def test_placement_that_can_t_be(tmp_path: Path, args: list[str], said: str) -> None:
     (tmp_path / "mine.py").write_text(MODULE % 0)
-    done = serve_once(tmp_path, *args)
+    done = run_serve("mine:Counted", *args, cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1

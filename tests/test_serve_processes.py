@@ -5,7 +5,6 @@ import random
 import re
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -16,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lab import LAB
-from processes import Served, ServeFactory, child_environment, eventually, patience
-from raw_peer import HELLO, message, setup
+from lab import LAB, call_held, refuses
+from processes import Served, ServeFactory, child_environment, eventually, patience, run_serve
+from raw_peer import hello, setup
 
 import rrpc
 
@@ -186,8 +185,7 @@ def test_no_accepted_call_is_lost_in_a_drain(serve: ServeFactory, transport: str
 def test_each_drains_within_the_grace(serve: ServeFactory) -> None:
     served = start(serve, "tcp", "--grace", "0.3", count=2)
     with rrpc.connect(served.address, timeout=20.0) as client:
-        call = client.start("Lab.hold", "x")
-        eventually(lambda: client.call("Lab.holding", "x"))
+        call = call_held(client, "x")
         served.signal(signal.SIGTERM)
         eventually(lambda: refused(served.address))
         assert served.wait() == 1
@@ -200,8 +198,7 @@ def test_a_second_signal_ends_all_at_once(serve: ServeFactory) -> None:
     served = start(serve, "tcp", "--grace", "60", count=2)
     there = pids(served)
     with rrpc.connect(served.address, timeout=20.0) as client:
-        client.start("Lab.hold", "x")
-        eventually(lambda: client.call("Lab.holding", "x"))
+        call_held(client, "x")
         served.signal(signal.SIGTERM)
         eventually(lambda: refused(served.address))
         served.signal(signal.SIGINT)
@@ -219,8 +216,7 @@ def test_a_signal_to_everybody_is_one(serve: ServeFactory) -> None:
     """As systemd sends it: to each process in the group. None takes the supervisor's word for a second signal."""
     served = start(serve, "tcp", count=2)
     with rrpc.connect(served.address, timeout=20.0) as client:
-        call = client.start("Lab.hold", "x", 1.0)
-        eventually(lambda: client.call("Lab.holding", "x"))
+        call = call_held(client, "x", 1.0)
         for pid in [*pids(served), served.pid]:
             os.kill(pid, signal.SIGTERM)
         assert call.result(timeout=patience(10)) is False
@@ -232,8 +228,7 @@ def test_processes_end_with_their_supervisor(serve: ServeFactory, new_address: C
     served = start(serve, address, count=2)
     there = pids(served)
     with rrpc.connect(served.address, timeout=20.0) as client:
-        call = client.start("Lab.hold", "x", 1.0)
-        eventually(lambda: client.call("Lab.holding", "x"))
+        call = call_held(client, "x", 1.0)
         served.kill()
         assert call.result(timeout=patience(10)) is False, "what runs is finished"
     eventually(lambda: not any(alive(pid) for pid in there))
@@ -246,22 +241,13 @@ def test_one_that_is_asked_to_end_is_replaced(serve: ServeFactory) -> None:
     served = start(serve, "tcp", count=2)
     leaving, staying = pids(served)
     with connected_to(served.address, leaving) as client:
-        call = client.start("Lab.hold", "x", 1.0)
-        eventually(lambda: client.call("Lab.holding", "x"))
+        call = call_held(client, "x", 1.0)
         os.kill(leaving, signal.SIGTERM)
         eventually(lambda: refuses(client))
         assert connects_to(served.address, staying)
         assert call.result(timeout=patience(10)) is False
     eventually(lambda: len(pids(served)) == 2 and leaving not in pids(served))
     assert served.terminate() == 0
-
-
-def refuses(client: rrpc.Client) -> bool:
-    try:
-        client.call("Lab.add", 1)
-    except rrpc.Unavailable:
-        return True
-    return False
 
 
 @pytest.mark.parametrize(
@@ -276,16 +262,8 @@ def test_what_cannot_start_is_not_tried_for_ever(
     tmp_path: Path, module: str, services: str, said: str
 ) -> None:
     (tmp_path / "served.py").write_text(module)
-    command = [sys.executable, "-m", "rrpc.cli.serve", f"served:{services}", "--processes", "2"]
-    done = subprocess.run(
-        [*command, "--listen", "tcp://127.0.0.1:0"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env=child_environment(),
-        timeout=patience(30),
-        check=False,
-    )
+    args = [f"served:{services}", "--processes", "2", "--listen", "tcp://127.0.0.1:0"]
+    done = run_serve(*args, cwd=tmp_path, timeout=30)
     assert done.returncode == 2
     assert done.stdout == ""
     assert re.fullmatch(rf"rrpc-serve: {said}.*\n", done.stderr), done.stderr
@@ -293,21 +271,13 @@ def test_what_cannot_start_is_not_tried_for_ever(
 
 def test_what_is_in_use_is_said_at_once(serve: ServeFactory) -> None:
     served = start(serve, "tcp", count=2)
-    command = [sys.executable, "-m", "rrpc.cli.serve", "lab_service:Lab", "--processes", "2"]
-    done = subprocess.run(
-        [*command, "--listen", served.address],
-        cwd=served.cwd,
-        capture_output=True,
-        text=True,
-        env=child_environment(),
-        timeout=patience(30),
-        check=False,
-    )
+    args = ["lab_service:Lab", "--processes", "2", "--listen", served.address]
+    done = run_serve(*args, cwd=served.cwd, timeout=30)
     assert done.returncode == 2
     assert re.fullmatch(r"rrpc-serve: cannot listen on .*in use.*\n", done.stderr), done.stderr
 
 
-def test_one_that_cannot_be_started_again_is_tried_with_pauses(serve: ServeFactory, tmp_path: Path) -> None:
+def test_one_that_cannot_be_started_again_is_tried_with_pauses(serve: ServeFactory) -> None:
     served = start(serve, "tcp", count=2)
     module = served.cwd / "lab_service.py"
     text = module.read_text()
@@ -353,9 +323,7 @@ def test_ports_may_be_chosen(serve: ServeFactory) -> None:
         with rrpc.connect(address, timeout=20.0) as client:
             ports.add(int(client.info()["sent_on_to"].rpartition(":")[2]))
     assert ports == set(range(first, first + 4))
-    command = [sys.executable, "-m", "rrpc.cli.serve", "lab_service:Lab", "--listen", "tcp://127.0.0.1:0"]
-    command += ["--processes", "9", "--process-ports", "65530"]
-    done = subprocess.run(command, capture_output=True, text=True, env=child_environment(), check=False)
+    done = run_serve("lab_service:Lab", "--processes", "9", "--process-ports", "65530")
     assert (done.returncode, done.stderr) == (
         2,
         "rrpc-serve: --process-ports 65530: the last one would be 65538\n",
@@ -375,28 +343,23 @@ def test_numbers_of_all_are_added_up(serve: ServeFactory, tmp_path: Path) -> Non
     ready_file = tmp_path / "ready"
     served = start(serve, "tcp", "--metrics", "127.0.0.1:0", "--ready-file", str(ready_file), count=2)
     assert ready_file.read_text().split() == [served.address]
-    url = eventually(lambda: re.findall(r"metrics at (\S+)", served.log))[0]
+    url = served.metrics_url()
     for _ in range(6):
         with rrpc.connect(served.address, timeout=20.0) as client:
             client.call("Lab.add", 1)
 
     def page() -> str:
-        with urlopen(url, timeout=10) as answer:
+        with urlopen(f"{url}/metrics", timeout=10) as answer:
             return str(answer.read().decode())
 
     eventually(lambda: 'rrpc_calls_total{method="Lab.add"} 6.0' in page())  # counted after the reply
-    with urlopen(url.replace("/metrics", "/readyz"), timeout=10) as answer:
+    with urlopen(f"{url}/readyz", timeout=10) as answer:
         assert answer.read() == b"ready\n"
     assert served.terminate() == 0
     assert not ready_file.exists()
 
 
 # Servers that send their clients nowhere good
-
-
-def hello_with(**fields: bytes) -> bytes:
-    parts = [(b"wire", b"1"), *((name.encode(), value) for name, value in fields.items())]
-    return message(HELLO, b"".join(struct.pack("<H", len(part)) + part for pair in parts for part in pair))
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "rrpc"])
@@ -416,7 +379,7 @@ def hello_with(**fields: bytes) -> bytes:
 def test_clients_do_not_go_just_anywhere(
     impostor: Callable[..., str], scheme: str, go_to: bytes, error: type[rrpc.RpcError], said: str
 ) -> None:
-    address = impostor(setup() + hello_with(go_to=go_to), scheme)
+    address = impostor(setup() + hello(go_to=go_to), scheme)
     begin = time.monotonic()
     with pytest.raises(error, match=said) as raised:
         rrpc.connect(address, connect_timeout=10.0)
@@ -426,14 +389,14 @@ def test_clients_do_not_go_just_anywhere(
 
 @pytest.mark.parametrize("scheme", ["tcp", "rrpc"])
 def test_clients_do_not_go_in_circles(impostor: Callable[..., str], scheme: str) -> None:
-    address = impostor(lambda own: setup() + hello_with(go_to=own.rpartition(":")[2].encode()), scheme)
+    address = impostor(lambda own: setup() + hello(go_to=own.rpartition(":")[2].encode()), scheme)
     with pytest.raises(rrpc.ProtocolError, match="sends it on once more"):
         rrpc.connect(address, connect_timeout=10.0)
 
 
 def test_a_silent_process_keeps_nobody_longer_than_the_timeout(impostor: Callable[..., str]) -> None:
     silent = impostor(b"")
-    address = impostor(setup() + hello_with(go_to=silent.rpartition(":")[2].encode()))
+    address = impostor(setup() + hello(go_to=silent.rpartition(":")[2].encode()))
     begin = time.monotonic()
     with pytest.raises(rrpc.DeadlineExceeded, match="sent this client on"):
         rrpc.connect(address, connect_timeout=0.5)

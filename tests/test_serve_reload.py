@@ -2,14 +2,12 @@
 
 import contextlib
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from processes import Served, child_environment, eventually
+from processes import Served, ServeFactory, eventually
 
 import rrpc
 
@@ -53,8 +51,8 @@ open("imported-VERSION", "w").close()
 class Project:
     """A folder with a service that is edited while it is served."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, serve: ServeFactory) -> None:
+        self.folder, self.serve = folder, serve
         self.address = f"shm://{folder}/s.sock"
         self.edit("one")
         self.part("a")
@@ -67,19 +65,8 @@ class Project:
 
     def start(self, *args: str) -> Served:
         target = [] if "--config" in args else ["reloaded:Changing"]
-        command = [
-            sys.executable,
-            "-m",
-            "rrpc.cli.serve",
-            *target,
-            "--reload",
-            "--listen",
-            self.address,
-            *args,
-        ]
-        served = Served(command, self.folder, self.folder / "log", child_environment())
-        served.wait_until_listening(1 + args.count("--listen"))
-        return served
+        arguments = [*target, "--reload", "--listen", self.address, *args]
+        return self.serve.start(arguments, 1 + args.count("--listen"), self.folder)
 
     def who(self) -> tuple[str, str, int, int] | None:
         try:
@@ -107,27 +94,13 @@ def replace(path: Path, text: str) -> None:
 
 
 @pytest.fixture
-def project(short_tmp: Path) -> Project:
-    return Project(short_tmp)
+def project(short_tmp: Path, serve: ServeFactory) -> Project:
+    return Project(short_tmp, serve)
 
 
-@pytest.fixture
-def start(project: Project) -> Iterator[Callable[..., Served]]:
-    started: list[Served] = []
-
-    def begin(*args: str) -> Served:
-        started.append(project.start(*args))
-        return started[-1]
-
-    yield begin
-    for served in started:
-        served.process.kill()  # what it supervised ends by itself
-        served.process.wait(30)
-
-
-def test_what_changes_is_served(project: Project, start: Callable[..., Served]) -> None:
+def test_what_changes_is_served(project: Project) -> None:
     (project.folder / "serve.toml").write_text('[services."reloaded:Changing"]\nsize = 5')
-    served = start("--config", "serve.toml", "--listen", "tcp://127.0.0.1:0")
+    served = project.start("--config", "serve.toml", "--listen", "tcp://127.0.0.1:0")
     first = project.serves("one", size=5)
     assert first != served.pid
     project.edit("two")
@@ -145,8 +118,8 @@ def test_what_changes_is_served(project: Project, start: Callable[..., Served]) 
     assert project.who() is None
 
 
-def test_broken_code_leaves_the_old_one_serving(project: Project, start: Callable[..., Served]) -> None:
-    served = start()
+def test_broken_code_leaves_the_old_one_serving(project: Project) -> None:
+    served = project.start()
     first = project.serves("one")
     broken = {
         "def (": "SyntaxError",
@@ -171,9 +144,9 @@ def test_broken_code_leaves_the_old_one_serving(project: Project, start: Callabl
 
 
 def test_a_server_that_dies_is_started_after_the_next_change(
-    project: Project, start: Callable[..., Served]
+    project: Project,
 ) -> None:
-    served = start()
+    served = project.start()
     project.serves("one")
     with rrpc.connect(project.address, timeout=20.0) as client, pytest.raises(rrpc.Unavailable):
         client.call("Changing.die")
@@ -184,9 +157,9 @@ def test_a_server_that_dies_is_started_after_the_next_change(
     assert served.terminate() == 0
 
 
-def test_the_old_server_finishes_its_calls_first(project: Project, start: Callable[..., Served]) -> None:
+def test_the_old_server_finishes_its_calls_first(project: Project) -> None:
     """Also when more changes come while it does."""
-    served = start()
+    served = project.start()
     with rrpc.connect(project.address, timeout=60.0) as client:
         held = client.start("Changing.hold")
         eventually((project.folder / "held").exists)
@@ -206,8 +179,8 @@ def test_the_old_server_finishes_its_calls_first(project: Project, start: Callab
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_its_end_drains_too(project: Project, start: Callable[..., Served], number: int) -> None:
-    served = start()
+def test_its_end_drains_too(project: Project, number: int) -> None:
+    served = project.start()
     with rrpc.connect(project.address, timeout=20.0) as client:
         held = client.start("Changing.hold")
         eventually((project.folder / "held").exists)
@@ -219,16 +192,16 @@ def test_its_end_drains_too(project: Project, start: Callable[..., Served], numb
     assert served.wait() == 0
 
 
-def test_nothing_stays_when_the_supervisor_is_killed(project: Project, start: Callable[..., Served]) -> None:
-    served = start()
+def test_nothing_stays_when_the_supervisor_is_killed(project: Project) -> None:
+    served = project.start()
     pid = project.serves("one")
     served.kill()
     eventually(lambda: not Path(f"/proc/{pid}").exists())
 
 
-def test_no_accepted_call_is_lost_under_load(project: Project, start: Callable[..., Served]) -> None:
+def test_no_accepted_call_is_lost_under_load(project: Project) -> None:
     """Every call whose handler ran has been answered, though the server was replaced three times meanwhile."""
-    served = start()
+    served = project.start()
     stop = threading.Event()
     answered: list[int] = []
     numbers = iter(range(10_000_000))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from numpy.typing import NDArray
-from schemas import modules
+from schemas import is_stream, modules
 
 import rrpc
 from rrpc.schema import (
@@ -80,7 +80,7 @@ def as_python_has_it(service: Service) -> Service:
             return replace(each, fields=tuple(fields))
         return each
 
-    methods = sorted(map(method, service.methods), key=streams)
+    methods = sorted(map(method, service.methods), key=is_stream)
     used = closure(methods, service.declarations.__getitem__)
     kept = {name: declared(d) for name, d in used.items() if not isinstance(d, OneOf)}
     return replace(service, methods=tuple(methods), declarations=kept)
@@ -98,10 +98,6 @@ def default(kind: Type, value: Any) -> Any:
         case Optional(item), _:
             return default(item, value)
     return value
-
-
-def streams(method: Method) -> bool:
-    return method.result_stream or any(p.stream for p in method.parameters)
 
 
 @given(modules(services_min=1))

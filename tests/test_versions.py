@@ -206,7 +206,7 @@ def _answer(connection: socket.socket, greeting: bytes, description: bytes) -> N
 
 
 @pytest.fixture
-def impostor() -> Iterator[Callable[[bytes, Any], str]]:
+def odd_server() -> Iterator[Callable[[bytes, Any], str]]:
     """Serves nothing but a greeting, a description, and "hi"."""
     listeners: list[socket.socket] = []
 
@@ -246,9 +246,9 @@ FIELDS: dict[str, tuple[bytes, int | None]] = {
 
 
 @pytest.mark.parametrize("what", FIELDS)
-def test_odd_services_in_hello(impostor: Callable[..., str], what: str) -> None:
+def test_odd_services_in_hello(odd_server: Callable[..., str], what: str) -> None:
     field, number = FIELDS[what]
-    with connect_as("old", impostor(hello(services=field), {"no": "description"})) as client:
+    with connect_as("old", odd_server(hello(services=field), {"no": "description"})) as client:
         assert client.find("p") == "hi"
         assert client.find._name[0] == (ord("l") if number is None else 0)
         assert number is None or client.find._name[1] == number
@@ -278,16 +278,16 @@ DESCRIPTIONS = {
 
 
 @pytest.mark.parametrize("what", DESCRIPTIONS)
-def test_odd_descriptions(impostor: Callable[..., str], what: str) -> None:
+def test_odd_descriptions(odd_server: Callable[..., str], what: str) -> None:
     """What can't be understood is no verdict."""
-    with connect_as("old", impostor(hello(), DESCRIPTIONS[what])) as client:
+    with connect_as("old", odd_server(hello(), DESCRIPTIONS[what])) as client:
         assert client.find("p") == "hi"
 
 
-def test_a_description_is_heeded(impostor: Callable[..., str]) -> None:
-    with connect_as("old", impostor(hello(), _description())) as client:
+def test_a_description_is_heeded(odd_server: Callable[..., str]) -> None:
+    with connect_as("old", odd_server(hello(), _description())) as client:
         assert client.find("p") == "hi"
     parameters = [{"name": "prefix", "type": "bytes"}]
     changed = _description(methods=[{"name": "find", "parameters": parameters, "result": "string"}])
     with pytest.raises(rrpc.FailedPrecondition, match=r"lab\.Rows\.find\(prefix\): string is now bytes"):
-        connect_as("old", impostor(hello(), changed))
+        connect_as("old", odd_server(hello(), changed))

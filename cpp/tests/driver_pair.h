@@ -106,12 +106,14 @@ class TestServer {
   int served() const { return served_; }
   int peak() const { return peak_; }  // of handlers at work
 
- private:
+  // To listen on; nobody else has it.
   static std::string new_address(const std::string& scheme) {
     static std::atomic<int> count{0};
     const std::string name = "driver-test-" + std::to_string(getpid()) + "-" + std::to_string(++count);
     return scheme + "://" + (scheme == "shm" ? name : "127.0.0.1:0");
   }
+
+ private:
   void work() {
     Work work;
     while (true) {

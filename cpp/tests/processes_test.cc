@@ -8,18 +8,13 @@
 namespace rrpc::driver::testing {
 namespace {
 
-std::string unused_name() {
-  static std::atomic<int> count{0};
-  return "processes-test-" + std::to_string(getpid()) + "-" + std::to_string(++count);
-}
-
 Status why_no_client(const std::string& address) { return Client::connect(address, Options(), in_ms(10'000)).status(); }
 
 // In front of servers that handle calls. Of shm:// they listen where a suffix of its own path leads.
 class Front {
  public:
   explicit Front(const std::string& scheme) : scheme_(scheme), server_(Options()) {
-    const auto bound = server_.listen_for_others(scheme + "://" + (scheme == "shm" ? unused_name() : "127.0.0.1:0"));
+    const auto bound = server_.listen_for_others(TestServer::new_address(scheme));
     EXPECT_TRUE(bound.ok()) << bound.status().to_string();
     address_ = *bound;
   }
