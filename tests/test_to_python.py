@@ -113,6 +113,13 @@ def test_there_and_back(module: Module) -> None:
             Plan(method.name, method.parameters, method.result)
 
 
+def test_the_members_of_a_union_keep_their_order() -> None:
+    """Unions are equal whatever their order, and typing keeps those that it has made."""
+    for items in ((Scalar("int"), Scalar("string")), (Scalar("string"), Scalar("int"))):
+        method = Method(name="get", parameters=(), result=Optional(List(Union(items))))
+        assert service_of(to_interface(Service("lab.Desk", (method,), {}))).methods == (method,)
+
+
 DECLARED: dict[str, Declaration] = {
     "lab.Metric": Enum(
         "lab.Metric",

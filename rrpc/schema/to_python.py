@@ -186,7 +186,7 @@ class PythonTypes:
         if isinstance(kind, Map):
             return _of(dict, (self.annotation(kind.key), self.annotation(kind.value)))
         if isinstance(kind, Optional):
-            return _of(typing.Optional, self.annotation(kind.item))
+            return _of(typing.Union, (self.annotation(kind.item), type(None)))
         items = tuple(map(self.annotation, kind.items))
         if isinstance(kind, Union):
             return _of(typing.Union, items)
@@ -287,8 +287,12 @@ def documentation(described: Declaration | Field | Parameter | Method | Service 
 
 
 def _of(generic: Any, arguments: Any) -> Any:
-    """``generic[arguments]``, where both are known only now."""
-    return generic[arguments]
+    """``generic[arguments]``, where both are known only now.
+
+    Made anew: what typing keeps may have the members of a union in another order, since such unions are equal.
+    """
+    make = getattr(getattr(type(generic), "__getitem__", None), "__wrapped__", None)
+    return generic[arguments] if make is None else make(generic, arguments)
 
 
 def _has_doc(described: Any) -> bool:
