@@ -371,7 +371,7 @@ def _interface_of(cls: type[Client], service: str) -> Interface:
             plan = _compile(member.kind)
             function = member.kind.__dict__["__call__"]
             result = typing.get_type_hints(function, include_extras=True)["return"]
-            methods[plan.name.rpartition(".")[2]] = Method(plan.name, "", plan.parameters, result, function)
+            methods[plan.name.rpartition(".")[2]] = Method(plan.name, "", plan.declared, result, function)
     return Interface(service, "", methods)
 
 

@@ -232,7 +232,7 @@ class Server:
             return Unimplemented("the method's id is none of this server's: connect again")
         service, _, method = name.rpartition(".")
         if service in self._interfaces:
-            if method in self._interfaces[service].streams:
+            if method in self._interfaces[service].methods:
                 return Unimplemented(f"{name}(): this release of rrpc has no streams")
             there = ", ".join(self._interfaces[service].methods)
             return Unimplemented(f"{service} has no method {method[:80]!r}; it has {there}")
@@ -276,6 +276,8 @@ def _dispatch(
             raise ValueError(f"two services are called {interface.name}")
         interfaces[interface.name] = interface
         for name, method in interface.resolved().methods.items():
+            if method.kind:
+                continue
             plan = Plan(method.name, method.parameters, method.result)
             dispatch[method.name.encode()] = plan, _positional(plan, getattr(instance, name))
     return dispatch, interfaces

@@ -94,6 +94,8 @@ class Agreement:
     def encoder(self, plan: Plan) -> Encoder:
         """Encodes the arguments of a method."""
         there = self._others.get(plan.name)
+        if there is not None:  # what is a stream is no argument
+            there = [parameter for parameter in there if not parameter.stream]
         if there is None or [parameter.name for parameter in there] == list(plan.names):
             return plan.encode_arguments
         return _Adapted(plan, there)

@@ -303,10 +303,10 @@ def test_a_service_with_its_defaults_and_documentation() -> None:
 def test_streams_and_what_may_be_called_twice() -> None:
     @rrpc.service
     class Flow:
-        @rrpc.method(stream=True)
+        @rrpc.method
         def add(self, rows: collections.abc.Iterator[Base]) -> int: ...  # type: ignore[empty-body]
 
-        @rrpc.method(stream=True)
+        @rrpc.method
         def watch(self, name: str) -> collections.abc.Iterator[int]: ...  # type: ignore[empty-body]
 
         @rrpc.method(idempotent=True)

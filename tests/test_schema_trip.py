@@ -95,7 +95,7 @@ class Desk:
         g: Annotated[NDArray[np.bool_], Shape()],
     ) -> None: ...
 
-    @rrpc.method(stream=True)
+    @rrpc.method
     def flow(self, rows: collections.abc.Iterator[int]) -> collections.abc.Iterator[Row]:
         raise NotImplementedError
 

@@ -2,7 +2,7 @@
 
 import abc
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,11 +174,20 @@ def nested_unsupported(self: Any) -> "list[tuple[int, threading.Thread]]": ...  
 def reserved(self: Any, timeout: float) -> None: ...
 def no_self() -> None: ...
 async def coroutine(self: Any) -> None: ...
-def generator(self: Any) -> Iterator[int]:
+def generator(self: Any) -> list[int]:  # type: ignore[misc]
     yield 1
 
 
+def not_alone(self: Any, rows: Iterator[int], to: str) -> None: ...
+def not_there(self: Any, rows: Iterator[int] = iter(())) -> None: ...  # noqa: B008
+def by_name(self: Any, *, rows: Iterator[int]) -> None: ...
+def of_streams(self: Any) -> "list[Iterator[int]]": ...  # type: ignore[empty-body]
+def of_what(self: Any) -> Iterable: ...  # type: ignore[type-arg,empty-body]
+def of_threads(self: Any) -> Iterable[threading.Thread]: ...  # type: ignore[empty-body]
+
+
 nested_unsupported.__annotations__["return"] = list[tuple[int, threading.Thread]]
+of_streams.__annotations__["return"] = list[Iterator[int]]
 
 REFUSED: list[tuple[Any, str]] = [
     (star, "Bad.m(): *values isn't supported; name each parameter"),
@@ -191,7 +200,13 @@ REFUSED: list[tuple[Any, str]] = [
     (reserved, "Bad.m(): parameter 'timeout': the name is taken by the caller's own timeout="),
     (no_self, "Bad.m(): the first parameter must be self"),
     (coroutine, "Bad.m(): async methods aren't supported yet; use def"),
-    (generator, "Bad.m(): generator methods aren't supported yet; return a list"),
+    (generator, "Bad.m(): it yields, so that its result is a stream: write -> Iterator[...]"),
+    (not_alone, "Bad.m(): parameter 'rows': a method that takes a stream takes nothing else"),
+    (not_there, "Bad.m(): parameter 'rows': a stream has no default"),
+    (by_name, "Bad.m(): parameter 'rows': a stream stands alone, without '*' and '/'"),
+    (of_streams, "Bad.m(): result: Iterator[int] is a stream: it stands alone, not within another type"),
+    (of_what, "Bad.m(): result: Iterable of what? Write Iterable[...]"),
+    (of_threads, "Bad.m(): result: Thread isn't supported"),
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from numpy.typing import NDArray
-from schemas import is_stream, modules
+from schemas import modules
 
 import rrpc
 from rrpc.schema import (
@@ -44,11 +43,11 @@ from rrpc.schema import (
 from rrpc.schema.closure import closure
 from rrpc.schema.to_python import PythonTypes, to_interface
 from rrpc.service import MISSING as NO_DEFAULT
-from rrpc.service import AnnotationError, Mismatch, Plan, compile_check
+from rrpc.service import RECEIVES, AnnotationError, Mismatch, Plan, compile_check
 
 
 def as_python_has_it(service: Service) -> Service:
-    """Without what no annotation says: names of one-ofs, declared errors; streams last."""
+    """Without what no annotation says: names of one-ofs, declared errors."""
 
     def plain(kind: Type) -> Type:
         match kind:
@@ -80,7 +79,7 @@ def as_python_has_it(service: Service) -> Service:
             return replace(each, fields=tuple(fields))
         return each
 
-    methods = sorted(map(method, service.methods), key=is_stream)
+    methods = list(map(method, service.methods))
     used = closure(methods, service.declarations.__getitem__)
     kept = {name: declared(d) for name, d in used.items() if not isinstance(d, OneOf)}
     return replace(service, methods=tuple(methods), declarations=kept)
@@ -200,11 +199,12 @@ def test_a_method_is_as_the_decorator_would_have_it() -> None:
     assert rows.keyword_only
 
 
-def test_a_method_with_a_stream_is_none_to_call() -> None:
+def test_streams_are_iterators() -> None:
     watch = Method("watch", (), Named("lab.Row"), result_stream=True)
     interface = to_interface(Service("Finder", (METHOD, watch), DECLARED)).resolved()
-    assert list(interface.methods) == ["find"]
-    assert typing.get_origin(interface.streams["watch"].result) is Iterator
+    assert interface.methods["watch"].result.__origin__ is Iterator
+    assert interface.methods["watch"].kind == RECEIVES
+    assert interface.methods["find"].kind == 0
 
 
 def test_what_the_language_has_no_word_for_is_anything() -> None:

@@ -95,7 +95,7 @@ def _call(client: rrpc.Client, service: Service, name: str, options: Any) -> Any
     from rrpc.schema.to_python import to_interface
 
     interface = to_interface(service)
-    if name in interface.streams:
+    if interface.methods[name].kind:
         raise BadInput(f"{service.name}.{name} has a stream: it can be described, and not called yet")
     plan, values = _bound(interface, name, options.arguments)
     count = plan.positional_count

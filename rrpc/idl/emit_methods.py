@@ -32,7 +32,7 @@ def base_name(interface: Interface) -> str:
 def method_classes(interface: Interface, prefix: str) -> dict[str, str]:
     """What the classes behind the client's methods are called."""
     classes: dict[str, str] = {}
-    for name in interface.methods:
+    for name in _unary(interface):
         kind = f"_{prefix}{camel(name)}"
         classes[name] = kind if kind not in classes.values() else f"{kind}_{len(classes)}"
     return classes
@@ -41,23 +41,24 @@ def method_classes(interface: Interface, prefix: str) -> dict[str, str]:
 def client_class(interface: Interface, classes: dict[str, str], fingerprint: str, types: Types) -> list[str]:
     """The text of each class that the client is made of, its own last."""
     types.use("rrpc")
-    texts = [_Method(method, types).client(classes[name]) for name, method in interface.methods.items()]
-    hidden = {*interface.methods, *interface.streams}
+    texts = [_Method(method, types).client(classes[name]) for name, method in _unary(interface).items()]
+    hidden = set(interface.methods)
     lines = [f"class {client_name(interface)}(rrpc.Client):"]
     lines += docstring(interface.doc or f"Client of {interface.name}.", "    ")
     lines += _fingerprints(interface, fingerprint, types)
     lines += ["", *(f"    {name} = rrpc.stub({kind})" for name, kind in classes.items())] if classes else []
-    for method in interface.streams.values():
-        lines += ["", *_Method(method, types, hidden).unimplemented(_OPTIONS)]
+    for method in interface.methods.values():
+        if method.kind:
+            lines += ["", *_Method(method, types, hidden).unimplemented(_OPTIONS)]
     return [*texts, "\n".join(lines) + "\n"]
 
 
 def base_class(interface: Interface, fingerprint: str, types: Types) -> str:
     """The text of the abstract class that servers derive from."""
     types.use("rrpc")
-    abstract = "(abc.ABC)" if interface.methods else ""
+    abstract = "(abc.ABC)" if _unary(interface) else ""
     types.use("abc") if abstract else None
-    hidden = {*interface.methods, *interface.streams}
+    hidden = set(interface.methods)
     lines = [
         f"@rrpc.service(name={quoted(interface.name)})",
         f"class {base_name(interface)}{abstract}:",
@@ -66,13 +67,14 @@ def base_class(interface: Interface, fingerprint: str, types: Types) -> str:
     ]
     for method in interface.methods.values():
         idempotent = "(idempotent=True)" if method.idempotent else ""
-        lines += ["", f"    @rrpc.method{idempotent}", "    @abc.abstractmethod"]
-        lines += _Method(method, types, hidden).abstract()
-    for method in interface.streams.values():
-        idempotent = "idempotent=True, " if method.idempotent else ""
-        lines += ["", f"    @rrpc.method({idempotent}stream=True)"]
-        lines += _Method(method, types, hidden).unimplemented([])
+        lines += ["", f"    @rrpc.method{idempotent}"]
+        text = _Method(method, types, hidden)
+        lines += text.unimplemented([]) if method.kind else ["    @abc.abstractmethod", *text.abstract()]
     return "\n".join(lines) + "\n"
+
+
+def _unary(interface: Interface) -> dict[str, Method]:
+    return {name: method for name, method in interface.methods.items() if not method.kind}
 
 
 def _fingerprints(interface: Interface, fingerprint: str, types: Types) -> list[str]:

@@ -49,7 +49,8 @@ VALUE_WORDS = frozenset({"none", "true", "false", "inf", "nan"})
 _TYPE_WORDS = frozenset({*SCALARS, *ARRAY_ITEMS, *CONTAINERS, "stream", "throws", *VALUE_WORDS})
 # What generated modules say themselves.
 GENERATED_NAMES = frozenset(
-    {"Annotated", "Any", "ClassVar", "Final", "Iterator", "Literal", "NDArray", "TYPE_CHECKING", "TypeAlias"}
+    {"Annotated", "Any", "ClassVar", "Final", "Literal", "NDArray", "TYPE_CHECKING", "TypeAlias"}
+    | {"AsyncIterable", "AsyncIterator", "Iterable", "Iterator"}
     | {
         "abc",
         "annotations",

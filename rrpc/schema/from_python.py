@@ -6,13 +6,11 @@ for becomes an :class:`Opaque`. Refused is only what has no meaning for a caller
 
 from __future__ import annotations
 
-import collections.abc
-import typing
 from collections.abc import Sequence
 from typing import Any
 
 from rrpc.service import MISSING as NO_DEFAULT
-from rrpc.service import AnnotationError, Interface, interface_of
+from rrpc.service import AnnotationError, Interface, interface_of, item_of
 from rrpc.service import Method as PythonMethod
 from rrpc.service import Parameter as PythonParameter
 
@@ -35,18 +33,17 @@ def service_of(thing: Any) -> Service:
         raise TypeError(f"{name} is no service: decorate the class with @rrpc.service")
     interface = interface.resolved()
     declarations = Declarations(interface.name.rpartition(".")[0])
-    described = interface.methods | interface.streams
-    methods = [_method(name, method, declarations) for name, method in described.items()]
+    methods = [_method(name, method, declarations) for name, method in interface.methods.items()]
     doc, deprecated = split_docstring(interface.doc)
     return Service(interface.name, tuple(methods), declarations.found, doc=doc, deprecated=deprecated)
 
 
 def _method(name: str, method: PythonMethod, declarations: Declarations) -> Method:
     parameters = tuple(
-        _parameter(f"{method.name}(): parameter {parameter.name!r}", method, parameter, declarations)
+        _parameter(f"{method.name}(): parameter {parameter.name!r}", parameter, declarations)
         for parameter in method.parameters
     )
-    item, stream = _streamed(method, method.result)
+    item, stream = item_of(method.result)
     result = _typed(f"{method.name}(): result", item, declarations)
     doc, deprecated = split_docstring(method.doc)
     return Method(
@@ -60,10 +57,8 @@ def _method(name: str, method: PythonMethod, declarations: Declarations) -> Meth
     )
 
 
-def _parameter(
-    what: str, method: PythonMethod, parameter: PythonParameter, declarations: Declarations
-) -> Parameter:
-    item, stream = _streamed(method, parameter.annotation)
+def _parameter(what: str, parameter: PythonParameter, declarations: Declarations) -> Parameter:
+    item, stream = item_of(parameter.annotation)
     kind = _typed(what, item, declarations)
     default = MISSING
     if parameter.default is not NO_DEFAULT:
@@ -78,13 +73,6 @@ def _typed(what: str, annotation: Any, declarations: Declarations) -> Type:
         return declarations.type_of(annotation)
     except AnnotationError as error:
         raise AnnotationError(f"{what}: {error}") from None
-
-
-def _streamed(method: PythonMethod, annotation: Any) -> tuple[Any, bool]:
-    """What of the annotation is sent, and whether any number of times."""
-    if method.stream and typing.get_origin(annotation) is collections.abc.Iterator:
-        return typing.get_args(annotation)[0], True
-    return annotation, False
 
 
 def module_of(services: Sequence[Any]) -> Module:

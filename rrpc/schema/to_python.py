@@ -227,12 +227,8 @@ class PythonTypes:
 
     def interface(self, service: Service) -> Interface:
         """The service as the decorator would describe it."""
-        methods: dict[str, LiveMethod] = {}
-        streams: dict[str, LiveMethod] = {}
-        for method in service.methods:
-            described = self._method(service.name, method)
-            (streams if described.stream else methods)[method.name] = described
-        return Interface(service.name, documentation(service), methods, streams)
+        methods = {method.name: self._method(service.name, method) for method in service.methods}
+        return Interface(service.name, documentation(service), methods)
 
     def _method(self, service: str, method: Method) -> LiveMethod:
         parameters = tuple(self._parameter(parameter) for parameter in method.parameters)
@@ -246,8 +242,7 @@ class PythonTypes:
 
         function.__annotations__ = {**annotations, "return": result}
         function.__name__, function.__doc__ = method.name, doc
-        stream = method.result_stream or any(parameter.stream for parameter in method.parameters)
-        return LiveMethod(name, doc, parameters, result, function, method.idempotent, stream)
+        return LiveMethod(name, doc, parameters, result, function, method.idempotent)
 
     def _parameter(self, parameter: Parameter) -> LiveParameter:
         default = parameter.default

@@ -20,13 +20,25 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from .checks import compile_check
-from .interface import MISSING, Interface, Method, Parameter, check_override, describe_method, signature_text
+from .interface import (
+    MISSING,
+    Interface,
+    Method,
+    Parameter,
+    check_override,
+    describe_method,
+    signature_text,
+    streams_as,
+)
 from .mismatch import AnnotationError, Mismatch
 from .out import OutSpec
 from .plan import Plan, untyped_request
+from .streams import RECEIVES, SENDS, item_of, kind_of
 
 __all__ = [
     "MISSING",
+    "RECEIVES",
+    "SENDS",
     "AnnotationError",
     "Interface",
     "Method",
@@ -36,9 +48,12 @@ __all__ = [
     "Plan",
     "compile_check",
     "interface_of",
+    "item_of",
+    "kind_of",
     "method",
     "service",
     "signature_text",
+    "streams_as",
     "untyped_request",
 ]
 
@@ -52,17 +67,16 @@ _INTERFACE = "__rrpc_interface__"
 @overload
 def method(function: _F, /) -> _F: ...
 @overload
-def method(*, idempotent: bool = False, stream: bool = False) -> Callable[[_F], _F]: ...
-def method(function: Any = None, /, *, idempotent: bool = False, stream: bool = False) -> Any:
+def method(*, idempotent: bool = False) -> Callable[[_F], _F]: ...
+def method(function: Any = None, /, *, idempotent: bool = False) -> Any:
     """Mark a method of a service as one that clients may call.
 
-    ``idempotent``: calling it twice does no more than once. ``stream`` is for generated code: a parameter or
-    the result is an ``Iterator``; such a method is described and can't be called yet.
+    ``idempotent``: calling it twice does no more than once.
     """
 
     def mark(function: Any) -> Any:
         try:
-            setattr(function, _METHOD_MARK, {"idempotent": idempotent, "stream": stream})
+            setattr(function, _METHOD_MARK, {"idempotent": idempotent})
         except AttributeError:  # property, functools.partial and the like
             raise TypeError(f"@rrpc.method goes on plain methods, not on {type(function).__name__}") from None
         return function
@@ -92,7 +106,6 @@ def _decorate(cls: Any, name: str | None) -> Any:
     if not all(part.isidentifier() for part in name.split(".")):
         raise TypeError(f"a service can't be called {name!r}: use letters, digits, _ and dots")
     methods: dict[str, Method] = {}
-    streams: dict[str, Method] = {}
     for member in _member_names(cls):
         found = getattr(cls, member)
         static = cls.__dict__.get(member)
@@ -102,12 +115,11 @@ def _decorate(cls: Any, name: str | None) -> Any:
                 f"{name}.{member}: @rrpc.method goes on plain methods, not on {type(static).__name__}"
             )
         if mark is not None:
-            group = streams if mark["stream"] else methods
-            group[member] = describe_method(name, member, found, **mark)
-    if not methods and not streams:
+            methods[member] = describe_method(name, member, found, **mark)
+    if not methods:
         raise TypeError(f"{name} has no method marked with @rrpc.method")
     doc = cls.__doc__ or ""
-    setattr(cls, _INTERFACE, Interface(name, _clean(doc), methods, streams))
+    setattr(cls, _INTERFACE, Interface(name, _clean(doc), methods))
     return cls
 
 
@@ -150,9 +162,8 @@ def _check_inherited(cls: type, nearest: type, interfaces: dict[type, Interface]
     if apart:
         names = " and ".join([interface.name, *apart])
         raise TypeError(f"{cls.__name__} inherits from the services {names}: decorate it with @rrpc.service")
-    known = interface.methods.keys() | interface.streams.keys()
     for member in _member_names(cls):
-        if member not in known and hasattr(getattr(cls, member, None), _METHOD_MARK):
+        if member not in interface.methods and hasattr(getattr(cls, member, None), _METHOD_MARK):
             raise TypeError(
                 f"{cls.__name__}.{member} is marked with @rrpc.method, but {cls.__name__} isn't decorated "
                 f"with @rrpc.service and so no more than {interface.name}"

@@ -19,7 +19,7 @@ import numpy as np
 
 from .arrays import array_check, ndarray_check
 from .containers import homogeneous, mapping_check, sequence_check, tuple_check, union_check
-from .mismatch import AnnotationError, Builder, Check, Compile, type_text
+from .mismatch import ITERATORS, AnnotationError, Builder, Check, Compile, type_text
 from .records import DataclassCheck, fields_of, named_tuple_check
 from .scalars import BARE, SIMPLE, enum_check, instance_check, literal_check, numpy_scalar_check
 from .sized import annotated_check
@@ -95,7 +95,12 @@ def _unsupported(annotation: Any, arguments: tuple[Any, ...], compile_inner: Com
     raise AnnotationError(f"{type_text(annotation)} isn't supported")
 
 
+def _stream(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
+    raise AnnotationError(f"{type_text(annotation)} is a stream: it stands alone, not within another type")
+
+
 _GENERIC: dict[Any, Builder] = {
+    **dict.fromkeys(ITERATORS, _stream),
     np.ndarray: ndarray_check,
     list: homogeneous(list, list),
     set: homogeneous(set, set),

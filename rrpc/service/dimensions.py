@@ -15,7 +15,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rrpc.errors import Internal, InvalidArgument
+from rrpc.errors import Internal, InvalidArgument, RpcError
 from rrpc.types import Shape
 
 from .mismatch import Compile, Mismatch
@@ -83,10 +83,18 @@ class Scope:
 
 
 class Dimensions:
-    """Those of a method, or none."""
+    """Those of a method, or none. ``label`` is what messages call its result."""
 
-    def __init__(self, name: str, parameters: Mapping[str, Any], result: Any, compile_inner: Compile) -> None:
+    def __init__(
+        self,
+        name: str,
+        parameters: Mapping[str, Any],
+        result: Any,
+        compile_inner: Compile,
+        label: str = "the result",
+    ) -> None:
         self._name = name
+        self._label = label
         self._arguments = Scope(parameters, "argument {!r}", compile_inner, also=_names(result))
         self._visit_result = _visitor(result, compile_inner)
 
@@ -100,14 +108,14 @@ class Dimensions:
         except Mismatch as clash:
             raise InvalidArgument(f"{self._name}(): {clash.path}: {clash}") from None
 
-    def check_result(self, value: Any, sizes: Sizes | None) -> None:
-        """Internal where the result fits neither itself nor the arguments."""
+    def check_result(self, value: Any, sizes: Sizes | None, fault: type[RpcError] = Internal) -> None:
+        """``fault`` where the result fits neither itself nor the arguments."""
         if self._visit_result is None:
             return
         try:
-            self._visit_result(value, "the result", dict(sizes or {}))
+            self._visit_result(value, self._label, dict(sizes or {}))
         except Mismatch as clash:
-            raise Internal(f"{self._name}(): {clash.path} isn't as declared: {clash}") from None
+            raise fault(f"{self._name}(): {clash.path} isn't as declared: {clash}") from None
 
 
 def _shape(notes: Sequence[Any]) -> Shape | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections.abc
 import inspect
 import typing
 from collections.abc import Callable
@@ -11,8 +10,9 @@ from typing import Any, Final
 
 from .checks import compile_check, verify
 from .mismatch import AnnotationError, Mismatch, type_text
+from .streams import check_streams, item_of, kind_of
 
-__all__ = ["MISSING", "Interface", "Method", "Parameter", "check_override", "describe_method"]
+__all__ = ["MISSING", "Interface", "Method", "Parameter", "check_override", "describe_method", "streams_as"]
 
 MISSING: Final = inspect.Parameter.empty
 """The default of a parameter without one."""
@@ -44,8 +44,11 @@ class Method:
     result: Any
     function: Callable[..., Any] = field(compare=False, repr=False)
     idempotent: bool = False
-    stream: bool = False
-    """A parameter or the result is an ``Iterator``: described, and not called in this release."""
+
+    @property
+    def kind(self) -> int:
+        """Which streams a resolved method has: ``streams.SENDS``, ``streams.RECEIVES``, both or 0."""
+        return kind_of(self.parameters, self.result)
 
     def resolved(self) -> Method:
         """The same with every annotation an object; :class:`AnnotationError` names the one that isn't."""
@@ -53,47 +56,39 @@ class Method:
         parameters = []
         for parameter in self.parameters:
             annotation = hints[parameter.name]
-            _must_compile(f"{self.name}(): parameter {parameter.name!r}", self._item(annotation))
+            _must(_compile_item, f"{self.name}(): parameter {parameter.name!r}", annotation)
             parameters.append(replace(parameter, annotation=annotation))
-        _must_compile(f"{self.name}(): result", self._item(hints["return"]))
+        _must(_compile_item, f"{self.name}(): result", hints["return"])
+        check_streams(self.name, parameters, hints["return"], self.function)
         return replace(self, parameters=tuple(parameters), result=hints["return"])
-
-    def _item(self, annotation: Any) -> Any:
-        streamed = self.stream and typing.get_origin(annotation) is collections.abc.Iterator
-        return typing.get_args(annotation)[0] if streamed else annotation
 
     def verify(self) -> None:
         """What decoration can't know yet: dataclasses that name each other, and defaults."""
         for parameter in self.parameters:
             what = f"{self.name}(): parameter {parameter.name!r}"
-            _must(verify, what, self._item(parameter.annotation))
+            _must(_verify_item, what, parameter.annotation)
             if parameter.default is not MISSING:
                 try:
                     compile_check(parameter.annotation)(parameter.default)
                 except Mismatch as mismatch:
                     raise AnnotationError(f"{what}: its default{mismatch.path}: {mismatch}") from None
-        _must(verify, f"{self.name}(): result", self._item(self.result))
+        _must(_verify_item, f"{self.name}(): result", self.result)
 
 
 @dataclass(frozen=True)
 class Interface:
-    """A service: its name, documentation and methods by their short names. ``streams`` are those that have a
-    stream, which can't be called yet."""
+    """A service: its name, documentation and methods by their short names."""
 
     name: str
     doc: str
     methods: dict[str, Method]
-    streams: dict[str, Method] = field(default_factory=dict)
 
     def resolved(self) -> Interface:
         """The same with every annotation an object."""
-        methods, streams = (
-            {name: method.resolved() for name, method in group.items()}
-            for group in (self.methods, self.streams)
-        )
-        for method in (*methods.values(), *streams.values()):
+        methods = {name: method.resolved() for name, method in self.methods.items()}
+        for method in methods.values():
             method.verify()
-        return replace(self, methods=methods, streams=streams)
+        return replace(self, methods=methods)
 
 
 def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
@@ -103,8 +98,12 @@ def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
         raise AnnotationError(f"{name}(): an annotation can't be resolved: {error}") from None
 
 
-def _must_compile(what: str, annotation: Any) -> None:
-    _must(compile_check, what, annotation)
+def _compile_item(annotation: Any) -> None:
+    compile_check(item_of(annotation)[0])
+
+
+def _verify_item(annotation: Any) -> None:
+    verify(item_of(annotation)[0])
 
 
 def _must(do: Callable[[Any], object], what: str, annotation: Any) -> None:
@@ -115,7 +114,7 @@ def _must(do: Callable[[Any], object], what: str, annotation: Any) -> None:
 
 
 def describe_method(
-    service: str, name: str, function: Callable[..., Any], idempotent: bool = False, stream: bool = False
+    service: str, name: str, function: Callable[..., Any], idempotent: bool = False
 ) -> Method:
     """The method's description, annotations as written. TypeError says what can't be a method, and why."""
     qualified = f"{service}.{name}"
@@ -125,8 +124,6 @@ def describe_method(
         raise TypeError(f"{qualified}: @rrpc.method goes on plain methods, not on {type(function).__name__}")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{qualified}(): async methods aren't supported yet; use def")
-    if inspect.isgeneratorfunction(function):
-        raise TypeError(f"{qualified}(): generator methods aren't supported yet; return a list")
     signature = inspect.signature(function)
     own, *rest = signature.parameters.values() or (None,)
     if own is None or own.kind in (own.VAR_POSITIONAL, own.VAR_KEYWORD, own.KEYWORD_ONLY):
@@ -141,7 +138,6 @@ def describe_method(
         signature.return_annotation,
         function,
         idempotent,
-        stream,
     )
     if not any(isinstance(a, str) for a in (method.result, *(p.annotation for p in parameters))):
         method.resolved()  # what can be known now is refused now
@@ -185,3 +181,14 @@ def signature_text(method: Method) -> str:
         default = "" if parameter.default is MISSING else f" = {parameter.default!r}"
         parts.append(f"{parameter.name}: {type_text(parameter.annotation)}{default}")
     return f"{method.name}({', '.join(parts)}) -> {type_text(method.result)}"
+
+
+def streams_as(iterator: Any, method: Method) -> Method:
+    """The method with its streams as this one of the generic types, whichever they are written as."""
+
+    def annotation(given: Any) -> Any:
+        item, stream = item_of(given)
+        return iterator[item] if stream else given
+
+    parameters = tuple(replace(p, annotation=annotation(p.annotation)) for p in method.parameters)
+    return replace(method, parameters=parameters, result=annotation(method.result))

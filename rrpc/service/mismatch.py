@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import types
 import typing
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from rrpc.types import Shape, Sized
 
 __all__ = [
     "EXACT",
+    "ITERATORS",
     "AnnotationError",
     "Builder",
     "Check",
@@ -31,6 +33,13 @@ Builder = Callable[[Any, tuple[Any, ...], Compile], Check]
 
 EXACT = (int, float, str, bool, type(None))
 """Annotations whose values need no more than this check before they are packed."""
+
+ITERATORS = frozenset(
+    getattr(collections.abc, start + kind)
+    for start in ("", "Async")
+    for kind in ("Iterator", "Iterable", "Generator")
+)
+"""Of an item type: a stream of such items."""
 
 
 class AnnotationError(TypeError):

@@ -17,8 +17,10 @@ from rrpc.errors import Internal, InvalidArgument, ProtocolError
 from .checks import compile_check
 from .dimensions import Dimensions, Sizes
 from .interface import MISSING, Parameter
+from .items import Items
 from .mismatch import EXACT, Check, Mismatch
 from .out import OutSpec
+from .streams import item_of, kind_of
 
 __all__ = ["Plan", "untyped_request"]
 
@@ -32,6 +34,10 @@ class Plan:
 
     def __init__(self, name: str, parameters: Sequence[Parameter], result: Any) -> None:
         self.name = name
+        self.declared = tuple(parameters)
+        """With the one that is a stream; the call's own arguments, ``parameters``, go without."""
+        self.kind = kind_of(parameters, result)
+        parameters = [parameter for parameter in parameters if not item_of(parameter.annotation)[1]]
         self.parameters = tuple(parameters)
         self.names = tuple(parameter.name for parameter in parameters)
         self.positional_count = sum(not parameter.keyword_only for parameter in parameters)
@@ -40,12 +46,28 @@ class Plan:
         plain = all(parameter.annotation in _PLAIN for parameter in parameters)
         self._plain_types = [parameter.annotation for parameter in parameters] if plain else None
         annotations = {parameter.name: parameter.annotation for parameter in parameters}
-        self._dimensions = Dimensions(name, annotations, result, compile_check) or None
+        item, received = item_of(result)
+        label = "an item of the result" if received else "the result"
+        self._dimensions = Dimensions(name, annotations, item, compile_check, label) or None
         if self._dimensions is not None:
             self._plain_types = None
+        self.received = Items(name, "", item, self._dimensions) if received else None
+        """The items of the result, if it's a stream."""
+        self.sent = self._sent_items()
+        """The items that the caller sends, if it does."""
+        result = None if received else result
         self._check_result = compile_check(result)
         self._send_result = _sender(result, self._check_result)
         self._plain_result: Any = type(None) if result is None else result if result in _PLAIN else MISSING
+
+    def _sent_items(self) -> Items | None:
+        for parameter in self.declared:
+            item, sent = item_of(parameter.annotation)
+            if sent:
+                label = f"an item of {parameter.name!r}"
+                dimensions = Dimensions(self.name, {}, item, compile_check, label) or None
+                return Items(self.name, parameter.name, item, dimensions)
+        return None
 
     # The caller's side
 
@@ -90,7 +112,7 @@ class Plan:
             raise Internal(
                 f"{self.name}(): the result{mismatch.path} isn't as declared: {mismatch}"
             ) from None
-        if self._dimensions is not None:
+        if self._dimensions is not None and self.received is None:
             self._dimensions.check_result(result, sizes)
         return result
 
@@ -123,7 +145,7 @@ class Plan:
         """The reply's payload and buffers (``out_index`` among them says which is for the caller's memory)."""
         message = Message()
         try:
-            if out is None and self._dimensions is None:
+            if out is None and (self._dimensions is None or self.received is not None):
                 return pack(self._send_result(value, message), message), message
             checked = self._check_result(value)
             if self._dimensions is not None:

@@ -134,7 +134,7 @@ class HealthBase(abc.ABC):
         answer means that calls are handled.
         """
 
-    @rrpc.method(stream=True)
+    @rrpc.method
     def watch(self, service: str = "") -> Iterator[HealthStatus]:
         """The state now, and again whenever it has changed."""
         raise rrpc.Unimplemented(

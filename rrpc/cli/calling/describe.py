@@ -87,7 +87,7 @@ def _text(service: Service) -> str:
     interface = to_interface(service)
     for name, reason in reasons.items():
         if reason:
-            parts.append(f"// {reason}\n//   {signature_text((interface.methods | interface.streams)[name])}")
+            parts.append(f"// {reason}\n//   {signature_text(interface.methods[name])}")
     return "\n\n".join(parts)
 
 

@@ -1,0 +1,95 @@
+"""The items of a stream: what is worked out once per method, so that sending and receiving one only runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+
+from rrpc.codec import LIFT_BYTES, Message, Refused, decode, pack, prepare, refusal
+from rrpc.errors import Internal, InvalidArgument, RpcError
+
+from .checks import compile_check
+from .dimensions import Dimensions, Sizes
+from .mismatch import EXACT, Mismatch
+
+__all__ = ["Items", "untyped_item"]
+
+_Encode = Callable[..., tuple[bytes, Message | None]]
+_Decode = Callable[..., Any]
+_unpack = msgpack.unpackb
+_NO_BUFFERS = Message()  # of plain values, which are packed without a look at it
+
+
+class Items:
+    """Those that a method sends or receives, checked against their annotation at both ends.
+
+    ``argument`` is the parameter that they're given by, "" for those of the result. ``dimensions`` are the method's,
+    whose result is an item.
+    """
+
+    def __init__(self, method: str, argument: str, annotation: Any, dimensions: Dimensions | None) -> None:
+        self._what = (
+            f"{method}(): an item of {argument!r}" if argument else f"{method}(): an item of the result"
+        )
+        self._fault: type[RpcError] = InvalidArgument if argument else Internal
+        self._dimensions = dimensions
+        self._check = compile_check(annotation)
+        self._plain = type(None) if annotation is None else annotation
+        plain = self._plain in EXACT or annotation is bytes
+        self.encode: _Encode = self._encode_plain if plain else self._encode
+        self.decode: _Decode = self._decode_plain if plain else self._decode
+
+    def _encode(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, Message | None]:
+        """An item's payload and buffers; ``sizes`` are those that the arguments have."""
+        message = Message()
+        try:
+            checked = self._check(value)
+            if self._dimensions is not None:
+                self._dimensions.check_result(checked, sizes, self._fault)
+            return pack(prepare(checked, message), message), message or None
+        except Mismatch as mismatch:
+            raise self._mismatch(mismatch) from None
+        except Refused as refused:
+            raise self._fault(refusal(refused, self._what).message) from None
+
+    def _decode(self, payload: bytes, blocks: list[Any] | None, sizes: Sizes | None = None) -> Any:
+        """The item that has arrived."""
+        try:
+            value = self._check(decode(payload, blocks))
+        except Mismatch as mismatch:
+            raise self._mismatch(mismatch) from None
+        if self._dimensions is not None:
+            self._dimensions.check_result(value, sizes, self._fault)
+        return value
+
+    def _mismatch(self, mismatch: Mismatch) -> RpcError:
+        return self._fault(f"{self._what}{mismatch.path} isn't as declared: {mismatch}")
+
+    def _encode_plain(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, Message | None]:
+        if type(value) is self._plain and (type(value) is not bytes or len(value) < LIFT_BYTES):
+            try:
+                return pack(value, _NO_BUFFERS), None
+            except Refused:
+                pass  # the other way says what is wrong with it
+        return self._encode(value)
+
+    def _decode_plain(self, payload: bytes, blocks: list[Any] | None, sizes: Sizes | None = None) -> Any:
+        if blocks is None:
+            try:
+                value = _unpack(payload)
+            except Exception:  # malformed: the full decoder tells
+                value = self
+            if type(value) is self._plain:
+                return value
+        return self._decode(payload, blocks)
+
+
+def untyped_item(value: Any) -> tuple[bytes, Message | None]:
+    """An item of a caller that knows nothing of the method's signature."""
+    message = Message()
+    try:
+        return pack(prepare(value, message), message), message or None
+    except Refused as refused:
+        raise refusal(refused, "an item") from None
