@@ -228,6 +228,12 @@ Status Client::start(const rpc::ClientCallRef& call, rpc::CallRequest request) {
   return {};
 }
 
+Status Client::start_in_loop(const std::shared_ptr<LoopCall>& call, rpc::CallRequest request) {
+  RRPC_RETURN_IF_ERROR(start(call, std::move(request)));
+  call->queue().await(*call, connection_, {std::shared_ptr<Engine>(), &engine_});
+  return {};
+}
+
 bool Client::cancel(const rpc::ClientCallRef& call, Status why) {
   if (belongs_to_parent()) return false;
   std::lock_guard lock(connection_->mutex);

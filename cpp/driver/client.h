@@ -11,6 +11,7 @@
 #include "driver/address.h"
 #include "driver/connection.h"
 #include "driver/engine.h"
+#include "driver/loop_queue.h"
 
 namespace rrpc::driver {
 
@@ -25,6 +26,8 @@ class Client {
 
   // Sends the call or queues it; `call` is new. An error means that nothing was begun.
   Status start(const rpc::ClientCallRef& call, rpc::CallRequest request);
+  // As start(), for an event loop, in its thread: the call will end into the loop's queue.
+  Status start_in_loop(const std::shared_ptr<LoopCall>& call, rpc::CallRequest request);
   // Polls, then sleeps, until the call is done or the deadline has passed. kInterrupted: a signal came
   // or `interrupt` is set; see to it and wait again. A call past its own deadline ends here.
   WaitResult wait(const rpc::ClientCallRef& call, TimeNs deadline, const std::atomic<bool>& interrupt);

@@ -60,6 +60,8 @@ class Engine {
   void settle(const ConnectionRef& connection, TimeNs now) {
     if (connection->attendance == Attendance::kArmed) settle_armed(connection, now);
   }
+  // Nobody else will poll it for a while: it is armed at once. False where it can't be just now.
+  bool rest(const ConnectionRef& connection, TimeNs now) { return try_arm(connection, now); }
   // A caller goes to sleep on the connection's own handles; and comes back. Mutex of the connection held.
   void detach(Connection& connection);
   void reattach(const ConnectionRef& connection);
