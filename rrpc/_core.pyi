@@ -101,8 +101,15 @@ class Server:
     ) -> _Request | None:
         """:meth:`reply`, then :meth:`next` without a timeout, in one crossing."""
     def reply_error(
-        self, handle: int, code: int, message: str, details: bytes = b"", metadata: bytes = b""
-    ) -> None: ...
+        self,
+        handle: int,
+        code: int,
+        message: str,
+        details: bytes = b"",
+        metadata: bytes = b"",
+        not_seen: bool = False,
+    ) -> None:
+        """``not_seen``: by any handler, so that the client may make the call again."""
     def out_bytes(self, handle: int) -> int:
         """The size of the caller's ``out`` memory, 0 when there is none."""
     def call_info(self, handle: int) -> tuple[str, int, int] | None:

@@ -22,13 +22,17 @@ def fail(server: _core.Server, request: tuple[Any, ...]) -> None:
     server.reply_error(handle, int(rrpc.StatusCode.ABORTED), "as asked", payload, metadata)
 
 
+def refuse(server: _core.Server, request: tuple[Any, ...]) -> None:
+    server.reply_error(request[0], int(rrpc.StatusCode.UNAUTHENTICATED), "before a handler", not_seen=True)
+
+
 def much(server: _core.Server, request: tuple[Any, ...]) -> None:
     """A reply with as many bytes of metadata as asked."""
     handle, _, payload, *_ = request
     server.reply(handle, b"", metadata=b"m" * int(payload))
 
 
-METHODS = {b"echo": echo, b"fail": fail, b"much": much}
+METHODS = {b"echo": echo, b"fail": fail, b"refuse": refuse, b"much": much}
 
 
 def main() -> None:

@@ -63,6 +63,12 @@ def test_an_error_has_metadata_too(connect: Callable[..., _core.Client]) -> None
     assert not caught.value.not_executed, "a handler has seen it"
 
 
+def test_a_server_can_say_that_no_handler_has_seen_a_call(connect: Callable[..., _core.Client]) -> None:
+    with pytest.raises(rrpc.Unauthenticated, match="before a handler") as caught:
+        connect().call(b"refuse", b"", None, None, 30.0)
+    assert caught.value.not_executed
+
+
 def test_metadata_has_a_limit_at_both_ends(connect: Callable[..., _core.Client]) -> None:
     client = connect()
     with pytest.raises(

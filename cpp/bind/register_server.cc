@@ -115,13 +115,14 @@ class PyServer {
   }
 
   void reply_error(uint64_t handle, int code, const std::string& message, const py::bytes& details,
-                   const py::bytes& metadata) {
+                   const py::bytes& metadata, bool not_seen) {
     check_process();
     if (code <= 0 || code > kStatusCodeMax) raise_status(invalid_argument("status code " + std::to_string(code)));
     rpc::Reply reply;
     reply.status = Status(static_cast<StatusCode>(code), message);
     reply.message_details = as_text(bytes_view(details));
     reply.metadata = bytes_view(metadata);
+    reply.not_seen = not_seen;
     send(handle, std::move(reply));
   }
 
@@ -272,7 +273,7 @@ void register_server(py::module_& module) {
       .def("reply_next", &PyServer::reply_next, py::arg("handle"), py::arg("payload"), py::arg("buffers") = py::none(),
            py::arg("out_index") = -1, py::arg("metadata") = py::bytes())
       .def("reply_error", &PyServer::reply_error, py::arg("handle"), py::arg("code"), py::arg("message"),
-           py::arg("details") = py::bytes(), py::arg("metadata") = py::bytes())
+           py::arg("details") = py::bytes(), py::arg("metadata") = py::bytes(), py::arg("not_seen") = false)
       .def("out_bytes", &PyServer::out_bytes, py::arg("handle"))
       .def("call_info", &PyServer::call_info, py::arg("handle"))
       .def("is_cancelled", &PyServer::is_cancelled, py::arg("handle"))
