@@ -110,6 +110,20 @@ def test_the_call_again(style: str) -> None:
     assert call.seen == ["a before", "b before", "b before", "b before", "b after", "a after"]
 
 
+def test_an_innermost_link_asks_for_whatever_it_needs() -> None:
+    def innermost(call: Call) -> Steps:
+        first = yield 1
+        return first + (yield 2)
+
+    call = Call()
+    chain = Chain([named("a"), named("b")], call, innermost=innermost)
+    assert chain.step() == 1
+    assert chain.step("x") == 2
+    assert not chain.done
+    assert chain.step("y") == "a(b(xy))"
+    assert chain.done
+
+
 def test_what_a_handler_raises_may_be_a_stopiteration() -> None:
     def stop() -> Any:
         raise StopIteration("handler's")

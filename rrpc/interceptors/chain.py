@@ -21,18 +21,27 @@ class Chain:
     :meth:`step` runs them until something is to be done that isn't theirs, and gives that: ``call`` (make it), a
     :class:`Sleep`, or an awaitable. What came of it goes into the next :meth:`step`. Once ``done``, what
     :meth:`step` gave is the call's result, and what it raised the call's error.
+
+    Where there is an ``innermost`` link, that makes the call; it isn't an interceptor and may yield anything.
     """
 
-    __slots__ = ("_begun", "_counts", "_links", "_once", "_stack", "call", "done", "hooks")
+    __slots__ = ("_begun", "_counts", "_links", "_once", "_outer", "_stack", "call", "done", "hooks")
 
     def __init__(
-        self, links: Sequence[Link], call: Any, *, once: bool = False, hooks: StreamHooks | None = None
+        self,
+        links: Sequence[Link],
+        call: Any,
+        *,
+        innermost: Link | None = None,
+        once: bool = False,
+        hooks: StreamHooks | None = None,
     ) -> None:
         """``once``: an interceptor may not yield the call a second time. ``hooks``: of a call with streams."""
         self.call = call
         self.done = False
         self.hooks = hooks
-        self._links = links
+        self._outer = len(links)
+        self._links = links if innermost is None else (*links, innermost)
         self._once = once
         self._begun = False
         self._stack: list[Steps] = []
@@ -53,7 +62,9 @@ class Chain:
                 asked, value, error = self._resume(value, error)
                 if asked is _ENDED:
                     continue
-                if asked is not self.call and (type(asked) is Sleep or _awaitable(asked)):
+                if len(self._stack) > self._outer or type(asked) is Sleep:
+                    return asked
+                if asked is not self.call and isinstance(asked, Awaitable):
                     return asked
                 error = self._fault(asked)
                 if error is not None:
@@ -190,10 +201,6 @@ async def drive_async(
         else:
             asked = chain.step(value)
     return asked
-
-
-def _awaitable(thing: Any) -> bool:
-    return isinstance(thing, Awaitable)
 
 
 def _name(link: Link) -> str:
