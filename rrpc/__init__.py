@@ -12,6 +12,7 @@ from .bulk import empty, set_pool_limit, zeros
 from .client import Client, Future, UnaryMethod, connect, stub
 from .codec import Record, copies
 from .codec import use_allocator as _use_allocator
+from .context import Context, context, detached
 from .errors import (
     Aborted,
     AlreadyExists,
@@ -34,12 +35,12 @@ from .errors import (
     Unimplemented,
     Unknown,
 )
-from .errors import from_status as _from_status
 from .health import Health
 from .interceptors import ClientInterceptor, ServerInterceptor
 from .server import Server, serve
 from .server import use_builtin as _use_builtin
 from .service import AnnotationError, method, service
+from .status import from_status as _from_status
 from .types import Shape, Sized, f32, i8, i16, i32, i64, u8, u16, u32, u64
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "Cancelled",
     "Client",
     "ClientInterceptor",
+    "Context",
     "DataLoss",
     "DeadlineExceeded",
     "FailedPrecondition",
@@ -76,6 +78,8 @@ __all__ = [
     "Unknown",
     "adapters",
     "connect",
+    "context",
+    "detached",
     "empty",
     "f32",
     "i8",

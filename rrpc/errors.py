@@ -7,6 +7,7 @@ Any other exception in a handler reaches the caller as :class:`RemoteError`.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 __all__ = [
@@ -58,17 +59,20 @@ class StatusCode(enum.IntEnum):
 class RpcError(Exception):
     """A call that failed. ``code`` says how, ``message`` says why in one line or a few.
 
-    ``not_executed`` is true where the call was never sent, or was refused before any handler saw it, and
-    ``metadata`` is what the server sent with the error.
+    ``details`` are for programs: what a handler gives with ``raise rrpc.NotFound("no such row", details={"row": 7})``
+    the caller has in ``error.details``. Values are what arguments may be, without large arrays and buffers.
     """
 
     code: ClassVar[StatusCode] = StatusCode.UNKNOWN
     metadata: bytes = b""
+    """What the server sent with the error."""
     not_executed: bool = False
+    """Whether it is certain that no handler has seen the call: making it again does nothing twice."""
 
-    def __init__(self, message: str = "") -> None:
+    def __init__(self, message: str = "", *, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.message = message
+        self.details: dict[str, Any] = {} if details is None else dict(details)
 
     def __str__(self) -> str:
         return self.message or self.code.name
@@ -195,49 +199,3 @@ class RemoteError(Unknown):
         if self.remote_traceback is None:
             return line
         return f"{line}\n\nOn the server:\n{self.remote_traceback.rstrip()}"
-
-
-def _by_code() -> dict[int, type[RpcError]]:
-    direct = {cls.code: cls for cls in RpcError.__subclasses__()}
-    return {int(code): direct[code] for code in StatusCode if code is not StatusCode.OK}
-
-
-_CLASSES = _by_code()
-
-# Keys of the details map that a server's error carries beside code and message (msgpack).
-TYPE_KEY, TRACEBACK_KEY, PROTOCOL_KEY = "type", "traceback", "protocol"
-
-
-def from_status(
-    code: int,
-    message: str,
-    protocol_error: bool = False,
-    details: bytes = b"",
-    metadata: bytes = b"",
-    not_executed: bool = False,
-) -> RpcError:
-    """The exception for a status; a code that nobody knows becomes :class:`Unknown`."""
-    error = _from_status(code, message, protocol_error, details)
-    error.metadata, error.not_executed = metadata, not_executed
-    return error
-
-
-def _from_status(code: int, message: str, protocol_error: bool, details: bytes) -> RpcError:
-    facts = _unpack_details(details) if details else {}
-    if protocol_error or facts.get(PROTOCOL_KEY) is True:
-        return ProtocolError(message)
-    type_name = facts.get(TYPE_KEY)
-    if isinstance(type_name, str):
-        traceback = facts.get(TRACEBACK_KEY)
-        return RemoteError(type_name, message, traceback if isinstance(traceback, str) else None)
-    return _CLASSES.get(code, Unknown)(message)
-
-
-def _unpack_details(details: bytes) -> dict[Any, Any]:
-    import msgpack
-
-    try:
-        facts = msgpack.unpackb(details)
-    except Exception:  # whatever the peer put there, its code and message still count
-        return {}
-    return facts if isinstance(facts, dict) else {}

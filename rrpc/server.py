@@ -1,4 +1,4 @@
-"""The server: worker threads that take requests from the core, run handlers and reply."""
+"""The blocking server: listens, and has workers run the handlers of its services."""
 
 from __future__ import annotations
 
@@ -7,30 +7,16 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgpack
-
 from . import _core
-from .errors import (
-    PROTOCOL_KEY,
-    TRACEBACK_KEY,
-    TYPE_KEY,
-    InvalidArgument,
-    ProtocolError,
-    RemoteError,
-    RpcError,
-    StatusCode,
-    Unimplemented,
-)
+from .dispatch import Dispatch
 from .health import Health
 from .observe import ObservedCore, Observer
 from .options import merged
-from .service import Interface, Plan, interface_of
+from .service import Interface
 from .versions import introduce
+from .worker import Worker
 
 __all__ = ["Server", "serve", "use_builtin"]
-
-_MESSAGE_CHARS = 16_384
-_TRACEBACK_CHARS = 65_536
 
 
 class Server:
@@ -62,33 +48,30 @@ class Server:
         workers = workers if max_concurrency is None else min(workers, max_concurrency)
         if not services:
             raise TypeError("a server needs a service")
-        self._dispatch, self._interfaces = _dispatch(services)
-        self._names = list(self._interfaces)
-        self.health = Health(self._names)
+        self._dispatch = Dispatch(services)
+        self.health = Health(self._dispatch.names)
         """What ``rrpc.Health`` answers: ``server.health.set("Nearest", False)``."""
-        self._tracebacks = tracebacks
-        self._observer = observer
         self._listen = [listen] if isinstance(listen, str) else list(listen)
-        self._running: list[bytes | None] = [None] * workers
         self._threads: list[threading.Thread] = []
         # It knows how many the workers are, so that a call which one of them is about to take doesn't count as waiting.
         self._core = _core.Server(merged({**options, "max_concurrency": workers, "max_queue": max_queue}))
+        self._workers = [self._worker(tracebacks, observer) for _ in range(workers)]
         self.addresses: list[str] = []
         """What the server really listens on, in the order asked for."""
         self.unfetched = 0
         """Results that clients hadn't fetched when :meth:`drain` gave up."""
         if builtin:
-            self._add_builtin(_make_builtin(self, workers))
+            self._dispatch.add_builtin(_make_builtin(self, workers))
         hello, names = introduce(self.interfaces())
         self._core.add_to_hello(hello)
         self._core.name_methods(names)
 
-    def _add_builtin(self, services: Sequence[object]) -> None:
-        dispatch, interfaces = _dispatch(services)
-        # A service of the user's that has the name goes first.
-        interfaces = {name: found for name, found in interfaces.items() if name not in self._interfaces}
-        self._dispatch = dispatch | self._dispatch
-        self._interfaces |= interfaces
+    def _worker(self, tracebacks: bool, observer: Observer | None) -> Worker:
+        core = self._core if observer is None else ObservedCore(self._core, observer, self._dispatch.handlers)
+        return Worker(core, self._dispatch, tracebacks)
+
+    def _run(self, worker: Worker) -> None:  # of the server, which stays while its threads do
+        worker.run()
 
     def listen(self, address: str) -> str:
         """Listen on one more address; gives the one really bound. Raises InvalidArgument or Unavailable."""
@@ -102,8 +85,8 @@ class Server:
             raise RuntimeError("the server has been started already")
         for address in self._listen:
             self.listen(address)
-        for index in range(len(self._running)):
-            thread = threading.Thread(target=self._work, args=(index,), name=f"rrpc-worker-{index}")
+        for index, worker in enumerate(self._workers):
+            thread = threading.Thread(target=self._run, args=(worker,), name=f"rrpc-worker-{index}")
             self._threads.append(thread)
             thread.start()
         _started.add(self)
@@ -137,11 +120,12 @@ class Server:
 
     def running(self) -> list[str]:
         """The methods whose handlers run at this moment."""
-        return sorted(name.decode() for name in self._running if name is not None)
+        names = [worker.running() for worker in self._workers]
+        return sorted(name for name in names if name is not None)
 
     def interfaces(self) -> list[Interface]:
         """Of every service, the built-in ones last."""
-        return list(self._interfaces.values())
+        return list(self._dispatch.interfaces.values())
 
     def stats(self) -> dict[str, int]:
         """How many there are now: ``connections``, ``calls_running`` and, of those, ``calls_waiting`` for a worker.
@@ -156,96 +140,10 @@ class Server:
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
-    def _work(self, index: int) -> None:
-        """One worker. While it waits it must hold no request's memory: the pool needs that back."""
-        dispatch, running = self._dispatch, self._running
-        core: _core.Server | ObservedCore = self._core
-        if self._observer is not None:
-            core = ObservedCore(self._core, self._observer, dispatch)
-        request = core.next()
-        while request is not None or not core.stopped():
-            if request is None:
-                request = core.next()
-                continue
-            handle, name, payload, blocks, *_ = request
-            request = arguments = result = None
-            running[index] = name
-            try:
-                plan, function = dispatch[name]
-                arguments, out, sizes = plan.decode_arguments(payload, blocks)
-                if out is not None:
-                    _check_memory(core, handle, out)
-                result = function(*arguments)
-                payload, buffers = plan.encode_result(result, out, sizes)
-                if buffers:
-                    core.reply(handle, payload, buffers, buffers.out_index)
-            except BaseException as error:  # SystemExit too: a worker outlives its handlers
-                blocks = arguments = result = buffers = None
-                self._fail(core, handle, name, error)
-            else:
-                blocks = arguments = result = None
-                running[index] = None
-                if not buffers:
-                    request = core.reply_next(handle, payload)
-                    continue
-                buffers = None
-            running[index] = None
-            request = core.next()
-
-    def _fail(
-        self, core: _core.Server | ObservedCore, handle: int, name: bytes, error: BaseException
-    ) -> None:
-        shown = name.decode(errors="replace")
-        if isinstance(error, KeyError) and name not in self._dispatch:
-            error = self._unimplemented(shown)
-        code, message, details = self._status(shown, error)
-        packed = msgpack.packb(details, unicode_errors="replace") if details else b""
-        core.reply_error(handle, code, message[:_MESSAGE_CHARS], packed)
-
-    def _status(self, name: str, error: BaseException) -> tuple[int, str, dict[str, Any]]:
-        """Code, message and details of the reply for what a call raised."""
-        if isinstance(error, RemoteError):  # from a call the handler made itself
-            details = {TYPE_KEY: error.type_name}
-            if self._tracebacks and error.remote_traceback:
-                details[TRACEBACK_KEY] = error.remote_traceback[-_TRACEBACK_CHARS:]
-            return int(error.code), error.message, details
-        if isinstance(error, RpcError):
-            return (
-                int(error.code),
-                str(error),
-                {PROTOCOL_KEY: True} if isinstance(error, ProtocolError) else {},
-            )
-        _log(name, error)
-        kind = type(error)
-        type_name = (
-            kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-        )
-        if not isinstance(error, Exception):
-            return int(StatusCode.INTERNAL), f"{name}(): the handler raised {type_name}", {}
-        details = {TYPE_KEY: type_name}
-        if self._tracebacks:
-            details[TRACEBACK_KEY] = _format(error)[-_TRACEBACK_CHARS:]
-        return int(StatusCode.UNKNOWN), _text(error), details
-
-    def _unimplemented(self, name: str) -> Unimplemented:
-        if name.startswith("\0"):
-            return Unimplemented("the method's id is none of this server's: connect again")
-        service, _, method = name.rpartition(".")
-        if service in self._interfaces:
-            if method in self._interfaces[service].methods:
-                return Unimplemented(f"{name}(): this release of rrpc has no streams")
-            there = ", ".join(self._interfaces[service].methods)
-            return Unimplemented(f"{service} has no method {method[:80]!r}; it has {there}")
-        if not service:
-            return Unimplemented(f"{name[:80]!r} names no service: write {self._names[0]}.method")
-        return Unimplemented(
-            f"there is no service {service[:80]!r} here (asked for {name[:80]!r}); there is {self.services}"
-        )
-
     @property
     def services(self) -> str:
         """The names of the services, separated by commas; the built-in ones aren't among them."""
-        return ", ".join(self._names)
+        return ", ".join(self._dispatch.names)
 
 
 def serve(
@@ -259,65 +157,6 @@ def _at_least(least: int, **given: int | None) -> None:
     for name, count in given.items():
         if count is not None and count < least:
             raise ValueError(f"{name} must be at least {least}, not {count}")
-
-
-def _dispatch(
-    services: Sequence[object],
-) -> tuple[dict[bytes, tuple[Plan, Callable[..., Any]]], dict[str, Interface]]:
-    dispatch: dict[bytes, tuple[Plan, Callable[..., Any]]] = {}
-    interfaces: dict[str, Interface] = {}
-    for instance in services:
-        interface = interface_of(instance)
-        if interface is None:
-            raise TypeError(f"{type(instance).__name__} is no service: decorate its class with @rrpc.service")
-        if isinstance(instance, type):
-            raise TypeError(f"pass an instance, {instance.__name__}(...), not the class")
-        if interface.name in interfaces:
-            raise ValueError(f"two services are called {interface.name}")
-        interfaces[interface.name] = interface
-        for name, method in interface.resolved().methods.items():
-            if method.kind:
-                continue
-            plan = Plan(method.name, method.parameters, method.result)
-            dispatch[method.name.encode()] = plan, _positional(plan, getattr(instance, name))
-    return dispatch, interfaces
-
-
-def _positional(plan: Plan, function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, taking keyword-only arguments by position too."""
-    count = plan.positional_count
-    if count == len(plan.names):
-        return function
-    names = plan.names[count:]
-    return lambda *values: function(*values[:count], **dict(zip(names, values[count:], strict=True)))
-
-
-def _check_memory(core: _core.Server | ObservedCore, handle: int, out: Any) -> None:
-    offered = core.out_bytes(handle)  # 0 where the caller fetches the result into it itself
-    if offered not in (0, out.nbytes):
-        raise InvalidArgument(f"out= is {out}, but the memory offered has {offered} bytes")
-
-
-def _log(name: str, error: BaseException) -> None:
-    import logging
-
-    logging.getLogger("rrpc.server").error("%s() raised", name, exc_info=error)
-
-
-def _format(error: BaseException) -> str:
-    """The traceback from the handler on; the worker's own frame says nothing."""
-    import traceback
-
-    start = error.__traceback__
-    lines = traceback.format_exception(type(error), error, start.tb_next if start is not None else None)
-    return "".join(lines)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return "(its message can't be shown)"
 
 
 def _stop_all() -> None:

@@ -1,0 +1,101 @@
+"""What a server does with a method's name: the handlers of its services."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .errors import InvalidArgument, Unimplemented
+from .service import Interface, Method, Plan, interface_of
+
+__all__ = ["Dispatch", "Handler", "check_memory"]
+
+
+class Handler:
+    """One method of a service that is served.
+
+    A worker calls ``decode(payload, blocks)``, ``function(*arguments)`` and ``encode(result, out, sizes)``. What is
+    to stand around handlers (interceptors) replaces them when the server is made, so that it costs nothing where
+    there is none.
+    """
+
+    __slots__ = ("decode", "encode", "function", "is_async", "method", "plan")
+
+    def __init__(self, method: Method, function: Callable[..., Any]) -> None:
+        self.method = method
+        """Name, result, ``idempotent`` and what else the interface says."""
+        self.plan = Plan(method.name, method.parameters, method.result)
+        self.decode = self.plan.decode_arguments
+        self.encode = self.plan.encode_result
+        self.function = _positional(self.plan, function)
+        """Takes the arguments by position."""
+        self.is_async = inspect.iscoroutinefunction(function)
+
+
+class Dispatch:
+    """The handlers by wire name, and the interfaces that they are of. ``builtin`` services are named last."""
+
+    def __init__(self, services: Sequence[object]) -> None:
+        self.handlers: dict[bytes, Handler] = {}
+        self.interfaces: dict[str, Interface] = {}
+        self._add(services)
+        self.names = list(self.interfaces)
+        """Of the services, without the built-in ones."""
+
+    def add_builtin(self, services: Sequence[object]) -> None:
+        """A service of the user's that has the name of one goes first."""
+        self._add([service for service in services if _interface(service).name not in self.interfaces])
+
+    def _add(self, services: Sequence[object]) -> None:
+        for instance in services:
+            interface = _interface(instance)
+            if interface.name in self.interfaces:
+                raise ValueError(f"two services are called {interface.name}")
+            self.interfaces[interface.name] = interface
+            for name, method in interface.resolved().methods.items():
+                if method.kind:
+                    continue
+                self.handlers[method.name.encode()] = Handler(method, getattr(instance, name))
+
+    def unimplemented(self, name: str) -> Unimplemented:
+        """The error for a name that no handler has."""
+        if name.startswith("\0"):
+            return Unimplemented("the method's id is none of this server's: connect again")
+        service, _, method = name.rpartition(".")
+        if service in self.interfaces:
+            if method in self.interfaces[service].methods:
+                return Unimplemented(f"{name}(): this release of rrpc has no streams")
+            there = ", ".join(self.interfaces[service].methods)
+            return Unimplemented(f"{service} has no method {method[:80]!r}; it has {there}")
+        if not service:
+            return Unimplemented(f"{name[:80]!r} names no service: write {self.names[0]}.method")
+        there = ", ".join(self.names)
+        return Unimplemented(
+            f"there is no service {service[:80]!r} here (asked for {name[:80]!r}); there is {there}"
+        )
+
+
+def check_memory(core: Any, handle: int, out: Any) -> None:
+    """That the memory which the caller offers is what its ``out=`` says."""
+    offered = core.out_bytes(handle)  # 0 where the caller fetches the result into it itself
+    if offered not in (0, out.nbytes):
+        raise InvalidArgument(f"out= is {out}, but the memory offered has {offered} bytes")
+
+
+def _interface(instance: object) -> Interface:
+    interface = interface_of(instance)
+    if interface is None:
+        raise TypeError(f"{type(instance).__name__} is no service: decorate its class with @rrpc.service")
+    if isinstance(instance, type):
+        raise TypeError(f"pass an instance, {instance.__name__}(...), not the class")
+    return interface
+
+
+def _positional(plan: Plan, function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, taking keyword-only arguments by position too."""
+    count = plan.positional_count
+    if count == len(plan.names):
+        return function
+    names = plan.names[count:]
+    return lambda *values: function(*values[:count], **dict(zip(names, values[count:], strict=True)))

@@ -1,0 +1,70 @@
+"""A worker of the blocking server: takes requests from the core, runs handlers, replies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .context import Context, enter
+from .dispatch import Dispatch, check_memory
+from .status import status_of
+
+if TYPE_CHECKING:
+    from . import _core
+    from .observe import ObservedCore
+
+__all__ = ["Worker"]
+
+
+class Worker:
+    """Runs in a thread of its own; one call at a time."""
+
+    def __init__(self, core: _core.Server | ObservedCore, dispatch: Dispatch, tracebacks: bool) -> None:
+        self._core = core
+        self._dispatch = dispatch
+        self._tracebacks = tracebacks
+        self._context: Context | None = None
+
+    def running(self) -> str | None:
+        """The method whose handler runs at this moment."""
+        context = self._context
+        return None if context is None or context.ended else context.method
+
+    def run(self) -> None:
+        """Until the server has ended. A worker that waits must hold no request's memory: the pool needs that back."""
+        core, handlers = self._core, self._dispatch.handlers
+        request = core.next()
+        while request is not None or not core.stopped():
+            if request is None:
+                request = core.next()
+                continue
+            handle, name, payload, blocks, ns_left, metadata, _ = request
+            request = arguments = result = None
+            self._context = context = Context(core, handle, name, ns_left, metadata)
+            enter(context)
+            try:
+                handler = handlers[name]
+                arguments, out, sizes = handler.decode(payload, blocks)
+                if out is not None:
+                    check_memory(core, handle, out)
+                result = handler.function(*arguments)
+                payload, buffers = handler.encode(result, out, sizes)
+                if buffers:
+                    core.reply(handle, payload, buffers, buffers.out_index)
+            except BaseException as error:  # SystemExit too: a worker outlives its handlers
+                blocks = arguments = result = buffers = None
+                self._fail(handle, name, error)
+            else:
+                blocks = arguments = result = None
+                if not buffers:
+                    context.ended = True
+                    request = core.reply_next(handle, payload)
+                    continue
+                buffers = None
+            context.ended = True
+            request = core.next()
+
+    def _fail(self, handle: int, name: bytes, error: BaseException) -> None:
+        shown = name.decode(errors="replace")
+        if isinstance(error, KeyError) and name not in self._dispatch.handlers:
+            error = self._dispatch.unimplemented(shown)
+        self._core.reply_error(handle, *status_of(shown, error, self._tracebacks))
