@@ -34,6 +34,17 @@ class Call:
     def on_done(self, callback: Callable[[], None]) -> None:
         """Call back once, on whatever thread, soon after the call ends (at once if it has ended)."""
 
+class LoopQueue:
+    """What an event loop is told of; one for each loop, for its thread alone."""
+    def fileno(self) -> int:
+        """Readable when :meth:`poll` should be called again after it gave None."""
+    def poll(self) -> list[tuple[Any, Any, Any]] | None:
+        """Poll for what the loop awaits, without blocking, and give what has come: (target, first, second), as
+        whatever was awaited says. None: nothing to poll for; the loop may rest until ``fileno()`` is readable or
+        something new is begun."""
+    def close(self) -> None:
+        """Drop what comes from now on."""
+
 class Client:
     def __init__(self, address: str, options: dict[str, Any], timeout: float | None) -> None:
         """Connect; ``options`` as in :func:`default_options`."""
@@ -58,6 +69,19 @@ class Client:
         timeout: float | None,
         metadata: bytes = b"",
     ) -> Call: ...
+    def start_in_loop(
+        self,
+        queue: LoopQueue,
+        target: Any,
+        method: bytes,
+        payload: bytes,
+        buffers: Sequence[Any] | None,
+        out: Any | None,
+        timeout: float | None,
+        metadata: bytes = b"",
+    ) -> Call:
+        """As :meth:`start`, in the queue's thread; how it ended comes out of the queue's :meth:`~LoopQueue.poll` as
+        (target, payload, blocks) or (target, None, error)."""
     def close(self, timeout: float | None = None) -> None: ...
     def peer_hello(self) -> dict[bytes, bytes]:
         """What the server said of itself when the connection was made."""

@@ -57,11 +57,14 @@ TimeNs seconds_to_ns(double seconds, const char* name) {
 
 void set_error_factory(py::object factory) { g_error_factory = factory.release().ptr(); }
 
-void raise_status(const Status& status, const ErrorFacts& facts) {
+py::object error_of(const Status& status, const ErrorFacts& facts) {
   if (g_error_factory == nullptr) throw std::runtime_error(status.to_string());
-  py::object error =
-      py::handle(g_error_factory)(static_cast<int>(status.code()), status.message(), status.is_protocol_error(),
-                                  bytes_of(facts.details), bytes_of(facts.metadata), facts.not_executed);
+  return py::handle(g_error_factory)(static_cast<int>(status.code()), status.message(), status.is_protocol_error(),
+                                     bytes_of(facts.details), bytes_of(facts.metadata), facts.not_executed);
+}
+
+void raise_status(const Status& status, const ErrorFacts& facts) {
+  const py::object error = error_of(status, facts);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw py::error_already_set();
 }

@@ -22,7 +22,8 @@ struct ErrorFacts {
   std::string_view metadata = {};
   bool not_executed = false;
 };
-// Raises what the factory of set_error_factory() makes of it.
+// What the factory of set_error_factory() makes of it.
+py::object error_of(const Status& status, const ErrorFacts& facts = {});
 [[noreturn]] void raise_status(const Status& status, const ErrorFacts& facts = {});
 inline void raise_if_error(const Status& status) {
   if (!status.ok()) raise_status(status);

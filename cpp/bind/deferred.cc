@@ -16,6 +16,7 @@ namespace {
 
 std::mutex g_mutex;
 std::vector<Py_buffer> g_views;
+std::vector<PyObject*> g_objects;
 std::vector<PyObject*> g_callbacks;
 std::atomic<bool> g_closed{false};
 
@@ -35,6 +36,12 @@ void defer_release(const Py_buffer& view) {
   g_deferred_pending.store(true);
 }
 
+void defer_release(PyObject* object) {
+  std::lock_guard lock(g_mutex);
+  g_objects.push_back(object);
+  g_deferred_pending.store(true);
+}
+
 void defer_callback(PyObject* callback) {
   std::lock_guard lock(g_mutex);
   g_callbacks.push_back(callback);
@@ -43,10 +50,12 @@ void defer_callback(PyObject* callback) {
 
 void run_deferred_slow() {
   std::vector<Py_buffer> views;
+  std::vector<PyObject*> objects;
   std::vector<PyObject*> callbacks;
   {
     std::lock_guard lock(g_mutex);  // held for moments only, and never while waiting for the GIL
     views.swap(g_views);
+    objects.swap(g_objects);
     callbacks.swap(g_callbacks);
     g_deferred_pending.store(false);
   }
@@ -54,6 +63,7 @@ void run_deferred_slow() {
   PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
   PyErr_Fetch(&type, &value, &traceback);
   for (Py_buffer& view : views) PyBuffer_Release(&view);
+  for (PyObject* object : objects) Py_DECREF(object);
   for (PyObject* callback : callbacks) {
     PyObject* result = PyObject_CallNoArgs(callback);
     if (result == nullptr) PyErr_WriteUnraisable(callback);
@@ -74,6 +84,7 @@ void install_deferred_hook() {
     new (&g_mutex) std::mutex();
     // The parent releases its own; the child's copies stay referenced.
     new (&g_views) std::vector<Py_buffer>();
+    new (&g_objects) std::vector<PyObject*>();
     new (&g_callbacks) std::vector<PyObject*>();
     g_deferred_pending.store(false);
   });

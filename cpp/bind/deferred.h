@@ -11,6 +11,7 @@ namespace rrpc::bind {
 extern std::atomic<bool> g_deferred_pending;
 
 void defer_release(const Py_buffer& view);
+void defer_release(PyObject* object);
 // Takes over the reference; called without arguments, errors are reported as unraisable.
 void defer_callback(PyObject* callback);
 

@@ -14,6 +14,7 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "The C++ core of rrpc.";
   rrpc::bind::install_deferred_hook();
   rrpc::bind::register_memory(module);
+  rrpc::bind::register_loop(module);
   rrpc::bind::register_client(module);
   rrpc::bind::register_server(module);
   module.def("set_error_factory", &rrpc::bind::set_error_factory);

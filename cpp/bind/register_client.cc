@@ -7,6 +7,7 @@
 
 #include "bind/convert.h"
 #include "bind/deferred.h"
+#include "bind/loop.h"
 #include "bind/register.h"
 #include "driver/client.h"
 
@@ -113,7 +114,8 @@ class PyClient {
   }
 
   rpc::ClientCallRef begin(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out,
-                           py::handle timeout, const py::bytes& metadata) {
+                           py::handle timeout, const py::bytes& metadata,
+                           const std::shared_ptr<driver::LoopCall>& in_loop = nullptr) {
     if (client_ == nullptr) raise_status(unavailable("the client is closed"), {.not_executed = true});
     rpc::CallRequest request;
     request.method = as_text(bytes_view(method));
@@ -126,11 +128,12 @@ class PyClient {
     request.buffers = export_buffers(buffers);
     if (!out.is_none()) request.out = export_buffer(out, true);
     request.deadline = deadline_from(timeout);
-    auto call = std::make_shared<rpc::ClientCall>();
+    const rpc::ClientCallRef call = in_loop != nullptr ? in_loop : std::make_shared<rpc::ClientCall>();
     Status status;
     {
       py::gil_scoped_release release;
-      status = client_->start(call, std::move(request));
+      status = in_loop != nullptr ? client_->start_in_loop(in_loop, std::move(request))
+                                  : client_->start(call, std::move(request));
     }
     if (!status.ok()) raise_status(status, {.not_executed = call->not_executed()});
     return call;
@@ -155,6 +158,14 @@ class PyClient {
     rpc::ClientCallRef call = begin(method, payload, buffers, out, timeout, metadata);
     run_deferred();
     return {client_, std::move(call)};
+  }
+
+  Call start_in_loop(const PyLoopQueue& queue, py::object target, const py::bytes& method, const py::bytes& payload,
+                     py::handle buffers, py::handle out, py::handle timeout, const py::bytes& metadata) {
+    const auto call = std::make_shared<PyLoopCall>(queue.queue(), std::move(target));
+    begin(method, payload, buffers, out, timeout, metadata, call);
+    run_deferred();
+    return {client_, call};
   }
 
   void close(py::handle) {
@@ -236,6 +247,9 @@ void register_client(py::module_& module) {
            py::arg("timeout"), py::arg("metadata") = py::bytes())
       .def("start", &PyClient::start, py::arg("method"), py::arg("payload"), py::arg("buffers"), py::arg("out"),
            py::arg("timeout"), py::arg("metadata") = py::bytes())
+      .def("start_in_loop", &PyClient::start_in_loop, py::arg("queue"), py::arg("target"), py::arg("method"),
+           py::arg("payload"), py::arg("buffers"), py::arg("out"), py::arg("timeout"),
+           py::arg("metadata") = py::bytes())
       .def("close", &PyClient::close, py::arg("timeout") = py::none())
       .def("info", &PyClient::info)
       .def("peer_hello", &PyClient::peer_hello)
