@@ -20,7 +20,7 @@ from .counters import snapshot as copies
 from .decode import Record, decode
 from .dtypes import describe as describe_dtype
 from .dtypes import parse as parse_dtype
-from .encode import Message, Refused, encode, pack, prepare, refusal, use_allocator
+from .encode import Message, Refused, encode, pack, prepare, record_mark, refusal, use_allocator
 from .wire import LIFT_BYTES, MAX_DEPTH
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "pack",
     "parse_dtype",
     "prepare",
+    "record_mark",
     "refusal",
     "use_allocator",
 ]

@@ -127,20 +127,25 @@ class _Reader:
 _WITHOUT_BLOCKS = _Reader(None, None).extension
 
 
+_STR = frozenset({str})
+
+
 def _container(items: list[Any]) -> Any:
     if not items or type(items[0]) is not _Mark:
         return items
     mark = items[0]
+    if mark.code == wire.RECORD:
+        return _record(mark.name, items)
     if mark.code == wire.TUPLE:
         return tuple(items[1:])
-    if mark.code == wire.SET:
-        return set(items[1:])
-    if mark.code == wire.FROZENSET:
-        return frozenset(items[1:])
-    if len(items) != 2 or type(items[1]) is not dict or any(type(key) is not str for key in items[1]):
-        raise ProtocolError(f"malformed payload: dataclass {mark.name[:80]!r} without its fields")
+    return set(items[1:]) if mark.code == wire.SET else frozenset(items[1:])
+
+
+def _record(name: str, items: list[Any]) -> Record:
+    if len(items) != 2 or type(items[1]) is not dict or not _STR.issuperset(map(type, items[1])):
+        raise ProtocolError(f"malformed payload: dataclass {name[:80]!r} without its fields")
     record = Record(items[1])
-    record.type_name = mark.name
+    record.type_name = name
     return record
 
 
@@ -233,6 +238,20 @@ def _big_int(data: bytes) -> int:
     return int.from_bytes(data, "little", signed=True)
 
 
+_record_marks: dict[bytes, _Mark] = {}
+
+
+def _record_mark(data: bytes) -> _Mark:
+    known = _record_marks.get(data)
+    if known is None:
+        known = _Mark(wire.RECORD, data.decode())
+        if len(_record_marks) >= _HEADS_LIMIT:
+            _record_marks.clear()
+        if len(data) <= _HEAD_BYTES_KEPT:
+            _record_marks[data] = known
+    return known
+
+
 def _mark(code: int) -> Callable[[bytes], _Mark]:
     mark = _MARKS[code]
     return lambda data: mark
@@ -243,7 +262,7 @@ _SMALL: dict[int, Callable[[bytes], Any]] = {
     wire.TUPLE: _mark(wire.TUPLE),
     wire.SET: _mark(wire.SET),
     wire.FROZENSET: _mark(wire.FROZENSET),
-    wire.RECORD: lambda data: _Mark(wire.RECORD, data.decode()),
+    wire.RECORD: _record_mark,
     wire.BIG_INT: _big_int,
     wire.COMPLEX: lambda data: complex(*wire.COMPLEX_PARTS.unpack(data)),
     wire.DATETIME: lambda data: datetime.datetime.fromisoformat(data.decode()),

@@ -26,7 +26,7 @@ from .decode import Record
 from .dtypes import describe
 from .strided import goes_in_pieces
 
-__all__ = ["Message", "Refused", "encode", "pack", "prepare", "refusal", "use_allocator"]
+__all__ = ["Message", "Refused", "encode", "pack", "prepare", "record_mark", "refusal", "use_allocator"]
 
 _Preparer = Callable[[Any, "Message", int], Any]
 
@@ -225,7 +225,12 @@ def _fields(type_name: str, members: dict[str, Any], message: Message, depth: in
     except Refused as refused:
         refused.path.insert(0, f".{name}")
         raise
-    return [_ext(wire.RECORD, type_name.encode()), fields]
+    return [record_mark(type_name), fields]
+
+
+def record_mark(type_name: str) -> Any:
+    """What stands before the map of a dataclass's fields."""
+    return _ext(wire.RECORD, type_name.encode())
 
 
 def _array(value: np.ndarray[Any, Any], message: Message, depth: int) -> Any:

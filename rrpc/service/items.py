@@ -12,7 +12,8 @@ from rrpc.errors import Internal, InvalidArgument, RpcError
 
 from .checks import compile_check
 from .dimensions import Dimensions, Sizes
-from .mismatch import EXACT, Mismatch
+from .mismatch import Mismatch
+from .senders import PLAIN, sender
 
 __all__ = ["Items", "untyped_item"]
 
@@ -36,8 +37,9 @@ class Items:
         self._fault: type[RpcError] = InvalidArgument if argument else Internal
         self._dimensions = dimensions
         self._check = compile_check(annotation)
+        self._send = sender(annotation, self._check)
         self._plain = type(None) if annotation is None else annotation
-        plain = self._plain in EXACT or annotation is bytes
+        plain = self._plain in PLAIN
         self.encode: _Encode = self._encode_plain if plain else self._encode
         self.decode: _Decode = self._decode_plain if plain else self._decode
 
@@ -45,9 +47,10 @@ class Items:
         """An item's payload and buffers; ``sizes`` are those that the arguments have."""
         message = Message()
         try:
+            if self._dimensions is None:
+                return pack(self._send(value, message), message), message or None
             checked = self._check(value)
-            if self._dimensions is not None:
-                self._dimensions.check_result(checked, sizes, self._fault)
+            self._dimensions.check_result(checked, sizes, self._fault)
             return pack(prepare(checked, message), message), message or None
         except Mismatch as mismatch:
             raise self._mismatch(mismatch) from None

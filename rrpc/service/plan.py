@@ -11,20 +11,20 @@ from typing import Any
 
 import msgpack
 
-from rrpc.codec import LIFT_BYTES, Message, Refused, decode, pack, prepare, refusal
+from rrpc.codec import Message, Refused, decode, pack, prepare, refusal
 from rrpc.errors import Internal, InvalidArgument, ProtocolError
 
 from .checks import compile_check
 from .dimensions import Dimensions, Sizes
 from .interface import MISSING, Parameter
 from .items import Items
-from .mismatch import EXACT, Check, Mismatch
+from .mismatch import Mismatch
 from .out import OutSpec
+from .senders import PLAIN, sender
 from .streams import item_of, kind_of
 
 __all__ = ["Plan", "untyped_request"]
 
-_Sender = Callable[[Any, Message], Any]
 _Arrange = Callable[[list[Any]], dict[str, Any]]
 _unpack = msgpack.unpackb
 
@@ -42,8 +42,8 @@ class Plan:
         self.names = tuple(parameter.name for parameter in parameters)
         self.positional_count = sum(not parameter.keyword_only for parameter in parameters)
         self._checks = [compile_check(parameter.annotation) for parameter in parameters]
-        self._senders = [_sender(p.annotation, c) for p, c in zip(parameters, self._checks, strict=True)]
-        plain = all(parameter.annotation in _PLAIN for parameter in parameters)
+        self._senders = [sender(p.annotation, c) for p, c in zip(parameters, self._checks, strict=True)]
+        plain = all(parameter.annotation in PLAIN for parameter in parameters)
         self._plain_types = [parameter.annotation for parameter in parameters] if plain else None
         annotations = {parameter.name: parameter.annotation for parameter in parameters}
         item, received = item_of(result)
@@ -57,8 +57,8 @@ class Plan:
         """The items that the caller sends, if it does."""
         result = None if received else result
         self._check_result = compile_check(result)
-        self._send_result = _sender(result, self._check_result)
-        self._plain_result: Any = type(None) if result is None else result if result in _PLAIN else MISSING
+        self._send_result = sender(result, self._check_result)
+        self._plain_result: Any = type(None) if result is None else result if result in PLAIN else MISSING
 
     def _sent_items(self) -> Items | None:
         for parameter in self.declared:
@@ -192,29 +192,6 @@ class Plan:
             except Refused as refused:
                 return refusal(refused, what)
         return InvalidArgument(f"{self.name}(): {error}")
-
-
-_PLAIN = (*EXACT, bytes)
-
-
-def _sender(annotation: Any, check: Check) -> _Sender:
-    """Check a value and make it packable."""
-    if annotation in EXACT:
-        kind = annotation
-
-        def send_exact(value: Any, message: Message) -> Any:
-            return value if type(value) is kind else check(value)
-
-        return send_exact
-    if annotation is bytes:
-
-        def send_bytes(value: Any, message: Message) -> Any:
-            if type(value) is bytes and len(value) < LIFT_BYTES:
-                return value
-            return prepare(check(value), message)
-
-        return send_bytes
-    return lambda value, message: prepare(check(value), message)
 
 
 def _request(decoded: Any) -> tuple[list[Any], dict[str, Any], OutSpec | None]:

@@ -6,13 +6,15 @@ import dataclasses
 import typing
 from typing import Any
 
-from rrpc.codec import Record
+from rrpc.codec import Message, Record, prepare, record_mark
 
 from .containers import tuple_check
 from .dimensions import Scope
-from .mismatch import AnnotationError, Check, Compile, Mismatch
+from .mismatch import EXACT, AnnotationError, Check, Compile, Mismatch
 
 __all__ = ["DataclassCheck", "fields_of", "named_tuple_check"]
+
+_NOTHING: dict[str, Any] = {}
 
 
 def fields_of(kind: Any) -> dict[str, Any]:
@@ -33,6 +35,10 @@ class DataclassCheck:
         self._fields: dict[str, Check] | None = None
         self._required: set[str] = set()
         self._scope: Scope | None = None
+        self._names: tuple[str, ...] = ()
+        self._plain: tuple[type, ...] = ()
+        """The classes of the fields, where a value of exactly these needs no other look."""
+        self._mark = record_mark(kind.__name__)
 
     def _resolve(self) -> dict[str, Check]:
         # At first use: a dataclass may name itself, or one that is defined after it.
@@ -42,11 +48,24 @@ class DataclassCheck:
         missing = dataclasses.MISSING
         self._required = {f.name for f in members if f.default is missing and f.default_factory is missing}
         self._scope = Scope.of_fields(hints, self._compile)
+        if len(members) == len(dataclasses.fields(self._kind)) and all(h in EXACT for h in hints.values()):
+            self._names, self._plain = tuple(hints), tuple(hints.values())
         self._fields = fields
         return fields
 
+    def send(self, value: Any, message: Message) -> Any:
+        """An instance, checked and as the packer takes it."""
+        if type(value) is self._kind and self._plain:
+            members = getattr(value, "__dict__", _NOTHING)
+            if tuple(members) == self._names and tuple(map(type, members.values())) == self._plain:
+                message.marked = True
+                return [self._mark, members]
+        return prepare(self(value), message)
+
     def __call__(self, value: Any) -> Any:
         kind = self._kind
+        if type(value) is Record and tuple(value) == self._names and self._is_plain(value):
+            return self._made(value, value)
         fields = self._fields if self._fields is not None else self._resolve()
         if isinstance(value, kind):
             members = {name: getattr(value, name) for name in fields}
@@ -67,10 +86,16 @@ class DataclassCheck:
             self._scope.sizes([checked.get(name) for name in fields])
         if isinstance(value, kind) and all(checked[name] is members[name] for name in checked):
             return value
+        return self._made(checked, value)
+
+    def _is_plain(self, value: Record) -> bool:
+        return value.type_name == self._kind.__name__ and tuple(map(type, value.values())) == self._plain
+
+    def _made(self, members: dict[str, Any], value: Any) -> Any:
         try:
-            return kind(**checked)
+            return self._kind(**members)
         except (TypeError, ValueError) as error:  # its own __post_init__
-            raise Mismatch(kind.__name__, value, str(error)) from None
+            raise Mismatch(self._kind.__name__, value, str(error)) from None
 
 
 def _members(fields: dict[str, Check], members: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,39 @@
+"""Values on their way out: checked, and as the packer takes them, in one go where that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rrpc.codec import LIFT_BYTES, Message, prepare
+
+from .mismatch import EXACT, Check
+from .records import DataclassCheck
+
+__all__ = ["PLAIN", "Sender", "sender"]
+
+Sender = Callable[[Any, Message], Any]
+PLAIN = (*EXACT, bytes)
+"""Annotations whose values are packed as they are, if they're small."""
+
+
+def sender(annotation: Any, check: Check) -> Sender:
+    """Check a value and make it packable."""
+    if annotation in EXACT:
+        kind = annotation
+
+        def send_exact(value: Any, message: Message) -> Any:
+            return value if type(value) is kind else check(value)
+
+        return send_exact
+    if annotation is bytes:
+
+        def send_bytes(value: Any, message: Message) -> Any:
+            if type(value) is bytes and len(value) < LIFT_BYTES:
+                return value
+            return prepare(check(value), message)
+
+        return send_bytes
+    if isinstance(check, DataclassCheck):
+        return check.send
+    return lambda value, message: prepare(check(value), message)
