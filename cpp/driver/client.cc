@@ -32,28 +32,28 @@ Status in_context(const std::string& what, const Status& status) {
 }
 
 std::mutex g_engine_mutex;
-Engine* g_engine = nullptr;
+// Never deleted: connections that outlive the interpreter may still name it.
+std::shared_ptr<Engine>& g_engine = *new std::shared_ptr<Engine>;
 
 }  // namespace
 
 Engine& client_engine() {
   static const int registered = pthread_atfork(nullptr, nullptr, [] {
     new (&g_engine_mutex) std::mutex();
-    g_engine = nullptr;  // its thread stayed with the parent
+    new (&g_engine) std::shared_ptr<Engine>();  // its thread stayed with the parent
   });
   (void)registered;
   std::lock_guard lock(g_engine_mutex);
-  if (g_engine == nullptr) g_engine = new Engine();
+  if (g_engine == nullptr) g_engine = std::make_shared<Engine>();
   return *g_engine;
 }
 
 void end_client_engine() {
-  Engine* engine = nullptr;
+  std::shared_ptr<Engine> engine;
   {
     std::lock_guard lock(g_engine_mutex);
     engine = g_engine;
   }
-  // Not deleted: connections that outlive it may still name it.
   if (engine != nullptr) engine->stop();
 }
 
@@ -230,7 +230,7 @@ Status Client::start(const rpc::ClientCallRef& call, rpc::CallRequest request) {
 
 Status Client::start_in_loop(const std::shared_ptr<LoopCall>& call, rpc::CallRequest request) {
   RRPC_RETURN_IF_ERROR(start(call, std::move(request)));
-  call->queue().await(*call, connection_, {std::shared_ptr<Engine>(), &engine_});
+  call->queue().await(*call, connection_, engine_.shared_from_this());
   return {};
 }
 

@@ -17,6 +17,7 @@
 namespace rrpc::driver {
 
 class Engine;
+class LoopQueue;
 class Connection;
 using ConnectionRef = std::shared_ptr<Connection>;
 
@@ -59,6 +60,8 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   std::atomic<Attendance> attendance{Attendance::kHot};
   std::vector<provider::WaitHandle> epoll_handles;
   bool leader_asleep = false;
+  // Event loops that have left it to the engine, to be told when it has something.
+  std::vector<std::weak_ptr<LoopQueue>> loops_asleep;
   int kick_fd();  // of the leader, made when first needed
 
   std::atomic<bool> ready{false};  // both ends said HELLO

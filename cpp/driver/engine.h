@@ -30,7 +30,7 @@ struct ListenerEntry {
 // How a worker's turn at the polling ended.
 enum class Attended : uint8_t { kLook, kNoToken, kSignalled };
 
-class Engine {
+class Engine : public std::enable_shared_from_this<Engine> {
  public:
   struct Hooks {
     // Whether something waits for a worker (a server's ready queue).
@@ -60,8 +60,9 @@ class Engine {
   void settle(const ConnectionRef& connection, TimeNs now) {
     if (connection->attendance == Attendance::kArmed) settle_armed(connection, now);
   }
-  // Nobody else will poll it for a while: it is armed at once. False where it can't be just now.
-  bool rest(const ConnectionRef& connection, TimeNs now) { return try_arm(connection, now); }
+  // An event loop leaves it for a while: it is armed at once, and the loop told when it has something. False where it
+  // can't be just now.
+  bool rest(const ConnectionRef& connection, const std::weak_ptr<LoopQueue>& loop, TimeNs now);
   // A caller goes to sleep on the connection's own handles; and comes back. Mutex of the connection held.
   void detach(Connection& connection);
   void reattach(const ConnectionRef& connection);
@@ -110,6 +111,7 @@ class Engine {
   // Without the token, with the mutex of the connection
   void settle_armed(const ConnectionRef& connection, TimeNs now);
   void heat(const ConnectionRef& connection);
+  void stir_loops(const ConnectionRef& connection);
   bool enable_epoll(Connection& connection);
   void disable_epoll(Connection& connection);
 

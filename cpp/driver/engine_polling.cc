@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "driver/engine.h"
+#include "driver/loop_queue.h"
 
 namespace rrpc::driver {
 namespace {
@@ -70,6 +71,7 @@ void Engine::make_hot(uint64_t id) {
   if (connection->attendance != Attendance::kArmed) return;
   connection->attendance = Attendance::kHot;
   connection->last_active = now_ns();
+  stir_loops(connection);
   push_hot(connection);
 }
 
@@ -172,12 +174,19 @@ void Engine::adopt_new_hot() {
 void Engine::heat(const ConnectionRef& connection) {
   connection->attendance = Attendance::kHot;
   connection->last_active = now_ns();
+  stir_loops(connection);
   {
     std::lock_guard lock(list_mutex_);
     new_hot_.push_back(connection);
     has_new_hot_ = true;
   }
   kick();
+}
+
+void Engine::stir_loops(const ConnectionRef& connection) {
+  for (const auto& asleep : std::exchange(connection->loops_asleep, {})) {
+    if (const auto loop = asleep.lock()) loop->stir(connection, weak_from_this().lock());
+  }
 }
 
 bool Engine::poll_one(const ConnectionRef& connection, TimeNs now, size_t& handled) {
@@ -219,6 +228,18 @@ bool Engine::try_arm(const ConnectionRef& connection, TimeNs now) {
   if (connection->session().failed() || !enable_epoll(*connection)) return false;
   connection->attendance = Attendance::kArmed;
   return true;
+}
+
+bool Engine::rest(const ConnectionRef& connection, const std::weak_ptr<LoopQueue>& loop, TimeNs now) {
+  {
+    std::unique_lock lock(connection->mutex, std::try_to_lock);
+    if (!lock) return false;
+    auto& loops = connection->loops_asleep;
+    const bool known =
+        std::ranges::any_of(loops, [&](const auto& l) { return !l.owner_before(loop) && !loop.owner_before(l); });
+    if (!known) loops.push_back(loop);
+  }
+  return try_arm(connection, now);
 }
 
 void Engine::arm_hot(TimeNs now, TimeNs idle_since) {

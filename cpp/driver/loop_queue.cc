@@ -97,23 +97,26 @@ bool LoopQueue::poll_one(Watched& watched, TimeNs now) {
   if (watched.awaited == 0 && now >= watched.follow_until) return false;
   const TimeNs spin = connection->options().spin_ns();
   if (now < deadline_after(watched.last_news, spin) && (spin == kNever || !Spinner::crowded(now))) return true;
-  return !watched.engine->rest(connection, now);
+  return !watched.engine->rest(connection, weak_from_this(), now);
 }
 
 // False, where there is nothing and the loop may sleep: whoever pushes from now on wakes it.
 bool LoopQueue::take(std::vector<LoopItemRef>& items, bool may_sleep) {
   if (!may_sleep && !has_items_.load(std::memory_order_relaxed)) return true;
+  std::vector<Stirred> stirred;
   bool told = false;
   {
     std::lock_guard lock(mutex_);
     items.swap(items_);
+    stirred.swap(stirred_);
     has_items_.store(false, std::memory_order_relaxed);
     told = std::exchange(told_, false);
-    asleep_ = may_sleep && items.empty();
+    asleep_ = may_sleep = may_sleep && items.empty() && stirred.empty();
   }
   eventfd_t count = 0;
   if (told) (void)eventfd_read(wake_fd_.get(), &count);
-  return !(may_sleep && items.empty());
+  for (Stirred& each : stirred) follow(each.connection, std::move(each.engine));
+  return !may_sleep;
 }
 
 // What has come isn't awaited any more; the connection it came from may have more.
@@ -131,11 +134,12 @@ void LoopQueue::settle_accounts(const std::vector<LoopItemRef>& items) {
   }
 }
 
-void LoopQueue::push(LoopItemRef item) {
+template <typename Add>
+void LoopQueue::tell(Add add) {
   {
     std::lock_guard lock(mutex_);
     if (closed_) return;
-    items_.push_back(std::move(item));
+    add();
     has_items_.store(true, std::memory_order_relaxed);
     if (!std::exchange(asleep_, false)) return;
     told_ = true;
@@ -143,11 +147,21 @@ void LoopQueue::push(LoopItemRef item) {
   (void)eventfd_write(wake_fd_.get(), 1);
 }
 
+void LoopQueue::push(LoopItemRef item) {
+  tell([&] { items_.push_back(std::move(item)); });
+}
+
+void LoopQueue::stir(const ConnectionRef& connection, std::shared_ptr<Engine> engine) {
+  tell([&] { stirred_.push_back({connection, std::move(engine)}); });
+}
+
 void LoopQueue::close() {
   std::vector<LoopItemRef> dropped;
+  std::vector<Stirred> stirred;
   std::lock_guard lock(mutex_);
   closed_ = true;
   dropped.swap(items_);
+  stirred.swap(stirred_);
 }
 
 }  // namespace rrpc::driver

@@ -49,7 +49,7 @@ class LoopCall : public LoopItem, public rpc::ClientCall, public std::enable_sha
   const std::shared_ptr<LoopQueue> queue_;
 };
 
-class LoopQueue {
+class LoopQueue : public std::enable_shared_from_this<LoopQueue> {
  public:
   LoopQueue();
   ~LoopQueue() { close(); }
@@ -73,6 +73,8 @@ class LoopQueue {
 
   // For any thread, also with the mutex of a connection held.
   void push(LoopItemRef item);
+  // The connection, armed since the loop left it, has something: the loop follows it.
+  void stir(const ConnectionRef& connection, std::shared_ptr<Engine> engine);
   // What comes from now on is dropped.
   void close();
 
@@ -86,10 +88,17 @@ class LoopQueue {
     bool active = false;
   };
 
+  struct Stirred {
+    ConnectionRef connection;
+    std::shared_ptr<Engine> engine;
+  };
+
   Watched& watch(const ConnectionRef& connection, std::shared_ptr<Engine> engine);
   void poll_active(TimeNs now);
   bool poll_one(Watched& watched, TimeNs now);
   bool take(std::vector<LoopItemRef>& items, bool may_sleep);
+  template <typename Add>
+  void tell(Add add);
   void settle_accounts(const std::vector<LoopItemRef>& items);
 
   const int fork_generation_;
@@ -102,6 +111,7 @@ class LoopQueue {
 
   std::mutex mutex_;  // a leaf
   std::vector<LoopItemRef> items_;
+  std::vector<Stirred> stirred_;
   std::atomic<bool> has_items_{false};
   bool asleep_ = false;
   bool told_ = false;

@@ -18,6 +18,7 @@ namespace {
 constexpr TimeNs kSlowHandler = 50 * kMicrosecond;
 // How long what was said last may take to reach the peers when the server stops.
 constexpr TimeNs kFarewell = 1100 * kMillisecond;
+constexpr TimeNs kTurnNap = 200 * kMillisecond;
 
 constexpr char kNotHere[] = "this process takes no calls: its HELLO names the one that does (go_to)";
 
@@ -46,13 +47,13 @@ void leak(T owner) {
 }  // namespace
 
 Server::Server(const Options& options)
-    : options_(options), fork_generation_(fork_generation()), instance_(random_text()) {
+    : options_(options), fork_generation_(fork_generation()), instance_(random_text()), work_(options) {
   Engine::Hooks hooks;
-  hooks.work_waits = [this] { return takeable_.load() > 0 || ended_.load(); };
+  hooks.work_waits = [this] { return (work_waits() && !in_loop_) || ended_.load(); };
   hooks.accept = [this](DeviceEntry& device, provider::Listener& listener, uint64_t id) {
     return accept(device, listener, id);
   };
-  engine_ = std::make_unique<Engine>(std::move(hooks));
+  engine_ = std::make_shared<Engine>(std::move(hooks));
 }
 
 Server::~Server() {
@@ -247,61 +248,23 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
     if (!connection->session().start(now).ok()) continue;
     if (for_others) connection->session().server().refuse_new_calls(unavailable(kNotHere));
     if (draining_) connection->session().drain("shutting down");
+    if (in_loop_) connection->loops_asleep.push_back(loop_);
     return connection;
   }
 }
 
 // --- calls -----------------------------------------------------------------------------------------
 
-size_t Server::count_takeable() const {
-  const size_t running = std::min<size_t>(running_.size(), options_.max_concurrency);
-  return std::min(ready_.size(), options_.max_concurrency - running);
-}
-
-Status Server::why_full_locked() const {
-  if (ready_.size() + running_.size() < size_t{options_.max_concurrency} + options_.max_queue) return {};
-  const std::string limit = std::to_string(options_.max_queue);
-  return resource_exhausted("max_queue: " + limit + " calls wait for a worker, as many as may (--max-queue " + limit +
-                            "); try again later");
-}
-
-Status Server::why_full() {
-  std::lock_guard lock(mutex_);
-  return why_full_locked();
-}
-
 void Server::on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) {
-  Status full;
-  {
-    std::lock_guard lock(mutex_);
-    full = why_full_locked();
-    if (full.ok()) {
-      call->ticket = next_handle_++;
-      ready_.emplace_hint(ready_.end(), call->ticket, Work{call->ticket, connection, call, 0});
-      takeable_.store(count_takeable());  // and then, maybe, a look at who sleeps
-    }
-  }
-  if (full.ok()) return engine_->note_deadline(call->deadline());
-  connection->session().server().refuse(call, std::move(full), now_ns());
-}
-
-bool Server::take_back(const rpc::ServerCallRef& call) {
-  WorkByHandle::node_type taken;  // let go of without the lock
-  std::lock_guard lock(mutex_);
-  taken = ready_.extract(call->ticket);
-  takeable_.store(count_takeable(), std::memory_order_relaxed);
-  return !taken.empty();
+  const Result<Lane> lane = work_.add(connection, call);  // and then, maybe, a look at who sleeps
+  if (!lane.ok()) return connection->session().server().refuse(call, lane.status(), now_ns());
+  engine_->note_deadline(call->deadline());
+  if (*lane == Lane::kLoop) return tell_loop();
+  if (in_loop_) call_worker();
 }
 
 bool Server::take(Work& work) {
-  {
-    std::lock_guard lock(mutex_);
-    if (count_takeable() == 0) return false;
-    const auto taken = running_.insert(ready_.extract(ready_.begin())).position;
-    takeable_.store(count_takeable(), std::memory_order_relaxed);
-    taken->second.taken_at = now_ns();
-    work = taken->second;
-  }
+  if (!work_.take(Lane::kWorkers, work)) return false;
   if (handler_ns_average_.load(std::memory_order_relaxed) > kSlowHandler) engine_->offer_token();
   return true;
 }
@@ -311,25 +274,61 @@ NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& in
     if (ended_) return NextResult::kEnded;
     if (interrupt.load()) return NextResult::kInterrupted;
     if (take(work)) {
-      if (work.call->cancelled() || work.taken_at >= work.call->deadline()) {
-        (void)reply(work.handle, rpc::waited_too_long());
-        continue;
-      }
+      if (too_late(work)) continue;
       return NextResult::kWork;
     }
     if (now_ns() >= deadline) return NextResult::kTimeout;
+    if (in_loop_) {
+      if (!wait_for_turn(deadline)) return NextResult::kInterrupted;
+      continue;
+    }
     const Attended attended = engine_->attend(options_.spin_ns(), deadline, interrupt);
     if (attended == Attended::kSignalled) return NextResult::kInterrupted;
     if (attended == Attended::kNoToken && !engine_->worker_waits(deadline)) return NextResult::kInterrupted;
   }
 }
 
-bool Server::find(uint64_t handle, Work& work) {
-  std::lock_guard lock(mutex_);
-  const auto it = running_.find(handle);
-  if (it == running_.end()) return false;
-  work = it->second;
+// No handler sees it then.
+bool Server::too_late(const Work& work) {
+  if (!work.call->cancelled() && work.taken_at < work.call->deadline()) return false;
+  (void)reply(work.handle, rpc::waited_too_long());
   return true;
+}
+
+// --- an event loop and workers that don't poll -------------------------------------------------------
+
+void Server::serve_in_loop(std::shared_ptr<LoopQueue> loop, LoopItemRef news, const std::vector<std::string>& methods,
+                           uint32_t max_concurrency) {
+  loop_ = std::move(loop);
+  loop_news_ = std::move(news);
+  work_.route_to_loop(methods, max_concurrency);
+  in_loop_ = true;
+}
+
+std::vector<Work> Server::next_in_loop() {
+  std::vector<Work> taken;
+  loop_told_ = false;  // first: a call that comes meanwhile is told of again
+  for (Work work; work_.take(Lane::kLoop, work);) {
+    if (too_late(work)) continue;
+    loop_->follow(work.connection, engine_);
+    taken.push_back(std::move(work));
+  }
+  return taken;
+}
+
+void Server::tell_loop() {
+  if (!loop_told_.exchange(true)) loop_->push(loop_news_);
+}
+
+bool Server::wait_for_turn(TimeNs deadline) {
+  std::unique_lock lock(turn_mutex_);
+  const TimeNs nap = std::min(kTurnNap, std::max<TimeNs>(deadline - now_ns(), 0));
+  return turn_.wait_for(lock, std::chrono::nanoseconds(nap), [this] { return work_waits() || ended_.load(); });
+}
+
+void Server::call_worker() {
+  std::lock_guard lock(turn_mutex_);
+  turn_.notify_one();
 }
 
 void Server::note_handler_time(const Work& work) {
@@ -338,18 +337,12 @@ void Server::note_handler_time(const Work& work) {
 }
 
 Status Server::reply(uint64_t handle, rpc::Reply reply) {
-  WorkByHandle::node_type taken;
+  Work work;
   bool makes_room = false;
-  {
-    std::lock_guard lock(mutex_);
-    makes_room = running_.size() >= options_.max_concurrency && !ready_.empty();
-    taken = running_.extract(handle);
-    if (taken.empty())
-      return {StatusCode::kNotFound, "call handle " + std::to_string(handle) + " is unknown or was answered already"};
-    takeable_.store(count_takeable());
-  }
-  const Work& work = taken.mapped();
-  if (makes_room) engine_->wake_one_worker();
+  if (!work_.end(handle, work, makes_room))
+    return {StatusCode::kNotFound, "call handle " + std::to_string(handle) + " is unknown or was answered already"};
+  if (makes_room && !in_loop_) engine_->wake_one_worker();
+  if (makes_room && in_loop_) work.lane == Lane::kLoop ? tell_loop() : call_worker();
   note_handler_time(work);
   std::lock_guard lock(work.connection->mutex);
   const TimeNs now = now_ns();
@@ -363,20 +356,10 @@ Status Server::reply(uint64_t handle, rpc::Reply reply) {
 void Server::settle(const ConnectionRef& connection, TimeNs now) {
   if (connection->attendance != Attendance::kArmed) return;
   engine_->settle(connection, now);
-  if (takeable_.load() > 0) engine_->wake_one_worker();
-}
-
-size_t Server::calls_running() {
-  std::lock_guard lock(mutex_);
-  return ready_.size() + running_.size();
+  if (work_waits() && !in_loop_) engine_->wake_one_worker();
 }
 
 // --- the end ---------------------------------------------------------------------------------------
-
-size_t Server::calls_waiting() {
-  std::lock_guard lock(mutex_);
-  return ready_.size();
-}
 
 LeftOver Server::under_way() {
   LeftOver left;
@@ -423,6 +406,10 @@ void Server::close_all(const std::string& reason) {
 void Server::stop() {
   if (ended_.exchange(true)) return;
   engine_->wake_workers();
+  {
+    std::lock_guard lock(turn_mutex_);
+    turn_.notify_all();
+  }
   engine_->close_listeners();
   const TimeNs give_up = now_ns() + kFarewell;
   for (close_all("the server was stopped"); engine_->connection_count() > 0 && now_ns() < give_up;) {
@@ -431,10 +418,7 @@ void Server::stop() {
   }
   engine_->stop();
   for (const ConnectionRef& connection : engine_->connections()) engine_->remove(connection);
-  WorkByHandle unanswered;
-  std::lock_guard lock(mutex_);
-  unanswered.swap(ready_);
-  takeable_ = 0;
+  work_.drop_waiting();
 }
 
 }  // namespace rrpc::driver

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,15 +14,10 @@
 #include "driver/address.h"
 #include "driver/connection.h"
 #include "driver/engine.h"
+#include "driver/loop_queue.h"
+#include "driver/work_queue.h"
 
 namespace rrpc::driver {
-
-struct Work {
-  uint64_t handle = 0;
-  ConnectionRef connection;
-  rpc::ServerCallRef call;
-  TimeNs taken_at = 0;
-};
 
 enum class NextResult : uint8_t { kWork, kTimeout, kEnded, kInterrupted };
 
@@ -48,9 +44,15 @@ class Server : public RequestSink {
 
   // The next call to handle. kInterrupted: `interrupt` is set; see to it and ask again.
   NextResult next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt);
+  // Before listening: calls of these methods (names or ids) go to an event loop, so many at a time. The loop, which
+  // polls for calls from now on, is pushed `news` when there are some; the workers wait to be told of theirs.
+  void serve_in_loop(std::shared_ptr<LoopQueue> loop, LoopItemRef news, const std::vector<std::string>& methods,
+                     uint32_t max_concurrency);
+  // In the loop's thread: the calls that it is to handle now.
+  std::vector<Work> next_in_loop();
   // Every handle is answered once; NotFound otherwise.
   Status reply(uint64_t handle, rpc::Reply reply);
-  bool find(uint64_t handle, Work& work);
+  bool find(uint64_t handle, Work& work) { return work_.find(handle, work); }
 
   // Refuses new calls, waits for those under way and for their results to be fetched, then ends.
   LeftOver drain(TimeNs deadline);
@@ -58,22 +60,20 @@ class Server : public RequestSink {
   bool ended() const { return ended_.load(); }
   bool belongs_to_parent() const { return fork_generation_ != fork_generation(); }
 
-  size_t calls_running();  // and waiting for that
-  size_t calls_waiting();  // for a worker
+  size_t calls_running() { return work_.waiting_or_running(); }
+  size_t calls_waiting() { return work_.waiting(); }
   size_t connection_count() const { return engine_->connection_count(); }
 
  private:
-  using WorkByHandle = std::map<uint64_t, Work>;
   struct Redirect {
     std::vector<std::string> targets;
     size_t next = 0;
   };
 
-  Status why_full() override;
+  Status why_full() override { return work_.why_full(); }
   void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) override;
-  bool take_back(const rpc::ServerCallRef& call) override;
-  Status why_full_locked() const;
-  size_t count_takeable() const;
+  bool take_back(const rpc::ServerCallRef& call) override { return work_.take_back(call); }
+  bool work_waits() const { return work_.has_takeable(Lane::kWorkers); }
   rpc::HelloFields hello_of(const provider::Listener& listener);
   Result<ConnectionRef> accept(DeviceEntry& device, provider::Listener& listener, uint64_t id);
   Result<ListenerEntry> open_listener(const std::string& scheme, const std::string& rest) const;
@@ -86,6 +86,10 @@ class Server : public RequestSink {
   Status share_receives(ListenerEntry& entry) const;
   std::shared_ptr<endpoint::SharedRing> shared_ring(const provider::Listener& listener);
   bool take(Work& work);
+  bool too_late(const Work& work);
+  bool wait_for_turn(TimeNs deadline);
+  void call_worker();
+  void tell_loop();
   void note_handler_time(const Work& work);
   void settle(const ConnectionRef& connection, TimeNs now);
   LeftOver under_way();
@@ -95,10 +99,7 @@ class Server : public RequestSink {
   const int fork_generation_;
   const std::string instance_;
   std::mutex mutex_;
-  WorkByHandle ready_;  // handles rise, so the oldest call is the first
-  WorkByHandle running_;
-  uint64_t next_handle_ = 1;
-  std::atomic<size_t> takeable_{0};  // of ready_, as many as may run now
+  WorkQueue work_;
   std::atomic<bool> draining_{false};
   std::atomic<bool> ended_{false};
   std::atomic<TimeNs> handler_ns_average_{0};
@@ -106,7 +107,13 @@ class Server : public RequestSink {
   std::unordered_map<const provider::Listener*, rpc::HelloFields> offers_;  // of listeners behind rrpc://
   std::unordered_map<const provider::Listener*, std::shared_ptr<endpoint::SharedRing>> shared_rings_;
   std::map<std::string, Redirect> redirects_;  // by the listener's own address
-  std::unique_ptr<Engine> engine_;
+  std::shared_ptr<Engine> engine_;
+  std::atomic<bool> in_loop_{false};  // a loop polls for calls: this one
+  std::shared_ptr<LoopQueue> loop_;
+  LoopItemRef loop_news_;
+  std::atomic<bool> loop_told_{false};
+  std::mutex turn_mutex_;  // for workers, where a loop polls
+  std::condition_variable turn_;
 };
 
 }  // namespace rrpc::driver

@@ -2,7 +2,7 @@
 
 #include <poll.h>
 
-#include <mutex>
+#include <atomic>
 #include <set>
 
 #include "driver/loop_queue.h"
@@ -186,6 +186,135 @@ TEST_P(LoopQueueTest, AQueueThatIsGoneLeavesNothingBehind) {
   }
   server.release();
   EXPECT_TRUE(eventually([&] { return left.expired(); }));
+}
+
+struct News final : LoopItem {
+  void deliver(void* to) override { ++*static_cast<int*>(to); }
+};
+
+// Answers "echo" in a loop, and holds "hold" there; all else goes to a worker.
+class LoopServer {
+ public:
+  explicit LoopServer(const std::string& scheme, uint32_t max_concurrency = 100, const Options& options = {})
+      : queue_(std::make_shared<LoopQueue>()), server_(options) {
+    server_.serve_in_loop(queue_, std::make_shared<News>(), {"echo", "hold"}, max_concurrency);
+    static std::atomic<int> count{0};
+    const std::string name = "loop-test-" + std::to_string(getpid()) + "-" + std::to_string(++count);
+    address_ = *server_.listen(scheme + "://" + (scheme == "shm" ? name : "127.0.0.1:0"));
+    loop_ = std::thread([this] { run(); });
+    worker_ = std::thread([this] { work(); });
+  }
+  ~LoopServer() {
+    server_.stop();
+    ended_ = true;
+    queue_->push(std::make_shared<News>());
+    loop_.join();
+    worker_.join();
+    queue_->close();
+  }
+  const std::string& address() const { return address_; }
+  int told() const { return told_; }
+  size_t held() const { return held_; }
+  void release() {
+    released_ = true;
+    queue_->push(std::make_shared<News>());
+  }
+
+ private:
+  void run() {
+    while (!ended_) {
+      std::vector<LoopItemRef> items;
+      const bool awake = queue_->poll(items);
+      int news = 0;
+      for (const LoopItemRef& item : items) item->deliver(&news);
+      told_ += news;
+      if (news > 0) {
+        for (Work& work : server_.next_in_loop()) take(std::move(work));
+        held_ = waiting_.size();
+      }
+      if (released_) {
+        for (const Work& work : std::exchange(waiting_, {})) answer(work);
+      }
+      if (awake) continue;
+      pollfd fd{queue_->fd(), POLLIN, 0};
+      EXPECT_EQ(::poll(&fd, 1, 30'000), 1) << "nobody told the loop";
+    }
+  }
+  void take(Work work) {
+    if (work.call->method() == "hold" && !released_)
+      waiting_.push_back(std::move(work));
+    else
+      answer(work);
+  }
+  void answer(const Work& work) {
+    rpc::Reply reply;
+    const std::string payload(as_text(work.call->payload()));
+    reply.payload = as_bytes(payload);
+    for (const endpoint::PoolBlock& block : work.call->blocks())
+      reply.buffers.push_back(owning_buffer({block.data(), block.data() + block.size()}));
+    (void)server_.reply(work.handle, std::move(reply));
+  }
+  void work() {
+    Work work;
+    while (true) {
+      const NextResult next = server_.next(work, kNever, kUninterrupted);
+      if (next == NextResult::kEnded) return;
+      if (next == NextResult::kWork) answer(work);
+    }
+  }
+
+  std::shared_ptr<LoopQueue> queue_;
+  Server server_;
+  std::string address_;
+  std::atomic<int> told_{0};
+  std::atomic<size_t> held_{0};
+  std::atomic<bool> released_{false};
+  std::atomic<bool> ended_{false};
+  std::vector<Work> waiting_;
+  std::thread loop_;
+  std::thread worker_;
+};
+
+TEST_P(LoopQueueTest, ALoopAnswersAndSoDoWorkersBesideIt) {
+  LoopServer server(GetParam());
+  auto client = connect_to(server.address());
+  for (int i = 0; i < scaled(300); ++i) {
+    TestCall in_loop(*client, "echo", std::to_string(i));
+    ASSERT_TRUE(in_loop.wait().ok());
+    ASSERT_EQ(in_loop.text(), std::to_string(i));
+    if (i % 10 != 0) continue;
+    TestCall by_worker(*client, "other", std::to_string(i));
+    ASSERT_TRUE(by_worker.wait().ok());
+  }
+  EXPECT_GE(server.told(), scaled(300) / 2);
+}
+
+TEST_P(LoopQueueTest, LargeArgumentsReachALoopThatSleeps) {
+  Options event;
+  event.poll = PollMode::kEvent;
+  LoopServer server(GetParam(), 100, event);
+  auto client = connect_to(server.address());
+  const auto sent = pattern(3'000'000, 1);
+  for (int i = 0; i < 3; ++i) {
+    std::vector<endpoint::Buffer> buffers;
+    buffers.push_back(owning_buffer(sent));
+    TestCall call(*client, "echo", "x", kNever, std::move(buffers));
+    ASSERT_TRUE(call.wait().ok());
+    ASSERT_EQ(std::memcmp((*call).blocks().at(0).data(), sent.data(), sent.size()), 0);
+  }
+}
+
+TEST_P(LoopQueueTest, CallsWaitForTheirPlaceInALoop) {
+  LoopServer server(GetParam(), 2);
+  auto client = connect_to(server.address());
+  std::vector<std::unique_ptr<TestCall>> calls;
+  for (int i = 0; i < 6; ++i) calls.push_back(std::make_unique<TestCall>(*client, "hold", std::to_string(i)));
+  EXPECT_TRUE(eventually([&] { return server.held() == 2; }));
+  TestCall other(*client, "other", "");
+  ASSERT_TRUE(other.wait().ok());  // which waits for no place there
+  EXPECT_EQ(server.held(), 2U);
+  server.release();
+  for (auto& call : calls) ASSERT_TRUE(call->wait().ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, LoopQueueTest, ::testing::Values("shm", "tcp"),
