@@ -23,6 +23,7 @@ class LoopTarget {
   ~LoopTarget();
   LoopTarget(const LoopTarget&) = delete;
   LoopTarget& operator=(const LoopTarget&) = delete;
+  PyObject* get() const { return target_; }
   PyObject* take() { return std::exchange(target_, nullptr); }
 
  private:
@@ -35,6 +36,18 @@ class PyLoopCall final : public driver::LoopCall {
   PyLoopCall(std::shared_ptr<driver::LoopQueue> queue, py::object target)
       : LoopCall(std::move(queue)), target_(std::move(target)) {}
   void deliver(void* to) override;
+
+ private:
+  LoopTarget target_;
+};
+
+// May come many times, as (target, None, None).
+class PyLoopNews final : public driver::LoopItem {
+ public:
+  explicit PyLoopNews(py::object target) : target_(std::move(target)) {}
+  void deliver(void* to) override;
+  // What holds the news may be held by the target. With the GIL.
+  void forget() { Py_XDECREF(target_.take()); }
 
  private:
   LoopTarget target_;

@@ -30,6 +30,13 @@ void PyLoopCall::deliver(void* to) {
   bind::deliver(to, target_.take(), bytes_of(as_text(payload())), wrap_blocks(blocks()));
 }
 
+void PyLoopNews::deliver(void* to) {
+  PyObject* const target = target_.get();
+  if (target == nullptr) return;
+  Py_INCREF(target);
+  bind::deliver(to, target, py::none(), py::none());
+}
+
 PyLoopQueue::PyLoopQueue()
     : queue_(new driver::LoopQueue, [](driver::LoopQueue* dying) {
         if (!dying->belongs_to_parent()) delete dying;  // else its locks may be held for ever

@@ -15,6 +15,7 @@
 
 #include "bind/convert.h"
 #include "bind/deferred.h"
+#include "bind/loop.h"
 #include "bind/register.h"
 #include "driver/server.h"
 
@@ -90,6 +91,26 @@ class PyServer {
 
   py::object next(py::handle timeout) { return next_until(deadline_from(timeout)); }
 
+  void serve_in_loop(const PyLoopQueue& queue, py::object target, const std::vector<std::string>& methods,
+                     uint32_t max_concurrency) {
+    check_process();
+    loop_news_ = std::make_shared<PyLoopNews>(std::move(target));
+    py::gil_scoped_release release;
+    server_->serve_in_loop(queue.queue(), loop_news_, methods, max_concurrency);
+  }
+
+  py::list next_in_loop() {
+    check_process();
+    std::vector<driver::Work> taken;
+    {
+      py::gil_scoped_release release;
+      taken = server_->next_in_loop();
+    }
+    py::list requests;
+    for (driver::Work& work : taken) requests.append(describe(work));
+    return requests;
+  }
+
   void reply(uint64_t handle, const py::bytes& payload, py::handle buffers, int out_index, const py::bytes& metadata) {
     check_process();
     rpc::Reply reply = make_reply(payload, buffers, out_index, metadata);
@@ -164,6 +185,7 @@ class PyServer {
       py::gil_scoped_release release;
       server_->stop();
     }
+    if (loop_news_ != nullptr) loop_news_->forget();
     run_deferred();
   }
   bool stopped() const { return server_->ended(); }
@@ -248,6 +270,7 @@ class PyServer {
   }
 
   std::unique_ptr<driver::Server> server_;
+  std::shared_ptr<PyLoopNews> loop_news_;
   std::unordered_map<std::string, py::bytes> method_names_;  // by id
 };
 
@@ -268,6 +291,9 @@ void register_server(py::module_& module) {
       .def("add_to_hello", &PyServer::add_to_hello, py::arg("fields"))
       .def("name_methods", &PyServer::name_methods, py::arg("names"))
       .def("next", &PyServer::next, py::arg("timeout") = py::none())
+      .def("serve_in_loop", &PyServer::serve_in_loop, py::arg("queue"), py::arg("target"), py::arg("methods"),
+           py::arg("max_concurrency"))
+      .def("next_in_loop", &PyServer::next_in_loop)
       .def("reply", &PyServer::reply, py::arg("handle"), py::arg("payload"), py::arg("buffers") = py::none(),
            py::arg("out_index") = -1, py::arg("metadata") = py::bytes())
       .def("reply_next", &PyServer::reply_next, py::arg("handle"), py::arg("payload"), py::arg("buffers") = py::none(),
