@@ -58,6 +58,8 @@ Status ClientSide::check_bounds(const CallRequest& request) const {
   if (request.buffers.size() > kDescriptorsPerMessageMax)
     return resource_exhausted("a call with " + std::to_string(request.buffers.size()) +
                               " large buffers, the limit is " + std::to_string(kDescriptorsPerMessageMax));
+  if (request.kind != 0 && !streams_.peer_streams())
+    return unimplemented("the peer knows no streams; use the same release on both ends");
   if (request.method_sent().size() > UINT16_MAX) return invalid_argument("a method name longer than 65535 bytes");
   return check_metadata(request.metadata.size(), options_, "the request");
 }
@@ -89,6 +91,8 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest request, TimeNs 
   fixed.call_id = call->id_;
   fixed.method_bytes = static_cast<uint16_t>(request.method_sent().size());
   fixed.metadata_bytes = static_cast<uint16_t>(request.metadata.size());
+  fixed.flags = request.kind;
+  if (request.kind != 0) call->stream_ = streams_.make(call->id_, true, request.kind, *this);
   Status status = expose_all(*call, request, fixed);
   if (status.ok()) status = send_or_queue(*call, fixed, request, now);
   if (status.ok() && endpoint_.failed()) status = ended_;  // it broke in the sending
@@ -124,7 +128,7 @@ Status ClientSide::send_or_queue(ClientCall& call, const RequestFixed& fixed_in,
   if (queue_.empty() && endpoint_.can_send(kRequest)) {
     call.may_have_run_ = true;
     endpoint_.send(kRequest, parts);
-    call.state_ = ClientCall::State::kSent;
+    note_sent(call);
     return {};
   }
   std::string body(length, '\0');
@@ -160,8 +164,13 @@ void ClientSide::flush(TimeNs now) {
     const Bytes part = as_bytes(request.body);
     endpoint_.send(request.type, {&part, 1});
     if (endpoint_.failed()) return;
-    if (call != nullptr) call->state_ = ClientCall::State::kSent;
+    if (call != nullptr) note_sent(*call);
   }
+}
+
+void ClientSide::note_sent(ClientCall& call) {
+  call.state_ = ClientCall::State::kSent;
+  if (call.stream_ != nullptr) streams_.open(call.stream_);
 }
 
 Status ClientSide::on_reply(Bytes body) {
@@ -180,20 +189,14 @@ Status ClientSide::accept_reply(const ClientCallRef& call, Bytes body) {
   if (reply.fixed.call_id != call->id_) return Status::protocol_error("a fetched reply of another call");
   call->leased_ = call->leased_ || reply.fixed.descriptor_count > (reply.out_written() ? 1 : 0);
   release(call);
-  if (call->state_ == ClientCall::State::kCancelling) {
-    if (call->leased_) done_.add(call->id_);
-    erase(call);
-    return {};
-  }
+  if (call->state_ == ClientCall::State::kCancelling) return leave(call), Status();
   if (Status status = check_metadata(reply.metadata.size(), options_, "the reply"); !status.ok())
     return give_up(call, status), Status();
   call->metadata_ = as_text(reply.metadata);
   if (reply.fixed.status != 0) {
     if ((reply.fixed.flags & kNotSeen) != 0) call->may_have_run_ = false;
     call->details_ = as_text(reply.payload);
-    if (call->leased_) done_.add(call->id_);
-    finish(call, Status(static_cast<StatusCode>(reply.fixed.status), std::string(reply.message)));
-    erase(call);
+    complete(call, Status(static_cast<StatusCode>(reply.fixed.status), std::string(reply.message)));
     return {};
   }
   if (call->body_block_)
@@ -201,16 +204,52 @@ Status ClientSide::accept_reply(const ClientCallRef& call, Bytes body) {
   else
     call->payload_ = as_text(reply.payload);
   if (reply.fixed.descriptor_count > 0) return fetch(call, reply);
-  if (call->leased_) done_.add(call->id_);
-  finish(call, {});
-  erase(call);
+  complete(call, {});
   return {};
 }
 
-// The server has read what it wanted of the arguments.
+void ClientSide::complete(const ClientCallRef& call, Status outcome) {
+  if (!Streams::idle(call->stream_)) {
+    call->state_ = ClientCall::State::kFetchingItems;
+    call->status_ = std::move(outcome);
+    return;
+  }
+  finish(call, std::move(outcome));
+  leave(call);
+}
+
+void ClientSide::leave(const ClientCallRef& call) {
+  if (call->state_ == ClientCall::State::kEnded) return;
+  call->state_ = ClientCall::State::kDraining;
+  if (call->transferring_ || !Streams::idle(call->stream_)) return;
+  if (!call->status_.ok()) call->blocks_.clear();
+  if (call->leased_ || Streams::saw_exposed(call->stream_)) done_.add(call->id_);
+  erase(call);
+}
+
+void ClientSide::on_stream_idle(uint64_t call_id, TimeNs) {
+  const ClientCallRef call = find(call_id);
+  if (call == nullptr) return;
+  if (call->state_ == ClientCall::State::kFetchingItems) complete(call, std::move(call->status_));
+  if (call->state_ == ClientCall::State::kDraining) leave(call);
+}
+
+void ClientSide::on_stream_failed(uint64_t call_id, Status why, TimeNs) {
+  if (const ClientCallRef call = find(call_id); call != nullptr) cancel(call, std::move(why));
+}
+
+Result<StreamRef> ClientSide::stream_of(uint64_t call_id) const {
+  const ClientCallRef call = find(call_id);
+  if (call != nullptr && call->stream_ != nullptr && call->state_ != ClientCall::State::kQueued) return call->stream_;
+  return Status::protocol_error("an item or a window for call " + std::to_string(call_id) +
+                                ", which has no streams under way");
+}
+
+// The server has read what it wanted of the arguments and the items.
 void ClientSide::release(const ClientCallRef& call) {
   exposed_bytes_ -= std::min(exposed_bytes_, call->exposures_.bytes());
   call->exposures_.revoke_all(endpoint_);
+  if (call->stream_ != nullptr) streams_.peer_ended(call->stream_);
 }
 
 // Where the result goes into the caller's memory. The caller's own faults are errors of the call, not of the peer.
@@ -231,10 +270,10 @@ Status ClientSide::prepare_out(const ClientCall& call, const ParsedReply& reply,
 
 // Ends a call whose result can't be fetched.
 void ClientSide::give_up(const ClientCallRef& call, const Status& status) {
-  if (call->leased_) done_.add(call->id_);
   call->blocks_.clear();
   finish(call, status);
-  erase(call);
+  if (call->stream_ != nullptr) streams_.stop(call->stream_);
+  leave(call);
 }
 
 Status ClientSide::fetch(const ClientCallRef& call, const ParsedReply& reply) {
@@ -252,6 +291,7 @@ Status ClientSide::fetch(const ClientCallRef& call, const ParsedReply& reply) {
     return {};
   }
   call->state_ = ClientCall::State::kFetching;
+  call->transferring_ = true;
   endpoint_.start_transfer(cookie(*call), provider::Opcode::kRead, std::move(*segments));
   return {};
 }
@@ -277,6 +317,7 @@ Status ClientSide::on_reply_bulk(Bytes body) {
     return {};
   }
   call->state_ = ClientCall::State::kFetchingBody;
+  call->transferring_ = true;
   endpoint_.start_transfer(cookie(*call), provider::Opcode::kRead,
                            {{call->body_block_.data(), region, bulk.address, bulk.rkey, bulk.length_bytes}});
   return {};
@@ -285,19 +326,17 @@ Status ClientSide::on_reply_bulk(Bytes body) {
 Status ClientSide::on_transfer_finished(uint64_t call_id, WcStatus status) {
   const ClientCallRef call = find(call_id);
   RRPC_CHECK(call != nullptr, "a transfer ends before its call is erased");
-  if (status == WcStatus::kSuccess && call->state_ == ClientCall::State::kFetchingBody) {
+  call->transferring_ = false;
+  const bool wanted = call->state_ == ClientCall::State::kFetching || call->state_ == ClientCall::State::kFetchingBody;
+  if (!wanted) return leave(call), Status();
+  if (status != WcStatus::kSuccess) {
+    give_up(call, unavailable("fetching the result failed: " + std::string(wc_status_name(status))));
+  } else if (call->state_ == ClientCall::State::kFetchingBody) {
     call->state_ = ClientCall::State::kSent;
     return accept_reply(call, {call->body_block_.data(), call->body_block_.size()});
+  } else {
+    complete(call, {});
   }
-  if (call->state_ == ClientCall::State::kFetching || call->state_ == ClientCall::State::kFetchingBody) {
-    if (status == WcStatus::kSuccess)
-      finish(call, {});
-    else
-      finish(call, unavailable("fetching the result failed: " + std::string(wc_status_name(status))));
-  }
-  if (call->leased_) done_.add(call->id_);
-  if (!call->status_.ok()) call->blocks_.clear();
-  erase(call);
   return {};
 }
 
@@ -309,34 +348,31 @@ Status ClientSide::on_cancel_ack(Bytes body) {
     // Otherwise its reply crossed the cancel and has ended it already.
     if (call == nullptr || call->state_ != ClientCall::State::kCancelling) continue;
     release(call);
-    erase(call);
+    leave(call);
   }
   return {};
 }
 
 void ClientSide::cancel(const ClientCallRef& call, Status why) {
   if (call->done()) return;
-  switch (call->state_) {
-    case ClientCall::State::kQueued:
-      std::erase_if(queue_, [&call](const QueuedRequest& request) { return request.call_id == call->id_; });
-      release(call);
-      finish(call, std::move(why));
-      erase(call);
-      return;
-    case ClientCall::State::kSent:
-      call->state_ = ClientCall::State::kCancelling;
-      cancel_.add(call->id_);
-      finish(call, std::move(why));
-      return cancel_.flush(endpoint_);
-    case ClientCall::State::kFetchingBody:
-    case ClientCall::State::kFetching:
-      call->state_ = ClientCall::State::kDraining;
-      finish(call, std::move(why));
-      endpoint_.cancel_transfer(cookie(*call));
-      return done_.flush(endpoint_);
-    default:
-      return;
+  using enum ClientCall::State;
+  const auto state = call->state_;
+  if (state == kQueued) {
+    std::erase_if(queue_, [&call](const QueuedRequest& request) { return request.call_id == call->id_; });
+    release(call);
   }
+  if (state == kSent) {
+    call->state_ = kCancelling;
+    cancel_.add(call->id_);
+  } else {
+    call->state_ = kDraining;  // its reply is here
+  }
+  finish(call, std::move(why));
+  if (call->stream_ != nullptr) streams_.stop(call->stream_);
+  if (call->transferring_) endpoint_.cancel_transfer(cookie(*call));
+  if (state == kSent) return cancel_.flush(endpoint_);
+  leave(call);
+  done_.flush(endpoint_);
 }
 
 void ClientSide::expire(TimeNs now) {
@@ -364,15 +400,14 @@ void ClientSide::fail_all(const Status& status) {
   for (const ClientCallRef& call : calls) {
     release(call);
     finish(call, status);
-    const bool fetching = call->state_ == ClientCall::State::kFetching ||
-                          call->state_ == ClientCall::State::kFetchingBody ||
-                          call->state_ == ClientCall::State::kDraining;
+    if (call->stream_ != nullptr) streams_.stop(call->stream_);
     // Its landing memory belongs to the device until the transfer is reported finished.
-    if (fetching)
+    if (call->transferring_)
       call->state_ = ClientCall::State::kDraining;
     else
       erase(call);
   }
+  done_.clear();
 }
 
 void ClientSide::finish(const ClientCallRef& call, Status status) {
@@ -380,6 +415,7 @@ void ClientSide::finish(const ClientCallRef& call, Status status) {
   call->status_ = std::move(status);
   endpoint_.tally(&endpoint::Counters::calls_ended);
   call->done_.store(true, std::memory_order_release);
+  if (call->stream_ != nullptr) streams_.end(call->stream_, call->status_);
   events_.on_call_done(call);
 }
 

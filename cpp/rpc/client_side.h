@@ -17,6 +17,7 @@
 #include "rpc/messages.h"
 #include "rpc/options.h"
 #include "rpc/outbox.h"
+#include "rpc/streams.h"
 
 namespace rrpc::rpc {
 
@@ -33,7 +34,8 @@ class ClientCall {
   // One per result buffer; empty where the buffer went into the caller's out= memory.
   std::vector<endpoint::PoolBlock>& blocks() { return blocks_; }
   TimeNs deadline() const { return deadline_; }
-  Status deadline_passed() const;  // names the method and its timeout
+  const StreamRef& stream() const { return stream_; }  // null: a unary call
+  Status deadline_passed() const;                      // names the method and its timeout
 
   // The driver's: a thread sleeps for this call; run when the call ends.
   std::atomic<bool> watched{false};
@@ -41,7 +43,16 @@ class ClientCall {
 
  private:
   friend class ClientSide;
-  enum class State : uint8_t { kQueued, kSent, kFetchingBody, kFetching, kCancelling, kDraining, kEnded };
+  enum class State : uint8_t {
+    kQueued,
+    kSent,
+    kFetchingBody,
+    kFetching,
+    kFetchingItems,
+    kCancelling,
+    kDraining,
+    kEnded
+  };
 
   uint64_t id_ = 0;
   State state_ = State::kQueued;
@@ -52,6 +63,8 @@ class ClientCall {
   endpoint::Buffer out_;      // the caller's memory for one result buffer
   bool out_offered_ = false;  // the server may write there
   bool may_have_run_ = false;
+  StreamRef stream_;
+  bool transferring_ = false;       // the reply's body or buffers
   bool leased_ = false;             // the server keeps results for us until DONE
   endpoint::PoolBlock body_block_;  // a reply too long for a slot
   Bytes block_payload_;
@@ -72,6 +85,7 @@ struct CallRequest {
   TimeNs deadline = kNever;
   std::string_view method_id = {};  // sent in the name's place where both ends agreed on one
   Bytes metadata = {};
+  uint8_t kind = 0;  // of RequestFlag, which ends stream items
 
   std::string_view method_sent() const { return method_id.empty() ? method : method_id; }
 };
@@ -82,10 +96,10 @@ class ClientSideEvents {
   virtual void on_call_done(const ClientCallRef& call) = 0;
 };
 
-class ClientSide {
+class ClientSide : private StreamOwner {
  public:
-  ClientSide(endpoint::Endpoint& endpoint, const SessionOptions& options, ClientSideEvents& events)
-      : endpoint_(endpoint), options_(options), events_(events) {}
+  ClientSide(endpoint::Endpoint& endpoint, Streams& streams, const SessionOptions& options, ClientSideEvents& events)
+      : endpoint_(endpoint), streams_(streams), options_(options), events_(events) {}
 
   // Sends the call, or queues it until there are credits. An error means that nothing was begun.
   Status start(const ClientCallRef& call, CallRequest request, TimeNs now);
@@ -96,6 +110,8 @@ class ClientSide {
   Status on_reply_bulk(Bytes body);
   Status on_cancel_ack(Bytes body);
   Status on_transfer_finished(uint64_t call_id, provider::WcStatus status);
+  // What items or a window for the call are for. Null: nothing any more.
+  Result<StreamRef> stream_of(uint64_t call_id) const;
   void fail_all(const Status& status);
   void refuse_new_calls(Status why) { refusal_ = std::move(why); }
 
@@ -118,7 +134,14 @@ class ClientSide {
   Status accept_reply(const ClientCallRef& call, Bytes body);
   Status fetch(const ClientCallRef& call, const ParsedReply& reply);
   Status prepare_out(const ClientCall& call, const ParsedReply& reply, OutTarget& out);
+  void note_sent(ClientCall& call);
   void give_up(const ClientCallRef& call, const Status& status);
+  // The reply is here as a whole: the call ends once its items are, too.
+  void complete(const ClientCallRef& call, Status outcome);
+  // Of a call that has ended for its caller: it goes once nothing is being read for it.
+  void leave(const ClientCallRef& call);
+  void on_stream_idle(uint64_t call_id, TimeNs now) override;
+  void on_stream_failed(uint64_t call_id, Status why, TimeNs now) override;
   void release(const ClientCallRef& call);
   void finish(const ClientCallRef& call, Status status);
   void erase(const ClientCallRef& call);
@@ -126,6 +149,7 @@ class ClientSide {
   uint64_t cookie(const ClientCall& call) const;
 
   endpoint::Endpoint& endpoint_;
+  Streams& streams_;
   const SessionOptions& options_;
   ClientSideEvents& events_;
   uint64_t next_call_id_ = 1;

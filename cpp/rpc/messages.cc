@@ -1,6 +1,7 @@
 #include "rpc/messages.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "base/limits.h"
 
@@ -77,6 +78,59 @@ Result<ParsedReply> parse_reply(Bytes body) {
   reply.payload = reader.rest();
   if (reader.failed()) return cut_short("reply");
   return reply;
+}
+
+Result<ParsedItem> parse_item(Bytes body) {
+  ByteReader reader(body);
+  ParsedItem item;
+  item.fixed = reader.read<ItemFixed>();
+  if ((item.fixed.flags & ~kItemFlags) != 0)
+    return Status::protocol_error("an item with unknown flags " + std::to_string(item.fixed.flags));
+  RRPC_RETURN_IF_ERROR(read_descriptors(reader, item.fixed.descriptor_count, item.descriptors));
+  item.payload = reader.rest();
+  if (reader.failed()) return cut_short("item");
+  const bool plain = !item.has(kInitialMetadata) && item.descriptors.empty();
+  if ((item.has(kSeveralItems) && !plain) ||
+      (item.has(kNoItem) && (!plain || !item.payload.empty() || item.fixed.flags != (kNoItem | kStreamEnd))))
+    return Status::protocol_error("an item whose flags " + std::to_string(item.fixed.flags) +
+                                  " don't go with each other or with what it has");
+  return item;
+}
+
+uint64_t ParsedItem::item_bytes() const { return payload.size() + total_bytes(descriptors); }
+
+Result<ItemBulk> parse_item_bulk(Bytes body) {
+  ByteReader reader(body);
+  const auto bulk = reader.read<ItemBulk>();
+  if (reader.failed() || reader.remaining() != 0) return cut_short("bulk item");
+  if (bulk.length_bytes == 0 || bulk.length_bytes > kMessageBytesMax || bulk.item_bytes > kMessageBytesMax ||
+      bulk.address + bulk.length_bytes < bulk.address)
+    return Status::protocol_error("a bad descriptor: an item's body of " + std::to_string(bulk.length_bytes) +
+                                  " bytes");
+  return bulk;
+}
+
+Result<std::vector<WindowEntry>> parse_windows(Bytes body) {
+  if (body.empty() || body.size() % sizeof(WindowEntry) != 0) return cut_short("window");
+  ByteReader reader(body);
+  std::vector<WindowEntry> entries(body.size() / sizeof(WindowEntry));
+  for (WindowEntry& entry : entries) entry = reader.read<WindowEntry>();
+  return entries;
+}
+
+std::string encode_window(const StreamWindow& window) {
+  return std::to_string(window.items) + "," + std::to_string(window.bytes);
+}
+
+Result<StreamWindow> parse_window(const std::string& text) {
+  StreamWindow window;
+  const char* const end = text.data() + text.size();
+  const auto items = std::from_chars(text.data(), end, window.items);
+  const bool comma = items.ec == std::errc() && items.ptr != end && *items.ptr == ',';
+  const auto bytes = std::from_chars(comma ? items.ptr + 1 : end, end, window.bytes);
+  if (!comma || bytes.ec != std::errc() || bytes.ptr != end || window.items == 0 || window.bytes == 0)
+    return Status::protocol_error("a HELLO whose window is '" + text.substr(0, 40) + "', not items,bytes");
+  return window;
 }
 
 Result<BulkBody> parse_bulk(Bytes body) {

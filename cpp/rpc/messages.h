@@ -1,6 +1,7 @@
 // The bodies of messages: fixed little-endian parts, then variable ones. docs/protocol.md has the tables.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -21,6 +22,8 @@ enum MessageType : uint8_t {
   kRequestBulk = 3,  // the request's body is to be fetched
   kReply = 4,
   kReplyBulk = 5,
+  kItem = 6,
+  kItemBulk = 7,  // the body of an item is to be fetched
   // control
   kDone = 64,       // call ids whose results were fetched
   kCancel = 65,     // call ids given up by the client
@@ -28,6 +31,7 @@ enum MessageType : uint8_t {
   kPing = 67,
   kPong = 68,
   kGoAway = 69,  // no new calls, please; a reason in text
+  kWindow = 70,  // how far the items of calls were fetched and taken
 };
 
 enum RequestFlag : uint8_t {
@@ -80,6 +84,58 @@ struct BulkBody {
 };
 static_assert(sizeof(BulkBody) == 32);
 
+// In the call id of an item or a window: sent by the answering end.
+constexpr uint64_t kAnsweringBit = 1ULL << 63;
+
+enum ItemFlag : uint8_t {
+  kStreamEnd = 1,        // nothing comes after this
+  kNoItem = 2,           // and this is no item
+  kInitialMetadata = 4,  // of the answering end, as its item 0
+  kSeveralItems = 8,     // small ones: u32 length and bytes of each
+};
+constexpr uint8_t kItemFlags = kStreamEnd | kNoItem | kInitialMetadata | kSeveralItems;
+
+struct ItemFixed {
+  uint64_t call_id = 0;
+  uint32_t sequence = 0;  // of the first, modulo 2^32
+  uint16_t descriptor_count = 0;
+  uint8_t flags = 0;
+  uint8_t reserved = 0;
+};
+static_assert(sizeof(ItemFixed) == 16);
+
+struct ItemBulk {
+  uint64_t call_id = 0;
+  uint64_t address = 0;
+  uint64_t length_bytes = 0;
+  uint32_t rkey = 0;
+  uint32_t sequence = 0;
+  uint64_t item_bytes = 0;  // as the window counts it
+};
+static_assert(sizeof(ItemBulk) == 40);
+
+// What the sender of a WINDOW did with the items of one call: counts since the call's begin.
+struct WindowEntry {
+  uint64_t call_id = 0;
+  uint32_t fetched = 0;  // modulo 2^32: nothing of those before is read any more
+  uint32_t taken = 0;    // modulo 2^32
+  uint64_t taken_bytes = 0;
+};
+static_assert(sizeof(WindowEntry) == 24);
+
+// How far a sender may be ahead of what was taken.
+struct StreamWindow {
+  uint32_t items = 0;
+  uint64_t bytes = 0;
+  // An item of any size goes when no more than a quarter of the bytes are out; the receiver says so in time.
+  bool has_room(uint32_t items_out, uint64_t bytes_out, uint64_t item_bytes) const {
+    return items_out < items && (bytes_out <= bytes / 4 || bytes_out + item_bytes <= bytes);
+  }
+  bool worth_telling(uint32_t items_taken, uint64_t bytes_taken) const {
+    return items_taken >= std::max(items / 4, 1u) || bytes_taken >= std::max<uint64_t>(bytes / 4, 1);
+  }
+};
+
 struct ParsedRequest {
   RequestFixed fixed;
   endpoint::Descriptor out;
@@ -102,6 +158,21 @@ struct ParsedReply {
   bool out_written() const { return (fixed.flags & kOutWritten) != 0; }
 };
 Result<ParsedReply> parse_reply(Bytes body);
+
+struct ParsedItem {
+  ItemFixed fixed;
+  std::vector<endpoint::Descriptor> descriptors;
+  Bytes payload;
+
+  bool has(ItemFlag flag) const { return (fixed.flags & flag) != 0; }
+  uint64_t item_bytes() const;
+};
+Result<ParsedItem> parse_item(Bytes body);
+Result<ItemBulk> parse_item_bulk(Bytes body);
+Result<std::vector<WindowEntry>> parse_windows(Bytes body);
+
+std::string encode_window(const StreamWindow& window);
+Result<StreamWindow> parse_window(const std::string& text);
 
 Result<BulkBody> parse_bulk(Bytes body);
 Result<std::vector<uint64_t>> parse_call_ids(Bytes body);

@@ -68,6 +68,7 @@ Status ServerSide::why_refused() const {
 
 void ServerSide::refuse(const ServerCallRef& call, Status why, TimeNs now) {
   call->state_ = ServerCall::State::kRunning;
+  call->refused_ = true;
   calls_.emplace(call->id_, call);
   drop_arguments(*call);
   endpoint_.tally(&endpoint::Counters::calls_refused);
@@ -84,6 +85,7 @@ void ServerSide::drop_arguments(ServerCall& call) {
 }
 
 void ServerSide::hand_over(const ServerCallRef& call, TimeNs now) {
+  if (!call->failure_.ok()) return refuse(call, std::move(call->failure_), now);
   call->state_ = ServerCall::State::kRunning;
   call->ready_at_ = now;
   earliest_expiry_ = std::min(earliest_expiry_, call->deadline_);
@@ -102,7 +104,9 @@ Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
   if (request.fixed.timeout_ns >= 0) call->deadline_ = deadline_after(now, request.fixed.timeout_ns);
   Status status = check_metadata(request.metadata.size(), options_, "the request");
   if (status.ok()) status = why_refused();
+  if (status.ok()) status = std::move(call->failure_);
   if (!status.ok()) return refuse(call, std::move(status), now), Status();
+  RRPC_RETURN_IF_ERROR(open_stream(*call));
   if (!request.descriptors.empty()) {
     auto segments = prepare_landing(endpoint_, request.descriptors, nullptr, call->blocks_);
     if (!segments.ok()) return refuse(call, segments.status(), now), Status();
@@ -127,6 +131,10 @@ Status ServerSide::on_transfer_finished(uint64_t call_id, WcStatus status, TimeN
       erase(call);
     return {};
   }
+  if (call->given_up_by_client_ && !endpoint_.failed()) {
+    call->state_ = ServerCall::State::kCancelled;
+    return end_cancelled(call, now), Status();
+  }
   if (call->cancelled() || status != WcStatus::kSuccess) {
     if (call->cancelled() && !endpoint_.failed()) cancel_acks_.add(call->id_);
     erase(call);
@@ -146,7 +154,12 @@ Status ServerSide::on_cancel(Bytes body, TimeNs now) {
     if (id > last_call_id_)
       return Status::protocol_error("a cancel of call " + std::to_string(id) + ", which never came");
     const ServerCallRef call = find(id);
-    if (call == nullptr || call->cancelled()) continue;  // its reply has gone, or its acknowledgement is to go
+    if (call == nullptr || call->given_up_by_client_) continue;
+    if (call->stream_ != nullptr) {
+      cancel_streams(call, now);
+      continue;
+    }
+    if (call->cancelled()) continue;  // its reply has gone, or its acknowledgement is to go
     switch (call->state_) {
       case ServerCall::State::kFetchingBody:
       case ServerCall::State::kFetching:
@@ -155,6 +168,8 @@ Status ServerSide::on_cancel(Bytes body, TimeNs now) {
         continue;
       case ServerCall::State::kWriting:
       case ServerCall::State::kLeased:
+      case ServerCall::State::kEnding:
+      case ServerCall::State::kCancelled:
         continue;  // the reply itself ends the client's wait
       case ServerCall::State::kRunning:
         call->cancelled_ = true;
@@ -172,13 +187,15 @@ Status ServerSide::on_cancel(Bytes body, TimeNs now) {
   return {};
 }
 
-Status ServerSide::on_done(Bytes body) {
+Status ServerSide::on_done(Bytes body, TimeNs now) {
   RRPC_ASSIGN_OR_RETURN(const std::vector<uint64_t> ids, parse_call_ids(body));
   for (const uint64_t id : ids) {
     if (id > last_call_id_)
       return Status::protocol_error("a DONE for call " + std::to_string(id) + ", which never came");
     const ServerCallRef call = find(id);
     if (call == nullptr) continue;  // its lease had ended
+    RRPC_ASSIGN_OR_RETURN(const bool of_items, take_done(call, now));
+    if (of_items) continue;
     if (call->state_ != ServerCall::State::kLeased)
       return Status::protocol_error("a DONE for call " + std::to_string(id) + " before its reply");
     erase(call);
@@ -187,6 +204,7 @@ Status ServerSide::on_done(Bytes body) {
 }
 
 void ServerSide::reply(const ServerCallRef& call, Reply reply, TimeNs now) {
+  if (call->stream_ != nullptr) return reply_after_items(call, std::move(reply), now);
   if (call->cancelled() || endpoint_.failed()) return erase(call);
   RRPC_CHECK(call->state_ == ServerCall::State::kRunning, "a call is answered once");
   endpoint_.tally(&endpoint::Counters::calls_served);
@@ -199,15 +217,6 @@ void ServerSide::reply(const ServerCallRef& call, Reply reply, TimeNs now) {
   std::string body;
   if (Status status = compose(*call, reply, false, body); !status.ok()) compose_error(*call, std::move(status), body);
   send_reply(call, std::move(body), now);
-}
-
-// In place of a result that can't be sent.
-void ServerSide::compose_error(ServerCall& call, Status status, std::string& body) {
-  release(call);
-  Reply error;
-  error.status = std::move(status);
-  body.clear();
-  RRPC_CHECK(compose(call, error, false, body).ok(), "an error without buffers can be composed");
 }
 
 // The fast path: a small result goes straight from the caller's bytes into the peer's slot.
@@ -223,121 +232,6 @@ bool ServerSide::send_inline(const ServerCallRef& call, const Reply& reply) {
   return true;
 }
 
-Status ServerSide::expose_results(ServerCall& call, Reply& reply, bool out_written,
-                                  std::vector<endpoint::Descriptor>& descriptors) {
-  size_t bytes = 0;
-  for (const endpoint::Buffer& buffer : reply.buffers) bytes += buffer.length_bytes;
-  if (bytes > options_.exposed_bytes_max - std::min(exposed_bytes_, options_.exposed_bytes_max))
-    return resource_exhausted("exposed_bytes_max: the server's results of " + std::to_string(bytes) +
-                              " bytes would pass the limit of " + std::to_string(options_.exposed_bytes_max) +
-                              " bytes exposed to one client");
-  if (reply.buffers.size() > kDescriptorsPerMessageMax)
-    return resource_exhausted("a result with " + std::to_string(reply.buffers.size()) +
-                              " large buffers, the limit is " + std::to_string(kDescriptorsPerMessageMax));
-  RRPC_RETURN_IF_ERROR(fit_descriptors(endpoint_, reply.buffers));
-  for (size_t i = 0; i < reply.buffers.size(); ++i) {
-    if (out_written && i == reply.out_index) {
-      descriptors.push_back({0, reply.buffers[i].length_bytes, 0});
-      continue;
-    }
-    const size_t first = call.exposures_.size();
-    RRPC_RETURN_IF_ERROR(call.exposures_.add(endpoint_, std::move(reply.buffers[i]), provider::kRemoteRead));
-    for (size_t k = first; k < call.exposures_.size(); ++k) descriptors.push_back(call.exposures_.descriptor(k));
-  }
-  return {};
-}
-
-Status ServerSide::compose(ServerCall& call, Reply& reply, bool out_written, std::string& body) {
-  std::vector<endpoint::Descriptor> descriptors;
-  RRPC_RETURN_IF_ERROR(expose_results(call, reply, out_written, descriptors));
-  ReplyFixed fixed;
-  fixed.call_id = call.id_;
-  fixed.status = static_cast<uint8_t>(reply.status.code());
-  fixed.flags = static_cast<uint8_t>((out_written ? kOutWritten : 0) | (reply.not_seen ? kNotSeen : 0));
-  fixed.descriptor_count = static_cast<uint16_t>(descriptors.size());
-  fixed.out_index = reply.out_index;
-  fixed.metadata_bytes = static_cast<uint16_t>(reply.metadata.size());
-  const std::string& message = reply.status.message();
-  fixed.message_bytes = static_cast<uint32_t>(message.size());
-  body.append(reinterpret_cast<const char*>(&fixed), sizeof(fixed));
-  body += encode_descriptors(descriptors);
-  body += message;
-  body += as_text(reply.metadata);
-  body += reply.status.ok() ? as_text(reply.payload) : reply.message_details;
-  count_exposed(call);
-  return {};
-}
-
-void ServerSide::count_exposed(ServerCall& call) {
-  exposed_bytes_ += call.exposures_.bytes() - call.exposed_bytes_;
-  call.exposed_bytes_ = call.exposures_.bytes();
-}
-
-// The source's pieces go one behind the other.
-Result<std::vector<endpoint::TransferSegment>> ServerSide::out_segments(const endpoint::Buffer& source,
-                                                                        const endpoint::Descriptor& out) {
-  const MutableBytes whole(source.data, source.length_bytes);
-  const std::span<const MutableBytes> pieces = source.pieces.empty() ? std::span(&whole, 1) : std::span(source.pieces);
-  std::vector<endpoint::TransferSegment> segments;
-  uint64_t target = out.address;
-  for (const MutableBytes piece : pieces) {
-    RRPC_ASSIGN_OR_RETURN(auto region, endpoint_.region_for(piece.data(), piece.size(), source.owner_id));
-    segments.push_back({piece.data(), std::move(region), target, out.rkey, piece.size()});
-    target += piece.size();
-  }
-  return segments;
-}
-
-// WRITEs the result into the caller's memory before the reply. False: it goes the ordinary way.
-bool ServerSide::start_out_write(const ServerCallRef& call, Reply& reply) {
-  if (!call->has_out_) return false;
-  endpoint::Buffer& source = reply.buffers[reply.out_index];
-  if (source.length_bytes != call->out_.length_bytes || source.length_bytes == 0) return false;
-  auto segments = out_segments(source, call->out_);
-  if (!segments.ok()) return false;
-  call->out_source_ = std::move(source);  // its length stays, for the descriptor
-  std::string body;
-  if (Status status = compose(*call, reply, true, body); !status.ok()) {
-    release(*call);
-    reply.status = std::move(status);
-    reply.buffers.clear();
-    reply.out_index = kNoOutIndex;
-    call->out_source_ = {};
-    return false;
-  }
-  call->pending_reply_ = std::move(body);
-  call->state_ = ServerCall::State::kWriting;
-  endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kWrite, std::move(*segments));
-  return true;
-}
-
-void ServerSide::send_reply(const ServerCallRef& call, std::string body, TimeNs now) {
-  uint8_t type = kReply;
-  if (body.size() > endpoint_.body_bytes_max()) {
-    auto block = endpoint_.allocate(body.size(), endpoint::BlockKind::kShared);
-    Status status = block.status();
-    if (block.ok()) {
-      ByteWriter({block->data(), block->size()}).write_bytes(as_bytes(body));
-      endpoint_.tally(&endpoint::Counters::copies);
-      endpoint_.tally(&endpoint::Counters::bytes_copied, static_cast<int64_t>(body.size()));
-      status = call->exposures_.add_block(endpoint_, std::move(*block));
-    }
-    if (!status.ok()) {
-      compose_error(*call, std::move(status), body);
-    } else {
-      count_exposed(*call);
-      const endpoint::Descriptor& descriptor = call->exposures_.last();
-      const BulkBody bulk{call->id_, descriptor.address, descriptor.length_bytes, descriptor.rkey, 0};
-      body.assign(reinterpret_cast<const char*>(&bulk), sizeof(bulk));
-      type = kReplyBulk;
-    }
-  }
-  call->state_ = ServerCall::State::kReplying;
-  queue_.push_back({call, type, std::move(body)});
-  flush(now);
-  if (!queue_.empty()) endpoint_.tally(&endpoint::Counters::credit_waits);  // this one, at the queue's end
-}
-
 void ServerSide::flush(TimeNs now) {
   cancel_acks_.flush(endpoint_);
   while (!queue_.empty() && endpoint_.can_send(kReply)) {
@@ -351,7 +245,7 @@ void ServerSide::flush(TimeNs now) {
 }
 
 void ServerSide::sent(const ServerCallRef& call, TimeNs now) {
-  if (call->exposures_.empty()) return erase(call);
+  if (call->exposures_.empty() && !Streams::exposes(call->stream_)) return erase(call);
   call->state_ = ServerCall::State::kLeased;
   call->lease_end_ = deadline_after(now, options_.lease_timeout);
   earliest_expiry_ = std::min(earliest_expiry_, call->lease_end_);
@@ -362,18 +256,23 @@ void ServerSide::expire(TimeNs now) {
   std::vector<ServerCallRef> expired;
   earliest_expiry_ = kNever;
   for (const auto& [id, call] : calls_) {
-    const bool leased = call->state_ == ServerCall::State::kLeased;
-    if (!leased && call->state_ != ServerCall::State::kRunning) continue;
-    const TimeNs end = leased ? call->lease_end_ : call->deadline_;
+    const bool is_leased = leased(*call);
+    if (!is_leased && call->state_ != ServerCall::State::kRunning) continue;
+    const TimeNs end = is_leased ? call->lease_end_ : call->deadline_;
     if (end <= now)
       expired.push_back(call);
     else
       earliest_expiry_ = std::min(earliest_expiry_, end);
   }
   for (const ServerCallRef& call : expired) {
-    if (call->state_ == ServerCall::State::kLeased) {
+    if (leased(*call)) {
       endpoint_.tally(&endpoint::Counters::leases_expired);
-      erase(call);
+      if (call->state_ == ServerCall::State::kLeased) {
+        erase(call);
+      } else {
+        streams_.release(call->stream_);
+        end_cancelled(call, now);
+      }
     } else if (events_.take_back(call)) {
       drop_arguments(*call);
       reply(call, waited_too_long(), now);
@@ -384,8 +283,8 @@ void ServerSide::expire(TimeNs now) {
 size_t ServerSide::results_under_way() const {
   return static_cast<size_t>(std::ranges::count_if(calls_, [](const auto& entry) {
     const ServerCall::State state = entry.second->state_;
-    return state == ServerCall::State::kWriting || state == ServerCall::State::kReplying ||
-           state == ServerCall::State::kLeased;
+    return state != ServerCall::State::kFetchingBody && state != ServerCall::State::kFetching &&
+           state != ServerCall::State::kRunning;
   }));
 }
 
@@ -396,6 +295,10 @@ void ServerSide::release(ServerCall& call) {
 
 void ServerSide::erase(const ServerCallRef& call) {
   release(*call);
+  if (call->stream_ != nullptr) {
+    streams_.stop(call->stream_);
+    streams_.release(call->stream_);
+  }
   calls_.erase(call->id_);
 }
 
@@ -407,6 +310,7 @@ void ServerSide::fail_all() {
   for (const auto& [id, call] : calls_) calls.push_back(call);
   for (const ServerCallRef& call : calls) {
     call->cancelled_ = true;
+    if (call->stream_ != nullptr) streams_.end(call->stream_, unavailable("the connection to the client has ended"));
     // Memory of transfers under way belongs to the device until they are reported finished.
     const bool transferring = call->state_ == ServerCall::State::kFetching ||
                               call->state_ == ServerCall::State::kFetchingBody ||

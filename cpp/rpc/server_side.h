@@ -16,6 +16,7 @@
 #include "rpc/messages.h"
 #include "rpc/options.h"
 #include "rpc/outbox.h"
+#include "rpc/streams.h"
 
 namespace rrpc::rpc {
 
@@ -27,6 +28,7 @@ class ServerCall {
   // Of RequestFlag, which sides stream items; 0: a unary call.
   uint8_t kind() const { return kind_; }
   std::vector<endpoint::PoolBlock>& blocks() { return blocks_; }
+  const StreamRef& stream() const { return stream_; }  // null: a unary call
   TimeNs deadline() const { return deadline_; }
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
   size_t out_bytes() const { return has_out_ ? out_.length_bytes : 0; }
@@ -37,7 +39,16 @@ class ServerCall {
 
  private:
   friend class ServerSide;
-  enum class State : uint8_t { kFetchingBody, kFetching, kRunning, kWriting, kReplying, kLeased };
+  enum class State : uint8_t {
+    kFetchingBody,
+    kFetching,
+    kRunning,
+    kWriting,
+    kEnding,  // answered, while items are on their way
+    kReplying,
+    kLeased,
+    kCancelled,  // with streams, and no handler has it any more
+  };
 
   uint64_t id_ = 0;
   State state_ = State::kRunning;
@@ -57,7 +68,12 @@ class ServerCall {
   Exposures exposures_;  // the results
   endpoint::Buffer out_source_;
   std::string pending_reply_;  // waits for the write into out= memory
-  size_t exposed_bytes_ = 0;   // of exposures_, as counted against the limit
+  StreamRef stream_;
+  Status failure_;                   // why it will be refused when its arguments are here
+  bool refused_ = false;             // before its streams were known
+  bool given_up_by_client_ = false;  // of calls with streams, and of those
+  bool ack_owed_ = false;            // while items are being read
+  size_t exposed_bytes_ = 0;         // of exposures_, as counted against the limit
   TimeNs lease_end_ = kNever;
 };
 using ServerCallRef = std::shared_ptr<ServerCall>;
@@ -91,10 +107,10 @@ inline Reply waited_too_long() {
   return {.status = deadline_exceeded("the call's deadline passed before a worker was free"), .not_seen = true};
 }
 
-class ServerSide {
+class ServerSide : private StreamOwner {
  public:
-  ServerSide(endpoint::Endpoint& endpoint, const SessionOptions& options, ServerSideEvents& events)
-      : endpoint_(endpoint), options_(options), events_(events) {}
+  ServerSide(endpoint::Endpoint& endpoint, Streams& streams, const SessionOptions& options, ServerSideEvents& events)
+      : endpoint_(endpoint), streams_(streams), options_(options), events_(events) {}
 
   // Never fails for the caller: what can't be sent becomes an error reply, and what the client no longer
   // wants is dropped.
@@ -105,7 +121,9 @@ class ServerSide {
   Status on_request(Bytes body, TimeNs now);
   Status on_request_bulk(Bytes body, TimeNs now);
   Status on_cancel(Bytes body, TimeNs now);
-  Status on_done(Bytes body);
+  Status on_done(Bytes body, TimeNs now);
+  // What items or a window for the call are for. Null: nothing any more.
+  Result<StreamRef> stream_of(uint64_t call_id);
   Status on_transfer_finished(uint64_t call_id, provider::WcStatus status, TimeNs now);
   void fail_all();
   void refuse_new_calls(Status why) { refusal_ = std::move(why); }
@@ -141,11 +159,23 @@ class ServerSide {
   void send_reply(const ServerCallRef& call, std::string body, TimeNs now);
   bool send_inline(const ServerCallRef& call, const Reply& reply);
   void sent(const ServerCallRef& call, TimeNs now);
+  // server_streams.cc
+  Status open_stream(ServerCall& call);
+  void reply_after_items(const ServerCallRef& call, Reply reply, TimeNs now);
+  void end_answered(const ServerCallRef& call, TimeNs now);
+  void cancel_streams(const ServerCallRef& call, TimeNs now);
+  void end_cancelled(const ServerCallRef& call, TimeNs now);
+  void on_stream_idle(uint64_t call_id, TimeNs now) override;
+  void on_stream_failed(uint64_t call_id, Status why, TimeNs now) override;
+  void answer_for_handler(const ServerCallRef& call, Status why, TimeNs now);
+  Result<bool> take_done(const ServerCallRef& call, TimeNs now);
+  bool leased(const ServerCall& call) const;
   void release(ServerCall& call);
   void erase(const ServerCallRef& call);
   ServerCallRef find(uint64_t call_id) const;
 
   endpoint::Endpoint& endpoint_;
+  Streams& streams_;
   const SessionOptions& options_;
   ServerSideEvents& events_;
   uint64_t last_call_id_ = 0;

@@ -15,8 +15,9 @@ Session::Session(Role role, endpoint::DeviceContext context, std::unique_ptr<pro
       hello_(std::move(hello)),
       events_(events),
       endpoint_(context, std::move(cq), std::move(qp), options.geometry, epoch, *this, std::move(share)),
-      client_(endpoint_, options_, events),
-      server_(endpoint_, options_, events) {}
+      streams_(endpoint_, options_, events),
+      client_(endpoint_, streams_, options_, events),
+      server_(endpoint_, streams_, options_, events) {}
 
 Session::~Session() {
   endpoint_.close(unavailable("the connection was closed"));
@@ -25,11 +26,13 @@ Session::~Session() {
 
 Status Session::start(TimeNs now) {
   now_ = last_heard_ = now;
+  streams_.set_now(now);
   return endpoint_.start();
 }
 
 size_t Session::progress(TimeNs now) {
   now_ = now;
+  streams_.set_now(now);
   const uint64_t signs = endpoint_.signs_of_life();
   const size_t handled = endpoint_.progress();
   if (handled == 0) return 0;
@@ -40,9 +43,17 @@ size_t Session::progress(TimeNs now) {
   if (failed()) return handled;
   if (pong_owed_) send_control(kPong);
   if (go_away_owed_) drain(go_away_reason_);
+  flush(now);
+  return handled;
+}
+
+// Items and the rest take the first of the credits in turn, so that neither starves the other.
+void Session::flush(TimeNs now) {
+  items_first_ = !items_first_;
+  if (items_first_) streams_.flush();
   client_.flush(now);
   server_.flush(now);
-  return handled;
+  if (!items_first_) streams_.flush();
 }
 
 void Session::on_established() {
@@ -52,7 +63,9 @@ void Session::on_established() {
 
 void Session::send_hello() {
   if (!endpoint_.can_send(kHello)) return;  // it died already, which progress() is about to find
-  std::string body = encode_hello(hello_);
+  HelloFields own = hello_;
+  own["window"] = encode_window({options_.stream_window_items, options_.stream_window_bytes});
+  std::string body = encode_hello(own);
   for (const auto& [name, value] : more_hello_) {
     const std::string field = encode_hello({{name, value}});
     if (body.size() + field.size() <= endpoint_.body_bytes_max()) body += field;
@@ -64,6 +77,10 @@ void Session::send_hello() {
 Status Session::on_hello(Bytes body) {
   if (ready_) return Status::protocol_error("a second HELLO");
   RRPC_ASSIGN_OR_RETURN(peer_hello_, parse_hello(body));
+  if (const auto window = peer_hello_.find("window"); window != peer_hello_.end()) {
+    RRPC_ASSIGN_OR_RETURN(const StreamWindow parsed, parse_window(window->second));
+    streams_.set_peer_window(parsed);
+  }
   if (role_ == Role::kServer) send_hello();
   ready_ = true;
   events_.on_ready();
@@ -85,7 +102,7 @@ Status Session::on_message(uint8_t type, Bytes body) {
       if (is_server) return server_.on_cancel(body, now_);
       break;
     case kDone:
-      if (is_server) return server_.on_done(body);
+      if (is_server) return server_.on_done(body, now_);
       break;
     case kReply:
       if (!is_server) return client_.on_reply(body);
@@ -99,6 +116,11 @@ Status Session::on_message(uint8_t type, Bytes body) {
     case kGoAway:
       if (!is_server) return on_go_away(body);
       break;
+    case kItem:
+    case kItemBulk:
+      return on_item(type, body);
+    case kWindow:
+      return on_windows(body);
     case kPing:
       pong_owed_ = true;
       return {};
@@ -110,12 +132,41 @@ Status Session::on_message(uint8_t type, Bytes body) {
   return Status::protocol_error("a message of type " + std::to_string(type) + " that only the other end may send");
 }
 
+// Whose half a call belongs to tells who sent what is for it.
+Result<StreamRef> Session::stream_of(uint64_t wire_id) {
+  const bool by_answering = (wire_id & kAnsweringBit) != 0;
+  return by_answering ? client_.stream_of(wire_id & ~kAnsweringBit) : server_.stream_of(wire_id);
+}
+
+Status Session::on_item(uint8_t type, Bytes body) {
+  ByteReader reader(body);
+  const auto wire_id = reader.read<uint64_t>();
+  if (reader.failed()) return Status::protocol_error("a truncated item message");
+  RRPC_ASSIGN_OR_RETURN(const StreamRef stream, stream_of(wire_id));
+  if (stream == nullptr) return {};
+  return type == kItem ? streams_.on_item(stream, body) : streams_.on_item_bulk(stream, body);
+}
+
+Status Session::on_windows(Bytes body) {
+  RRPC_ASSIGN_OR_RETURN(const std::vector<WindowEntry> entries, parse_windows(body));
+  for (const WindowEntry& entry : entries) {
+    RRPC_ASSIGN_OR_RETURN(const StreamRef stream, stream_of(entry.call_id));
+    if (stream != nullptr) RRPC_RETURN_IF_ERROR(streams_.on_window(stream, entry));
+  }
+  return {};
+}
+
 Status Session::on_go_away(Bytes body) {
   client_.refuse_new_calls(unavailable("the server takes no new calls: " + std::string(as_text(body))));
   return {};
 }
 
 void Session::on_transfer_finished(uint64_t cookie, provider::WcStatus status) {
+  if ((cookie & kItemCookie) != 0) {
+    if (const Status item = streams_.on_transfer_finished(cookie & ~kItemCookie, status); !item.ok())
+      endpoint_.close(item);
+    return;
+  }
   const Status result = (cookie & kServerCookie) != 0
                             ? server_.on_transfer_finished(cookie & ~kServerCookie, status, now_)
                             : client_.on_transfer_finished(cookie, status);
@@ -125,6 +176,7 @@ void Session::on_transfer_finished(uint64_t cookie, provider::WcStatus status) {
 void Session::on_failed(const Status& status) {
   // A protocol violation is told as what it was; every other end of a connection is Unavailable.
   const Status told = status.is_protocol_error() ? status : unavailable(status.message());
+  streams_.fail_all();
   client_.fail_all(told);
   server_.fail_all();
   events_.on_closed(told);
@@ -160,6 +212,7 @@ void Session::probe(TimeNs now) {
 
 void Session::tick(TimeNs now) {
   now_ = now;
+  streams_.set_now(now);
   if (failed()) return;
   probe(now);
   client_.expire(now);

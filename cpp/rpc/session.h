@@ -18,7 +18,7 @@ namespace rrpc::rpc {
 
 enum class Role : uint8_t { kClient, kServer };
 
-class SessionEvents : public ClientSideEvents, public ServerSideEvents {
+class SessionEvents : public ClientSideEvents, public ServerSideEvents, public StreamEvents {
  public:
   virtual void on_ready() = 0;  // both ends said HELLO
   virtual void on_closed(const Status& why) = 0;
@@ -54,6 +54,7 @@ class Session : private endpoint::EndpointEvents {
   endpoint::Endpoint& endpoint() { return endpoint_; }
   ClientSide& client() { return client_; }
   ServerSide& server() { return server_; }
+  Streams& streams() { return streams_; }
 
  private:
   void on_established() override;
@@ -62,6 +63,10 @@ class Session : private endpoint::EndpointEvents {
   void on_failed(const Status& status) override;
   Status on_hello(Bytes body);
   Status on_go_away(Bytes body);
+  Status on_item(uint8_t type, Bytes body);
+  Status on_windows(Bytes body);
+  Result<StreamRef> stream_of(uint64_t wire_id);
+  void flush(TimeNs now);
   void send_hello();
   void send_control(uint8_t type);
   void probe(TimeNs now);
@@ -73,9 +78,11 @@ class Session : private endpoint::EndpointEvents {
   HelloFields peer_hello_;
   SessionEvents& events_;
   endpoint::Endpoint endpoint_;
+  Streams streams_;
   ClientSide client_;
   ServerSide server_;
   bool ready_ = false;
+  bool items_first_ = false;
   bool pong_owed_ = false;
   bool go_away_owed_ = false;
   std::string go_away_reason_;

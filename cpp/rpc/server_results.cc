@@ -1,0 +1,137 @@
+// How a result goes out: its buffers exposed, or one of them written into the caller's memory; its message in a slot,
+// or fetched too.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "endpoint/counters.h"
+#include "rpc/client_side.h"
+#include "rpc/server_side.h"
+
+namespace rrpc::rpc {
+
+// In place of a result that can't be sent.
+void ServerSide::compose_error(ServerCall& call, Status status, std::string& body) {
+  release(call);
+  Reply error;
+  error.status = std::move(status);
+  body.clear();
+  RRPC_CHECK(compose(call, error, false, body).ok(), "an error without buffers can be composed");
+}
+
+Status ServerSide::expose_results(ServerCall& call, Reply& reply, bool out_written,
+                                  std::vector<endpoint::Descriptor>& descriptors) {
+  size_t bytes = 0;
+  for (const endpoint::Buffer& buffer : reply.buffers) bytes += buffer.length_bytes;
+  if (bytes > options_.exposed_bytes_max - std::min(exposed_bytes_, options_.exposed_bytes_max))
+    return resource_exhausted("exposed_bytes_max: the server's results of " + std::to_string(bytes) +
+                              " bytes would pass the limit of " + std::to_string(options_.exposed_bytes_max) +
+                              " bytes exposed to one client");
+  if (reply.buffers.size() > kDescriptorsPerMessageMax)
+    return resource_exhausted("a result with " + std::to_string(reply.buffers.size()) +
+                              " large buffers, the limit is " + std::to_string(kDescriptorsPerMessageMax));
+  RRPC_RETURN_IF_ERROR(fit_descriptors(endpoint_, reply.buffers));
+  for (size_t i = 0; i < reply.buffers.size(); ++i) {
+    if (out_written && i == reply.out_index) {
+      descriptors.push_back({0, reply.buffers[i].length_bytes, 0});
+      continue;
+    }
+    const size_t first = call.exposures_.size();
+    RRPC_RETURN_IF_ERROR(call.exposures_.add(endpoint_, std::move(reply.buffers[i]), provider::kRemoteRead));
+    for (size_t k = first; k < call.exposures_.size(); ++k) descriptors.push_back(call.exposures_.descriptor(k));
+  }
+  return {};
+}
+
+Status ServerSide::compose(ServerCall& call, Reply& reply, bool out_written, std::string& body) {
+  std::vector<endpoint::Descriptor> descriptors;
+  RRPC_RETURN_IF_ERROR(expose_results(call, reply, out_written, descriptors));
+  ReplyFixed fixed;
+  fixed.call_id = call.id_;
+  fixed.status = static_cast<uint8_t>(reply.status.code());
+  fixed.flags = static_cast<uint8_t>((out_written ? kOutWritten : 0) | (reply.not_seen ? kNotSeen : 0));
+  fixed.descriptor_count = static_cast<uint16_t>(descriptors.size());
+  fixed.out_index = reply.out_index;
+  fixed.metadata_bytes = static_cast<uint16_t>(reply.metadata.size());
+  const std::string& message = reply.status.message();
+  fixed.message_bytes = static_cast<uint32_t>(message.size());
+  body.append(reinterpret_cast<const char*>(&fixed), sizeof(fixed));
+  body += encode_descriptors(descriptors);
+  body += message;
+  body += as_text(reply.metadata);
+  body += reply.status.ok() ? as_text(reply.payload) : reply.message_details;
+  count_exposed(call);
+  return {};
+}
+
+void ServerSide::count_exposed(ServerCall& call) {
+  exposed_bytes_ += call.exposures_.bytes() - call.exposed_bytes_;
+  call.exposed_bytes_ = call.exposures_.bytes();
+}
+
+// The source's pieces go one behind the other.
+Result<std::vector<endpoint::TransferSegment>> ServerSide::out_segments(const endpoint::Buffer& source,
+                                                                        const endpoint::Descriptor& out) {
+  const MutableBytes whole(source.data, source.length_bytes);
+  const std::span<const MutableBytes> pieces = source.pieces.empty() ? std::span(&whole, 1) : std::span(source.pieces);
+  std::vector<endpoint::TransferSegment> segments;
+  uint64_t target = out.address;
+  for (const MutableBytes piece : pieces) {
+    RRPC_ASSIGN_OR_RETURN(auto region, endpoint_.region_for(piece.data(), piece.size(), source.owner_id));
+    segments.push_back({piece.data(), std::move(region), target, out.rkey, piece.size()});
+    target += piece.size();
+  }
+  return segments;
+}
+
+// WRITEs the result into the caller's memory before the reply. False: it goes the ordinary way.
+bool ServerSide::start_out_write(const ServerCallRef& call, Reply& reply) {
+  if (!call->has_out_) return false;
+  endpoint::Buffer& source = reply.buffers[reply.out_index];
+  if (source.length_bytes != call->out_.length_bytes || source.length_bytes == 0) return false;
+  auto segments = out_segments(source, call->out_);
+  if (!segments.ok()) return false;
+  call->out_source_ = std::move(source);  // its length stays, for the descriptor
+  std::string body;
+  if (Status status = compose(*call, reply, true, body); !status.ok()) {
+    release(*call);
+    reply.status = std::move(status);
+    reply.buffers.clear();
+    reply.out_index = kNoOutIndex;
+    call->out_source_ = {};
+    return false;
+  }
+  call->pending_reply_ = std::move(body);
+  call->state_ = ServerCall::State::kWriting;
+  endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kWrite, std::move(*segments));
+  return true;
+}
+
+void ServerSide::send_reply(const ServerCallRef& call, std::string body, TimeNs now) {
+  uint8_t type = kReply;
+  if (body.size() > endpoint_.body_bytes_max()) {
+    auto block = endpoint_.allocate(body.size(), endpoint::BlockKind::kShared);
+    Status status = block.status();
+    if (block.ok()) {
+      ByteWriter({block->data(), block->size()}).write_bytes(as_bytes(body));
+      endpoint_.tally(&endpoint::Counters::copies);
+      endpoint_.tally(&endpoint::Counters::bytes_copied, static_cast<int64_t>(body.size()));
+      status = call->exposures_.add_block(endpoint_, std::move(*block));
+    }
+    if (!status.ok()) {
+      compose_error(*call, std::move(status), body);
+    } else {
+      count_exposed(*call);
+      const endpoint::Descriptor& descriptor = call->exposures_.last();
+      const BulkBody bulk{call->id_, descriptor.address, descriptor.length_bytes, descriptor.rkey, 0};
+      body.assign(reinterpret_cast<const char*>(&bulk), sizeof(bulk));
+      type = kReplyBulk;
+    }
+  }
+  call->state_ = ServerCall::State::kReplying;
+  queue_.push_back({call, type, std::move(body)});
+  flush(now);
+  if (!queue_.empty()) endpoint_.tally(&endpoint::Counters::credit_waits);  // this one, at the queue's end
+}
+
+}  // namespace rrpc::rpc

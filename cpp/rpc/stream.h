@@ -1,0 +1,150 @@
+// The items of one call at one end: those that it sends, those that it receives, and how far each is ahead of who
+// takes them. Streams (streams.h) moves them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rpc/exposures.h"
+#include "rpc/messages.h"
+
+namespace rrpc::rpc {
+
+struct OutgoingItem {
+  Bytes payload = {};
+  std::vector<endpoint::Buffer> buffers = {};
+
+  uint64_t bytes() const {
+    uint64_t total = payload.size();
+    for (const endpoint::Buffer& buffer : buffers) total += buffer.length_bytes;
+    return total;
+  }
+};
+
+// As it came.
+class Item {
+ public:
+  Bytes payload() const { return body_ ? payload_in_body_ : as_bytes(text_); }
+  std::vector<endpoint::PoolBlock>& blocks() { return blocks_; }
+
+ private:
+  friend class Stream;
+  friend class Streams;
+  std::string text_;          // the payload, or
+  endpoint::PoolBlock body_;  // an item too long for a slot
+  Bytes payload_in_body_;
+  std::vector<endpoint::PoolBlock> blocks_;
+  uint64_t bytes_ = 0;  // as the window counts it
+  bool ready_ = false;
+  bool exposed_ = false;  // the sender keeps memory for it until it is told
+  bool is_metadata_ = false;
+  bool body_is_elsewhere_ = false;  // and to be fetched first
+  std::vector<endpoint::Descriptor> to_fetch_;
+};
+
+// The half of a session that a call belongs to.
+class StreamOwner {
+ public:
+  virtual ~StreamOwner() = default;
+  // No item is being read any more, or all of this end's own have gone.
+  virtual void on_stream_idle(uint64_t call_id, TimeNs now) = 0;
+  virtual void on_stream_failed(uint64_t call_id, Status why, TimeNs now) = 0;
+};
+
+class Stream {
+ public:
+  bool sends() const { return sends_; }
+  bool receives() const { return receives_; }
+  // For any thread: how often something came about that a sender or a receiver may wait for.
+  uint32_t room_changes() const { return room_changes_.load(std::memory_order_acquire); }
+  uint32_t item_changes() const { return item_changes_.load(std::memory_order_acquire); }
+  bool ended() const { return ended_.load(std::memory_order_acquire); }  // its call, for this end
+  const Status& ended_with() const { return ended_with_; }               // once ended()
+
+  // Of whoever has the connection's mutex.
+  bool has_room(uint64_t item_bytes) const {
+    return peer_window_.has_room(sent_ - sent_taken_, sent_bytes_ - sent_taken_bytes_, item_bytes);
+  }
+  bool readable() const { return !items_.empty() && items_.front().ready_; }
+  // The peer sends no more, and all it sent was taken.
+  bool exhausted() const { return items_.empty() && (peer_finished_ || !receives_); }
+  const std::optional<std::string>& initial_metadata() const { return initial_metadata_; }
+  // What was refused since the last change: for one who asks to be told rather than waits.
+  bool may_go_on() const {
+    return ended() || (refused_bytes_ && has_room(*refused_bytes_)) || (found_none_ && (readable() || exhausted()));
+  }
+
+  // The driver's.
+  std::atomic<int> sleepers{0};                  // threads; counted before their last look
+  std::vector<std::function<void()>> on_change;  // once each, at the next change
+  bool parked = false;
+
+ private:
+  friend class Streams;
+  struct QueuedItem {
+    uint8_t type = kItem;
+    uint32_t sequence = 0;
+    bool is_body = false;  // else a payload, which may share a message
+    std::string bytes;
+  };
+  struct ExposedItem {
+    uint32_t sequence = 0;
+    Exposures exposures;
+  };
+
+  bool idle() const { return fetching_ == 0; }
+  bool flushed() const { return queue_.empty() && !end_owed_; }
+  uint32_t first_arrived() const { return arrived_ - static_cast<uint32_t>(items_.size()); }
+  Item& arrived_item(uint32_t sequence) { return items_[sequence - first_arrived()]; }
+
+  uint64_t call_id_ = 0;
+  uint64_t wire_id_ = 0;  // in what this end sends
+  StreamOwner* owner_ = nullptr;
+  bool sends_ = false;
+  bool receives_ = false;
+
+  // Sending. Counts of items are modulo 2^32.
+  StreamWindow peer_window_;
+  bool opened_ = false;    // what begins the call has gone
+  bool finished_ = false;  // the user sends no more
+  bool end_owed_ = false;  // and the peer hasn't been told
+  bool in_turn_ = false;
+  uint32_t sent_ = 0, sent_fetched_ = 0, sent_taken_ = 0;
+  uint64_t sent_bytes_ = 0, sent_taken_bytes_ = 0;
+  std::deque<QueuedItem> queue_;     // wait for credits
+  std::deque<ExposedItem> exposed_;  // with memory that the peer may read
+  std::optional<uint64_t> refused_bytes_;
+
+  // Receiving.
+  StreamWindow window_;
+  bool peer_finished_ = false;
+  bool stopped_ = false;  // what still comes is of no interest
+  bool tells_ = true;     // the peer wants to know what was taken
+  bool owes_window_ = false;
+  bool saw_exposed_ = false;  // the peer may keep memory until it is told that the call is done with
+  bool found_none_ = false;
+  uint32_t arrived_ = 0, fetched_ = 0, taken_ = 0, fetch_next_ = 0;
+  uint64_t arrived_bytes_ = 0, taken_bytes_ = 0;
+  bool fetched_exposed_ = false;  // since the last WINDOW
+  uint32_t told_taken_ = 0;
+  uint64_t told_bytes_ = 0;
+  uint32_t fetching_ = 0;
+  uint64_t fetching_bytes_ = 0;
+  std::deque<Item> items_;  // not taken yet
+  std::optional<std::string> initial_metadata_;
+
+  std::atomic<uint32_t> room_changes_{0};
+  std::atomic<uint32_t> item_changes_{0};
+  std::atomic<bool> ended_{false};
+  Status ended_with_;
+};
+using StreamRef = std::shared_ptr<Stream>;
+
+}  // namespace rrpc::rpc

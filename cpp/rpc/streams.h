@@ -1,0 +1,126 @@
+// The streams of a session: items out under windows and credits, items in and their memory fetched, WINDOWs both ways.
+// What a call's end means for its streams is the two sides' to say. Not thread-safe: the driver holds the connection's
+// mutex.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "rpc/landing.h"
+#include "rpc/options.h"
+#include "rpc/stream.h"
+
+namespace rrpc::rpc {
+
+// Transfer cookies with this bit are of items.
+constexpr uint64_t kItemCookie = 1ULL << 62;
+
+class StreamEvents {
+ public:
+  virtual ~StreamEvents() = default;
+  // There may be room, or an item, or the call has ended.
+  virtual void on_stream_changed(const StreamRef& stream) { (void)stream; }
+};
+
+class Streams {
+ public:
+  Streams(endpoint::Endpoint& endpoint, const SessionOptions& options, StreamEvents& events)
+      : endpoint_(endpoint), options_(options), events_(events) {}
+
+  void set_now(TimeNs now) { now_ = now; }
+  void set_peer_window(const StreamWindow& window) { peer_window_ = window; }
+  bool peer_streams() const { return peer_window_.items > 0; }
+
+  // --- A call's side.
+  StreamRef make(uint64_t call_id, bool calling, uint8_t kind, StreamOwner& owner);
+  void let_send(const StreamRef& stream, bool sends) { stream->sends_ = sends; }
+  // Items go from now on: the request has.
+  void open(const StreamRef& stream);
+  // Drops what hasn't gone; what has may be read until release().
+  void stop_sending(const StreamRef& stream);
+  // Drops what came and wasn't taken; fetches under way end later (on_stream_idle).
+  void stop_receiving(const StreamRef& stream);
+  void stop(const StreamRef& stream) {
+    stop_sending(stream);
+    stop_receiving(stream);
+  }
+  // The peer has read what it wanted.
+  void release(const StreamRef& stream);
+  // Nothing comes any more, and nobody wants to hear what was taken: the reply is here.
+  void peer_ended(const StreamRef& stream);
+  void end(const StreamRef& stream, const Status& status);
+  static bool idle(const StreamRef& stream) { return stream == nullptr || stream->idle(); }
+  static bool flushed(const StreamRef& stream) { return stream->flushed(); }
+  static bool exposes(const StreamRef& stream) { return stream != nullptr && !stream->exposed_.empty(); }
+  static bool saw_exposed(const StreamRef& stream) { return stream != nullptr && stream->saw_exposed_; }
+
+  // --- The user's.
+  // False: there is no room now, and the item is as it was. An error: nothing was sent.
+  Result<bool> send(const StreamRef& stream, OutgoingItem& item);
+  Status send_initial_metadata(const StreamRef& stream, Bytes metadata);
+  void finish(const StreamRef& stream);
+  // Takes up to `count` items that are here.
+  void take(const StreamRef& stream, size_t count, std::vector<Item>& out);
+
+  // --- The peer's. Errors are protocol errors.
+  Status on_item(const StreamRef& stream, Bytes body);
+  Status on_item_bulk(const StreamRef& stream, Bytes body);
+  Status on_window(const StreamRef& stream, const WindowEntry& entry);
+  Status on_transfer_finished(uint64_t number, provider::WcStatus status);
+
+  void flush();
+  void fail_all();
+  size_t fetches_under_way() const { return fetches_.size(); }
+  uint64_t exposed_bytes() const { return exposed_bytes_; }
+
+ private:
+  struct Fetch {
+    StreamRef stream;
+    uint32_t sequence = 0;
+    uint64_t bytes = 0;
+    bool is_body = false;
+    std::vector<endpoint::PoolBlock> blocks;
+  };
+
+  // streams_out.cc
+  Status check_sendable(const Stream& stream) const;
+  Status check_bounds(const OutgoingItem& item, uint64_t bytes) const;
+  Status send_with_memory(Stream& stream, OutgoingItem& item, uint8_t flags);
+  Status put_aside(Stream& stream, std::string body, Stream::ExposedItem& exposed, uint64_t item_bytes);
+  void send_small(Stream& stream, Bytes payload);
+  void count_sent(const StreamRef& stream, uint64_t bytes);
+  void await_turn(const StreamRef& stream);
+  void send_next(Stream& stream);
+  void send_queued_body(Stream& stream);
+  void send_together(Stream& stream);
+  void drop_exposed(Stream::ExposedItem& item);
+  // streams_in.cc
+  Status admit(Stream& stream, uint64_t bytes);
+  Status admit_several(Stream& stream, Bytes payload);
+  void go_on(const StreamRef& stream);
+  void start_fetches(const StreamRef& stream);
+  Status start_fetch(const StreamRef& stream, uint32_t sequence);
+  Status take_fetched(Fetch& fetch);
+  Status unfold_body(Fetch& fetch, Item& item);
+  void count_fetched(const StreamRef& stream);
+  void tell(const StreamRef& stream);
+  void flush_windows();
+  void changed(const StreamRef& stream, std::atomic<uint32_t>& counter);
+
+  endpoint::Endpoint& endpoint_;
+  const SessionOptions& options_;
+  StreamEvents& events_;
+  StreamWindow peer_window_;
+  TimeNs now_ = 0;
+  uint64_t exposed_bytes_ = 0;
+  uint64_t next_fetch_ = 0;
+  std::unordered_map<uint64_t, Fetch> fetches_;
+  std::deque<StreamRef> turn_;    // with items that wait for credits
+  std::vector<StreamRef> owing_;  // of which the peer is to be told
+  std::string message_;           // of several items, while it is made
+};
+
+}  // namespace rrpc::rpc

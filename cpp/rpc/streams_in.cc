@@ -1,0 +1,261 @@
+// Items that come in: held to the window, their memory fetched in the order of delivery, the peer told of it.
+#include <utility>
+
+#include "base/check.h"
+#include "rpc/streams.h"
+
+namespace rrpc::rpc {
+
+using provider::WcStatus;
+
+namespace {
+
+// Of one stream at a time: more would only let items that are wanted later take the path of those wanted first.
+constexpr uint32_t kFetchesMax = 16;
+constexpr uint64_t kFetchBytesMax = 2 << 20;
+
+}  // namespace
+
+Status Streams::on_item(const StreamRef& stream, Bytes body) {
+  RRPC_ASSIGN_OR_RETURN(const ParsedItem item, parse_item(body));
+  const std::string of_call = " of call " + std::to_string(stream->call_id_);
+  if (!stream->receives_) return Status::protocol_error("an item" + of_call + ", which has none from that end");
+  stream->saw_exposed_ = stream->saw_exposed_ || !item.descriptors.empty();
+  if (stream->stopped_) return {};
+  if (stream->peer_finished_) return Status::protocol_error("an item" + of_call + " after the stream's end");
+  if (item.fixed.sequence != stream->arrived_)
+    return Status::protocol_error("item " + std::to_string(item.fixed.sequence) + of_call + " in the place of " +
+                                  std::to_string(stream->arrived_));
+  if (item.has(kInitialMetadata) && (stream->arrived_ != 0 || (stream->wire_id_ & kAnsweringBit) != 0))
+    return Status::protocol_error("initial metadata" + of_call + " that isn't the answering end's item 0");
+  if (item.has(kSeveralItems)) {
+    RRPC_RETURN_IF_ERROR(admit_several(*stream, item.payload));
+  } else if (!item.has(kNoItem)) {
+    RRPC_RETURN_IF_ERROR(admit(*stream, item.item_bytes()));
+    Item& placed = stream->items_.back();
+    placed.text_ = as_text(item.payload);
+    placed.to_fetch_ = item.descriptors;
+    placed.exposed_ = !item.descriptors.empty();
+    placed.is_metadata_ = item.has(kInitialMetadata);
+    placed.ready_ = item.descriptors.empty();
+  }
+  stream->peer_finished_ = item.has(kStreamEnd);
+  go_on(stream);
+  return {};
+}
+
+Status Streams::on_item_bulk(const StreamRef& stream, Bytes body) {
+  RRPC_ASSIGN_OR_RETURN(const ItemBulk bulk, parse_item_bulk(body));
+  stream->saw_exposed_ = true;
+  if (stream->stopped_) return {};
+  if (!stream->receives_ || stream->peer_finished_ || bulk.sequence != stream->arrived_)
+    return Status::protocol_error("bulk item " + std::to_string(bulk.sequence) + " of call " +
+                                  std::to_string(stream->call_id_) + " in the place of " +
+                                  std::to_string(stream->arrived_));
+  RRPC_RETURN_IF_ERROR(admit(*stream, bulk.item_bytes));
+  Item& placed = stream->items_.back();
+  placed.body_is_elsewhere_ = placed.exposed_ = true;
+  placed.to_fetch_.push_back({bulk.address, bulk.length_bytes, bulk.rkey});
+  go_on(stream);
+  return {};
+}
+
+// Makes a place for one more item, if the peer kept to the window as far as it was told.
+Status Streams::admit(Stream& stream, uint64_t bytes) {
+  if (!stream.window_.has_room(stream.arrived_ - stream.told_taken_, stream.arrived_bytes_ - stream.told_bytes_, bytes))
+    return Status::protocol_error("item " + std::to_string(stream.arrived_) + " of call " +
+                                  std::to_string(stream.call_id_) + ", of " + std::to_string(bytes) +
+                                  " bytes, passes the window of " + encode_window(stream.window_));
+  ++stream.arrived_;
+  stream.arrived_bytes_ += bytes;
+  stream.items_.emplace_back().bytes_ = bytes;
+  return {};
+}
+
+Status Streams::admit_several(Stream& stream, Bytes payload) {
+  ByteReader reader(payload);
+  do {
+    const Bytes bytes = reader.take(reader.read<uint32_t>());
+    if (reader.failed()) return Status::protocol_error("several items in one message that is too short for them");
+    RRPC_RETURN_IF_ERROR(admit(stream, bytes.size()));
+    stream.items_.back().text_ = as_text(bytes);
+    stream.items_.back().ready_ = true;
+  } while (reader.remaining() > 0);
+  return {};
+}
+
+// After anything has come: fetches what may be, and tells who waits.
+void Streams::go_on(const StreamRef& stream) {
+  start_fetches(stream);
+  if (stream->stopped_) return;
+  count_fetched(stream);
+  tell(stream);
+  if (stream->readable() || stream->exhausted()) changed(stream, stream->item_changes_);
+}
+
+void Streams::start_fetches(const StreamRef& stream) {
+  Stream& s = *stream;
+  while (!s.stopped_ && s.fetch_next_ != s.arrived_) {
+    const bool ready = s.arrived_item(s.fetch_next_).ready_;
+    if (!ready && (s.fetching_ >= kFetchesMax || (s.fetching_ > 0 && s.fetching_bytes_ >= kFetchBytesMax))) return;
+    const uint32_t sequence =
+        s.fetch_next_++;  // first: a transfer of nothing ends at once, and then this is entered again
+    if (ready) continue;
+    if (Status status = start_fetch(stream, sequence); !status.ok())
+      return s.owner_->on_stream_failed(s.call_id_, std::move(status), now_);
+  }
+}
+
+Status Streams::start_fetch(const StreamRef& stream, uint32_t sequence) {
+  Item& item = stream->arrived_item(sequence);
+  Fetch fetch{stream, sequence, total_bytes(item.to_fetch_), item.body_is_elsewhere_, {}};
+  std::vector<endpoint::TransferSegment> segments;
+  RRPC_ASSIGN_OR_RETURN(segments, prepare_landing(endpoint_, item.to_fetch_, nullptr, fetch.blocks));
+  ++stream->fetching_;
+  stream->fetching_bytes_ += fetch.bytes;
+  const uint64_t number = next_fetch_++;
+  fetches_.emplace(number, std::move(fetch));
+  endpoint_.start_transfer(number | kItemCookie, provider::Opcode::kRead, std::move(segments));
+  return {};
+}
+
+Status Streams::on_transfer_finished(uint64_t number, WcStatus status) {
+  auto ended = fetches_.extract(number);
+  RRPC_CHECK(!ended.empty(), "a transfer ends before its fetch is forgotten");
+  Fetch fetch = std::move(ended.mapped());
+  const StreamRef stream = fetch.stream;
+  --stream->fetching_;
+  stream->fetching_bytes_ -= fetch.bytes;
+  if (stream->stopped_) {
+    if (stream->idle()) stream->owner_->on_stream_idle(stream->call_id_, now_);
+    return {};
+  }
+  Status taken = unavailable("fetching an item failed: " + std::string(wc_status_name(status)));
+  if (status == WcStatus::kSuccess) taken = take_fetched(fetch);
+  if (taken.is_protocol_error()) return taken;
+  if (!taken.ok()) return stream->owner_->on_stream_failed(stream->call_id_, std::move(taken), now_), Status();
+  go_on(stream);
+  if (stream->idle()) stream->owner_->on_stream_idle(stream->call_id_, now_);
+  return {};
+}
+
+Status Streams::take_fetched(Fetch& fetch) {
+  Item& item = fetch.stream->arrived_item(fetch.sequence);
+  if (fetch.is_body) return unfold_body(fetch, item);
+  item.blocks_ = std::move(fetch.blocks);
+  item.ready_ = true;
+  return {};
+}
+
+Status Streams::unfold_body(Fetch& fetch, Item& item) {
+  item.body_ = std::move(fetch.blocks.front());
+  item.body_is_elsewhere_ = false;
+  RRPC_ASSIGN_OR_RETURN(const ParsedItem parsed, parse_item({item.body_.data(), item.body_.size()}));
+  const uint64_t sender = fetch.stream->wire_id_ ^ kAnsweringBit;
+  const bool may_be_metadata = fetch.sequence == 0 && (sender & kAnsweringBit) != 0;
+  if (parsed.fixed.call_id != sender || parsed.fixed.sequence != fetch.sequence || parsed.item_bytes() != item.bytes_ ||
+      (parsed.fixed.flags & ~(may_be_metadata ? kInitialMetadata : 0)) != 0)
+    return Status::protocol_error("a fetched item that isn't the one announced");
+  item.payload_in_body_ = parsed.payload;
+  item.to_fetch_ = parsed.descriptors;
+  item.is_metadata_ = parsed.has(kInitialMetadata);
+  item.ready_ = item.to_fetch_.empty();
+  return item.ready_ ? Status() : start_fetch(fetch.stream, fetch.sequence);
+}
+
+void Streams::count_fetched(const StreamRef& stream) {
+  Stream& s = *stream;
+  for (; s.fetched_ != s.arrived_ && s.arrived_item(s.fetched_).ready_; ++s.fetched_)
+    s.fetched_exposed_ = s.fetched_exposed_ || s.arrived_item(s.fetched_).exposed_;
+  if (!s.readable() || !s.items_.front().is_metadata_) return;
+  Item metadata = std::move(s.items_.front());
+  s.items_.pop_front();
+  ++s.taken_;
+  s.taken_bytes_ += metadata.bytes_;
+  s.initial_metadata_ = as_text(metadata.payload());
+  if (Status status = check_metadata(metadata.bytes_, options_, "the stream"); !status.ok())
+    s.owner_->on_stream_failed(s.call_id_, std::move(status), now_);
+  else
+    changed(stream, s.item_changes_);
+}
+
+void Streams::take(const StreamRef& stream, size_t count, std::vector<Item>& out) {
+  Stream& s = *stream;
+  while (out.size() < count && s.readable()) {
+    out.push_back(std::move(s.items_.front()));
+    s.items_.pop_front();
+    ++s.taken_;
+    s.taken_bytes_ += out.back().bytes_;
+  }
+  s.found_none_ = out.empty();
+  tell(stream);
+}
+
+// Often enough that no sender waits for room that there is, and as soon as memory was fetched.
+void Streams::tell(const StreamRef& stream) {
+  Stream& s = *stream;
+  if (!s.tells_ || s.owes_window_) return;
+  if (!s.fetched_exposed_ && !s.window_.worth_telling(s.taken_ - s.told_taken_, s.taken_bytes_ - s.told_bytes_)) return;
+  s.owes_window_ = true;
+  owing_.push_back(stream);
+  flush_windows();
+}
+
+void Streams::flush_windows() {
+  while (!owing_.empty() && endpoint_.can_send(kWindow)) {
+    const size_t count = std::min(owing_.size(), endpoint_.body_bytes_max() / sizeof(WindowEntry));
+    std::vector<WindowEntry> entries;
+    for (size_t i = 0; i < count; ++i) {
+      Stream& s = *owing_[i];
+      s.owes_window_ = false;
+      if (!s.tells_) continue;
+      entries.push_back({s.wire_id_, s.fetched_, s.taken_, s.taken_bytes_});
+      s.fetched_exposed_ = false;
+      s.told_taken_ = s.taken_;
+      s.told_bytes_ = s.taken_bytes_;
+    }
+    owing_.erase(owing_.begin(), owing_.begin() + static_cast<ptrdiff_t>(count));
+    if (entries.empty()) continue;
+    const Bytes part = std::as_bytes(std::span(entries));
+    endpoint_.send(kWindow, {&part, 1});
+  }
+}
+
+void Streams::stop_receiving(const StreamRef& stream) {
+  stream->stopped_ = true;
+  stream->tells_ = false;
+  stream->items_.clear();
+  if (stream->idle()) return;
+  std::vector<uint64_t> numbers;
+  for (const auto& [number, fetch] : fetches_)
+    if (fetch.stream == stream) numbers.push_back(number);
+  for (const uint64_t number : numbers) endpoint_.cancel_transfer(number | kItemCookie);
+}
+
+void Streams::peer_ended(const StreamRef& stream) {
+  stop_sending(stream);
+  release(stream);
+  stream->peer_finished_ = true;
+  stream->tells_ = false;
+  changed(stream, stream->item_changes_);
+}
+
+void Streams::end(const StreamRef& stream, const Status& status) {
+  if (stream->ended()) return;
+  stream->ended_with_ = status;
+  stream->ended_.store(true, std::memory_order_release);
+  stream->room_changes_.fetch_add(1, std::memory_order_release);
+  changed(stream, stream->item_changes_);
+}
+
+void Streams::changed(const StreamRef& stream, std::atomic<uint32_t>& counter) {
+  counter.fetch_add(1, std::memory_order_release);
+  events_.on_stream_changed(stream);
+}
+
+void Streams::fail_all() {
+  turn_.clear();
+  owing_.clear();
+}
+
+}  // namespace rrpc::rpc

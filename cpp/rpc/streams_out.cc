@@ -1,0 +1,255 @@
+// Items that go out: under the peer's window, then under credits; what memory they show until the peer has fetched it.
+#include <algorithm>
+#include <utility>
+
+#include "rpc/streams.h"
+
+namespace rrpc::rpc {
+
+namespace {
+
+// Whether a count of items, modulo 2^32, comes before another.
+bool before(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }
+
+Bytes bytes_of(const ItemFixed& fixed) { return std::as_bytes(std::span(&fixed, 1)); }
+
+}  // namespace
+
+StreamRef Streams::make(uint64_t call_id, bool calling, uint8_t kind, StreamOwner& owner) {
+  auto stream = std::make_shared<Stream>();
+  stream->call_id_ = call_id;
+  stream->wire_id_ = calling ? call_id : call_id | kAnsweringBit;
+  stream->owner_ = &owner;
+  stream->sends_ = (kind & (calling ? kClientStreams : kServerStreams)) != 0;
+  stream->receives_ = (kind & (calling ? kServerStreams : kClientStreams)) != 0;
+  stream->opened_ = !calling;
+  stream->peer_window_ = peer_window_;
+  stream->window_ = {options_.stream_window_items, options_.stream_window_bytes};
+  return stream;
+}
+
+void Streams::open(const StreamRef& stream) {
+  stream->opened_ = true;
+  await_turn(stream);
+  flush();
+}
+
+Status Streams::check_sendable(const Stream& stream) const {
+  if (stream.ended())
+    return stream.ended_with_.ok() ? failed_precondition("the call has ended: no more items can be sent")
+                                   : stream.ended_with_;
+  if (!stream.sends_) return failed_precondition("this end of the call has no items to send");
+  if (stream.finished_) return failed_precondition("the items of this end were finished: no more can be sent");
+  return {};
+}
+
+Status Streams::check_bounds(const OutgoingItem& item, uint64_t bytes) const {
+  if (bytes > kMessageBytesMax) return resource_exhausted("an item of " + std::to_string(bytes) + " bytes");
+  if (item.buffers.size() > kDescriptorsPerMessageMax)
+    return resource_exhausted("an item with " + std::to_string(item.buffers.size()) + " large buffers, the limit is " +
+                              std::to_string(kDescriptorsPerMessageMax));
+  if (bytes > options_.exposed_bytes_max - std::min<uint64_t>(exposed_bytes_, options_.exposed_bytes_max))
+    return resource_exhausted("exposed_bytes_max: items of " + std::to_string(exposed_bytes_) +
+                              " bytes are exposed to this peer, " + std::to_string(bytes) +
+                              " more would pass the limit of " + std::to_string(options_.exposed_bytes_max));
+  return {};
+}
+
+Result<bool> Streams::send(const StreamRef& stream, OutgoingItem& item) {
+  RRPC_RETURN_IF_ERROR(check_sendable(*stream));
+  const uint64_t bytes = item.bytes();
+  if (!stream->has_room(bytes)) {
+    stream->refused_bytes_ = bytes;
+    return false;
+  }
+  RRPC_RETURN_IF_ERROR(check_bounds(item, bytes));
+  if (item.buffers.empty() && sizeof(ItemFixed) + item.payload.size() <= endpoint_.body_bytes_max())
+    send_small(*stream, item.payload);
+  else
+    RRPC_RETURN_IF_ERROR(send_with_memory(*stream, item, 0));
+  count_sent(stream, bytes);
+  return true;
+}
+
+Status Streams::send_initial_metadata(const StreamRef& stream, Bytes metadata) {
+  RRPC_RETURN_IF_ERROR(check_sendable(*stream));
+  if (stream->sent_ != 0) return failed_precondition("initial metadata goes before the first item, and once");
+  RRPC_RETURN_IF_ERROR(check_metadata(metadata.size(), options_, "the stream"));
+  OutgoingItem item{metadata};
+  RRPC_RETURN_IF_ERROR(send_with_memory(*stream, item, kInitialMetadata));
+  count_sent(stream, metadata.size());
+  return {};
+}
+
+void Streams::finish(const StreamRef& stream) {
+  if (!stream->sends_ || stream->finished_ || stream->ended()) return;
+  stream->finished_ = stream->end_owed_ = true;
+  await_turn(stream);
+  flush();
+}
+
+// The fast path: from the caller's bytes into the peer's slot.
+void Streams::send_small(Stream& stream, Bytes payload) {
+  if (stream.opened_ && stream.queue_.empty() && endpoint_.can_send(kItem)) {
+    const ItemFixed fixed{stream.wire_id_, stream.sent_, 0, 0, 0};
+    const Bytes parts[] = {bytes_of(fixed), payload};
+    endpoint_.send(kItem, parts);
+  } else {
+    stream.queue_.push_back({kItem, stream.sent_, false, std::string(as_text(payload))});
+  }
+}
+
+Status Streams::send_with_memory(Stream& stream, OutgoingItem& item, uint8_t flags) {
+  const uint64_t item_bytes = item.bytes();
+  Stream::ExposedItem exposed{stream.sent_, {}};
+  Status status = fit_descriptors(endpoint_, item.buffers);
+  for (endpoint::Buffer& buffer : item.buffers)
+    if (status.ok()) status = exposed.exposures.add(endpoint_, std::move(buffer), provider::kRemoteRead);
+  if (status.ok()) {
+    std::vector<endpoint::Descriptor> descriptors;
+    for (size_t i = 0; i < exposed.exposures.size(); ++i) descriptors.push_back(exposed.exposures.descriptor(i));
+    const ItemFixed fixed{stream.wire_id_, stream.sent_, static_cast<uint16_t>(descriptors.size()), flags, 0};
+    std::string body(as_text(bytes_of(fixed)));
+    body += encode_descriptors(descriptors);
+    body += as_text(item.payload);
+    if (body.size() > endpoint_.body_bytes_max())
+      status = put_aside(stream, std::move(body), exposed, item_bytes);
+    else
+      stream.queue_.push_back({kItem, stream.sent_, true, std::move(body)});
+  }
+  if (!status.ok()) {
+    exposed.exposures.revoke_all(endpoint_);
+    return status;
+  }
+  exposed_bytes_ += exposed.exposures.bytes();
+  if (!exposed.exposures.empty()) stream.exposed_.push_back(std::move(exposed));
+  return {};
+}
+
+// An item too long for a slot: its body is fetched too.
+Status Streams::put_aside(Stream& stream, std::string body, Stream::ExposedItem& exposed, uint64_t item_bytes) {
+  RRPC_ASSIGN_OR_RETURN(auto block, endpoint_.allocate(body.size(), endpoint::BlockKind::kShared));
+  ByteWriter({block.data(), block.size()}).write_bytes(as_bytes(body));
+  endpoint_.tally(&endpoint::Counters::copies);
+  endpoint_.tally(&endpoint::Counters::bytes_copied, static_cast<int64_t>(body.size()));
+  RRPC_RETURN_IF_ERROR(exposed.exposures.add_block(endpoint_, std::move(block)));
+  const endpoint::Descriptor& descriptor = exposed.exposures.last();
+  const ItemBulk bulk{stream.wire_id_, descriptor.address, descriptor.length_bytes,
+                      descriptor.rkey, stream.sent_,       item_bytes};
+  stream.queue_.push_back(
+      {kItemBulk, stream.sent_, true, std::string(reinterpret_cast<const char*>(&bulk), sizeof(bulk))});
+  return {};
+}
+
+void Streams::count_sent(const StreamRef& stream, uint64_t bytes) {
+  ++stream->sent_;
+  stream->sent_bytes_ += bytes;
+  stream->refused_bytes_.reset();
+  if (stream->queue_.empty()) return;
+  await_turn(stream);
+  flush();
+}
+
+void Streams::await_turn(const StreamRef& stream) {
+  if (!stream->opened_ || stream->flushed() || std::exchange(stream->in_turn_, true)) return;
+  turn_.push_back(stream);
+}
+
+// One message each, in turn: no stream waits for another one's queue.
+void Streams::flush() {
+  flush_windows();
+  while (!turn_.empty() && endpoint_.can_send(kItem)) {
+    const StreamRef stream = std::move(turn_.front());
+    turn_.pop_front();
+    stream->in_turn_ = false;
+    if (stream->flushed()) continue;
+    send_next(*stream);
+    if (endpoint_.failed()) return;
+    await_turn(stream);
+    if (stream->flushed()) stream->owner_->on_stream_idle(stream->call_id_, now_);
+  }
+}
+
+// What is sent has left its queue before: a send that fails clears that.
+void Streams::send_next(Stream& stream) {
+  if (stream.queue_.empty()) {
+    stream.end_owed_ = false;
+    const ItemFixed fixed{stream.wire_id_, stream.sent_, 0, kStreamEnd | kNoItem, 0};
+    const Bytes part = bytes_of(fixed);
+    return endpoint_.send(kItem, {&part, 1});
+  }
+  if (!stream.queue_.front().is_body) return send_together(stream);
+  const Stream::QueuedItem item = std::move(stream.queue_.front());
+  stream.queue_.pop_front();
+  const Bytes part = as_bytes(item.bytes);
+  endpoint_.send(item.type, {&part, 1});
+}
+
+// Small items that had to wait share a message, as many as have room.
+void Streams::send_together(Stream& stream) {
+  const Stream::QueuedItem first = std::move(stream.queue_.front());
+  stream.queue_.pop_front();
+  ItemFixed fixed{stream.wire_id_, first.sequence, 0, 0, 0};
+  message_.clear();
+  const auto append = [this](const std::string& bytes) {
+    const auto length = static_cast<uint32_t>(bytes.size());
+    message_.append(reinterpret_cast<const char*>(&length), sizeof(length));
+    message_ += bytes;
+  };
+  append(first.bytes);
+  size_t count = 1;
+  for (; !stream.queue_.empty() && !stream.queue_.front().is_body; ++count) {
+    const std::string& next = stream.queue_.front().bytes;
+    if (sizeof(fixed) + message_.size() + sizeof(uint32_t) + next.size() > endpoint_.body_bytes_max()) break;
+    append(next);
+    stream.queue_.pop_front();
+  }
+  if (count > 1) fixed.flags = kSeveralItems;
+  const Bytes parts[] = {bytes_of(fixed), as_bytes(count > 1 ? message_ : first.bytes)};
+  endpoint_.send(kItem, parts);
+}
+
+Status Streams::on_window(const StreamRef& stream, const WindowEntry& entry) {
+  const uint32_t gone = stream->queue_.empty() ? stream->sent_ : stream->queue_.front().sequence;
+  const bool plausible = stream->sends_ && entry.fetched - stream->sent_fetched_ <= gone - stream->sent_fetched_ &&
+                         entry.taken - stream->sent_taken_ <= entry.fetched - stream->sent_taken_ &&
+                         entry.taken_bytes >= stream->sent_taken_bytes_ && entry.taken_bytes <= stream->sent_bytes_;
+  if (!plausible)
+    return Status::protocol_error("a window for call " + std::to_string(stream->call_id_) + " of " +
+                                  std::to_string(entry.fetched) + " items fetched and " + std::to_string(entry.taken) +
+                                  " taken, which were not sent");
+  const bool room = entry.taken != stream->sent_taken_;
+  stream->sent_fetched_ = entry.fetched;
+  stream->sent_taken_ = entry.taken;
+  stream->sent_taken_bytes_ = entry.taken_bytes;
+  while (!stream->exposed_.empty() && before(stream->exposed_.front().sequence, entry.fetched)) {
+    drop_exposed(stream->exposed_.front());
+    stream->exposed_.pop_front();
+  }
+  if (room) changed(stream, stream->room_changes_);
+  return {};
+}
+
+void Streams::drop_exposed(Stream::ExposedItem& item) {
+  exposed_bytes_ -= item.exposures.bytes();
+  item.exposures.revoke_all(endpoint_);
+}
+
+void Streams::stop_sending(const StreamRef& stream) {
+  stream->finished_ = true;
+  stream->end_owed_ = false;
+  if (stream->queue_.empty()) return;
+  const uint32_t gone = stream->queue_.front().sequence;
+  while (!stream->exposed_.empty() && !before(stream->exposed_.back().sequence, gone)) {
+    drop_exposed(stream->exposed_.back());
+    stream->exposed_.pop_back();
+  }
+  stream->queue_.clear();
+}
+
+void Streams::release(const StreamRef& stream) {
+  for (Stream::ExposedItem& item : stream->exposed_) drop_exposed(item);
+  stream->exposed_.clear();
+}
+
+}  // namespace rrpc::rpc
