@@ -37,6 +37,7 @@ from .errors import (
 )
 from .health import Health
 from .interceptors import ClientInterceptor, ServerInterceptor
+from .metadata import Metadata
 from .server import Server, serve
 from .server import use_builtin as _use_builtin
 from .service import AnnotationError, method, service
@@ -58,6 +59,7 @@ __all__ = [
     "Health",
     "Internal",
     "InvalidArgument",
+    "Metadata",
     "NotFound",
     "OutOfRange",
     "PermissionDenied",

@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from time import monotonic
 from typing import Any
 
+from .metadata import Metadata, MetadataLike, merged, pack, unpack
+
 __all__ = ["Context", "context", "current", "detached", "enter"]
 
 _current: ContextVar[Context | _Detached | None] = ContextVar("rrpc.context", default=None)
@@ -20,17 +22,19 @@ enter = _current.set
 class Context:
     """One call, as its handler sees it."""
 
-    __slots__ = ("_core", "_handle", "_metadata", "_name", "deadline", "ended")
+    __slots__ = ("_core", "_handle", "_metadata", "_name", "deadline", "ended", "sent")
 
     def __init__(self, core: Any, handle: int, name: bytes, ns_left: int, metadata: bytes) -> None:
         self._core = core
         self._handle = handle
         self._name = name
-        self._metadata = metadata
+        self._metadata: bytes | Metadata = metadata
         self.deadline = None if ns_left < 0 else monotonic() + ns_left * 1e-9
         """When the caller gives up, by :func:`time.monotonic`; None: never."""
         self.ended = False
         """Whether the call is answered. The context stays where it was entered until another one is."""
+        self.sent = b""
+        """For servers: the reply's metadata."""
 
     @property
     def method(self) -> str:
@@ -48,6 +52,18 @@ class Context:
         """Whether nobody waits for the result any more: the caller gave up, or its connection is gone."""
         cancelled: bool = self._core.is_cancelled(self._handle)
         return cancelled
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the caller sent beside the arguments."""
+        metadata = self._metadata
+        if not isinstance(metadata, Metadata):
+            metadata = self._metadata = unpack(metadata)
+        return metadata
+
+    def set_metadata(self, metadata: MetadataLike) -> None:
+        """Have the reply, be it a result or an error, carry this too; a name that was set before gets new values."""
+        self.sent = pack(merged(unpack(self.sent), metadata) if self.sent else metadata)
 
     def time_left(self) -> float | None:
         """Seconds until the deadline, 0 behind it; None: there is none."""

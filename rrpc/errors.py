@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 __all__ = [
@@ -64,7 +65,7 @@ class RpcError(Exception):
     """
 
     code: ClassVar[StatusCode] = StatusCode.UNKNOWN
-    metadata: bytes = b""
+    metadata: Mapping[str, Any] = MappingProxyType({})
     """What the server sent with the error."""
     not_executed: bool = False
     """Whether it is certain that no handler has seen the call: making it again does nothing twice."""

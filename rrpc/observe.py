@@ -65,10 +65,10 @@ class ObservedCore:
             self._begin(request)
         return request
 
-    def reply(self, handle: int, payload: bytes, buffers: Any, out_index: int) -> None:
+    def reply(self, handle: int, payload: bytes, buffers: Any, out_index: int, metadata: bytes) -> None:
         handler_ns = perf_counter_ns() - self._began_ns
-        lifted = sum(_nbytes(buffer) for buffer in buffers)
-        self._core.reply(handle, payload, buffers, out_index)
+        lifted = sum(_nbytes(buffer) for buffer in buffers or ())
+        self._core.reply(handle, payload, buffers, out_index, metadata)
         self._end(handler_ns, 0, len(payload), lifted)
 
     def reply_next(self, handle: int, payload: bytes) -> _Request | None:
@@ -77,9 +77,11 @@ class ObservedCore:
         self._end(handler_ns, 0, len(payload), 0)
         return self.next()
 
-    def reply_error(self, handle: int, code: int, message: str, details: bytes) -> None:
+    def reply_error(
+        self, handle: int, code: int, message: str, details: bytes, metadata: bytes, not_seen: bool
+    ) -> None:
         handler_ns = perf_counter_ns() - self._began_ns
-        self._core.reply_error(handle, code, message, details)
+        self._core.reply_error(handle, code, message, details, metadata, not_seen)
         self._end(handler_ns, code, 0, 0)
 
     def _begin(self, request: _Request) -> None:

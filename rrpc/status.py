@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from . import errors
 from .codec import Message, Refused, decode, encode
 from .errors import ProtocolError, RemoteError, RpcError, StatusCode, Unknown
+from .metadata import unpack
 
 __all__ = ["Status", "from_status", "status_of"]
 
@@ -108,7 +110,10 @@ def from_status(
 ) -> RpcError:
     """The exception for a status; a code that nobody knows becomes :class:`Unknown`."""
     error = _error(code, message, protocol_error, _decode(facts) if facts else {})
-    error.metadata, error.not_executed = metadata, not_executed
+    error.not_executed = not_executed
+    if metadata:
+        with suppress(ProtocolError):  # whatever the peer put there, its code and message still count
+            error.metadata = unpack(metadata)
     return error
 
 
@@ -129,7 +134,7 @@ def _error(code: int, message: str, protocol_error: bool, facts: dict[Any, Any])
 def _decode(facts: bytes) -> dict[Any, Any]:
     try:
         decoded = decode(facts)
-    except ProtocolError:  # whatever the peer put there, its code and message still count
+    except ProtocolError:
         return {}
     return decoded if isinstance(decoded, dict) else {}
 

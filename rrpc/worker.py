@@ -48,14 +48,15 @@ class Worker:
                     check_memory(core, handle, out)
                 result = handler.function(*arguments)
                 payload, buffers = handler.encode(result, out, sizes)
-                if buffers:
-                    core.reply(handle, payload, buffers, buffers.out_index)
+                short = not buffers and not context.sent
+                if not short:
+                    core.reply(handle, payload, buffers or None, buffers.out_index, context.sent)
             except BaseException as error:  # SystemExit too: a worker outlives its handlers
                 blocks = arguments = result = buffers = None
-                self._fail(handle, name, error)
+                self._fail(handle, name, error, context)
             else:
                 blocks = arguments = result = None
-                if not buffers:
+                if short:
                     context.ended = True
                     request = core.reply_next(handle, payload)
                     continue
@@ -63,8 +64,10 @@ class Worker:
             context.ended = True
             request = core.next()
 
-    def _fail(self, handle: int, name: bytes, error: BaseException) -> None:
+    def _fail(self, handle: int, name: bytes, error: BaseException, context: Context) -> None:
         shown = name.decode(errors="replace")
-        if isinstance(error, KeyError) and name not in self._dispatch.handlers:
+        unknown = isinstance(error, KeyError) and name not in self._dispatch.handlers
+        if unknown:
             error = self._dispatch.unimplemented(shown)
-        self._core.reply_error(handle, *status_of(shown, error, self._tracebacks))
+        status = status_of(shown, error, self._tracebacks)
+        self._core.reply_error(handle, *status, context.sent, unknown)

@@ -12,6 +12,7 @@ from processes import child_environment, patience
 
 import rrpc
 from rrpc import _core
+from rrpc.metadata import pack
 from rrpc.options import merged
 
 SERVER = Path(__file__).parent / "core_server.py"
@@ -58,8 +59,8 @@ def test_metadata_goes_both_ways(
 
 def test_an_error_has_metadata_too(connect: Callable[..., _core.Client]) -> None:
     with pytest.raises(rrpc.Aborted, match="as asked") as caught:
-        connect().call(b"fail", b"", None, None, 30.0, b"why")
-    assert bytes(caught.value.metadata) == b"why"
+        connect().call(b"fail", b"", None, None, 30.0, pack({"why": "so"}))
+    assert caught.value.metadata == {"why": "so"}
     assert not caught.value.not_executed, "a handler has seen it"
 
 

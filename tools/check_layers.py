@@ -47,7 +47,7 @@ CPP_WORDS_NOT_IN = [
 
 # Python: each module of rrpc and the modules it may import, besides itself.
 _VALUES = ("errors", "codec", "bulk")
-_HANDLING = (*_VALUES, "service", "context", "dispatch", "status")
+_HANDLING = (*_VALUES, "service", "metadata", "context", "dispatch", "status")
 _SHELLS = (*_HANDLING, "types", "health", "interceptors", "schema", "versions", "client", "observe", "server")
 PY_LAYERS: dict[str, tuple[str, ...]] = {
     "errors": (),
@@ -63,9 +63,10 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "versions": (*_VALUES, "service", "schema"),
     "client": (*_VALUES, "interceptors", "options", "service", "versions"),
     "observe": (),
-    "context": (),
+    "metadata": ("errors",),
+    "context": ("metadata",),
     "dispatch": ("errors", "service"),
-    "status": ("errors", "codec"),
+    "status": ("errors", "codec", "metadata"),
     "worker": ("observe", "context", "dispatch", "status"),
     "server": ("dispatch", "health", "interceptors", "observe", "options", "service", "versions", "worker"),
     "aio": _SHELLS,
