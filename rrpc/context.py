@@ -22,7 +22,7 @@ enter = _current.set
 class Context:
     """One call, as its handler sees it."""
 
-    __slots__ = ("_core", "_handle", "_metadata", "_name", "deadline", "ended", "sent")
+    __slots__ = ("_core", "_handle", "_metadata", "_name", "deadline", "ended", "sent", "unseen")
 
     def __init__(self, core: Any, handle: int, name: bytes, ns_left: int, metadata: bytes) -> None:
         self._core = core
@@ -35,6 +35,8 @@ class Context:
         """Whether the call is answered. The context stays where it was entered until another one is."""
         self.sent = b""
         """For servers: the reply's metadata."""
+        self.unseen = False
+        """For servers: whether the call failed before a handler saw it."""
 
     @property
     def method(self) -> str:

@@ -10,8 +10,10 @@ from typing import Any
 from . import _core
 from .dispatch import Dispatch
 from .health import Health
+from .interceptors import ServerInterceptor, checked
 from .observe import ObservedCore, Observer
 from .options import merged
+from .served import intercept
 from .service import Interface
 from .versions import introduce
 from .worker import Worker
@@ -25,9 +27,9 @@ class Server:
     ``listen`` is an address or several; ``workers`` is how many handlers run at a time, and ``max_concurrency``
     bounds it from above; with ``max_queue`` no more than so many calls wait for that, others are refused with
     ResourceExhausted; with ``tracebacks`` a handler's exception carries its traceback to the caller; ``observer``
-    is called by the workers, after each reply, with a :class:`rrpc.observe.ServedCall`; ``builtin`` has it serve
-    ``rrpc.Health``, ``rrpc.Reflection`` and ``rrpc.Stats`` too (see :mod:`rrpc.std`). Other ``options`` as for
-    :class:`Client`.
+    is called by the workers, after each reply, with a :class:`rrpc.observe.ServedCall`; ``interceptors`` stand
+    around every handler, the first is the outermost; ``builtin`` has it serve ``rrpc.Health``, ``rrpc.Reflection`` and
+    ``rrpc.Stats`` too (see :mod:`rrpc.std`). Other ``options`` as for :class:`Client`.
     As a context manager it starts, and stops at the end.
     """
 
@@ -40,6 +42,7 @@ class Server:
         max_queue: int | None = None,
         tracebacks: bool = False,
         observer: Observer | None = None,
+        interceptors: Sequence[ServerInterceptor] = (),
         builtin: bool = True,
         **options: Any,
     ) -> None:
@@ -48,6 +51,7 @@ class Server:
         workers = workers if max_concurrency is None else min(workers, max_concurrency)
         if not services:
             raise TypeError("a server needs a service")
+        around = checked(interceptors, ServerInterceptor)
         self._dispatch = Dispatch(services)
         self.health = Health(self._dispatch.names)
         """What ``rrpc.Health`` answers: ``server.health.set("Nearest", False)``."""
@@ -62,6 +66,7 @@ class Server:
         """Results that clients hadn't fetched when :meth:`drain` gave up."""
         if builtin:
             self._dispatch.add_builtin(_make_builtin(self, workers))
+        intercept(self._dispatch, around)
         hello, names = introduce(self.interfaces())
         self._core.add_to_hello(hello)
         self._core.name_methods(names)

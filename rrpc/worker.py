@@ -66,8 +66,8 @@ class Worker:
 
     def _fail(self, handle: int, name: bytes, error: BaseException, context: Context) -> None:
         shown = name.decode(errors="replace")
-        unknown = isinstance(error, KeyError) and name not in self._dispatch.handlers
-        if unknown:
+        if isinstance(error, KeyError) and name not in self._dispatch.handlers:
             error = self._dispatch.unimplemented(shown)
+            context.unseen = True
         status = status_of(shown, error, self._tracebacks)
-        self._core.reply_error(handle, *status, context.sent, unknown)
+        self._core.reply_error(handle, *status, context.sent, context.unseen)

@@ -7,11 +7,12 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from rrpc.service import Interface, interface_of
 
-__all__ = ["BadInput", "Parser", "debugging", "find_service", "one_line", "problem", "user_line"]
+__all__ = ["BadInput", "Parser", "debugging", "find", "find_service", "one_line", "problem", "user_line"]
 
 
 class BadInput(Exception):
@@ -47,21 +48,27 @@ def one_line(text: str) -> str:
 
 def find_service(target: str) -> tuple[type, Interface]:
     """The class and the interface behind ``module:Service``. Raises BadInput."""
+    found = find(target, "module:Service", _services_in)
+    interface = interface_of(found) if isinstance(found, type) else None
+    if interface is None:
+        raise BadInput(f"{target} is no service: decorate the class with @rrpc.service")
+    return found, interface
+
+
+def find(target: str, form: str, there_is: Callable[[Any], str] = lambda module: "") -> Any:
+    """What ``module:name`` names; ``form`` is how to write it. Raises BadInput."""
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
-        raise BadInput(f"{target!r} isn't of the form module:Service")
+        raise BadInput(f"{target!r} isn't of the form {form}")
     folder = os.getcwd()
     if folder not in sys.path:
         sys.path.insert(0, folder)
     found: Any = _import(module_name)
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise BadInput(f"module {module_name} has no {attribute}{_services_in(found)}")
+            raise BadInput(f"module {module_name} has no {attribute}{there_is(found)}")
         found = getattr(found, part)
-    interface = interface_of(found) if isinstance(found, type) else None
-    if interface is None:
-        raise BadInput(f"{target} is no service: decorate the class with @rrpc.service")
-    return found, interface
+    return found
 
 
 def _services_in(module: Any) -> str:

@@ -17,6 +17,7 @@ from rrpc.service import AnnotationError, Interface
 
 from .common import BadInput, debugging, find_service, one_line, problem
 from .construct import construct, distribute
+from .interceptors import interceptors
 from .serving.assignment import Assignment
 from .serving.logs import announce, announce_serving, set_level, set_up_logging
 from .serving.notify import Notifier
@@ -108,6 +109,7 @@ def _start(options: Settings, observing: Observing) -> Server:
         workers=options.workers,
         tracebacks=options.tracebacks,
         builtin=options.builtin,
+        interceptors=interceptors(options),
         observer=observing.observer,
         **core_options(options),
     )

@@ -1,14 +1,28 @@
-"""Code that stands around calls, on either side: one definition for blocking calls, futures, asyncio and streams."""
+"""Code that stands around calls, on either side: one definition for blocking calls, futures, asyncio and streams.
+
+Ready-made: :class:`ClientLogging`, :class:`ServerLogging`, :class:`ClientToken`, :class:`ServerToken`, and in
+``rrpc.interceptors.otel`` ``ClientSpans`` and ``ServerSpans``.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from .base import ClientInterceptor, Interceptor, ServerInterceptor, Sleep, checked, links
 from .chain import Chain, drive, drive_async
 from .hooks import StreamHooks
 
+if TYPE_CHECKING:
+    from .logs import ClientLogging, ServerLogging
+    from .tokens import ClientToken, ServerToken
+
 __all__ = [
     "Chain",
     "ClientInterceptor",
+    "ClientLogging",
+    "ClientToken",
     "Interceptor",
     "ServerInterceptor",
+    "ServerLogging",
+    "ServerToken",
     "Sleep",
     "StreamHooks",
     "checked",
@@ -16,3 +30,16 @@ __all__ = [
     "drive_async",
     "links",
 ]
+
+_WHERE = {"ClientLogging": "logs", "ServerLogging": "logs", "ClientToken": "tokens", "ServerToken": "tokens"}
+
+
+def __getattr__(name: str) -> Any:
+    """The ready-made ones are imported when they are used."""
+    from importlib import import_module
+
+    if name == "otel":
+        return import_module(".otel", __name__)
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_WHERE[name]}", __name__), name)

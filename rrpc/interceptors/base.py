@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 __all__ = ["ClientInterceptor", "Interceptor", "Link", "ServerInterceptor", "Sleep", "checked", "links"]
 
 Steps = Generator[Any, Any, Any]
 Link = Callable[[Any], Steps]
+_I = TypeVar("_I", bound="Interceptor")
 
 
 class Sleep:
@@ -66,7 +67,7 @@ class ServerInterceptor(Interceptor):
     side = "server"
 
 
-def checked(interceptors: Iterable[Interceptor] | None, kind: type[Interceptor]) -> tuple[Interceptor, ...]:
+def checked(interceptors: Iterable[_I] | None, kind: type[_I]) -> tuple[_I, ...]:
     """``interceptors`` as a tuple; raises TypeError for what isn't an instance of ``kind``."""
     if interceptors is None:
         return ()

@@ -72,6 +72,15 @@ _SERVING = (
     ),
     Option("tracebacks", SWITCH, "send tracebacks of handlers' exceptions to callers", default=False),
     Option(
+        "interceptor",
+        TEXT,
+        "stands around every call: a rrpc.ServerInterceptor, or a class or function without arguments that makes one; "
+        "may be repeated, the first is the outermost",
+        "module:NAME",
+        example=("rrpc.interceptors:ServerLogging",),
+        many=True,
+    ),
+    Option(
         "builtin",
         SWITCH,
         "serve rrpc.Health, rrpc.Reflection and rrpc.Stats too, for rrpc-call",

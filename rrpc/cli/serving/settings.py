@@ -43,7 +43,7 @@ def _parser() -> Parser:
 
 
 def _add(group: argparse._ArgumentGroup, option: Option) -> None:
-    shown = ", ".join(option.default) if option.many else option.default
+    shown = ", ".join(option.default) if option.many and option.default else option.default
     help_text = option.help
     if option.default is None or option.default is False:
         pass

@@ -1,0 +1,171 @@
+"""Spans of OpenTelemetry for calls, on either side; for the extra ``rrpc[otel]``.
+
+Names and attributes are those of the semantic conventions for RPC, as of their release candidate, with ``rpc.system``
+and ``rpc.service`` of the older ones for what still looks for them. The context travels in the metadata, by the
+propagator that is set (W3C's ``traceparent``, ``tracestate`` and ``baggage`` where none was chosen).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rrpc.errors import StatusCode
+
+from .base import ClientInterceptor, Interceptor, ServerInterceptor, Steps
+from .codes import code_of, short_message, within
+
+try:
+    from opentelemetry import context as contexts
+    from opentelemetry import propagate, trace
+    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.trace import Span, SpanKind, Status
+    from opentelemetry.trace import StatusCode as SpanStatus
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "rrpc.interceptors.otel needs opentelemetry-api: pip install 'rrpc[otel]'", name=missing.name
+    ) from missing
+
+__all__ = ["ClientSpans", "ServerSpans"]
+
+# What is the server's own fault; the rest is the caller's, whose span is an error then.
+_SERVER_ERRORS = frozenset(
+    (
+        StatusCode.UNKNOWN,
+        StatusCode.DEADLINE_EXCEEDED,
+        StatusCode.UNIMPLEMENTED,
+        StatusCode.INTERNAL,
+        StatusCode.UNAVAILABLE,
+        StatusCode.DATA_LOSS,
+    )
+)
+
+
+class _Metadata:
+    """Reads what the propagator asks for."""
+
+    def get(self, carrier: Any, key: str) -> list[str] | None:
+        return [value for value in carrier.get_all(key.lower()) if isinstance(value, str)] or None
+
+    def keys(self, carrier: Any) -> list[str]:
+        return list(carrier)
+
+
+class _Spans(Interceptor):
+    kind: SpanKind
+
+    def __init__(
+        self,
+        *,
+        tracer_provider: trace.TracerProvider | None = None,
+        propagator: TextMapPropagator | None = None,
+        exempt: Iterable[str] = ("rrpc.Health",),
+    ) -> None:
+        if isinstance(exempt, str):
+            raise TypeError(f"exempt is a list of names, not the str {exempt!r}")
+        self._tracer = trace.get_tracer("rrpc", tracer_provider=tracer_provider)
+        self._inject = (propagate if propagator is None else propagator).inject
+        self._extract = (propagate if propagator is None else propagator).extract
+        self._exempt = frozenset(exempt)
+
+    def _begin(self, call: Any, parent: contexts.Context | None) -> Span:
+        service, _, method = call.method.rpartition(".")
+        name = f"{service}/{method}"
+        attributes = {
+            "rpc.system.name": "rrpc",
+            "rpc.method": name,
+            "rpc.system": "rrpc",
+            "rpc.service": service,
+        }
+        return self._tracer.start_span(name, parent, self.kind, attributes)
+
+    def _end(self, span: Span, call: Any, error: BaseException | None) -> None:
+        if span.is_recording():
+            code = code_of(error)
+            span.set_attribute("rpc.response.status_code", code.name)
+            span.set_attributes(_address(self.side, call.peer))
+            if error is not None:
+                span.set_attribute("error.type", code.name)
+                if self.kind is SpanKind.CLIENT or code in _SERVER_ERRORS:
+                    span.set_status(Status(SpanStatus.ERROR, short_message(error)))
+        span.end()
+
+
+class ClientSpans(_Spans, ClientInterceptor):
+    """A span of kind CLIENT for each call, whose context goes to the server in the call's metadata.
+
+    Outside of a retry it spans all attempts, inside of it there is one for each. ``exempt`` are services and methods
+    without spans. Providers and propagator are OpenTelemetry's global ones, unless given.
+    """
+
+    kind = SpanKind.CLIENT
+
+    def unary(self, call: Any) -> Steps:
+        if within(call.method, self._exempt):
+            return (yield call)
+        span = self._begin(call, None)
+        self._inject(call.metadata, trace.set_span_in_context(span))
+        try:
+            result = yield call
+        except BaseException as error:
+            self._end(span, call, error)
+            raise
+        self._end(span, call, None)
+        return result
+
+    def stream(self, call: Any) -> Steps:
+        if within(call.method, self._exempt):
+            return (yield call)
+        span = self._begin(call, None)
+        self._inject(call.metadata, trace.set_span_in_context(span))
+        call.on_end(lambda error: self._end(span, call, error))
+        return (yield call)
+
+
+class ServerSpans(_Spans, ServerInterceptor):
+    """A span of kind SERVER for each call that is handled, in the trace that the caller's metadata names.
+
+    It is the current one in the handler, so that spans and calls made there are its children. ``exempt`` are services
+    and methods without spans. Providers and propagator are OpenTelemetry's global ones, unless given.
+    """
+
+    kind = SpanKind.SERVER
+
+    def unary(self, call: Any) -> Steps:
+        if within(call.method, self._exempt):
+            return (yield call)
+        parent = self._extract(call.metadata, getter=_METADATA)
+        span = self._begin(call, parent)
+        before = contexts.attach(trace.set_span_in_context(span, parent))
+        try:
+            result = yield call
+        except BaseException as error:
+            self._end(span, call, error)
+            raise
+        else:
+            self._end(span, call, None)
+            return result
+        finally:
+            contexts.detach(before)
+
+    def stream(self, call: Any) -> Steps:
+        if within(call.method, self._exempt):
+            return (yield call)
+        parent = self._extract(call.metadata, getter=_METADATA)
+        span = self._begin(call, parent)
+        call.on_end(lambda error: self._end(span, call, error))
+        # Not detached here: a handler that yields goes on in this context. It is the call's own.
+        contexts.attach(trace.set_span_in_context(span, parent))
+        return (yield call)
+
+
+_METADATA = _Metadata()
+
+
+def _address(side: str, peer: str) -> dict[str, str | int]:
+    """The peer as attributes: ``host:port`` or what else the transport says."""
+    host, colon, port = peer.rpartition(":")
+    end = "server" if side == "client" else "client"
+    if not colon or not port.isdecimal():
+        return {f"{end}.address": peer} if peer else {}
+    return {f"{end}.address": host.strip("[]"), f"{end}.port": int(port)}

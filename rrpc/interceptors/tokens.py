@@ -1,0 +1,133 @@
+"""Who calls: a token in the metadata of each call, as HTTP's ``Authorization: Bearer``."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from time import monotonic
+from typing import Any
+
+from rrpc.errors import Unauthenticated
+
+from .base import ClientInterceptor, ServerInterceptor, Steps
+from .codes import within
+
+__all__ = ["ClientToken", "ServerToken"]
+
+_NAME = "authorization"
+_SCHEME = "Bearer "
+
+
+class ClientToken(ClientInterceptor):
+    """Sends ``authorization: Bearer TOKEN`` with each call.
+
+    ``token`` is the token or a function that gets one: it is called for the first call, when ``max_age`` seconds have
+    passed, and when the server refused a call as Unauthenticated. That call is made again, once, if no handler has
+    seen it or if the method is idempotent. Under asyncio the function may be ``async``.
+    """
+
+    def __init__(
+        self, token: str | Callable[[], str] | Callable[[], Awaitable[str]], *, max_age: float | None = None
+    ) -> None:
+        if not isinstance(token, str) and not callable(token):
+            raise TypeError(f"token must be a str or a function that gets one, not {type(token).__name__}")
+        self._get = None if isinstance(token, str) else token
+        self._max_age = max_age
+        self._token = _plain(token) if isinstance(token, str) else ""
+        self._until = float("inf") if isinstance(token, str) else -1.0
+
+    def unary(self, call: Any) -> Steps:
+        used = self._token
+        if monotonic() >= self._until:
+            used = yield from self._renew()
+        call.metadata[_NAME] = _SCHEME + used
+        try:
+            return (yield call)
+        except Unauthenticated as error:
+            if self._get is None or not (error.not_executed or call.idempotent):
+                if self._get is not None and self._token == used:
+                    self._until = -1.0
+                raise
+        if self._token == used:  # else another call got a new one meanwhile
+            yield from self._renew()
+        call.metadata[_NAME] = _SCHEME + self._token
+        return (yield call)
+
+    stream = unary
+
+    def _renew(self) -> Steps:
+        assert self._get is not None
+        token = self._get()
+        if inspect.isawaitable(token):
+            token = yield token
+        self._token = _plain(token)
+        self._until = monotonic() + (float("inf") if self._max_age is None else self._max_age)
+        return self._token
+
+
+def _plain(token: Any) -> str:
+    if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable():
+        shown = "an empty one" if token == "" else "one that isn't printable ASCII text"
+        raise ValueError(f"a token is a str without line breaks, not {shown}")
+    return token
+
+
+Check = Callable[[str, Any], Any]
+
+
+class ServerToken(ServerInterceptor):
+    """Lets only those call who send a token that is known; others get Unauthenticated.
+
+    ``tokens`` are one or several, or a function of ``(token, call)`` that gives something true for a good one, or
+    raises what the caller shall get, such as :class:`rrpc.PermissionDenied` for one that may not call
+    ``call.method``. For an asyncio server it may be ``async``. What it gives is ``call.context.caller`` to handlers.
+    ``exempt`` are services and methods that anybody may call.
+    """
+
+    def __init__(
+        self, tokens: str | Iterable[str] | Check, *, exempt: Iterable[str] = ("rrpc.Health",)
+    ) -> None:
+        self._check = tokens if callable(tokens) else _fixed(tokens)
+        if isinstance(exempt, str):
+            raise TypeError(f"exempt is a list of names, not the str {exempt!r}")
+        self._exempt = frozenset(exempt)
+
+    def unary(self, call: Any) -> Steps:
+        if not within(call.method, self._exempt):
+            known = self._check(_token_of(call.metadata), call)
+            if inspect.isawaitable(known):
+                known = yield known
+            if not known:
+                raise Unauthenticated("the token isn't one that this server knows")
+        return (yield call)
+
+    stream = unary
+
+
+def _token_of(metadata: Any) -> str:
+    given = metadata.get_all(_NAME)
+    if not given:
+        raise Unauthenticated("the call has no token: send the metadata authorization: Bearer TOKEN")
+    if len(given) > 1 or not isinstance(given[0], str) or not given[0].lower().startswith(_SCHEME.lower()):
+        raise Unauthenticated("the metadata authorization must be Bearer TOKEN, given once")
+    token: str = given[0][len(_SCHEME) :].strip()
+    return token
+
+
+def _fixed(tokens: str | Iterable[str]) -> Check:
+    known = [_digest(_plain(token)) for token in ([tokens] if isinstance(tokens, str) else tokens)]
+    if not known:
+        raise ValueError("without a token nobody could call: give at least one")
+
+    def check(token: str, call: Any) -> bool:
+        # All are compared, and digests of one length, so that the time taken says nothing of them.
+        digest = _digest(token)
+        return sum(hmac.compare_digest(digest, one) for one in known) > 0
+
+    return check
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()

@@ -1,0 +1,368 @@
+"""Interceptors around the handlers of a server."""
+
+import logging
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from processes import ServeFactory, eventually, run_serve
+
+import rrpc
+from rrpc.interceptors import ServerLogging, Sleep
+
+Steps = Generator[Any, Any, Any]
+
+
+@rrpc.service
+class Shop:
+    def __init__(self) -> None:
+        self.handled: list[str] = []
+
+    @rrpc.method
+    def price(self, article: str, *, count: int = 1) -> int:
+        self.handled.append(article)
+        if article == "none":
+            raise rrpc.NotFound("no such article")
+        if article == "broken":
+            raise ValueError("broken")
+        return len(article) * count
+
+    @rrpc.method(idempotent=True)
+    def double(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return values * 2
+
+
+class Around(rrpc.ServerInterceptor):
+    """Keeps the calls it has seen; ``ask`` may be replaced."""
+
+    def __init__(self, unary: Callable[[Any], Steps] | None = None) -> None:
+        self.seen: list[Any] = []
+        self._unary = unary
+
+    def unary(self, call: Any) -> Steps:
+        self.seen.append(call.method)
+        if self._unary is None:
+            return (yield call)
+        return (yield from self._unary(call))
+
+
+@contextmanager
+def shop(address: str, *interceptors: Any, **options: Any) -> Iterator[tuple[Shop, rrpc.Client]]:
+    service = Shop()
+    server = rrpc.serve(service, listen=address, interceptors=interceptors, workers=2, **options)
+    with server, rrpc.connect(server.addresses[0], timeout=30.0) as client:
+        yield service, client
+
+
+def test_what_an_interceptor_sees_and_changes(address: str) -> None:
+    facts: dict[str, Any] = {}
+
+    def look(call: Any) -> Steps:
+        facts.update(
+            method=call.method,
+            arguments=dict(call.arguments),
+            idempotent=call.idempotent,
+            peer=call.peer,
+            left=call.time_left(),
+            cancelled=call.cancelled,
+            context=call.context is rrpc.context(),
+        )
+        result = yield call
+        facts["result"] = result
+        return result + 1000
+
+    with shop(address, Around(look)) as (_, client):
+        assert client.call("Shop.price", "apple", count=2, timeout=20.0) == 1010
+    assert 0 < facts.pop("left") <= 20
+    assert facts.pop("peer")
+    assert facts == {
+        "method": "Shop.price",
+        "arguments": {"article": "apple", "count": 2},
+        "idempotent": False,
+        "cancelled": False,
+        "context": True,
+        "result": 10,
+    }
+
+
+def test_the_first_is_the_outermost(address: str) -> None:
+    order: list[str] = []
+
+    def named(name: str) -> Around:
+        def unary(call: Any) -> Steps:
+            order.append(f"{name} before")
+            result = yield call
+            order.append(f"{name} after")
+            return result
+
+        return Around(unary)
+
+    with shop(address, named("a"), named("b")) as (_, client):
+        client.call("Shop.price", "apple")
+    assert order == ["a before", "b before", "b after", "a after"]
+
+
+def test_errors_of_handlers_can_be_replaced(address: str) -> None:
+    def replace(call: Any) -> Steps:
+        try:
+            return (yield call)
+        except ValueError as error:
+            raise rrpc.Aborted("replaced") from error
+        except rrpc.NotFound:
+            return 0
+
+    with shop(address, Around(replace)) as (_, client):
+        assert client.call("Shop.price", "none") == 0
+        with pytest.raises(rrpc.Aborted, match="replaced") as raised:
+            client.call("Shop.price", "broken")
+        assert not raised.value.not_executed
+        assert client.call("Shop.price", "apple") == 5
+
+
+def test_an_answer_in_the_handlers_place_is_checked_too(address: str) -> None:
+    def answer(call: Any) -> Steps:
+        article = call.arguments["article"]
+        if article == "apple":
+            return 7
+        if article == "pear":
+            return "much"
+        return (yield call)
+
+    with shop(address, Around(answer)) as (service, client):
+        assert client.call("Shop.price", "apple") == 7
+        with pytest.raises(
+            rrpc.Internal, match=r"Shop.price\(\): the result isn't as declared: expected int"
+        ):
+            client.call("Shop.price", "pear")
+        assert service.handled == []
+        assert client.call("Shop.price", "plum") == 4
+
+
+def test_a_refused_call_has_not_been_executed(address: str) -> None:
+    def refuse(call: Any) -> Steps:
+        if call.method == "Shop.price":
+            raise rrpc.ResourceExhausted("not today")
+        return (yield call)
+
+    with shop(address, Around(refuse)) as (service, client):
+        for arguments in (["apple"], [3], []):  # refused before they are looked at
+            with pytest.raises(rrpc.ResourceExhausted, match="not today") as raised:
+                client.call("Shop.price", *arguments)
+            assert raised.value.not_executed
+        assert service.handled == []
+
+
+def test_calls_that_reach_no_handler_are_seen(address: str) -> None:
+    around = Around()
+    with shop(address, around) as (_, client):
+        with pytest.raises(rrpc.InvalidArgument, match="'article': expected str, got int"):
+            client.call("Shop.price", 3)
+        with pytest.raises(rrpc.Unimplemented, match="Shop has no method 'sell'; it has"):
+            client.call("Shop.sell", 3)
+        with pytest.raises(rrpc.Unimplemented, match="there is no service 'Bank' here"):
+            client.call("Bank.sell", 3)
+    assert around.seen == ["Shop.price", "Shop.sell", "Bank.sell"]
+
+
+def test_arrays_pass_through(address: str) -> None:
+    values = np.arange(100_000.0)
+    with shop(address, Around(), Around()) as (_, client):
+        before = rrpc.stats()["pool_bytes_used"]
+        assert (client.call("Shop.double", values) == values * 2).all()
+        out = np.empty_like(values)
+        assert client.call("Shop.double", values, out=out) is out
+        assert (out == values * 2).all()
+        with pytest.raises(rrpc.InvalidArgument, match="out="):
+            client.call("Shop.double", values, out=np.empty(3))
+        eventually(lambda: rrpc.stats()["pool_bytes_used"] <= before, what="the arguments' memory comes back")
+
+
+def test_a_handler_runs_once(address: str) -> None:
+    def again(call: Any) -> Steps:
+        yield call
+        return (yield call)
+
+    with shop(address, Around(again)) as (service, client):
+        with pytest.raises(
+            rrpc.RemoteError, match=r"again|unary\(\) in line \d+ yielded the call a second time"
+        ):
+            client.call("Shop.price", "apple")
+        assert service.handled == ["apple"]
+
+
+@pytest.mark.parametrize(
+    ("unary", "text"),
+    [
+        (lambda call: (yield 3), r"Around\.unary\(\) in line \d+ yielded 3: an interceptor yields its call"),
+        (lambda call: iter([1 // 0]), "ZeroDivisionError"),
+    ],
+    ids=["yields a number", "raises"],
+)
+def test_a_faulty_interceptor_fails_the_call_alone(
+    address: str, unary: Any, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with shop(address, Around(unary)) as (_, client):
+        for _ in range(3):
+            with pytest.raises(rrpc.RemoteError, match=text):
+                client.call("Shop.price", "apple")
+    assert "Shop.price() raised" in caplog.text
+
+
+def test_sleep_ends_with_the_deadline(address: str) -> None:
+    seen: list[BaseException] = []
+
+    def sleepy(call: Any) -> Steps:
+        yield Sleep(0.001)
+        if call.arguments["article"] == "apple":
+            try:
+                yield Sleep(3600)
+            except rrpc.RpcError as error:
+                seen.append(error)
+                raise
+        return (yield call)
+
+    around = Around(sleepy)
+    with shop(address, around) as (service, client):
+        with pytest.raises(rrpc.DeadlineExceeded):
+            client.call("Shop.price", "apple", timeout=0.05)
+        eventually(lambda: seen)
+        future = client.start("Shop.price", "apple")
+        eventually(lambda: len(around.seen) == 2)
+        future.cancel()
+        eventually(lambda: len(seen) == 2)
+        assert [type(error) for error in seen] == [rrpc.DeadlineExceeded, rrpc.Cancelled]
+        assert client.call("Shop.price", "pear") == 4
+        assert service.handled == ["pear"]
+
+
+def test_observers_see_what_interceptors_answer(address: str) -> None:
+    codes: list[int] = []
+
+    def refuse(call: Any) -> Steps:
+        if call.arguments["article"] == "apple":
+            raise rrpc.PermissionDenied("no")
+        return (yield call)
+
+    observe: Any = lambda call: codes.append(call.code)  # noqa: E731
+    with shop(address, Around(refuse), observer=observe) as (_, client):
+        with pytest.raises(rrpc.PermissionDenied) as raised:
+            client.call("Shop.price", "apple")
+        assert raised.value.not_executed
+        client.call("Shop.price", "pear")
+        eventually(lambda: codes == [7, 0])
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([Around], r"pass an instance, Around\(\.\.\.\), not the class"),
+        (
+            [rrpc.ClientInterceptor()],
+            "instances of rrpc.ServerInterceptor: ClientInterceptor is for a client",
+        ),
+        (ServerLogging(), "must be a list of them"),
+    ],
+)
+def test_what_is_no_interceptor_of_a_server(given: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        rrpc.Server(Shop(), interceptors=given)
+
+
+# Logging
+
+
+def test_logging(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "rrpc.calls")
+    with shop(address, ServerLogging(levels={rrpc.StatusCode.NOT_FOUND: logging.DEBUG})) as (_, client):
+        client.call("Shop.price", "apple")
+        for arguments in (["broken"], ["none"], [3]):
+            with pytest.raises(rrpc.RpcError):
+                client.call("Shop.price", *arguments)
+        with pytest.raises(rrpc.Unimplemented):
+            client.call("Shop.sell\nx")
+        records = [record for record in caplog.records if record.name == "rrpc.calls"]
+    fields = [(r.levelname, r.rpc_side, r.rpc_method, r.rpc_code) for r in records]  # type: ignore[attr-defined]
+    assert fields == [
+        ("INFO", "server", "Shop.price", "OK"),
+        ("ERROR", "server", "Shop.price", "UNKNOWN"),
+        ("WARNING", "server", "Shop.price", "INVALID_ARGUMENT"),
+        ("WARNING", "server", r"Shop.sell\nx", "UNIMPLEMENTED"),
+    ]
+    assert records[0].rpc_peer  # type: ignore[attr-defined]
+    assert records[0].rpc_duration_ms > 0  # type: ignore[attr-defined]
+    assert records[1].rpc_error == "ValueError: broken"  # type: ignore[attr-defined]
+    texts = [record.getMessage() for record in records]
+    assert texts[0].startswith("server Shop.price: OK in ")
+    assert texts[1].endswith("ms: ValueError: broken")
+    assert not any("\n" in text for text in texts)
+
+
+# rrpc-serve
+
+MODULE = """
+import rrpc
+
+@rrpc.service
+class Echo:
+    @rrpc.method
+    def echo(self, value: int) -> int:
+        return value
+
+class Add(rrpc.ServerInterceptor):
+    def __init__(self, what: int = 1) -> None:
+        self.what = what
+
+    def unary(self, call):
+        return (yield call) + self.what
+
+def ten() -> Add:
+    return Add(10)
+
+hundred = Add(100)
+nothing = 3
+
+def fails():
+    raise KeyError("key")
+"""
+
+
+def test_rrpc_serve_takes_them(serve: ServeFactory) -> None:
+    names = ("Add", "ten", "hundred")
+    args = [word for name in names for word in ("--interceptor", f"adding:{name}")]
+    served = serve(MODULE, "Echo", args=args, module="adding")
+    with rrpc.connect(served.address, timeout=20.0) as client:
+        assert client.call("Echo.echo", 1) == 112
+
+
+def test_rrpc_serve_has_them_from_the_file(serve: ServeFactory) -> None:
+    (serve.folder / "serve.toml").write_text(
+        'interceptor = ["rrpc.interceptors:ServerLogging", "adding:ten"]\n'
+    )
+    args = ["--config", "serve.toml", "--log-level", "info"]
+    served = serve(MODULE, "Echo", args=args, module="adding")
+    with rrpc.connect(served.address, timeout=20.0) as client:
+        assert client.call("Echo.echo", 1) == 11
+    eventually(lambda: "INFO rrpc.calls: server Echo.echo: OK in" in served.log)
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("adding:nothing", "adding:nothing is no rrpc.ServerInterceptor, nor makes one, but int"),
+        ("adding:fails", "making adding:fails: KeyError: 'key'"),
+        ("adding:Echo", "adding:Echo is no rrpc.ServerInterceptor, nor makes one, but Echo"),
+        ("adding:missing", "module adding has no missing"),
+        ("adding", "'adding' isn't of the form module:NAME"),
+        ("rrpc.interceptors:ClientLogging", "is no rrpc.ServerInterceptor"),
+    ],
+)
+def test_rrpc_serve_says_which_it_cant_use(serve: ServeFactory, target: str, text: str) -> None:
+    (serve.folder / "adding.py").write_text(MODULE)
+    done = run_serve("adding:Echo", "--interceptor", target, cwd=serve.folder)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "rrpc-serve: --interceptor: " in done.stderr
+    assert text in done.stderr
