@@ -83,6 +83,13 @@ class Client:
         """As :meth:`start`, in the queue's thread; how it ended comes out of the queue's :meth:`~LoopQueue.poll` as
         (target, payload, blocks) or (target, None, error)."""
     def close(self, timeout: float | None = None) -> None: ...
+    def usable(self) -> bool:
+        """New calls can be begun: neither closed, nor failed, nor told that the server takes no more (GOAWAY). Cheap."""
+    def on_unusable(self, callback: Callable[[], None]) -> None:
+        """Call back once, on whatever thread, soon after :meth:`usable` has become false (at once if it is). Held until
+        then, so it must not refer to this client."""
+    def calls_in_flight(self) -> int:
+        """Begun and not over at both ends. Cheap."""
     def peer_hello(self) -> dict[bytes, bytes]:
         """What the server said of itself when the connection was made."""
     def info(self) -> dict[str, Any]:
@@ -144,7 +151,11 @@ class Server:
     def call_info(self, handle: int) -> tuple[str, int, int] | None:
         """The peer, and the nanoseconds in which the arguments were fetched and the call waited for a worker;
         None once it is answered."""
-    def is_cancelled(self, handle: int) -> bool: ...
+    def is_cancelled(self, handle: int) -> bool:
+        """The client gave the call up, its connection is gone, its deadline has passed, or it is answered."""
+    def on_cancel(self, handle: int, callback: Callable[[], None]) -> bool:
+        """Call back once, on whatever thread, soon after :meth:`is_cancelled` has become true (at once if it is).
+        Forgotten with the reply; False if the call is answered already."""
     def drain(self, timeout: float | None) -> tuple[int, int]:
         """Refuse new calls, let running ones finish and their results be fetched, then end. Gives what had to be
         left in the end: (calls, results that weren't fetched). Wakes every next()."""

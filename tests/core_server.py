@@ -4,6 +4,7 @@ Run as `python core_server.py address...`; prints the addresses bound, each on a
 """
 
 import sys
+import threading
 from typing import Any
 
 import rrpc
@@ -32,7 +33,47 @@ def much(server: _core.Server, request: tuple[Any, ...]) -> None:
     server.reply(handle, b"", metadata=b"m" * int(payload))
 
 
-METHODS = {b"echo": echo, b"fail": fail, b"refuse": refuse, b"much": much}
+def hold(server: _core.Server, request: tuple[Any, ...]) -> None:
+    """Answered once the call is given up, if ever; `seen` tells."""
+    handle, _, payload, *_ = request
+    holding.append(payload)
+
+    def given_up() -> None:
+        gone.append(payload + (b" cancelled" if server.is_cancelled(handle) else b" told too early"))
+        server.reply(handle, b"too late")
+        if server.on_cancel(handle, lambda: gone.append(payload + b" twice")):
+            gone.append(payload + b" known after its reply")
+
+    server.on_cancel(handle, given_up)
+
+
+def seen(server: _core.Server, request: tuple[Any, ...]) -> None:
+    """What was held, and what was given up."""
+    server.reply(request[0], b",".join(holding) + b"|" + b",".join(gone))
+
+
+def drain(server: _core.Server, request: tuple[Any, ...]) -> None:
+    threading.Thread(target=server.drain, args=(30.0,)).start()
+    server.reply(request[0], b"")
+
+
+def counts(server: _core.Server, request: tuple[Any, ...]) -> None:
+    names = [b"%s %d" % (name.encode(), value) for name, value in _core.stats().items()]
+    server.reply(request[0], b"\n".join(names))
+
+
+holding: list[bytes] = []
+gone: list[bytes] = []
+METHODS = {
+    b"echo": echo,
+    b"fail": fail,
+    b"refuse": refuse,
+    b"much": much,
+    b"hold": hold,
+    b"seen": seen,
+    b"drain": drain,
+    b"counts": counts,
+}
 
 
 def main() -> None:

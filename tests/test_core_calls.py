@@ -3,12 +3,13 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lab import TRANSPORTS, address_to_listen_on
-from processes import child_environment, patience
+from processes import child_environment, eventually, patience
 
 import rrpc
 from rrpc import _core
@@ -19,15 +20,28 @@ SERVER = Path(__file__).parent / "core_server.py"
 LIMIT = 8192
 
 
-@pytest.fixture(scope="module")
-def core_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The addresses of one core_server.py, by transport."""
-    shm_name = f"rrpc-core-{tmp_path_factory.mktemp('core').parent.name}"
+@contextmanager
+def serving(shm_name: str) -> Iterator[tuple[dict[str, str], "subprocess.Popen[str]"]]:
+    """The addresses of a core_server.py by transport, and its process."""
     command = [sys.executable, str(SERVER), *(address_to_listen_on(t, shm_name) for t in TRANSPORTS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment()) as process:
         assert process.stdout is not None
-        yield {transport: process.stdout.readline().strip() for transport in TRANSPORTS}
+        yield {transport: process.stdout.readline().strip() for transport in TRANSPORTS}, process
         process.kill()
+
+
+@pytest.fixture(scope="module")
+def core_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The addresses of one core_server.py, by transport."""
+    with serving(f"rrpc-core-{tmp_path_factory.mktemp('core').parent.name}") as (addresses, _):
+        yield addresses
+
+
+@pytest.fixture
+def own_server(transport: str, short_tmp: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """One that the test may end."""
+    with serving(f"{short_tmp}/own.sock") as (addresses, process):
+        yield addresses[transport], process
 
 
 @pytest.fixture
@@ -53,7 +67,8 @@ def test_metadata_goes_both_ways(
     call = client.start(b"echo", payload, buffers, None, 30.0, metadata)
     reply, blocks = call.result()
     assert (reply, call.metadata()) == (payload, metadata)
-    assert [bytes(memoryview(block)) if block else b"" for block in blocks or []] == (buffers or [])
+    received: Any = blocks or []
+    assert [bytes(memoryview(block)) for block in received] == (buffers or [])
     assert client.call(b"echo", payload, None, None, 30.0, metadata)[0] == payload
 
 
@@ -105,3 +120,119 @@ def test_a_call_that_was_never_sent_says_so(connect: Callable[..., _core.Client]
     with pytest.raises(rrpc.Unavailable) as closed:
         client.call(b"echo", b"", None, None, 30.0)
     assert closed.value.not_executed
+
+
+def _gone(client: _core.Client) -> list[bytes]:
+    return client.call(b"seen", b"", None, None, 30.0)[0].partition(b"|")[2].split(b",")
+
+
+def _held(client: _core.Client, name: bytes) -> bool:
+    return name in client.call(b"seen", b"", None, None, 30.0)[0].partition(b"|")[0].split(b",")
+
+
+def test_a_handler_is_told_that_its_call_was_cancelled(connect: Callable[..., _core.Client]) -> None:
+    watcher, client = connect(), connect()
+    name = b"cancel%d" % id(client)
+    call = client.start(b"hold", name, None, None, None)
+    eventually(lambda: _held(watcher, name))
+    assert name + b" cancelled" not in _gone(watcher)
+    call.cancel()
+    eventually(lambda: name + b" cancelled" in _gone(watcher))
+    eventually(lambda: client.calls_in_flight() == 0, what="the cancel to be acknowledged")
+    assert not [line for line in _gone(watcher) if name in line and not line.endswith(b" cancelled")]
+
+
+def test_a_handler_is_told_of_its_deadline_by_a_silent_client(
+    connect: Callable[..., _core.Client], core_server: dict[str, str], transport: str
+) -> None:
+    watcher = connect()
+    name = b"silent%d" % id(watcher)
+    code = f"""
+import os, signal
+from rrpc import _core
+from rrpc.options import merged
+client = _core.Client({core_server[transport]!r}, merged({{}}), 20.0)
+call = client.start(b"hold", {name!r}, None, None, 1.0)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], env=child_environment()) as silent:
+        eventually(lambda: name + b" cancelled" in _gone(watcher))
+        silent.kill()
+
+
+def test_a_handler_is_told_of_its_clients_end(
+    connect: Callable[..., _core.Client], core_server: dict[str, str], transport: str
+) -> None:
+    watcher = connect()
+    name = b"end%d" % id(watcher)
+    client = connect()
+    client.start(b"hold", name, None, None, None)
+    eventually(lambda: _held(watcher, name))
+    client.close()
+    eventually(lambda: name + b" cancelled" in _gone(watcher))
+
+
+def test_a_cancel_stops_reads_and_leaves_nothing_exposed(connect: Callable[..., _core.Client]) -> None:
+    def there(name: str) -> int:
+        lines = watcher.call(b"counts", b"", None, None, 30.0)[0].decode().splitlines()
+        return {line.split()[0]: int(line.split()[1]) for line in lines}[name]
+
+    watcher, client = connect(), connect(read_depth=1)
+    before = {name: _core.stats()[name] for name in ("exposures_live", "bytes_exposed")}
+    used, read = there("pool_bytes_used"), there("bytes_read")
+    large = bytearray(64 << 20)
+    for _ in range(4):
+        call = client.start(b"echo", b"", [large], None, None)
+        eventually(lambda: there("pool_bytes_used") > used, what="the server to take it")
+        call.cancel()
+        eventually(lambda: client.calls_in_flight() == 0)
+        assert {name: _core.stats()[name] for name in before} == before
+        eventually(lambda: there("pool_bytes_used") == used)
+    large.append(0)  # nobody holds it any more
+    assert there("bytes_read") - read < 4 * (64 << 20), "some of it was never fetched"
+
+
+def test_a_client_knows_when_it_can_call_no_more(
+    own_server: tuple[str, "subprocess.Popen[str]"],
+) -> None:
+    address, process = own_server
+    told: list[str] = []
+
+    def connect(name: str) -> _core.Client:
+        client = _core.Client(address, merged({}), 20.0)
+        client.on_unusable(lambda: told.append(name))
+        assert client.usable()
+        return client
+
+    closed, killed = connect("closed"), connect("killed")
+    closed.close()
+    assert not closed.usable()
+    assert told == ["closed"]
+    closed.on_unusable(lambda: told.append("at once"))
+    assert told == ["closed", "at once"]
+    process.kill()
+    eventually(lambda: not killed.usable())
+    eventually(lambda: told == ["closed", "at once", "killed"])
+
+
+def test_after_a_goaway_calls_end_and_new_ones_are_refused(
+    own_server: tuple[str, "subprocess.Popen[str]"],
+) -> None:
+    address, _ = own_server
+    told: list[str] = []
+    client = _core.Client(address, merged({}), 20.0)
+    client.on_unusable(lambda: told.append("goaway"))
+    held = client.start(b"hold", b"held", None, None, 1.0)
+    eventually(lambda: client.call(b"seen", b"", None, None, 30.0)[0].startswith(b"held"))
+    assert client.calls_in_flight() == 1
+    client.call(b"drain", b"", None, None, 30.0)
+    eventually(lambda: not client.usable())
+    eventually(lambda: told == ["goaway"])
+    with pytest.raises(rrpc.Unavailable, match="takes no new calls: shutting down") as refused:
+        client.call(b"echo", b"", None, None, 30.0)
+    assert refused.value.not_executed
+    assert client.calls_in_flight() == 1
+    assert not held.done()
+    with pytest.raises(rrpc.DeadlineExceeded) as late:
+        held.result()
+    assert not late.value.not_executed

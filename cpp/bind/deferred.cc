@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -46,6 +47,19 @@ void defer_callback(PyObject* callback) {
   std::lock_guard lock(g_mutex);
   g_callbacks.push_back(callback);
   g_deferred_pending.store(true);
+}
+
+std::function<void()> deferred_callback(PyObject* callback) {
+  struct Holder {
+    PyObject* callback;
+    ~Holder() {
+      if (callback != nullptr) defer_release(callback);
+    }
+  };
+  auto holder = std::make_shared<Holder>(callback);
+  return [holder] {
+    if (PyObject* const once = std::exchange(holder->callback, nullptr)) defer_callback(once);
+  };
 }
 
 void run_deferred_slow() {

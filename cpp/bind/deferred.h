@@ -5,6 +5,7 @@
 #include <Python.h>
 
 #include <atomic>
+#include <functional>
 
 namespace rrpc::bind {
 
@@ -14,6 +15,8 @@ void defer_release(const Py_buffer& view);
 void defer_release(PyObject* object);
 // Takes over the reference; called without arguments, errors are reported as unraisable.
 void defer_callback(PyObject* callback);
+// The same for later: defers the callback when called, once, and lets go of it with the last copy.
+std::function<void()> deferred_callback(PyObject* callback);
 
 // With the GIL held. Cheap when nothing is pending.
 void run_deferred_slow();

@@ -85,10 +85,10 @@ class Call {
   bool was_cancelled() const { return call_->done() && call_->status().code() == StatusCode::kCancelled; }
   void on_done(py::object callback) {
     raise_if_error(client_->check_usable());
-    PyObject* function = callback.release().ptr();
+    auto function = deferred_callback(callback.release().ptr());
     {
       py::gil_scoped_release release;
-      client_->on_done(call_, [function] { defer_callback(function); });
+      client_->on_done(call_, std::move(function));
     }
     run_deferred();
   }
@@ -178,8 +178,23 @@ class PyClient {
     run_deferred();
   }
 
+  bool usable() const { return client_ != nullptr && client_->usable(); }
+  size_t calls_in_flight() const { return client_ == nullptr ? 0 : client_->calls_in_flight(); }
+  void on_unusable(py::object callback) {
+    auto function = deferred_callback(callback.release().ptr());
+    const ClientRef client = client_;
+    {
+      py::gil_scoped_release release;
+      if (client == nullptr || client->belongs_to_parent())
+        function();
+      else
+        client->on_unusable(std::move(function));
+    }
+    run_deferred();
+  }
+
   py::dict info() {
-    check_usable();
+    check_connection();
     std::map<std::string, std::string> fields;
     {
       py::gil_scoped_release release;
@@ -197,7 +212,7 @@ class PyClient {
   }
 
   py::dict peer_hello() {
-    check_usable();
+    check_connection();
     rpc::HelloFields fields;
     {
       py::gil_scoped_release release;
@@ -209,7 +224,7 @@ class PyClient {
   }
 
   py::dict stats() {
-    check_usable();
+    check_connection();
     std::map<std::string, int64_t> values;
     {
       py::gil_scoped_release release;
@@ -221,7 +236,7 @@ class PyClient {
   }
 
  private:
-  void check_usable() const {
+  void check_connection() const {
     if (client_ == nullptr) raise_status(unavailable("the client is closed"));
     raise_if_error(client_->check_usable());
   }
@@ -251,6 +266,9 @@ void register_client(py::module_& module) {
            py::arg("payload"), py::arg("buffers"), py::arg("out"), py::arg("timeout"),
            py::arg("metadata") = py::bytes())
       .def("close", &PyClient::close, py::arg("timeout") = py::none())
+      .def("usable", &PyClient::usable)
+      .def("on_unusable", &PyClient::on_unusable, py::arg("callback"))
+      .def("calls_in_flight", &PyClient::calls_in_flight)
       .def("info", &PyClient::info)
       .def("peer_hello", &PyClient::peer_hello)
       .def("stats", &PyClient::stats);

@@ -165,7 +165,18 @@ class PyServer {
   }
   bool is_cancelled(uint64_t handle) {
     driver::Work work;
-    return !find(handle, work) || work.call->cancelled();
+    return !find(handle, work) || work.call->given_up();
+  }
+  bool on_cancel(uint64_t handle, py::object callback) {
+    check_process();
+    auto function = deferred_callback(callback.release().ptr());
+    bool known = false;
+    {
+      py::gil_scoped_release release;
+      known = server_->on_cancel(handle, std::move(function));
+    }
+    run_deferred();
+    return known;
   }
 
   py::tuple drain(py::handle timeout) {
@@ -303,6 +314,7 @@ void register_server(py::module_& module) {
       .def("out_bytes", &PyServer::out_bytes, py::arg("handle"))
       .def("call_info", &PyServer::call_info, py::arg("handle"))
       .def("is_cancelled", &PyServer::is_cancelled, py::arg("handle"))
+      .def("on_cancel", &PyServer::on_cancel, py::arg("handle"), py::arg("callback"))
       .def("drain", &PyServer::drain, py::arg("timeout"))
       .def("stop", &PyServer::stop)
       .def("stopped", &PyServer::stopped)

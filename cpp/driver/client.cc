@@ -254,6 +254,17 @@ void Client::on_done(const rpc::ClientCallRef& call, std::function<void()> callb
   callback();
 }
 
+void Client::on_unusable(std::function<void()> callback) {
+  {
+    std::lock_guard lock(connection_->mutex);
+    if (usable()) {
+      connection_->on_unusable.push_back(std::move(callback));
+      return;
+    }
+  }
+  callback();
+}
+
 WaitResult Client::wait(const rpc::ClientCallRef& call, TimeNs deadline, const std::atomic<bool>& interrupt) {
   if (call->done()) return WaitResult::kDone;
   if (belongs_to_parent()) return WaitResult::kTimeout;

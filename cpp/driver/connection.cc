@@ -50,12 +50,19 @@ void Connection::wake_sleepers() {
 
 void Connection::on_ready() {
   ready.store(true);
+  usable.store(true);
   wake_sleepers();
 }
 
 void Connection::on_closed(const Status&) {
   closed.store(true);
+  end_use();
   wake_sleepers();
+}
+
+void Connection::end_use() {
+  usable.store(false);
+  for (const auto& tell : std::exchange(on_unusable, {})) tell();
 }
 
 void Connection::on_call_done(const rpc::ClientCallRef& call) {

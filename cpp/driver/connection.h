@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -66,7 +67,9 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
 
   std::atomic<bool> ready{false};  // both ends said HELLO
   std::atomic<bool> closed{false};
-  bool in_hot_list = false;  // guarded by the engine's token
+  std::atomic<bool> usable{false};                 // ready, not closed, and the peer takes calls
+  std::vector<std::function<void()>> on_unusable;  // run once, under the mutex
+  bool in_hot_list = false;                        // guarded by the engine's token
 
   // Callers that sleep. Taken after `mutex`, never before it.
   std::mutex wait_mutex;
@@ -76,6 +79,8 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
  private:
   void on_ready() override;
   void on_closed(const Status& why) override;
+  void on_go_away() override { end_use(); }
+  void end_use();
   void on_call_done(const rpc::ClientCallRef& call) override;
   void on_request(const rpc::ServerCallRef& call) override;
   Status why_full() override { return sink_ == nullptr ? Status() : sink_->why_full(); }

@@ -1,15 +1,10 @@
 #include "driver/server.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <random>
 #include <thread>
 #include <utility>
-
-#include "driver/offers.h"
 
 namespace rrpc::driver {
 namespace {
@@ -19,19 +14,8 @@ constexpr TimeNs kSlowHandler = 50 * kMicrosecond;
 // How long what was said last may take to reach the peers when the server stops.
 constexpr TimeNs kFarewell = 1100 * kMillisecond;
 constexpr TimeNs kTurnNap = 200 * kMillisecond;
-
-constexpr char kNotHere[] = "this process takes no calls: its HELLO names the one that does (go_to)";
-
-std::string random_text() {
-  std::random_device device;
-  std::string text;
-  for (int i = 0; i < 4; ++i) {
-    static constexpr char kDigits[] = "0123456789abcdef";
-    uint32_t word = device();
-    for (int digit = 0; digit < 8; ++digit, word >>= 4) text += kDigits[word & 15];
-  }
-  return text;
-}
+// How long a client may take to answer a GOAWAY; one that is silent holds nobody up.
+constexpr TimeNs kGoAwayPatience = kSecond;
 
 // Forgets without destroying.
 template <typename T>
@@ -63,194 +47,6 @@ Server::~Server() {
   }
   leak(std::move(engine_));  // its thread and its connections stayed with the parent
   leak(std::move(shared_rings_));
-}
-
-// --- listening -------------------------------------------------------------------------------------
-
-Result<std::string> Server::listen(const std::string& text) {
-  RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(text));
-  RRPC_RETURN_IF_ERROR(endpoint::validate(options_.session.geometry));
-  const bool may_move = address.scheme == "rrpc";
-  RRPC_ASSIGN_OR_RETURN(ListenerEntry entry, open_listener(may_move ? "tcp" : address.scheme, address.rest));
-  if (!may_move) return address.scheme + "://" + attach(std::move(entry));
-  std::vector<ListenerEntry> beside;
-  RRPC_ASSIGN_OR_RETURN(rpc::HelloFields offers, listen_beside(entry.listener->address(), beside));
-  for (ListenerEntry& other : beside) attach(std::move(other));
-  return "rrpc://" + attach(std::move(entry), std::move(offers));
-}
-
-Result<std::string> Server::listen_for_others(const std::string& text) {
-  RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(text));
-  RRPC_ASSIGN_OR_RETURN(ListenerEntry entry,
-                        open_listener(address.scheme == "rrpc" ? "tcp" : address.scheme, address.rest));
-  {
-    std::lock_guard lock(mutex_);
-    redirects_[entry.listener->address()];
-  }
-  return address.scheme + "://" + attach(std::move(entry));
-}
-
-Status Server::redirect(const std::string& bound, std::vector<std::string> targets) {
-  RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(bound));
-  std::lock_guard lock(mutex_);
-  const auto it = redirects_.find(address.rest);
-  if (it == redirects_.end()) return {StatusCode::kNotFound, "no clients are sent on from " + bound};
-  it->second.targets = std::move(targets);
-  return {};
-}
-
-rpc::HelloFields Server::hello_of(const provider::Listener& listener) {
-  rpc::HelloFields hello{{"wire", "1"}, {"host", host_identity()}, {"instance", instance_}};
-  std::lock_guard lock(mutex_);
-  if (const auto it = offers_.find(&listener); it != offers_.end()) hello.insert(it->second.begin(), it->second.end());
-  if (const auto it = redirects_.find(listener.address()); it != redirects_.end()) {
-    Redirect& redirect = it->second;
-    const size_t count = redirect.targets.size();
-    hello["go_to"] = count == 0 ? "" : redirect.targets[redirect.next++ % count];
-  }
-  return hello;
-}
-
-Result<ListenerEntry> Server::open_listener(const std::string& scheme, const std::string& rest) const {
-  RRPC_ASSIGN_OR_RETURN(DeviceEntry * device, find_device(scheme));
-  RRPC_ASSIGN_OR_RETURN(auto listener, device->device->listen(rest, {1024, options_.any_user}));
-  ListenerEntry entry{std::move(listener), device, nullptr};
-  RRPC_RETURN_IF_ERROR(share_receives(entry));
-  return entry;
-}
-
-std::string Server::attach(ListenerEntry entry, rpc::HelloFields offers) {
-  std::string bound = entry.listener->address();
-  {
-    std::lock_guard lock(mutex_);
-    if (entry.receives != nullptr) shared_rings_[entry.listener.get()] = std::move(entry.receives);
-    if (!offers.empty()) offers_[entry.listener.get()] = std::move(offers);
-  }
-  engine_->add_listener(std::move(entry));
-  return bound;
-}
-
-Result<rpc::HelloFields> Server::listen_beside(const std::string& bound, std::vector<ListenerEntry>& beside) const {
-  rpc::HelloFields hello;
-  std::vector<std::string> reasons;
-  for (const std::string& transport : all_transports()) {
-    if (transport == "tcp") continue;
-    if (!lists(options_.transports, transport)) {
-      hello["no_" + transport] = "its transports option leaves it out";
-      continue;
-    }
-    const Status offered = transport == "shm" ? offer_shm(hello, beside) : offer_verbs(bound, hello, beside);
-    if (!offered.ok()) reasons.push_back(transport + ": " + offered.message());
-  }
-  if (lists(options_.transports, "tcp")) return hello;
-  if (beside.empty())
-    return unavailable("rrpc://" + bound + ": none of the transports allowed can be had: " + join(reasons, "; "));
-  hello["transports"] = join(options_.transports, ",");
-  return hello;
-}
-
-Status Server::offer_shm(rpc::HelloFields& hello, std::vector<ListenerEntry>& beside) const {
-  const std::string name = "rrpc-" + std::to_string(getpid()) + "-" + random_text().substr(0, 12);
-  RRPC_ASSIGN_OR_RETURN(ListenerEntry entry, open_listener("shm", name));
-  hello["shm"] = entry.listener->address();
-  beside.push_back(std::move(entry));
-  return {};
-}
-
-Status Server::offer_verbs(const std::string& bound, rpc::HelloFields& hello,
-                           std::vector<ListenerEntry>& beside) const {
-  const auto device = find_device("verbs");
-  hello["no_verbs"] = "it has no usable adapter";
-  RRPC_RETURN_IF_ERROR(device.status());
-  const VerbsPlan plan = plan_verbs((*device)->device->describe(), bound);
-  hello["no_verbs"] = "it listens on " + host_of(bound) + ", where no adapter can be reached";
-  Status why = unavailable(host_of(bound) + " is no adapter's address");
-  for (const std::string& host : plan.hosts) {
-    auto entry = open_listener("verbs", host + ":0");
-    if (!entry.ok()) why = entry.status();
-    if (!entry.ok() || !add_offer(hello["verbs"], entry->listener->address())) continue;
-    beside.push_back(std::move(*entry));
-  }
-  if (plan.by_socket) {
-    auto entry = open_listener("verbs+tcp", host_of(bound) + ":0");
-    if (!entry.ok()) why = entry.status();
-    if (entry.ok()) {
-      hello["verbs+tcp"] = port_of(entry->listener->address());
-      beside.push_back(std::move(*entry));
-    }
-  }
-  if (hello["verbs"].empty() && hello["verbs+tcp"].empty()) return why;
-  hello.erase("no_verbs");
-  return {};
-}
-
-void Server::add_to_hello(rpc::HelloFields fields) {
-  std::lock_guard lock(mutex_);
-  more_hello_ = std::move(fields);
-}
-
-rpc::HelloFields Server::more_hello() {
-  std::lock_guard lock(mutex_);
-  return more_hello_;
-}
-
-Status Server::share_receives(ListenerEntry& entry) const {
-  if (options_.shared_receive_slots == 0) return {};
-  auto ring = endpoint::SharedRing::create(*entry.device->device, *entry.listener, options_.shared_receive_slots,
-                                           options_.session.geometry.slot_bytes);
-  // Where the transport has no such thing each connection has a ring of its own.
-  if (ring.status().code() == StatusCode::kFailedPrecondition) return {};
-  RRPC_RETURN_IF_ERROR(ring.status());
-  entry.receives = std::move(*ring);
-  return {};
-}
-
-std::shared_ptr<endpoint::SharedRing> Server::shared_ring(const provider::Listener& listener) {
-  if (options_.shared_receive_slots == 0) return nullptr;
-  std::lock_guard lock(mutex_);
-  const auto it = shared_rings_.find(&listener);
-  return it == shared_rings_.end() ? nullptr : it->second;
-}
-
-Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& listener, uint64_t id) {
-  const auto ring = shared_ring(listener);
-  while (true) {
-    Options options = options_;
-    Status refusal;
-    endpoint::ReceiveShare share;
-    if (ring != nullptr) {
-      auto reserved = ring->reserve(options.session.geometry.slots);
-      refusal = reserved.status();
-      if (reserved.ok()) share = std::move(*reserved);
-      if (share) options.session.geometry.slots = share.slots();
-    }
-    auto config = endpoint::queue_pair_config(options.session.geometry);
-    if (ring != nullptr) config.shared_receives = &ring->queue();
-    auto cq = device.device->create_completion_queue(config.send_depth + config.receive_depth);
-    auto offered = listener.accept(*cq, config);
-    if (offered.status().code() == StatusCode::kPermissionDenied) continue;  // another user, who was told
-    RRPC_RETURN_IF_ERROR(offered.status());
-    if (*offered == nullptr || ended_) return ConnectionRef();
-    if (engine_->connection_count() >= options_.connections_max) continue;  // turned away
-    if (!refusal.ok()) {
-      (*offered)->disconnect(refusal.message());
-      continue;
-    }
-    rpc::HelloFields hello = hello_of(listener);
-    const bool for_others = hello.contains("go_to");
-    auto connection = std::make_shared<Connection>(rpc::Role::kServer, id, device, std::move(cq), std::move(*offered),
-                                                   options, std::move(hello), this, std::move(share));
-    connection->session().add_to_hello(more_hello());
-    std::lock_guard lock(connection->mutex);
-    const TimeNs now = now_ns();
-    connection->last_active = now;
-    connection->handshake_deadline = deadline_after(now, options_.handshake_timeout);
-    if (!connection->session().start(now).ok()) continue;
-    if (for_others) connection->session().server().refuse_new_calls(unavailable(kNotHere));
-    if (draining_) connection->session().drain("shutting down");
-    if (in_loop_) connection->loops_asleep.push_back(loop_);
-    return connection;
-  }
 }
 
 // --- calls -----------------------------------------------------------------------------------------
@@ -331,6 +127,20 @@ void Server::call_worker() {
   turn_.notify_one();
 }
 
+bool Server::on_cancel(uint64_t handle, std::function<void()> callback) {
+  Work work;
+  if (!find(handle, work)) return false;
+  {
+    std::lock_guard lock(work.connection->mutex);
+    if (!work.call->given_up()) {
+      work.call->on_given_up.push_back(std::move(callback));
+      return true;
+    }
+  }
+  callback();
+  return true;
+}
+
 void Server::note_handler_time(const Work& work) {
   const TimeNs average = handler_ns_average_.load(std::memory_order_relaxed);
   handler_ns_average_.store(average + (now_ns() - work.taken_at - average) / 8, std::memory_order_relaxed);
@@ -346,6 +156,7 @@ Status Server::reply(uint64_t handle, rpc::Reply reply) {
   note_handler_time(work);
   std::lock_guard lock(work.connection->mutex);
   const TimeNs now = now_ns();
+  work.call->on_given_up.clear();
   work.connection->session().server().reply(work.call, std::move(reply), now);
   work.connection->last_active.store(now, std::memory_order_relaxed);
   settle(work.connection, now);
@@ -375,6 +186,15 @@ LeftOver Server::under_way() {
   return left;
 }
 
+// Whether no client has a call on its way that it began before it heard that no more are taken.
+bool Server::all_drained() {
+  return std::ranges::all_of(engine_->connections(), [](const ConnectionRef& connection) {
+    std::lock_guard lock(connection->mutex);
+    const rpc::Session& session = connection->session();
+    return session.failed() || !session.ready() || session.drained();
+  });
+}
+
 LeftOver Server::drain(TimeNs deadline) {
   draining_ = true;
   engine_->close_listeners();
@@ -383,6 +203,8 @@ LeftOver Server::drain(TimeNs deadline) {
     if (!connection->session().failed()) connection->session().drain("shutting down");
     settle(connection, now_ns());
   }
+  const TimeNs patience = std::min(deadline, now_ns() + kGoAwayPatience);
+  while (!all_drained() && now_ns() < patience) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   // Results wait for their readers too, so there is no one event to wait for.
   LeftOver left = under_way();
   while (left.calls + left.results > 0 && now_ns() < deadline) {

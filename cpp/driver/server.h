@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -53,6 +54,9 @@ class Server : public RequestSink {
   // Every handle is answered once; NotFound otherwise.
   Status reply(uint64_t handle, rpc::Reply reply);
   bool find(uint64_t handle, Work& work) { return work_.find(handle, work); }
+  // Runs `callback` when the call is given up, at once if it has been; dropped with the reply. Maybe under the mutex.
+  // False: it was answered already.
+  bool on_cancel(uint64_t handle, std::function<void()> callback);
 
   // Refuses new calls, waits for those under way and for their results to be fetched, then ends.
   LeftOver drain(TimeNs deadline);
@@ -70,6 +74,7 @@ class Server : public RequestSink {
     size_t next = 0;
   };
 
+  static std::string random_text();
   Status why_full() override { return work_.why_full(); }
   void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) override;
   bool take_back(const rpc::ServerCallRef& call) override { return work_.take_back(call); }
@@ -93,6 +98,7 @@ class Server : public RequestSink {
   void note_handler_time(const Work& work);
   void settle(const ConnectionRef& connection, TimeNs now);
   LeftOver under_way();
+  bool all_drained();
   void close_all(const std::string& reason);
 
   const Options options_;

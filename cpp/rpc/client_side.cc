@@ -103,6 +103,7 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest request, TimeNs 
   }
   exposed_bytes_ += call->exposures_.bytes();
   calls_.emplace(call->id_, call);
+  in_flight_.store(calls_.size(), std::memory_order_relaxed);
   earliest_deadline_ = std::min(earliest_deadline_, call->deadline_);
   endpoint_.tally(&endpoint::Counters::calls_started);
   if (!queue_.empty()) flush(now);
@@ -375,6 +376,15 @@ void ClientSide::cancel(const ClientCallRef& call, Status why) {
   done_.flush(endpoint_);
 }
 
+void ClientSide::refuse_new_calls(Status why) {
+  refusal_ = std::move(why);
+  std::vector<ClientCallRef> unsent;
+  for (const QueuedRequest& request : queue_) unsent.push_back(find(request.call_id));
+  for (const ClientCallRef& call : unsent) {
+    if (call != nullptr) cancel(call, refusal_);
+  }
+}
+
 void ClientSide::expire(TimeNs now) {
   if (now < earliest_deadline_) return;
   std::vector<ClientCallRef> expired;
@@ -423,6 +433,7 @@ void ClientSide::erase(const ClientCallRef& call) {
   call->state_ = ClientCall::State::kEnded;
   call->out_ = {};
   calls_.erase(call->id_);
+  in_flight_.store(calls_.size(), std::memory_order_relaxed);
 }
 
 }  // namespace rrpc::rpc

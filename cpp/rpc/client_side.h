@@ -113,12 +113,14 @@ class ClientSide : private StreamOwner {
   // What items or a window for the call are for. Null: nothing any more.
   Result<StreamRef> stream_of(uint64_t call_id) const;
   void fail_all(const Status& status);
-  void refuse_new_calls(Status why) { refusal_ = std::move(why); }
+  // The peer takes no new calls: those that were never sent end, with `why`.
+  void refuse_new_calls(Status why);
 
   void flush(TimeNs now);
   void expire(TimeNs now);
   TimeNs next_deadline() const { return earliest_deadline_; }
-  size_t calls_in_flight() const { return calls_.size(); }
+  // From any thread.
+  size_t calls_in_flight() const { return in_flight_.load(std::memory_order_relaxed); }
 
  private:
   struct QueuedRequest {
@@ -157,6 +159,7 @@ class ClientSide : private StreamOwner {
   Status refusal_;
   Status ended_;  // why the connection is gone, as callers are told
   std::unordered_map<uint64_t, ClientCallRef> calls_;
+  std::atomic<size_t> in_flight_{0};
   std::deque<QueuedRequest> queue_;
   CallIdOutbox done_{kDone};
   CallIdOutbox cancel_{kCancel};

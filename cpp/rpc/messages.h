@@ -30,8 +30,9 @@ enum MessageType : uint8_t {
   kCancelAck = 66,  // call ids of which the server holds and reads nothing any more
   kPing = 67,
   kPong = 68,
-  kGoAway = 69,  // no new calls, please; a reason in text
-  kWindow = 70,  // how far the items of calls were fetched and taken
+  kGoAway = 69,     // no new calls, please; a reason in text
+  kWindow = 70,     // how far the items of calls were fetched and taken
+  kGoAwayAck = 71,  // no request follows
 };
 
 enum RequestFlag : uint8_t {

@@ -11,6 +11,9 @@ namespace rrpc::rpc {
 
 using provider::WcStatus;
 
+// After its deadline a handler at work is told to stop, unless the client's CANCEL has done so: it may be on its way.
+constexpr TimeNs kCancelGrace = 20 * kMillisecond;
+
 ServerCallRef ServerSide::find(uint64_t call_id) const {
   const auto it = calls_.find(call_id);
   return it == calls_.end() ? nullptr : it->second;
@@ -84,11 +87,17 @@ void ServerSide::drop_arguments(ServerCall& call) {
   call.body_block_ = {};
 }
 
+// Its handler may be at work.
+void ServerSide::tell_given_up(ServerCall& call) {
+  for (const auto& tell : std::exchange(call.on_given_up, {})) tell();
+}
+
 void ServerSide::hand_over(const ServerCallRef& call, TimeNs now) {
   if (!call->failure_.ok()) return refuse(call, std::move(call->failure_), now);
   call->state_ = ServerCall::State::kRunning;
   call->ready_at_ = now;
-  earliest_expiry_ = std::min(earliest_expiry_, call->deadline_);
+  call->expires_at_ = call->deadline_;
+  earliest_expiry_ = std::min(earliest_expiry_, call->expires_at_);
   events_.on_request(call);
 }
 
@@ -174,6 +183,7 @@ Status ServerSide::on_cancel(Bytes body, TimeNs now) {
       case ServerCall::State::kRunning:
         call->cancelled_ = true;
         if (events_.take_back(call)) erase(call);
+        tell_given_up(*call);
         break;
       case ServerCall::State::kReplying:
         // The acknowledgement overtakes what waits for credits, and after it no reply may come.
@@ -247,8 +257,8 @@ void ServerSide::flush(TimeNs now) {
 void ServerSide::sent(const ServerCallRef& call, TimeNs now) {
   if (call->exposures_.empty() && !Streams::exposes(call->stream_)) return erase(call);
   call->state_ = ServerCall::State::kLeased;
-  call->lease_end_ = deadline_after(now, options_.lease_timeout);
-  earliest_expiry_ = std::min(earliest_expiry_, call->lease_end_);
+  call->expires_at_ = deadline_after(now, options_.lease_timeout);
+  earliest_expiry_ = std::min(earliest_expiry_, call->expires_at_);
 }
 
 void ServerSide::expire(TimeNs now) {
@@ -256,13 +266,11 @@ void ServerSide::expire(TimeNs now) {
   std::vector<ServerCallRef> expired;
   earliest_expiry_ = kNever;
   for (const auto& [id, call] : calls_) {
-    const bool is_leased = leased(*call);
-    if (!is_leased && call->state_ != ServerCall::State::kRunning) continue;
-    const TimeNs end = is_leased ? call->lease_end_ : call->deadline_;
-    if (end <= now)
+    if (!leased(*call) && call->state_ != ServerCall::State::kRunning) continue;
+    if (call->expires_at_ <= now)
       expired.push_back(call);
     else
-      earliest_expiry_ = std::min(earliest_expiry_, end);
+      earliest_expiry_ = std::min(earliest_expiry_, call->expires_at_);
   }
   for (const ServerCallRef& call : expired) {
     if (leased(*call)) {
@@ -276,6 +284,13 @@ void ServerSide::expire(TimeNs now) {
     } else if (events_.take_back(call)) {
       drop_arguments(*call);
       reply(call, waited_too_long(), now);
+    } else if (call->expires_at_ == call->deadline_) {
+      call->expires_at_ = deadline_after(now, kCancelGrace);
+      earliest_expiry_ = std::min(earliest_expiry_, call->expires_at_);
+    } else {
+      call->expires_at_ = kNever;
+      call->overdue_ = true;
+      tell_given_up(*call);
     }
   }
 }
@@ -320,6 +335,7 @@ void ServerSide::fail_all() {
     } else {
       (void)events_.take_back(call);
       erase(call);
+      tell_given_up(*call);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -31,11 +32,14 @@ class ServerCall {
   const StreamRef& stream() const { return stream_; }  // null: a unary call
   TimeNs deadline() const { return deadline_; }
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+  // Cancelled, or past its deadline, whether the client has said so or not: nobody waits for the reply.
+  bool given_up() const { return cancelled() || overdue_.load(std::memory_order_relaxed); }
   size_t out_bytes() const { return has_out_ ? out_.length_bytes : 0; }
   TimeNs arrived_at() const { return arrived_at_; }
   TimeNs ready_at() const { return ready_at_; }  // when the arguments were here
 
-  uint64_t ticket = 0;  // the driver's: its place among the calls that wait for a worker
+  uint64_t ticket = 0;                             // the driver's: its place among the calls that wait for a worker
+  std::vector<std::function<void()>> on_given_up;  // run once when a running call is given up, under the mutex
 
  private:
   friend class ServerSide;
@@ -56,6 +60,7 @@ class ServerCall {
   TimeNs arrived_at_ = 0;
   TimeNs ready_at_ = 0;
   std::atomic<bool> cancelled_{false};
+  std::atomic<bool> overdue_{false};
   uint8_t kind_ = 0;
   bool has_out_ = false;
   endpoint::Descriptor out_;
@@ -74,7 +79,7 @@ class ServerCall {
   bool given_up_by_client_ = false;  // of calls with streams, and of those
   bool ack_owed_ = false;            // while items are being read
   size_t exposed_bytes_ = 0;         // of exposures_, as counted against the limit
-  TimeNs lease_end_ = kNever;
+  TimeNs expires_at_ = kNever;       // the deadline, or the lease's end
 };
 using ServerCallRef = std::shared_ptr<ServerCall>;
 
@@ -129,7 +134,7 @@ class ServerSide : private StreamOwner {
   void refuse_new_calls(Status why) { refusal_ = std::move(why); }
 
   void flush(TimeNs now);
-  // Ends leases, and calls that still wait for a worker at their deadline.
+  // Ends leases, and calls that still wait for a worker at their deadline; handlers at work are told of theirs.
   void expire(TimeNs now);
   TimeNs next_expiry() const { return earliest_expiry_; }
   size_t calls_under_way() const { return calls_.size(); }
@@ -147,6 +152,7 @@ class ServerSide : private StreamOwner {
   Status why_refused() const;
   void hand_over(const ServerCallRef& call, TimeNs now);
   static void drop_arguments(ServerCall& call);
+  static void tell_given_up(ServerCall& call);
   Status check_new_id(uint64_t call_id);
   Status compose(ServerCall& call, Reply& reply, bool out_written, std::string& body);
   Status expose_results(ServerCall& call, Reply& reply, bool out_written,

@@ -74,6 +74,7 @@ void ServerSide::cancel_streams(const ServerCallRef& call, TimeNs now) {
   streams_.end(call->stream_, cancelled("the client gave the call up"));
   streams_.stop(call->stream_);
   if (fetching) endpoint_.cancel_transfer(call->id_ | kServerCookie);
+  tell_given_up(*call);
   end_cancelled(call, now);
 }
 
@@ -83,8 +84,8 @@ void ServerSide::end_cancelled(const ServerCallRef& call, TimeNs now) {
   if (!Streams::idle(call->stream_) || (call->state_ != kRunning && call->state_ != kCancelled)) return;
   if (std::exchange(call->ack_owed_, false)) {
     cancel_acks_.add(call->id_);
-    call->lease_end_ = deadline_after(now, options_.lease_timeout);
-    if (Streams::exposes(call->stream_)) earliest_expiry_ = std::min(earliest_expiry_, call->lease_end_);
+    call->expires_at_ = deadline_after(now, options_.lease_timeout);
+    if (Streams::exposes(call->stream_)) earliest_expiry_ = std::min(earliest_expiry_, call->expires_at_);
   }
   if (call->state_ == kCancelled && !Streams::exposes(call->stream_)) erase(call);
 }
@@ -111,6 +112,7 @@ void ServerSide::answer_for_handler(const ServerCallRef& call, Status why, TimeN
   if (waited) drop_arguments(*call);
   reply_after_items(call, {.status = std::move(why), .not_seen = waited}, now);
   call->cancelled_ = true;
+  tell_given_up(*call);
 }
 
 // True: DONE is for items that the client had when it gave the call up.

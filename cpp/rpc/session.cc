@@ -43,6 +43,7 @@ size_t Session::progress(TimeNs now) {
   if (failed()) return handled;
   if (pong_owed_) send_control(kPong);
   if (go_away_owed_) drain(go_away_reason_);
+  if (go_away_ack_owed_) send_control(kGoAwayAck);
   flush(now);
   return handled;
 }
@@ -121,6 +122,11 @@ Status Session::on_message(uint8_t type, Bytes body) {
       return on_item(type, body);
     case kWindow:
       return on_windows(body);
+    case kGoAwayAck:
+      if (!is_server) break;
+      if (!go_away_sent_) return Status::protocol_error("an answer to a GOAWAY that never was");
+      drained_ = true;
+      return {};
     case kPing:
       pong_owed_ = true;
       return {};
@@ -158,6 +164,8 @@ Status Session::on_windows(Bytes body) {
 
 Status Session::on_go_away(Bytes body) {
   client_.refuse_new_calls(unavailable("the server takes no new calls: " + std::string(as_text(body))));
+  go_away_ack_owed_ = true;
+  events_.on_go_away();
   return {};
 }
 
@@ -188,6 +196,7 @@ void Session::drain(const std::string& reason) {
   go_away_owed_ = !(ready_ && endpoint_.can_send(kGoAway));
   if (go_away_owed_ || failed()) return;
   const Bytes part = as_bytes(std::string_view(reason).substr(0, endpoint_.body_bytes_max()));
+  go_away_sent_ = true;
   endpoint_.send(kGoAway, {&part, 1});
 }
 
@@ -195,6 +204,7 @@ void Session::send_control(uint8_t type) {
   if (!endpoint_.can_send(type)) return;
   endpoint_.send(type, {});
   if (type == kPong) pong_owed_ = false;
+  if (type == kGoAwayAck) go_away_ack_owed_ = false;
 }
 
 void Session::probe(TimeNs now) {

@@ -22,6 +22,7 @@ class SessionEvents : public ClientSideEvents, public ServerSideEvents, public S
  public:
   virtual void on_ready() = 0;  // both ends said HELLO
   virtual void on_closed(const Status& why) = 0;
+  virtual void on_go_away() {}  // the peer takes no new calls
 };
 
 class Session : private endpoint::EndpointEvents {
@@ -41,6 +42,8 @@ class Session : private endpoint::EndpointEvents {
   void add_to_hello(HelloFields fields) { more_hello_ = std::move(fields); }
   // Refuses calls of the peer from now on and tells it so.
   void drain(const std::string& reason);
+  // Since drain(): no new call is on its way any more.
+  bool drained() const { return drained_; }
   void close(const Status& reason) { endpoint_.close(reason); }
 
   bool ready() const { return ready_; }
@@ -85,6 +88,9 @@ class Session : private endpoint::EndpointEvents {
   bool items_first_ = false;
   bool pong_owed_ = false;
   bool go_away_owed_ = false;
+  bool go_away_sent_ = false;
+  bool go_away_ack_owed_ = false;
+  bool drained_ = false;
   std::string go_away_reason_;
   TimeNs now_ = 0;
   TimeNs last_heard_ = 0;

@@ -82,6 +82,7 @@ const Fault kServerFaultsAfterHello[] = {
     {"ReplyToAServer", "only the other end may send", [](RawWorld& raw) { raw.peer.send(kReply, reply_body(1)); }},
     {"CancelAckToAServer", "only the other end may send", [](RawWorld& raw) { raw.peer.send(kCancelAck, ids({1})); }},
     {"GoAwayToAServer", "only the other end may send", [](RawWorld& raw) { raw.peer.send(kGoAway, "why"); }},
+    {"AnswerToNoGoAway", "a GOAWAY that never was", [](RawWorld& raw) { raw.peer.send(kGoAwayAck, ""); }},
     {"TruncatedRequest", "truncated request", [](RawWorld& raw) { raw.peer.send(kRequest, "abc"); }},
     {"RequestCutInItsFixedPart", "truncated request",
      [](RawWorld& raw) { raw.peer.send(kRequest, request_body(1).substr(0, 20)); }},
@@ -205,6 +206,11 @@ const Fault kClientFaults[] = {
      [](RawWorld& raw) {
        raw.peer.send(kHello, hello());
        raw.peer.send(kRequest, request_body(1));
+     }},
+    {"GoAwayAckToAClient", "only the other end may send",
+     [](RawWorld& raw) {
+       raw.peer.send(kHello, hello());
+       raw.peer.send(kGoAwayAck, "");
      }},
     {"DoneToAClient", "only the other end may send",
      [](RawWorld& raw) {

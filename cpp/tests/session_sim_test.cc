@@ -118,6 +118,7 @@ Scenario breaking(Rng& rng) {
 Scenario draining(Rng& rng) {
   Scenario scenario = impatient(rng);
   scenario.may_break = true;  // Unavailable, that is; the connection itself stays
+  scenario.drains = true;
   const TimeNs at = rng.between(0, 3 * kMillisecond);
   scenario.disturb = [at](World& world) {
     world.network.schedule(at, [&world] { world.server.session->drain("shutting down"); });

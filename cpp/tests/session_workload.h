@@ -54,6 +54,7 @@ struct Scenario {
   double lazy_probability = 0;
   uint32_t shared_receive_slots = 0;
   bool may_refuse = false;  // limits are low: calls may end with ResourceExhausted
+  bool drains = false;      // the server; whatever it doesn't take was not executed
   bool may_break = false;   // the connection may end: calls may end with Unavailable
   std::function<void(World&)> disturb;
 };
@@ -268,6 +269,15 @@ class Workload {
     }
   }
 
+  // What is said of a call that failed is true: whoever trusts it may run it again.
+  void check_executions(const CallPlan& plan) {
+    if (!plan.call || plan.call->status().ok()) return;
+    EXPECT_FALSE(plan.call->not_executed() && plan.served > 0) << "call " << plan.key << " was executed";
+    if (scenario_.drains && plan.call->status().code() == kUnavailable) {
+      EXPECT_TRUE(plan.call->not_executed()) << "call " << plan.key << " is lost to the drain";
+    }
+  }
+
   bool all_ended() const {
     return std::all_of(plans_.begin(), plans_.end(), [](const CallPlan& plan) { return plan.ended > 0; });
   }
@@ -280,6 +290,12 @@ class Workload {
 
   // With both ends alive everything must come to rest; otherwise at least the survivor's memory must.
   void finish() {
+    for (const CallPlan& plan : plans_) check_executions(plan);
+    if (scenario_.drains) {
+      const bool told =
+          world_.run_until([this] { return world_.server.session->drained(); }, world_.network.now() + kSecond);
+      EXPECT_TRUE(told || world_.server.closed) << "nobody said that no call follows";
+    }
     for (CallPlan& plan : plans_) plan.call.reset();
     if (!scenario_.may_break) {
       EXPECT_FALSE(world_.client.closed) << world_.client.closed_with.to_string();

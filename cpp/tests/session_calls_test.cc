@@ -1,0 +1,92 @@
+// What ends calls that nobody takes or waits for, between two sessions.
+#include "session_world.h"
+
+namespace rrpc::rpc {
+namespace {
+
+SessionOptions with_slots(uint32_t slots) {
+  SessionOptions options;
+  options.geometry.slots = slots;
+  return options;
+}
+
+TEST(SessionCalls, AGoAwayEndsCallsThatWereNeverSentAndIsAnswered) {
+  World world(1);
+  std::vector<ServerCallRef> running;
+  world.server.request = [&running](const ServerCallRef& call) { running.push_back(call); };
+  world.connect(with_slots(16), with_slots(16));
+  world.server.dead = true;  // gives no credits
+  std::vector<ClientCallRef> calls;
+  for (int i = 0; i < 20; ++i) {
+    calls.push_back(std::make_shared<ClientCall>());
+    ASSERT_TRUE(world.client.session->client().start(calls.back(), {"m", {}, {}, std::nullopt, kNever}, 0).ok());
+  }
+  world.server.session->drain("shutting down");
+  world.client.pump(world.network.now());
+  world.run_for(kMillisecond);
+  size_t unsent = 0;
+  for (const ClientCallRef& call : calls) {
+    if (!call->done()) continue;
+    ++unsent;
+    EXPECT_EQ(call->status().code(), StatusCode::kUnavailable);
+    EXPECT_TRUE(call->not_executed());
+  }
+  EXPECT_GT(unsent, 0u);
+  EXPECT_FALSE(world.server.session->drained());
+  world.server.dead = false;
+  world.run_for(kMillisecond);
+  EXPECT_TRUE(world.server.session->drained());
+  for (const ClientCallRef& call : calls) {  // the others came after the drain had begun
+    ASSERT_TRUE(call->done());
+    EXPECT_TRUE(call->not_executed()) << call->status().to_string();
+  }
+  EXPECT_TRUE(running.empty());
+}
+
+TEST(SessionCalls, AHandlerIsToldOnceThatNobodyWaits) {
+  World world(1);
+  std::vector<ServerCallRef> running;
+  int told = 0;
+  world.server.request = [&](const ServerCallRef& call) {
+    call->on_given_up.emplace_back([&told] { ++told; });
+    running.push_back(call);
+  };
+  world.connect({}, {});
+  auto& client = world.client.session->client();
+  std::vector<ClientCallRef> calls;
+  const auto start = [&](TimeNs timeout) {
+    calls.push_back(std::make_shared<ClientCall>());
+    const TimeNs now = world.network.now();
+    ASSERT_TRUE(client.start(calls.back(), {"m", {}, {}, std::nullopt, deadline_after(now, timeout)}, now).ok());
+    world.run_for(kMillisecond);
+  };
+  start(kNever);
+  EXPECT_EQ(told, 0);
+  client.cancel(calls.back(), cancelled("by the test"));
+  world.run_for(kMillisecond);
+  EXPECT_EQ(told, 1);
+  EXPECT_TRUE(running.back()->given_up() && running.back()->cancelled());
+
+  start(50 * kMillisecond);
+  world.client.dead = true;  // says nothing more
+  world.run_for(100 * kMillisecond);
+  EXPECT_EQ(told, 2) << "at the deadline, without a CANCEL";
+  EXPECT_TRUE(running.back()->given_up() && !running.back()->cancelled());
+  world.client.dead = false;
+  world.run_for(kMillisecond);
+  EXPECT_EQ(calls.back()->status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(running.back()->cancelled());
+  EXPECT_EQ(world.client.session->client().calls_in_flight(), 0u) << "the CANCEL is acknowledged all the same";
+
+  start(kNever);
+  world.server.session->server().reply(running.back(), {}, world.network.now());
+  world.run_for(kMillisecond);
+  EXPECT_TRUE(calls.back()->status().ok());
+  start(kNever);
+  world.client.session->close(unavailable("gone"));
+  world.run_for(kMillisecond);
+  EXPECT_EQ(told, 3) << "of the connection's end, but not of the call that was answered";
+}
+
+}  // namespace
+}  // namespace rrpc::rpc
