@@ -113,7 +113,9 @@ class Server:
     def next(self, timeout: float | None = None) -> _Request | None:
         """(handle, method, payload, buffers, nanoseconds left or -1, metadata, kind); None on timeout or once
         drained/stopped. Kind: 0 for a unary call, else the sum of 2 (the client streams) and 4 (the server does)."""
-    def serve_in_loop(self, queue: LoopQueue, target: Any, methods: Sequence[bytes], max_concurrency: int) -> None:
+    def serve_in_loop(
+        self, queue: LoopQueue, target: Any, methods: Sequence[bytes], max_concurrency: int
+    ) -> None:
         """Before :meth:`listen`: calls of these methods (names and ids) go to an event loop, so many at a time, which
         polls for calls from now on. (target, None, None) out of its queue says that there are some."""
     def next_in_loop(self) -> list[_Request]:

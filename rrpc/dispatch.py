@@ -7,9 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .errors import InvalidArgument, Unimplemented
-from .service import Interface, Method, Plan, interface_of
+from .service import RECEIVES, SENDS, Interface, Method, Plan, interface_of
 
 __all__ = ["Dispatch", "Handler", "check_memory"]
+
+_KINDS = {
+    0: "arguments and gives one result",
+    SENDS: "a stream and gives one result",
+    RECEIVES: "arguments and gives a stream",
+    SENDS | RECEIVES: "a stream and gives one",
+}
 
 
 class Handler:
@@ -20,7 +27,7 @@ class Handler:
     there is none.
     """
 
-    __slots__ = ("decode", "encode", "function", "is_async", "method", "plan")
+    __slots__ = ("around", "decode", "encode", "function", "is_async", "method", "plan")
 
     def __init__(self, method: Method, function: Callable[..., Any]) -> None:
         self.method = method
@@ -30,6 +37,8 @@ class Handler:
         self.encode = self.plan.encode_result
         self.function = _positional(self.plan, function)
         """Takes the arguments by position."""
+        self.around: Callable[[Any, Callable[[], Any]], Any] | None = None
+        """Of a call with streams: takes the :class:`streams.ServedStream` and what calls the function."""
         self.is_async = inspect.iscoroutinefunction(function)
 
 
@@ -38,6 +47,8 @@ class Dispatch:
 
     def __init__(self, services: Sequence[object]) -> None:
         self.handlers: dict[bytes, Handler] = {}
+        self.streams: dict[bytes, Handler] = {}
+        """Of the methods that have a stream; the others are in ``handlers``."""
         self.interfaces: dict[str, Interface] = {}
         self._add(services)
         self.names = list(self.interfaces)
@@ -54,18 +65,25 @@ class Dispatch:
                 raise ValueError(f"two services are called {interface.name}")
             self.interfaces[interface.name] = interface
             for name, method in interface.resolved().methods.items():
-                if method.kind:
-                    continue
-                self.handlers[method.name.encode()] = Handler(method, getattr(instance, name))
+                group = self.streams if method.kind else self.handlers
+                group[method.name.encode()] = Handler(method, getattr(instance, name))
 
-    def unimplemented(self, name: str) -> Unimplemented:
-        """The error for a name that no handler has."""
+    def stream_of(self, name: bytes, kind: int) -> Handler:
+        """The handler of a call with streams; raises Unimplemented."""
+        handler = self.streams.get(name)
+        if handler is None or handler.plan.kind != kind:
+            raise self.unimplemented(name.decode(errors="replace"), kind)
+        return handler
+
+    def unimplemented(self, name: str, kind: int = 0) -> Unimplemented:
+        """The error for a name that no handler for such calls has."""
         if name.startswith("\0"):
             return Unimplemented("the method's id is none of this server's: connect again")
         service, _, method = name.rpartition(".")
         if service in self.interfaces:
             if method in self.interfaces[service].methods:
-                return Unimplemented(f"{name}(): this release of rrpc has no streams")
+                here = self.streams[name.encode()].plan.kind if name.encode() in self.streams else 0
+                return Unimplemented(f"{name}() takes {_KINDS[here]}; the call has {_KINDS[kind & 6]}")
             there = ", ".join(self.interfaces[service].methods)
             return Unimplemented(f"{service} has no method {method[:80]!r}; it has {there}")
         if not service:

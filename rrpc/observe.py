@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     _Request = tuple[int, bytes, bytes, "list[_core.Block] | None", int, bytes, int]
 
-__all__ = ["ObservedCore", "Observer", "ServedCall"]
+__all__ = ["Observation", "ObservedCore", "Observer", "ServedCall"]
 
 
 @dataclass(slots=True)
@@ -39,80 +39,120 @@ class ServedCall:
     reply_bytes: int = 0
     reply_bytes_lifted: int = 0
     """In buffers that the caller fetches, or that are written into its memory."""
+    items_received: int = 0
+    """Of a call with streams. Their bytes are counted with those of request and reply, and ``handler_ns`` is all of
+    its time from when a worker first took it."""
+    items_sent: int = 0
 
 
 Observer = Callable[[ServedCall], None]
+
+
+class Observation:
+    """One call, from when a worker took it to its reply."""
+
+    __slots__ = ("_began_ns", "_call", "_observer")
+
+    def __init__(self, core: _core.Server, observer: Observer, known: bool, request: _Request) -> None:
+        handle, name, payload, blocks, *_ = request
+        peer, fetch_ns, queue_ns = core.call_info(handle) or ("", 0, 0)
+        read = _read(blocks)
+        self._observer = observer
+        self._call = ServedCall(
+            name.decode(errors="replace"), known, peer, 0, fetch_ns, max(queue_ns, 0), 0, len(payload), read
+        )
+        self._began_ns = perf_counter_ns()
+
+    def stop(self) -> None:
+        """The handler is done: what follows is no time of its."""
+        self._call.handler_ns = perf_counter_ns() - self._began_ns
+
+    def sent(self, payload: bytes, buffers: Any) -> None:
+        """An item, or the reply."""
+        self._call.reply_bytes += len(payload)
+        self._call.reply_bytes_lifted += sum(map(_nbytes, buffers or ()))
+
+    def counts_sent(self, encode: Callable[..., Any]) -> Callable[..., Any]:
+        """``encode`` of a stream's items, counting them."""
+
+        def counting(*arguments: Any) -> Any:
+            encoded = encode(*arguments)
+            self.sent(*encoded)
+            self._call.items_sent += 1
+            return encoded
+
+        return counting
+
+    def counts_received(self, decode: Callable[..., Any]) -> Callable[..., Any]:
+        """``decode`` of a stream's items, counting them."""
+
+        def counting(payload: bytes, blocks: Any, *arguments: Any) -> Any:
+            self._call.request_bytes += len(payload)
+            self._call.request_bytes_read += _read(blocks)
+            self._call.items_received += 1
+            return decode(payload, blocks, *arguments)
+
+        return counting
+
+    def end(self, code: int = 0) -> None:
+        """The reply is on its way."""
+        self._call.code = code
+        try:
+            self._observer(self._call)
+        except Exception:
+            import logging
+
+            logging.getLogger("rrpc.server").exception("the observer raised")
 
 
 class ObservedCore:
     """What a worker needs of the core's server; each call is shown to the observer after its reply.
 
     It stands in the core's place where there is an observer, so that without one nothing is spent. One for each
-    worker: a worker has one call at a time.
+    worker: a worker has one call at a time. Calls with streams have observations of their own.
     """
 
     def __init__(self, core: _core.Server, observer: Observer, known: Container[bytes]) -> None:
         self._core = core
         self._observer = observer
         self._known = known
-        self._call: ServedCall | None = None
-        self._began_ns = 0
+        self._call: Observation | None = None
         self.stopped, self.out_bytes = core.stopped, core.out_bytes
 
     def next(self) -> _Request | None:
         request = self._core.next()
-        if request is not None:
-            self._begin(request)
+        if request is not None and not request[-1]:
+            self._call = Observation(self._core, self._observer, request[1] in self._known, request)
         return request
 
     def reply(self, handle: int, payload: bytes, buffers: Any, out_index: int, metadata: bytes) -> None:
-        handler_ns = perf_counter_ns() - self._began_ns
-        lifted = sum(_nbytes(buffer) for buffer in buffers or ())
+        call = self._stopped()
         self._core.reply(handle, payload, buffers, out_index, metadata)
-        self._end(handler_ns, 0, len(payload), lifted)
+        call.sent(payload, buffers)
+        call.end()
 
     def reply_next(self, handle: int, payload: bytes) -> _Request | None:
-        handler_ns = perf_counter_ns() - self._began_ns
+        call = self._stopped()
         self._core.reply(handle, payload)
-        self._end(handler_ns, 0, len(payload), 0)
+        call.sent(payload, None)
+        call.end()
         return self.next()
 
     def reply_error(
         self, handle: int, code: int, message: str, details: bytes, metadata: bytes, not_seen: bool
     ) -> None:
-        handler_ns = perf_counter_ns() - self._began_ns
+        call = self._stopped()
         self._core.reply_error(handle, code, message, details, metadata, not_seen)
-        self._end(handler_ns, code, 0, 0)
+        call.end(code)
 
-    def _begin(self, request: _Request) -> None:
-        handle, name, payload, blocks, *_ = request
-        peer, fetch_ns, queue_ns = self._core.call_info(handle) or ("", 0, 0)
-        read = sum(block.nbytes for block in blocks) if blocks else 0
-        self._call = ServedCall(
-            name.decode(errors="replace"),
-            name in self._known,
-            peer,
-            0,
-            fetch_ns,
-            max(queue_ns, 0),
-            0,
-            len(payload),
-            read,
-        )
-        self._began_ns = perf_counter_ns()
+    def _stopped(self) -> Observation:
+        assert self._call is not None
+        self._call.stop()
+        return self._call
 
-    def _end(self, handler_ns: int, code: int, reply_bytes: int, lifted_bytes: int) -> None:
-        call, self._call = self._call, None
-        if call is None:
-            return
-        call.handler_ns, call.code = handler_ns, code
-        call.reply_bytes, call.reply_bytes_lifted = reply_bytes, lifted_bytes
-        try:
-            self._observer(call)
-        except Exception:
-            import logging
 
-            logging.getLogger("rrpc.server").exception("the observer raised")
+def _read(blocks: list[_core.Block] | None) -> int:
+    return sum(block.nbytes for block in blocks) if blocks else 0
 
 
 def _nbytes(buffer: Any) -> int:

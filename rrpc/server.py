@@ -15,6 +15,7 @@ from .observe import ObservedCore, Observer
 from .options import merged
 from .served import intercept
 from .service import Interface
+from .streams.serving import ServedStreams
 from .versions import introduce
 from .worker import Worker
 
@@ -59,6 +60,7 @@ class Server:
         self._threads: list[threading.Thread] = []
         # It knows how many the workers are, so that a call which one of them is about to take doesn't count as waiting.
         self._core = _core.Server(merged({**options, "max_concurrency": workers, "max_queue": max_queue}))
+        self._streams = ServedStreams(self._core, self._dispatch, tracebacks, observer)
         self._workers = [self._worker(tracebacks, observer) for _ in range(workers)]
         self.addresses: list[str] = []
         """What the server really listens on, in the order asked for."""
@@ -73,7 +75,7 @@ class Server:
 
     def _worker(self, tracebacks: bool, observer: Observer | None) -> Worker:
         core = self._core if observer is None else ObservedCore(self._core, observer, self._dispatch.handlers)
-        return Worker(core, self._dispatch, tracebacks)
+        return Worker(core, self._dispatch, tracebacks, self._streams)
 
     def _run(self, worker: Worker) -> None:  # of the server, which stays while its threads do
         worker.run()

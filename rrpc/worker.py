@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .context import Context, enter
 from .dispatch import Dispatch, check_memory
 from .status import status_of
+from .streams.serving import ServedStream, ServedStreams
 
 if TYPE_CHECKING:
     from . import _core
@@ -18,8 +19,15 @@ __all__ = ["Worker"]
 class Worker:
     """Runs in a thread of its own; one call at a time."""
 
-    def __init__(self, core: _core.Server | ObservedCore, dispatch: Dispatch, tracebacks: bool) -> None:
+    def __init__(
+        self,
+        core: _core.Server | ObservedCore,
+        dispatch: Dispatch,
+        tracebacks: bool,
+        streams: ServedStreams,
+    ) -> None:
         self._core = core
+        self._streams = streams
         self._dispatch = dispatch
         self._tracebacks = tracebacks
         self._context: Context | None = None
@@ -35,6 +43,12 @@ class Worker:
         request = core.next()
         while request is not None or not core.stopped():
             if request is None:
+                request = core.next()
+                continue
+            if request[-1]:
+                stream, request = self._streams.of(request), None
+                self._run_stream(stream)
+                del stream
                 request = core.next()
                 continue
             handle, name, payload, blocks, ns_left, metadata, _ = request
@@ -63,6 +77,12 @@ class Worker:
                 buffers = None
             context.ended = True
             request = core.next()
+        self._streams.close()
+
+    def _run_stream(self, stream: ServedStream) -> None:
+        self._context = stream.context
+        stream.run()
+        self._context = None  # a parked one runs nowhere
 
     def _fail(self, handle: int, name: bytes, error: BaseException, context: Context) -> None:
         shown = name.decode(errors="replace")

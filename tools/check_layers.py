@@ -48,7 +48,18 @@ CPP_WORDS_NOT_IN = [
 # Python: each module of rrpc and the modules it may import, besides itself.
 _VALUES = ("errors", "codec", "bulk")
 _HANDLING = (*_VALUES, "service", "metadata", "context", "dispatch", "status")
-_SHELLS = (*_HANDLING, "types", "health", "interceptors", "schema", "versions", "client", "observe", "server")
+_SHELLS = (
+    *_HANDLING,
+    "types",
+    "health",
+    "interceptors",
+    "schema",
+    "versions",
+    "client",
+    "observe",
+    "streams",
+    "server",
+)
 PY_LAYERS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "codec": ("errors", "bulk"),
@@ -67,8 +78,9 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "context": ("metadata",),
     "dispatch": ("errors", "service"),
     "status": ("errors", "codec", "metadata"),
-    "worker": ("observe", "context", "dispatch", "status"),
+    "worker": ("observe", "context", "dispatch", "status", "streams"),
     "served": ("errors", "context", "dispatch", "interceptors"),
+    "streams": (*_HANDLING, "observe"),
     "server": (
         *(
             "dispatch",
@@ -78,6 +90,7 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
             "options",
             "served",
             "service",
+            "streams",
             "versions",
             "worker",
         ),
@@ -96,6 +109,7 @@ PY_MAY_IMPORT_CORE = {
     "front",
     "client",
     "server",
+    "streams",
     "worker",
     "aio",
     "__init__",

@@ -1,0 +1,51 @@
+"""Items out of a stream of the core, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from time import perf_counter_ns
+from typing import Any
+
+__all__ = ["Pace", "received"]
+
+_BATCH_MAX = 128
+_FAST_NS = 50_000
+
+Decode = Callable[..., Any]
+
+
+class Pace:
+    """How many items to take at a time.
+
+    What was taken makes room for the sender. So whoever is slow takes one: then the window is all that a sender can
+    be ahead. Whoever is fast takes many, and items with buffers are taken one by one, since a crossing costs little
+    beside them.
+    """
+
+    __slots__ = ("_since_ns", "count")
+
+    def __init__(self) -> None:
+        self.count = 1
+        self._since_ns = 0
+
+    def begin(self) -> None:
+        """Items have come."""
+        self._since_ns = perf_counter_ns()
+
+    def end(self, items: int, with_buffers: bool) -> None:
+        """So many have been dealt with."""
+        fast = not with_buffers and perf_counter_ns() - self._since_ns < items * _FAST_NS
+        self.count = min(2 * self.count, _BATCH_MAX) if fast else 1
+
+
+def received(receive: Callable[..., list[Any]], decode: Decode, *also: Any) -> Generator[Any, None, None]:
+    """What comes out of the core's ``receive``, decoded; ``also`` goes to each ``decode``."""
+    pace = Pace()
+    while batch := receive(pace.count, None):
+        pace.begin()
+        items, with_buffers = len(batch), batch[-1][1] is not None
+        batch.reverse()
+        take = batch.pop  # so that nothing here keeps an item's memory
+        while batch:
+            yield decode(*take(), *also)
+        pace.end(items, with_buffers)

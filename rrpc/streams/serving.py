@@ -1,0 +1,207 @@
+"""Calls with streams, as the workers of a blocking server run them.
+
+A handler that generates its items runs until its client has no room for the next one. Then the stream is parked, and
+the worker takes other calls; whichever worker is free goes on with the stream once there is room. A handler that
+iterates over its client's items keeps its worker while it waits for them.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from rrpc.context import Context, enter
+from rrpc.errors import Internal
+from rrpc.observe import Observation, Observer
+from rrpc.service import RECEIVES
+from rrpc.status import status_of
+
+from .receiving import received
+
+if TYPE_CHECKING:
+    from rrpc import _core
+    from rrpc.dispatch import Dispatch, Handler
+
+__all__ = ["ServedStream", "ServedStreams"]
+
+PARKED = 8
+"""The kind of what comes out of the core's ``next``: a parked stream can go on."""
+
+_SLICE_S = 0.005
+
+
+class ServedStreams:
+    """Those of one server that are under way."""
+
+    def __init__(
+        self, core: _core.Server, dispatch: Dispatch, tracebacks: bool, observer: Observer | None
+    ) -> None:
+        self.core: Any = core
+        self.dispatch = dispatch
+        self.tracebacks = tracebacks
+        self.observer = observer
+        self.parked: dict[int, ServedStream] = {}
+
+    def of(self, request: Any) -> ServedStream:
+        """The one that a request of the core's is about."""
+        handle, kind = request[0], request[-1]
+        return self.parked.pop(handle) if kind & PARKED else ServedStream(self, request)
+
+    def close(self) -> None:
+        """The server has ended, and its calls with it: the handlers of parked streams end too."""
+        with suppress(KeyError):  # that of an empty dict
+            while True:
+                self.parked.popitem()[1].close()
+
+
+class ServedStream:
+    """One call, which a worker has, or none while it is parked.
+
+    What stands around the call (``Handler.around``) may replace ``encode`` and ``decode`` and set ``on_end`` before it
+    begins it.
+    """
+
+    def __init__(self, served: ServedStreams, request: Any) -> None:
+        self._handle, self._name, payload, blocks, ns_left, metadata, self._kind = request
+        self._request: tuple[bytes, Any] | None = payload, blocks
+        self._served = served
+        self._core = served.core
+        self._stream = self._core.stream(self._handle)
+        self._items: Iterator[Any] | None = None
+        self.encode: Callable[..., tuple[bytes, Any]] = _none
+        """Of an item that the handler gives."""
+        self.decode: Callable[..., Any] = _none
+        """Of an item that the client sent: takes its payload and its blocks."""
+        self.on_end: Callable[[BaseException | None], object] | None = None
+        """Called with what the call failed with, or None."""
+        self._waiting: tuple[bytes, Any] | None = None  # an item that there was no room for
+        known, observer = self._name in served.dispatch.streams, served.observer
+        self._seen = None if observer is None else Observation(self._core, observer, known, request)
+        self._variables = contextvars.copy_context()  # the handler's own, on whichever worker
+        self.context = Context(self._core, self._handle, self._name, ns_left, metadata)
+
+    def run(self) -> None:
+        """Until the call has ended or is parked; another worker may have it by then."""
+        self._variables.run(self._send_items if self._request is None else self._begin)
+
+    def close(self) -> None:
+        """Have the handler end, whose call has ended."""
+        self._variables.run(self._close)
+
+    def _begin(self) -> None:
+        enter(self.context)
+        assert self._request is not None
+        request, self._request = self._request, None
+        try:
+            handler = self._handler()
+            begin = self._prepare(handler, *request)
+            result = begin() if handler.around is None else handler.around(self, begin)
+            if self._kind & RECEIVES:
+                self._items = _iterator(self._name, result)
+            else:
+                self._reply(*handler.encode(result))
+        except BaseException as error:
+            self._fail(error)
+        else:
+            if self._items is not None:
+                self._send_items()
+
+    def _handler(self) -> Handler:
+        self.context.unseen = True
+        handler = self._served.dispatch.stream_of(self._name, self._kind)
+        self.context.unseen = False
+        return handler
+
+    def _prepare(self, handler: Handler, payload: bytes, blocks: Any) -> Callable[[], Any]:
+        """What calls the handler's function."""
+        arguments, _, sizes = handler.decode(payload, blocks)
+        plan, seen = handler.plan, self._seen
+        if plan.received is not None:
+            self.encode = (
+                plan.received.encode if sizes is None else partial(plan.received.encode, sizes=sizes)
+            )
+            self.encode = self.encode if seen is None else seen.counts_sent(self.encode)
+        if plan.sent is None:
+            return partial(handler.function, *arguments)
+        self.decode = plan.sent.decode if seen is None else seen.counts_received(plan.sent.decode)
+        return lambda: handler.function(*arguments, received(self._stream.receive, self.decode))
+
+    def _send_items(self) -> None:
+        try:
+            send, encode = self._stream.try_send, self.encode
+            if self._waiting is not None:
+                if not send(*self._waiting):
+                    return self._park()
+                self._waiting = None
+            end = monotonic() + _SLICE_S
+            assert self._items is not None
+            for item in self._items:
+                sent = encode(item)
+                del item
+                if not send(*sent):
+                    self._waiting = sent
+                    return self._park()
+                if monotonic() > end:  # others want the worker too
+                    return self._park()
+            self._reply(b"\xc0", None)
+        except BaseException as error:
+            self._fail(error)
+
+    def _park(self) -> None:
+        self._served.parked[self._handle] = self
+        self._stream.park()
+
+    def _reply(self, payload: bytes, buffers: Any) -> None:
+        if self._seen is not None:
+            self._seen.stop()
+        self._core.reply(self._handle, payload, buffers or None, -1, self.context.sent)
+        self.context.ended = True
+        if self._seen is not None:
+            self._seen.sent(payload, buffers)
+            self._seen.end()
+        self._ended(None)
+
+    def _fail(self, error: BaseException) -> None:
+        """What the handler raised, or the call's end while the handler was at it."""
+        self._close()
+        if self._seen is not None:
+            self._seen.stop()
+        status = status_of(self.context.method, error, self._served.tracebacks)
+        self._core.reply_error(self._handle, *status, self.context.sent, self.context.unseen)
+        self.context.ended = True
+        if self._seen is not None:
+            self._seen.end(status.code)
+        self._ended(error)
+
+    def _ended(self, error: BaseException | None) -> None:
+        if self.on_end is not None:
+            self.on_end(error)
+
+    def _close(self) -> None:
+        self._waiting = None
+        close = getattr(self._items, "close", None)
+        if close is None:
+            return
+        try:
+            close()
+        except BaseException:
+            import logging
+
+            logging.getLogger("rrpc.server").exception("%s() raised while it was closed", self.context.method)
+
+
+def _none(*arguments: Any) -> Any:
+    raise AssertionError("the call has no items that way")
+
+
+def _iterator(name: bytes, result: Any) -> Iterator[Any]:
+    if not isinstance(result, Iterable):
+        shown = (
+            f"{name.decode()}(): the handler gave {type(result).__name__}, and no items: let it yield them"
+        )
+        raise Internal(shown)
+    return iter(result)
