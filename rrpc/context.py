@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from .metadata import Metadata, MetadataLike, merged, pack, unpack
 
@@ -17,18 +18,39 @@ current = _current.get
 """For clients: what the calls made here inherit from, unless it's None or has ended; all that they cost elsewhere."""
 enter = _current.set
 """For servers: this thread or task runs the handler of this call from now on, until the context has ended."""
+_WAIT_STEP = 0.25
+
+
+class Cancellable(Protocol):
+    """A call that a handler makes."""
+
+    def cancel(self) -> object: ...
+    def done(self) -> bool: ...
 
 
 class Context:
     """One call, as its handler sees it."""
 
-    __slots__ = ("_core", "_handle", "_metadata", "_name", "deadline", "ended", "sent", "unseen")
+    __slots__ = (
+        "_cancel_event",
+        "_children",
+        "_core",
+        "_handle",
+        "_metadata",
+        "_name",
+        "deadline",
+        "ended",
+        "sent",
+        "unseen",
+    )
+    _cancel_event: threading.Event
 
     def __init__(self, core: Any, handle: int, name: bytes, ns_left: int, metadata: bytes) -> None:
         self._core = core
         self._handle = handle
         self._name = name
         self._metadata: bytes | Metadata = metadata
+        self._children: _Children | None = None
         self.deadline = None if ns_left < 0 else monotonic() + ns_left * 1e-9
         """When the caller gives up, by :func:`time.monotonic`; None: never."""
         self.ended = False
@@ -50,12 +72,6 @@ class Context:
         return "" if info is None else info[0]
 
     @property
-    def cancelled(self) -> bool:
-        """Whether nobody waits for the result any more: the caller gave up, or its connection is gone."""
-        cancelled: bool = self._core.is_cancelled(self._handle)
-        return cancelled
-
-    @property
     def metadata(self) -> Metadata:
         """What the caller sent beside the arguments."""
         metadata = self._metadata
@@ -71,13 +87,83 @@ class Context:
         """Seconds until the deadline, 0 behind it; None: there is none."""
         return None if self.deadline is None else max(0.0, self.deadline - monotonic())
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the result any more: the caller gave up or is gone, or the deadline has passed."""
+        cancelled: bool = self._core.is_cancelled(self._handle)
+        return cancelled
+
+    def add_cancel_callback(self, callback: Callable[[], object]) -> None:
+        """Have ``callback()`` called once the call is cancelled, on whatever thread; at once if it is.
+
+        It must not wait for anything. Once the call is answered it's never called.
+        """
+        self._core.on_cancel(self._handle, callback)
+
+    def wait_cancelled(self, timeout: float | None = None) -> bool:
+        """Wait until the call is cancelled, at most ``timeout`` seconds; whether it is."""
+        try:
+            event = self._cancel_event
+        except AttributeError:
+            event = self._cancel_event = threading.Event()
+            self.add_cancel_callback(event.set)
+        end = None if timeout is None else monotonic() + timeout
+        while not self.cancelled:  # the callback is forgotten where another thread answers the call meanwhile
+            left = _WAIT_STEP if end is None else min(_WAIT_STEP, end - monotonic())
+            if left <= 0:
+                return False
+            event.wait(left)
+        return True
+
     def timeout_of(self, timeout: float | None) -> float | None:
         """For clients: of a call that is made by the handler, where ``timeout`` is the call's own."""
         left = self.time_left()
         return timeout if left is None or (timeout is not None and timeout <= left) else left
 
+    def adopt(self, call: Cancellable) -> None:
+        """For clients: have ``call``, which the handler makes, cancelled with this one; then :meth:`release` it."""
+        children = self._children
+        if children is None:
+            children = self._children = _Children()
+            self.add_cancel_callback(children.cancel)
+        children.add(call)
+
+    def release(self, call: Cancellable) -> None:
+        """For clients: an adopted call has ended. One that nobody waits for may be left to the context."""
+        if self._children is not None:
+            self._children.calls.discard(call)
+
+    def end(self) -> None:
+        """For servers: the call is answered, or is about to be."""
+        self.ended = True
+        self._children = None
+
     def __repr__(self) -> str:
         return f"<rrpc.Context of {self.method}>"
+
+
+class _Children:
+    """The calls that a handler makes, to be cancelled with the one that it serves."""
+
+    __slots__ = ("calls", "cancelled", "sweep_at")
+
+    def __init__(self) -> None:
+        self.calls: set[Cancellable] = set()
+        self.cancelled = False
+        self.sweep_at = 16
+
+    def add(self, call: Cancellable) -> None:
+        if len(self.calls) >= self.sweep_at:
+            self.calls.difference_update([other for other in list(self.calls) if other.done()])
+            self.sweep_at = 2 * len(self.calls) + 16
+        self.calls.add(call)
+        if self.cancelled:  # looked at after it was added, as cancel() looks for calls after it has said so
+            call.cancel()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        for call in list(self.calls):
+            call.cancel()
 
 
 class _Detached:

@@ -71,11 +71,11 @@ class Worker:
             else:
                 blocks = arguments = result = None
                 if short:
-                    context.ended = True
+                    context.end()
                     request = core.reply_next(handle, payload)
                     continue
                 buffers = None
-            context.ended = True
+            context.end()
             request = core.next()
         self._streams.close()
 
