@@ -31,6 +31,10 @@ class Call:
     def cancelled(self) -> bool: ...
     def metadata(self) -> bytes:
         """Of the reply; empty until the call is done. An error's is in the error."""
+    def stamps(self) -> tuple[int, int, int, int, int, int] | None:
+        """Of a traced call that is done, in ns by time.monotonic_ns(): when it was started, its arguments were exposed,
+        it was sent (there was a credit), its reply was here, its results were (it had ended), they were taken (this
+        thread had the GIL again). 0 for what never came about. Clocks are read for traced calls only."""
     def on_done(self, callback: Callable[[], None]) -> None:
         """Call back once, on whatever thread, soon after the call ends (at once if it has ended)."""
 
@@ -68,6 +72,7 @@ class Client:
         out: Any | None,
         timeout: float | None,
         metadata: bytes = b"",
+        traced: bool = False,
     ) -> Call: ...
     def start_in_loop(
         self,
@@ -79,6 +84,7 @@ class Client:
         out: Any | None,
         timeout: float | None,
         metadata: bytes = b"",
+        traced: bool = False,
     ) -> Call:
         """As :meth:`start`, in the queue's thread; how it ended comes out of the queue's :meth:`~LoopQueue.poll` as
         (target, payload, blocks) or (target, None, error)."""
@@ -153,6 +159,9 @@ class Server:
     def call_info(self, handle: int) -> tuple[str, int, int] | None:
         """The peer, and the nanoseconds in which the arguments were fetched and the call waited for a worker;
         None once it is answered."""
+    def stamps(self, handle: int) -> tuple[int, int, int] | None:
+        """In ns by time.monotonic_ns(): when the request arrived, its arguments were here, a worker took it. These are
+        the readings that every call has, at most some microseconds old when a busy poller found the message."""
     def is_cancelled(self, handle: int) -> bool:
         """The client gave the call up, its connection is gone, its deadline has passed, or it is answered."""
     def on_cancel(self, handle: int, callback: Callable[[], None]) -> bool:

@@ -62,6 +62,10 @@ def counts(server: _core.Server, request: tuple[Any, ...]) -> None:
     server.reply(request[0], b"\n".join(names))
 
 
+def stamps(server: _core.Server, request: tuple[Any, ...]) -> None:
+    server.reply(request[0], b" ".join(b"%d" % at for at in server.stamps(request[0]) or ()))
+
+
 holding: list[bytes] = []
 gone: list[bytes] = []
 METHODS = {
@@ -72,6 +76,7 @@ METHODS = {
     b"hold": hold,
     b"seen": seen,
     b"drain": drain,
+    b"stamps": stamps,
     b"counts": counts,
 }
 

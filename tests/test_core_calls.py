@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -236,3 +237,29 @@ def test_after_a_goaway_calls_end_and_new_ones_are_refused(
     with pytest.raises(rrpc.DeadlineExceeded) as late:
         held.result()
     assert not late.value.not_executed
+
+
+@pytest.mark.parametrize("buffers", [None, [b"a" * 3_000_000]], ids=["plain", "bulk"])
+def test_a_traced_call_knows_when_its_phases_were(connect: Callable[..., _core.Client], buffers: Any) -> None:
+    client = connect()
+    call = client.start(b"stamps", b"", buffers, None, 30.0)
+    call.result()
+    assert call.stamps() is None
+    before = time.monotonic_ns()
+    call = client.start(b"stamps", b"", buffers, None, 30.0, traced=True)
+    assert call.stamps() is None or call.done()
+    there = [int(at) for at in call.result()[0].split()]
+    after = time.monotonic_ns()
+    here = list(call.stamps() or ())
+    assert len(here) == 6
+    assert [before, *here, after] == sorted([before, *here, after])
+    assert there == sorted(there)
+    sent, replied = here[2], here[3]
+    assert sent <= there[2] <= replied, "a worker took it after it was sent, and replied"
+    failed = client.start(b"fail", b"", buffers, None, 30.0, traced=True)
+    with pytest.raises(rrpc.Aborted):
+        failed.result()
+    assert all(failed.stamps() or ())
+    never = connect(calls_in_flight_max=0)
+    with pytest.raises(rrpc.ResourceExhausted):
+        never.start(b"echo", b"", None, None, 30.0, traced=True)

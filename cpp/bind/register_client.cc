@@ -68,6 +68,7 @@ class Call {
       throw py::error_already_set();
     }
     if (taken_) return *taken_;
+    call_->stamps.mark(&rpc::CallStamps::taken);
     py::tuple reply = take_reply(*call_);
     taken_ = std::make_unique<py::tuple>(reply);
     return reply;
@@ -80,6 +81,11 @@ class Call {
     }
     run_deferred();
     return cancelled_now;
+  }
+  py::object stamps() const {
+    const rpc::CallStamps& at = call_->stamps;
+    if (at.clock == nullptr || !call_->done()) return py::none();
+    return py::make_tuple(at.started, at.registered, at.sent, at.replied, at.fetched, at.taken);
   }
   py::bytes metadata() const { return bytes_of(call_->done() ? call_->metadata() : std::string()); }
   bool was_cancelled() const { return call_->done() && call_->status().code() == StatusCode::kCancelled; }
@@ -114,9 +120,12 @@ class PyClient {
   }
 
   rpc::ClientCallRef begin(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out,
-                           py::handle timeout, const py::bytes& metadata,
+                           py::handle timeout, const py::bytes& metadata, bool traced = false,
                            const std::shared_ptr<driver::LoopCall>& in_loop = nullptr) {
     if (client_ == nullptr) raise_status(unavailable("the client is closed"), {.not_executed = true});
+    const rpc::ClientCallRef call = in_loop != nullptr ? in_loop : std::make_shared<rpc::ClientCall>();
+    if (traced) call->stamps.clock = now_ns;
+    call->stamps.mark(&rpc::CallStamps::started);
     rpc::CallRequest request;
     request.method = as_text(bytes_view(method));
     if (request.method.size() > kMethodIdBytes && request.method.front() == '\0') {
@@ -128,7 +137,6 @@ class PyClient {
     request.buffers = export_buffers(buffers);
     if (!out.is_none()) request.out = export_buffer(out, true);
     request.deadline = deadline_from(timeout);
-    const rpc::ClientCallRef call = in_loop != nullptr ? in_loop : std::make_shared<rpc::ClientCall>();
     Status status;
     {
       py::gil_scoped_release release;
@@ -154,16 +162,16 @@ class PyClient {
   }
 
   Call start(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out, py::handle timeout,
-             const py::bytes& metadata) {
-    rpc::ClientCallRef call = begin(method, payload, buffers, out, timeout, metadata);
+             const py::bytes& metadata, bool traced) {
+    rpc::ClientCallRef call = begin(method, payload, buffers, out, timeout, metadata, traced);
     run_deferred();
     return {client_, std::move(call)};
   }
 
   Call start_in_loop(const PyLoopQueue& queue, py::object target, const py::bytes& method, const py::bytes& payload,
-                     py::handle buffers, py::handle out, py::handle timeout, const py::bytes& metadata) {
+                     py::handle buffers, py::handle out, py::handle timeout, const py::bytes& metadata, bool traced) {
     const auto call = std::make_shared<PyLoopCall>(queue.queue(), std::move(target));
-    begin(method, payload, buffers, out, timeout, metadata, call);
+    begin(method, payload, buffers, out, timeout, metadata, traced, call);
     run_deferred();
     return {client_, call};
   }
@@ -254,6 +262,7 @@ void register_client(py::module_& module) {
       .def("cancel", &Call::cancel)
       .def("cancelled", &Call::was_cancelled)
       .def("metadata", &Call::metadata)
+      .def("stamps", &Call::stamps)
       .def("on_done", &Call::on_done, py::arg("callback"));
   py::class_<PyClient>(module, "Client")
       .def(py::init<const std::string&, const py::dict&, py::handle>(), py::arg("address"), py::arg("options"),
@@ -261,10 +270,10 @@ void register_client(py::module_& module) {
       .def("call", &PyClient::call, py::arg("method"), py::arg("payload"), py::arg("buffers"), py::arg("out"),
            py::arg("timeout"), py::arg("metadata") = py::bytes())
       .def("start", &PyClient::start, py::arg("method"), py::arg("payload"), py::arg("buffers"), py::arg("out"),
-           py::arg("timeout"), py::arg("metadata") = py::bytes())
+           py::arg("timeout"), py::arg("metadata") = py::bytes(), py::arg("traced") = false)
       .def("start_in_loop", &PyClient::start_in_loop, py::arg("queue"), py::arg("target"), py::arg("method"),
            py::arg("payload"), py::arg("buffers"), py::arg("out"), py::arg("timeout"),
-           py::arg("metadata") = py::bytes())
+           py::arg("metadata") = py::bytes(), py::arg("traced") = false)
       .def("close", &PyClient::close, py::arg("timeout") = py::none())
       .def("usable", &PyClient::usable)
       .def("on_unusable", &PyClient::on_unusable, py::arg("callback"))

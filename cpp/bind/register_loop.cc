@@ -23,6 +23,7 @@ LoopTarget::~LoopTarget() {
 }
 
 void PyLoopCall::deliver(void* to) {
+  stamps.mark(&rpc::CallStamps::taken);
   if (!status().ok()) {
     const py::object error = error_of(status(), {details(), metadata(), not_executed()});
     return bind::deliver(to, target_.take(), py::none(), error);

@@ -163,6 +163,11 @@ class PyServer {
     const rpc::ServerCall& call = *work.call;
     return py::make_tuple(peer, call.ready_at() - call.arrived_at(), work.taken_at - call.ready_at());
   }
+  py::object stamps(uint64_t handle) {
+    driver::Work work;
+    if (!find(handle, work)) return py::none();
+    return py::make_tuple(work.call->arrived_at(), work.call->ready_at(), work.taken_at);
+  }
   bool is_cancelled(uint64_t handle) {
     driver::Work work;
     return !find(handle, work) || work.call->given_up();
@@ -313,6 +318,7 @@ void register_server(py::module_& module) {
            py::arg("details") = py::bytes(), py::arg("metadata") = py::bytes(), py::arg("not_seen") = false)
       .def("out_bytes", &PyServer::out_bytes, py::arg("handle"))
       .def("call_info", &PyServer::call_info, py::arg("handle"))
+      .def("stamps", &PyServer::stamps, py::arg("handle"))
       .def("is_cancelled", &PyServer::is_cancelled, py::arg("handle"))
       .def("on_cancel", &PyServer::on_cancel, py::arg("handle"), py::arg("callback"))
       .def("drain", &PyServer::drain, py::arg("timeout"))

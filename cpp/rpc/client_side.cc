@@ -94,6 +94,7 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest request, TimeNs 
   fixed.flags = request.kind;
   if (request.kind != 0) call->stream_ = streams_.make(call->id_, true, request.kind, *this);
   Status status = expose_all(*call, request, fixed);
+  call->stamps.mark(&CallStamps::registered);
   if (status.ok()) status = send_or_queue(*call, fixed, request, now);
   if (status.ok() && endpoint_.failed()) status = ended_;  // it broke in the sending
   if (!status.ok()) {
@@ -170,6 +171,7 @@ void ClientSide::flush(TimeNs now) {
 }
 
 void ClientSide::note_sent(ClientCall& call) {
+  call.stamps.mark(&CallStamps::sent);
   call.state_ = ClientCall::State::kSent;
   if (call.stream_ != nullptr) streams_.open(call.stream_);
 }
@@ -182,6 +184,7 @@ Status ClientSide::on_reply(Bytes body) {
     return Status::protocol_error("a reply to call " + std::to_string(call_id) + ", which is not under way");
   if (call->state_ != ClientCall::State::kSent && call->state_ != ClientCall::State::kCancelling)
     return Status::protocol_error("a second reply to call " + std::to_string(call_id));
+  call->stamps.mark(&CallStamps::replied);
   return accept_reply(call, body);
 }
 
@@ -302,6 +305,7 @@ Status ClientSide::on_reply_bulk(Bytes body) {
   const ClientCallRef call = find(bulk.call_id);
   if (call == nullptr || (call->state_ != ClientCall::State::kSent && call->state_ != ClientCall::State::kCancelling))
     return Status::protocol_error("a reply to call " + std::to_string(bulk.call_id) + ", which is not under way");
+  call->stamps.mark(&CallStamps::replied);
   call->leased_ = true;
   release(call);
   auto block = endpoint_.allocate(bulk.length_bytes, endpoint::BlockKind::kLanding);
@@ -422,6 +426,7 @@ void ClientSide::fail_all(const Status& status) {
 
 void ClientSide::finish(const ClientCallRef& call, Status status) {
   if (call->done()) return;
+  call->stamps.mark(&CallStamps::fetched);
   call->status_ = std::move(status);
   endpoint_.tally(&endpoint::Counters::calls_ended);
   call->done_.store(true, std::memory_order_release);

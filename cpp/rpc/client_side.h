@@ -21,6 +21,21 @@
 
 namespace rrpc::rpc {
 
+// When a traced call came to where it is; 0: it never did.
+struct CallStamps {
+  TimeNs (*clock)() = nullptr;  // null: the call isn't traced
+  TimeNs started = 0;           // the caller's
+  TimeNs registered = 0;        // arguments exposed
+  TimeNs sent = 0;              // a credit was there
+  TimeNs replied = 0;           // the reply is here
+  TimeNs fetched = 0;           // and its results: the call has ended
+  TimeNs taken = 0;             // the caller's again
+
+  void mark(TimeNs CallStamps::* phase) {
+    if (clock != nullptr && this->*phase == 0) this->*phase = clock();
+  }
+};
+
 // One call as its caller sees it. Everything but done() is valid only once done() is true.
 class ClientCall {
  public:
@@ -36,6 +51,8 @@ class ClientCall {
   TimeNs deadline() const { return deadline_; }
   const StreamRef& stream() const { return stream_; }  // null: a unary call
   Status deadline_passed() const;                      // names the method and its timeout
+
+  CallStamps stamps;  // the clock is set before the call starts
 
   // The driver's: a thread sleeps for this call; run when the call ends.
   std::atomic<bool> watched{false};
