@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from .context import context
 from .dispatch import Dispatch, check_memory
 from .errors import Cancelled, DeadlineExceeded
-from .interceptors import Chain, ServerInterceptor, drive, links
+from .interceptors import Chain, ServerInterceptor, StreamHooks, drive, drive_async, links
 
 if TYPE_CHECKING:
     from .context import Context
     from .dispatch import Handler
+    from .interceptors.base import Link
+    from .metadata import Metadata
+    from .streams.serving import ServedStream
 
-__all__ = ["IncomingCall", "intercept"]
-
-_NAP = 0.02
+__all__ = ["IncomingCall", "IncomingStream", "intercept"]
 
 
 def intercept(dispatch: Dispatch, interceptors: Sequence[ServerInterceptor]) -> None:
     """Put ``interceptors`` around every handler, and around the answer to calls of methods that aren't there."""
     unary = links(interceptors, "unary")
+    stream = links(interceptors, "stream")
+    if stream:
+        for handler in dispatch.streams.values():
+            handler.around = _around_stream(handler, stream)
     if unary:
         known = {name: _Intercepted(handler, unary) for name, handler in dispatch.handlers.items()}
         dispatch.handlers = _Handlers(known, lambda name: _Intercepted(_Missing(dispatch, name), unary))
@@ -40,15 +44,12 @@ class _Handlers(dict[bytes, Any]):
 class IncomingCall:
     """One call of a server, as its interceptors see it."""
 
-    __slots__ = ("_blocks", "_decoded", "_handler", "_payload", "_reached", "context")
+    __slots__ = ("_handler", "_reached", "context")
 
-    def __init__(self, handler: Handler, payload: bytes, blocks: list[Any] | None) -> None:
-        self.context: Context = context()
+    def __init__(self, handler: Handler, context: Context) -> None:
+        self.context = context
         """What the handler gets from :func:`rrpc.context`."""
         self._handler = handler
-        self._payload = payload
-        self._blocks = blocks
-        self._decoded: tuple[list[Any], Any, Any] | None = None
         self._reached = False
 
     @property
@@ -65,11 +66,11 @@ class IncomingCall:
     @property
     def arguments(self) -> Mapping[str, Any]:
         """By name. They are decoded, and checked, when they are first asked for: InvalidArgument may come of it."""
-        values = self._decode()[0]
-        return dict(zip(self._handler.plan.names, values, strict=True))
+        values = self._values()  # which raises where there is no such method, nor a plan of it
+        return dict(zip(self._handler.plan.names, values, strict=False))
 
     @property
-    def metadata(self) -> Mapping[str, Any]:
+    def metadata(self) -> Metadata:
         """What the caller sent."""
         return self.context.metadata
 
@@ -95,25 +96,21 @@ class IncomingCall:
     def __repr__(self) -> str:
         return f"<rrpc.IncomingCall of {self.method}>"
 
-    def _decode(self) -> tuple[list[Any], Any, Any]:
-        if self._decoded is None:
-            decoded = self._handler.decode(self._payload, self._blocks)
-            if decoded[1] is not None:
-                check_memory(self.context._core, self.context._handle, decoded[1])
-            self._decoded = decoded
-            self._blocks = None
-        return self._decoded
+    def _values(self) -> Sequence[Any]:
+        raise NotImplementedError
 
-    def _handle(self) -> Any:
-        arguments = self._decode()[0]
-        self._reached = True
-        return self._handler.function(*arguments)
+    def _make(self) -> Any:
+        raise NotImplementedError
 
     def _sleep(self, seconds: float) -> None:
-        end = monotonic() + seconds
-        while (left := end - monotonic()) > 0:
-            self._check()
-            sleep(min(left, _NAP))
+        self.context.wait_cancelled(seconds)
+        self._check()
+
+    async def _sleep_async(self, seconds: float) -> None:
+        import asyncio
+
+        left = self.time_left()
+        await asyncio.sleep(seconds if left is None else min(left, seconds))
         self._check()
 
     def _check(self) -> None:
@@ -124,34 +121,137 @@ class IncomingCall:
             raise Cancelled(f"{self.method}(): the caller gave the call up while an interceptor slept")
 
 
+class _Unary(IncomingCall):
+    __slots__ = ("_blocks", "_decoded", "_payload")
+
+    def __init__(self, handler: Handler, payload: bytes, blocks: list[Any] | None) -> None:
+        super().__init__(handler, context())
+        self._payload = payload
+        self._blocks = blocks
+        self._decoded: tuple[list[Any], Any, Any] | None = None
+
+    def decode(self) -> tuple[list[Any], Any, Any]:
+        """The arguments, and what the result is to be encoded with."""
+        if self._decoded is None:
+            decoded = self._handler.decode(self._payload, self._blocks)
+            if decoded[1] is not None:
+                check_memory(self.context._core, self.context._handle, decoded[1])
+            self._decoded = decoded
+            self._blocks = None
+        return self._decoded
+
+    def _values(self) -> Sequence[Any]:
+        return self.decode()[0]
+
+    def _make(self) -> Any:
+        arguments = self.decode()[0]
+        self._reached = True
+        return self._handler.function(*arguments)
+
+
+class IncomingStream(IncomingCall):
+    """A call of a server with streams: interceptors may reach its items and its end."""
+
+    __slots__ = ("_begin", "_chain", "_peer", "_served")
+
+    def __init__(self, handler: Handler, served: ServedStream, begin: Callable[[], Any]) -> None:
+        super().__init__(handler, served.context)
+        self._served = served
+        self._begin = begin
+        self._peer = self.context.peer  # which isn't known any more at the end
+        self._chain: Chain
+
+    @property
+    def peer(self) -> str:
+        """Where the call comes from, as text."""
+        return self._peer
+
+    def map_sent(self, function: Callable[[Any], Any]) -> None:
+        """Have what ``function(item)`` gives sent in place of each item that the handler gives."""
+        self._hooks.map_sent(self._chain.depth, function)
+
+    def map_received(self, function: Callable[[Any], Any]) -> None:
+        """Have the handler get what ``function(item)`` gives in place of each item that the caller sends."""
+        self._hooks.map_received(self._chain.depth, function)
+
+    def on_end(self, function: Callable[[BaseException | None], object]) -> None:
+        """Have ``function(error)`` called once the call has ended; None: it went well."""
+        self._hooks.on_end(self._chain.depth, function)
+
+    @property
+    def _hooks(self) -> StreamHooks:
+        assert self._chain.hooks is not None
+        return self._chain.hooks
+
+    def _values(self) -> Sequence[Any]:
+        return self._served.arguments
+
+    def _make(self) -> Any:
+        self._reached = True
+        return self._begin()
+
+
 class _Intercepted:
     """Takes the place of a handler: what is passed between its three functions is the call."""
 
     __slots__ = ("_handler", "_links", "function", "is_async", "method", "plan")
 
-    def __init__(self, handler: Any, links: Sequence[Any]) -> None:
+    def __init__(self, handler: Any, links: Sequence[Link]) -> None:
         self._handler = handler
         self._links = links
         self.method = handler.method
         self.plan = handler.plan
         self.is_async = handler.is_async
-        self.function = self._run
+        self.function: Callable[[_Unary], Any] = self._run_async if handler.is_async else self._run
 
-    def decode(self, payload: bytes, blocks: list[Any] | None) -> tuple[tuple[IncomingCall], None, None]:
-        return (IncomingCall(self._handler, payload, blocks),), None, None
+    def decode(self, payload: bytes, blocks: list[Any] | None) -> tuple[tuple[_Unary], None, None]:
+        return (_Unary(self._handler, payload, blocks),), None, None
 
-    def _run(self, call: IncomingCall) -> tuple[IncomingCall, Any]:
+    def _run(self, call: _Unary) -> tuple[_Unary, Any]:
+        return call, _drive(Chain(self._links, call, once=True), call)
+
+    async def _run_async(self, call: _Unary) -> tuple[_Unary, Any]:
         try:
-            return call, drive(Chain(self._links, call, once=True), call._handle, call._sleep)
+            chain = Chain(self._links, call, once=True)
+            return call, await drive_async(chain, call._make, call._sleep_async)
         except BaseException:
             call.context.unseen = not call._reached
             raise
 
-    def encode(self, answered: tuple[IncomingCall, Any], out: None, sizes: None) -> tuple[bytes, Any]:
+    def encode(self, answered: tuple[_Unary, Any], out: None, sizes: None) -> tuple[bytes, Any]:
         call, result = answered
-        _, wanted, expected = call._decode()
+        _, wanted, expected = call.decode()
         encoded: tuple[bytes, Any] = self._handler.encode(result, wanted, expected)
         return encoded
+
+
+def _drive(chain: Chain, call: IncomingCall) -> Any:
+    try:
+        return drive(chain, call._make, call._sleep)
+    except BaseException:
+        call.context.unseen = not call._reached
+        raise
+
+
+def _around_stream(
+    handler: Handler, links: Sequence[Link]
+) -> Callable[[ServedStream, Callable[[], Any]], Any]:
+    """For ``handler.around``."""
+
+    def around(served: ServedStream, begin: Callable[[], Any]) -> Any:
+        call = IncomingStream(handler, served, begin)
+        hooks = StreamHooks(serving=True)
+        encode, decode = served.encode, served.decode
+        served.encode = lambda item: encode(hooks.sent(item))
+        served.decode = lambda *item: hooks.received(decode(*item))
+        served.on_end = hooks.end
+        call._chain = Chain(links, call, once=True, hooks=hooks)
+        try:
+            return _drive(call._chain, call)
+        finally:
+            served.arguments = ()
+
+    return around
 
 
 class _Missing:

@@ -151,7 +151,7 @@ def test_awaitables(style: str) -> None:
         assert call.seen == ["token"]
     else:
         with pytest.raises(
-            TypeError, match=r"awaits\(\) in line \d+ yielded an awaitable \(coroutine\), which only asyncio"
+            TypeError, match=r"awaits\(\) in line \d+ yielded an awaitable \(coroutine\), but nothing can be"
         ):
             run(style, [named("a"), awaits], lambda: "x")
 

@@ -79,7 +79,7 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "dispatch": ("errors", "service"),
     "status": ("errors", "codec", "metadata"),
     "worker": ("observe", "context", "dispatch", "status", "streams"),
-    "served": ("errors", "context", "dispatch", "interceptors"),
+    "served": ("errors", "metadata", "context", "dispatch", "interceptors", "streams"),
     "streams": (*_HANDLING, "observe"),
     "server": (
         *(

@@ -85,8 +85,8 @@ class Chain:
         if hasattr(awaitable, "close"):
             awaitable.close()  # a coroutine complains when it is never awaited
         error = TypeError(
-            f"{self._where()} yielded an awaitable ({type(awaitable).__name__}), which only asyncio has a use for; "
-            "rrpc.interceptors.Sleep waits everywhere"
+            f"{self._where()} yielded an awaitable ({type(awaitable).__name__}), but nothing can be awaited here: "
+            "this call isn't made or handled in an event loop; rrpc.interceptors.Sleep waits everywhere"
         )
         self._leave()
         return self.step(None, error)

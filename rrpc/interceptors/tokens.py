@@ -18,6 +18,7 @@ __all__ = ["ClientToken", "ServerToken"]
 
 _NAME = "authorization"
 _SCHEME = "Bearer "
+_OPEN = ("rrpc.Health", "rrpc.Reflection.describe")
 
 
 class ClientToken(ClientInterceptor):
@@ -82,13 +83,11 @@ class ServerToken(ServerInterceptor):
 
     ``tokens`` are one or several, or a function of ``(token, call)`` that gives something true for a good one, or
     raises what the caller shall get, such as :class:`rrpc.PermissionDenied` for one that may not call
-    ``call.method``. For an asyncio server it may be ``async``. What it gives is ``call.context.caller`` to handlers.
-    ``exempt`` are services and methods that anybody may call.
+    ``call.method``. It may be ``async`` where all handlers are. ``exempt`` are services and methods that anybody may
+    call: by default health checks, and what clients ask for whose version of the interface is another one.
     """
 
-    def __init__(
-        self, tokens: str | Iterable[str] | Check, *, exempt: Iterable[str] = ("rrpc.Health",)
-    ) -> None:
+    def __init__(self, tokens: str | Iterable[str] | Check, *, exempt: Iterable[str] = _OPEN) -> None:
         self._check = tokens if callable(tokens) else _fixed(tokens)
         if isinstance(exempt, str):
             raise TypeError(f"exempt is a list of names, not the str {exempt!r}")

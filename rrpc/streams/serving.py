@@ -8,14 +8,14 @@ iterates over its client's items keeps its worker while it waits for them.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from rrpc.context import Context, enter
-from rrpc.errors import Internal
+from rrpc.errors import Cancelled, Internal
 from rrpc.observe import Observation, Observer
 from rrpc.service import RECEIVES
 from rrpc.status import status_of
@@ -72,6 +72,8 @@ class ServedStream:
         self._core = served.core
         self._stream = self._core.stream(self._handle)
         self._items: Iterator[Any] | None = None
+        self.arguments: Sequence[Any] = ()
+        """Those that aren't a stream, for what stands around the call, until it has begun."""
         self.encode: Callable[..., tuple[bytes, Any]] = _none
         """Of an item that the handler gives."""
         self.decode: Callable[..., Any] = _none
@@ -91,6 +93,7 @@ class ServedStream:
     def close(self) -> None:
         """Have the handler end, whose call has ended."""
         self._variables.run(self._close)
+        self._variables.run(self._ended, Cancelled("the server was stopped"))
 
     def _begin(self) -> None:
         enter(self.context)
@@ -119,6 +122,7 @@ class ServedStream:
     def _prepare(self, handler: Handler, payload: bytes, blocks: Any) -> Callable[[], Any]:
         """What calls the handler's function."""
         arguments, _, sizes = handler.decode(payload, blocks)
+        self.arguments = arguments if handler.around is not None else ()
         plan, seen = handler.plan, self._seen
         if plan.received is not None:
             self.encode = (
