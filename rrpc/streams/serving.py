@@ -88,14 +88,16 @@ class ServedStream:
 
     def run(self) -> None:
         """Until the call has ended or is parked; another worker may have it by then."""
-        self._variables.run(self._send_items if self._request is None else self._begin)
+        if self._variables.run(self._send_items if self._request is None else self._begin):
+            self._served.parked[self._handle] = self
+            self._stream.park()
 
     def close(self) -> None:
         """Have the handler end, whose call has ended."""
         self._variables.run(self._close)
         self._variables.run(self._ended, Cancelled("the server was stopped"))
 
-    def _begin(self) -> None:
+    def _begin(self) -> bool:
         enter(self.context)
         assert self._request is not None
         request, self._request = self._request, None
@@ -109,9 +111,8 @@ class ServedStream:
                 self._reply(*handler.encode(result))
         except BaseException as error:
             self._fail(error)
-        else:
-            if self._items is not None:
-                self._send_items()
+            return False
+        return self._items is not None and self._send_items()
 
     def _handler(self) -> Handler:
         self.context.unseen = True
@@ -134,12 +135,13 @@ class ServedStream:
         self.decode = plan.sent.decode if seen is None else seen.counts_received(plan.sent.decode)
         return lambda: handler.function(*arguments, received(self._stream.receive, self.decode))
 
-    def _send_items(self) -> None:
+    def _send_items(self) -> bool:
+        """True: it is to be parked."""
         try:
             send, encode = self._stream.try_send, self.encode
             if self._waiting is not None:
                 if not send(*self._waiting):
-                    return self._park()
+                    return True
                 self._waiting = None
             end = monotonic() + _SLICE_S
             assert self._items is not None
@@ -148,16 +150,13 @@ class ServedStream:
                 del item
                 if not send(*sent):
                     self._waiting = sent
-                    return self._park()
+                    return True
                 if monotonic() > end:  # others want the worker too
-                    return self._park()
+                    return True
             self._reply(b"\xc0", None)
         except BaseException as error:
             self._fail(error)
-
-    def _park(self) -> None:
-        self._served.parked[self._handle] = self
-        self._stream.park()
+        return False
 
     def _reply(self, payload: bytes, buffers: Any) -> None:
         if self._seen is not None:
