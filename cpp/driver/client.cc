@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "driver/offers.h"
 #include "driver/spinner.h"
 
 namespace rrpc::driver {
@@ -19,17 +18,8 @@ namespace {
 
 constexpr TimeNs kFollowerNap = 50 * kMillisecond;
 constexpr TimeNs kBusySlice = 50 * kMillisecond;
-constexpr TimeNs kUpgradeTimeout = 2 * kSecond;
-constexpr int kProcessesTried = 3;
 constexpr std::string_view kOnAdapter = " on ";  // in the description of a verbs peer
 const std::atomic<bool> kNoInterrupt{false};
-
-std::string first_transport(const Address& address) { return address.scheme == "rrpc" ? "tcp" : address.scheme; }
-
-Status in_context(const std::string& what, const Status& status) {
-  const std::string message = what + ": " + status.message();
-  return status.is_protocol_error() ? Status::protocol_error(message) : Status(status.code(), message);
-}
 
 std::mutex g_engine_mutex;
 // Never deleted: connections that outlive the interpreter may still name it.
@@ -64,144 +54,6 @@ Client::Client(Address address, ConnectionRef connection, std::string transport)
       connection_(std::move(connection)) {}
 
 Client::~Client() { close(); }
-
-Result<std::unique_ptr<Client>> Client::connect(const std::string& text, const Options& options, TimeNs deadline) {
-  RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(text));
-  RRPC_RETURN_IF_ERROR(endpoint::validate(options.session.geometry));
-  RRPC_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, reach(address, options, deadline));
-  if (address.scheme == "rrpc") RRPC_RETURN_IF_ERROR(client->move_up(options, deadline));
-  return client;
-}
-
-// One of several processes behind an address may have died since it was named: then the next is asked for.
-Result<std::unique_ptr<Client>> Client::reach(const Address& address, const Options& options, TimeNs deadline) {
-  for (int tried = 1;; ++tried) {
-    RRPC_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, dial(address, first_transport(address), options, deadline));
-    const rpc::HelloFields hello = client->peer_hello();
-    const auto go_to = hello.find("go_to");
-    if (go_to == hello.end()) return client;
-    client.reset();
-    const Result<Address> target = sent_on(address, go_to->second);
-    if (!target.ok()) return in_context("connecting to " + address.to_string(), target.status());
-    auto there = go_on(address, *target, options, deadline);
-    if (there.status().code() != StatusCode::kUnavailable || tried == kProcessesTried) return there;
-  }
-}
-
-Result<std::unique_ptr<Client>> Client::go_on(const Address& dialled, const Address& target, const Options& options,
-                                              TimeNs deadline) {
-  auto client = dial(target, first_transport(target), options, deadline);
-  if (!client.ok()) return in_context(dialled.to_string() + " sent this client on", client.status());
-  if ((*client)->peer_hello().contains("go_to"))
-    return Status::protocol_error("connecting to " + dialled.to_string() + ": the process at " + target.to_string() +
-                                  ", where the server sent this client, sends it on once more");
-  (*client)->address_ = dialled;
-  (*client)->sent_on_to_ = target.to_string();
-  return client;
-}
-
-// Soft-iWARP was seen to lose a request to connect once in some thousands, and nothing but time tells: so a request
-// that isn't answered is made once more.
-Result<std::unique_ptr<Client>> Client::dial(const Address& address, const std::string& transport,
-                                             const Options& options, TimeNs deadline) {
-  if (!transport.starts_with("verbs")) return dial_once(address, transport, options, deadline);
-  const TimeNs now = now_ns();
-  const TimeNs limit = std::min(deadline, deadline_after(now, options.handshake_timeout));
-  auto client = dial_once(address, transport, options, now + (limit - now) / 2);
-  if (client.status().code() != StatusCode::kDeadlineExceeded) return client;
-  return dial_once(address, transport, options, deadline);
-}
-
-Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const std::string& transport,
-                                                  const Options& options, TimeNs deadline) {
-  RRPC_ASSIGN_OR_RETURN(DeviceEntry * device, find_device(transport));
-  const auto config = endpoint::queue_pair_config(options.session.geometry);
-  auto cq = device->device->create_completion_queue(config.send_depth + config.receive_depth);
-  RRPC_ASSIGN_OR_RETURN(auto qp, device->device->open(*cq, address.rest, config, deadline));
-  Engine& engine = client_engine();
-  auto connection =
-      std::make_shared<Connection>(rpc::Role::kClient, engine.next_connection_id(), *device, std::move(cq),
-                                   std::move(qp), options, rpc::HelloFields{{"wire", "1"}}, nullptr);
-  std::unique_ptr<Client> client(new Client(address, connection, transport));
-  const TimeNs now = now_ns();
-  {
-    std::lock_guard lock(connection->mutex);
-    connection->handshake_deadline = std::min(deadline, deadline_after(now, options.handshake_timeout));
-    RRPC_RETURN_IF_ERROR(connection->session().start(now));
-  }
-  engine.add(connection);
-  const auto settled = [&connection] { return connection->closed.load() || connection->ready.load(); };
-  WaitResult result = WaitResult::kInterrupted;
-  while (result == WaitResult::kInterrupted)
-    result = client->wait_until(settled, nullptr, connection->handshake_deadline, kNoInterrupt);
-  std::lock_guard lock(connection->mutex);
-  if (connection->session().ready()) return client;
-  if (!connection->session().failed())
-    return deadline_exceeded("connecting to " + address.to_string() + ": no answer in time");
-  return in_context("connecting to " + address.to_string(), connection->session().failure());
-}
-
-rpc::HelloFields Client::peer_hello() {
-  std::lock_guard lock(connection_->mutex);
-  return connection_->session().peer_hello();
-}
-
-Status Client::move_up(const Options& options, TimeNs deadline) {
-  const rpc::HelloFields hello = peer_hello();
-  const bool may_stay = lists(options.transports, "tcp") && offers_tcp(hello);
-  // Where TCP would do, nobody waits long for something better.
-  const TimeNs limit = may_stay ? std::min(deadline, deadline_after(now_ns(), kUpgradeTimeout)) : deadline;
-  for (const std::string& transport : all_transports()) {
-    if (!lists(options.transports, transport)) why_not_[transport] = "the transports option leaves it out";
-  }
-  for (const std::string& transport : options.transports) {
-    if (transport == "tcp" && may_stay) return {};
-    const Status moved = transport == "tcp" ? unavailable("the server's transports option leaves it out")
-                                            : move_to(transport, hello, options, limit);
-    if (moved.ok()) return {};
-    why_not_[transport] = moved.message();
-  }
-  std::vector<std::string> reasons;
-  for (const auto& [transport, reason] : why_not_) reasons.emplace_back(transport).append(": ").append(reason);
-  return unavailable("connecting to " + address_.to_string() +
-                     ": no transport that both ends allow can be had: " + join(reasons, "; "));
-}
-
-Status Client::move_to(const std::string& transport, const rpc::HelloFields& hello, const Options& options,
-                       TimeNs deadline) {
-  const Candidates found = candidates(transport, hello, address_);
-  if (found.addresses.empty()) return unavailable(found.why_none);
-  const auto instance = hello.find("instance");
-  std::vector<std::string> reasons;
-  for (size_t i = 0; i < found.addresses.size(); ++i) {
-    const Address& address = found.addresses[i];
-    RRPC_RETURN_IF_ERROR(find_device(address.scheme).status());
-    const TimeNs now = now_ns();
-    // One that doesn't answer leaves time for the next.
-    const auto left = static_cast<TimeNs>(found.addresses.size() - i);
-    const TimeNs share = deadline == kNever ? kNever : now + std::max<TimeNs>(deadline - now, 0) / left;
-    Status moved = try_address(address, instance == hello.end() ? "" : instance->second, options, share);
-    if (moved.ok()) return {};
-    reasons.push_back(moved.message());
-  }
-  return unavailable(join(reasons, "; "));
-}
-
-Status Client::try_address(const Address& address, const std::string& instance, const Options& options,
-                           TimeNs deadline) {
-  auto upgraded = dial_once(address, address.scheme, options, deadline);
-  // An adapter may fail a first connect that succeeds the next time (Soft-iWARP does).
-  if (upgraded.status().code() == StatusCode::kUnavailable && address.scheme != "shm")
-    upgraded = dial_once(address, address.scheme, options, deadline);
-  RRPC_RETURN_IF_ERROR(upgraded.status());
-  const rpc::HelloFields hello = (*upgraded)->peer_hello();
-  const auto answering = hello.find("instance");
-  if (answering == hello.end() || answering->second != instance)
-    return unavailable("another server answers at " + address.to_string());
-  std::swap(connection_, (*upgraded)->connection_);
-  transport_ = address.scheme;
-  return {};
-}
 
 void Client::close() {
   if (belongs_to_parent()) return;
@@ -273,6 +125,12 @@ WaitResult Client::wait(const rpc::ClientCallRef& call, TimeNs deadline, const s
   if (result != WaitResult::kTimeout || now_ns() < call->deadline()) return result;
   cancel(call, call->deadline_passed());
   return WaitResult::kDone;
+}
+
+void Client::wait_for_handshake(TimeNs deadline) {
+  const auto settled = [this] { return connection_->closed.load() || connection_->ready.load(); };
+  while (wait_until(settled, nullptr, deadline, kNoInterrupt) == WaitResult::kInterrupted) {
+  }
 }
 
 template <typename Predicate>
@@ -378,6 +236,11 @@ WaitResult Client::sleep_as_follower(Predicate done, TimeNs deadline, std::uniqu
                                      [&] { return done() || !connection.has_leader || connection.closed.load(); });
   if (done()) return WaitResult::kDone;
   return now_ns() >= deadline ? WaitResult::kTimeout : WaitResult::kInterrupted;
+}
+
+rpc::HelloFields Client::peer_hello() {
+  std::lock_guard lock(connection_->mutex);
+  return connection_->session().peer_hello();
 }
 
 std::map<std::string, std::string> Client::info() {

@@ -63,6 +63,7 @@ class Client {
   Status move_up(const Options& options, TimeNs deadline);
   Status move_to(const std::string& transport, const rpc::HelloFields& hello, const Options& options, TimeNs deadline);
   Status try_address(const Address& address, const std::string& instance, const Options& options, TimeNs deadline);
+  void wait_for_handshake(TimeNs deadline);
   template <typename Predicate>
   WaitResult wait_until(Predicate done, rpc::ClientCall* call, TimeNs deadline, const std::atomic<bool>& interrupt);
   template <typename Predicate>
