@@ -9,7 +9,8 @@ from typing import Any
 
 from . import _core, interceptors
 from .bulk import empty, set_pool_limit, zeros
-from .client import Client, Future, UnaryMethod, connect, stub
+from .channel import Backoff, Channel
+from .client import Client, connect
 from .codec import Record, copies
 from .codec import use_allocator as _use_allocator
 from .context import Context, context, detached
@@ -35,20 +36,24 @@ from .errors import (
     Unimplemented,
     Unknown,
 )
+from .futures import Future
 from .health import Health
 from .interceptors import ClientInterceptor, ServerInterceptor
-from .metadata import Metadata
+from .metadata import Metadata, MetadataLike
 from .server import Server, serve
 from .server import use_builtin as _use_builtin
 from .service import AnnotationError, method, service
 from .status import from_status as _from_status
+from .stubs import UnaryMethod, stub
 from .types import Shape, Sized, f32, i8, i16, i32, i64, u8, u16, u32, u64
 
 __all__ = [
     "Aborted",
     "AlreadyExists",
     "AnnotationError",
+    "Backoff",
     "Cancelled",
+    "Channel",
     "Client",
     "ClientInterceptor",
     "Context",
@@ -60,6 +65,7 @@ __all__ = [
     "Internal",
     "InvalidArgument",
     "Metadata",
+    "MetadataLike",
     "NotFound",
     "OutOfRange",
     "PermissionDenied",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 __all__ = [
     "Aborted",
@@ -32,6 +32,7 @@ __all__ = [
     "Unavailable",
     "Unimplemented",
     "Unknown",
+    "unsent",
 ]
 
 
@@ -200,3 +201,12 @@ class RemoteError(Unknown):
         if self.remote_traceback is None:
             return line
         return f"{line}\n\nOn the server:\n{self.remote_traceback.rstrip()}"
+
+
+_E = TypeVar("_E", bound=RpcError)
+
+
+def unsent(error: _E) -> _E:
+    """``error``, of a call that never left."""
+    error.not_executed = True
+    return error

@@ -10,7 +10,7 @@ import msgpack
 
 from .errors import InvalidArgument, ProtocolError
 
-__all__ = ["EMPTY", "Metadata", "MetadataLike", "merged", "pack", "unpack"]
+__all__ = ["EMPTY", "Metadata", "MetadataLike", "joined", "merged", "pack", "unpack"]
 
 MetadataLike = Mapping[str, str | bytes | Sequence[str | bytes]]
 """What metadata is given as; a list or tuple is several values under one name."""
@@ -85,6 +85,11 @@ def _plain(metadata: MetadataLike) -> bool:
         if (kind is not str and kind is not bytes) or name not in _known:
             return False
     return True
+
+
+def joined(*given: MetadataLike | None) -> dict[str, Any]:
+    """All of it, as a dict that may be changed; a name that comes again has the values given last."""
+    return {name: value for one in given if one is not None for name, value in _checked(one).items()}
 
 
 def merged(one: MetadataLike, other: MetadataLike) -> Metadata:

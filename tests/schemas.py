@@ -46,7 +46,7 @@ PLAIN = ("bool", "int", "float", "complex", "string", "bytes", *INTS, "f32")
 TIMES = ("datetime", "date", "time", "duration", "decimal", "uuid")
 CODES = ("not_found", "failed_precondition", "invalid_argument", "internal", "unknown", "data_loss")
 _TAKEN = {*keyword.kwlist, "timeout", "out", "self", "code", "message", "args", "reserved"}
-_METHODS_TAKEN = {"abc", "address", "call", "close", "info", "rrpc", "start", "stats"}
+_METHODS_TAKEN = {"abc", "address", "call", "close", "info", "rrpc", "start", "stats", "with_options"}
 # So that no array has the name of a parameter that isn't its size.
 DIMS = ("dim_n", "dim_m")
 

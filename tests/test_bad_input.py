@@ -276,7 +276,7 @@ def test_options_at_odds_between_the_ends(lab_address: str) -> None:
         {"read_depth": 1},
     ):
         given: dict[str, int] = options
-        with rrpc.connect(lab_address, timeout=20.0, **given) as client:  # type: ignore[arg-type]
+        with rrpc.connect(lab_address, timeout=20.0, **given) as client:
             futures = [client.start("Lab.echo", "x" * (i * 40)) for i in range(300)]
             assert [len(f.result()) for f in futures] == [i * 40 for i in range(300)]
             assert client.call("Lab.total", np.ones(500_000)) == 500_000

@@ -286,7 +286,7 @@ def test_wrong_calls(lab: rrpc.Client) -> None:
         lab.call("x" * 70_000)
     for args, kwargs in [((), {}), ((1, 2, 3), {}), ((1,), {"c": 2}), (("a",), {}), ((1.5,), {})]:
         with pytest.raises(rrpc.InvalidArgument, match=r"Lab\.add"):
-            lab.call("Lab.add", *args, **kwargs)
+            lab.call("Lab.add", *args, **kwargs)  # type: ignore[arg-type]
     assert lab.call("Lab.add", 1) == 2
 
 

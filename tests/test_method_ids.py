@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from processes import eventually
 from raw_peer import CALL, REPLY, RawPeer, hello, message, request, setup
-from two_versions import CLIENTS, PRINTS, client_of, connect_as, generate, named
+from two_versions import CLIENTS, PRINTS, client_of, connect_as, generate, named, wire_name
 
 import rrpc
 from rrpc.observe import ServedCall
@@ -34,7 +34,7 @@ def _served(calls: list[ServedCall], count: int) -> list[str]:
 def test_equal_versions_use_ids_and_show_names(observed: tuple[rrpc.Server, list[ServedCall]]) -> None:
     server, calls = observed
     with connect_as("old", server.addresses[0]) as client:
-        assert client.find._name == b"\0\0" + struct.pack("<I", zlib.crc32(b"find")) + b"lab.Rows.find"
+        assert wire_name(client.find) == b"\0\0" + struct.pack("<I", zlib.crc32(b"find")) + b"lab.Rows.find"
         assert client.find("p") == "p"
     assert _served(calls, 1) == ["lab.Rows.find"]  # and nothing was asked first
 
@@ -42,7 +42,7 @@ def test_equal_versions_use_ids_and_show_names(observed: tuple[rrpc.Server, list
 def test_other_versions_ask_once(observed: tuple[rrpc.Server, list[ServedCall]]) -> None:
     server, calls = observed
     with connect_as("new", server.addresses[0]) as client:
-        assert client.find._name == b"lab.Rows.find"
+        assert wire_name(client.find) == b"lab.Rows.find"
         assert [client.find("p"), client.find("q")] == ["p", "q"]
     assert _served(calls, 3) == ["rrpc.Reflection.describe", "lab.Rows.find", "lab.Rows.find"]
 
@@ -66,7 +66,7 @@ def test_a_client_that_was_cut_down_calls_what_it_means(
     for kind in (cut, derived):
         with kind(observed[0].addresses[0], timeout=20.0) as client:
             assert client.put(row)[0] == row
-            assert client.put._name[0] == 0
+            assert wire_name(client.put)[0] == 0
     assert derived(observed[0].addresses[0]).find(1) == "own 1"
 
 
@@ -80,14 +80,14 @@ def test_after_a_restart_ids_are_those_of_the_new_server() -> None:
             for name in ("First", "Second"):
                 with client_of(name)(server.addresses[0], timeout=20.0) as client:
                     assert client.who() == f"I am {name}"
-                    assert client.who._name[1] == names.index(name)
+                    assert wire_name(client.who)[1] == names.index(name)
 
 
 def test_ids_of_no_method_are_refused(observed: tuple[rrpc.Server, list[ServedCall]]) -> None:
     server, _ = observed
     peer = RawPeer(server.addresses[0])
     number = peer.hello["services"].index(bytes.fromhex(PRINTS["old"])) // 16
-    known = connect_as("old", server.addresses[0]).find._name[:6]
+    known = wire_name(connect_as("old", server.addresses[0]).find)[:6]
     assert known[:2] == bytes([0, number])
     wrong = [
         b"\0",

@@ -247,7 +247,7 @@ class _Search(rrpc.UnaryMethod[Any]):
         Annotated[NDArray[np.int64], Shape("n", "k")], Annotated[NDArray[np.float32], Shape("n", "k")]
     ]:
         result: tuple[NDArray[np.int64], NDArray[np.float32]] = self._call(
-            (queries, weights, k), timeout, out
+            (queries, weights, k), timeout, None, out
         )
         return result
 

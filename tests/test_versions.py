@@ -14,7 +14,18 @@ import pytest
 from lab import address_to_listen_on
 from processes import ServeFactory, eventually
 from raw_peer import CALL, REPLY, REQUEST, RawPeer, hello, message, setup
-from two_versions import CLIENTS, NEW, OLD, OTHER, PRINTS, client_of, connect_as, make_module, named
+from two_versions import (
+    CLIENTS,
+    NEW,
+    OLD,
+    OTHER,
+    PRINTS,
+    client_of,
+    connect_as,
+    make_module,
+    named,
+    wire_name,
+)
 
 import rrpc
 from rrpc.schema import fingerprint, service_of
@@ -156,10 +167,10 @@ def test_services_that_a_small_slot_has_no_room_for() -> None:
         assert "services" not in small
         assert small.keys() >= {"wire", "host", "instance"}
         with client_of("Service7")(server.addresses[0], slot_bytes=512) as client:
-            assert client.who._name == b"Service7.who"
+            assert wire_name(client.who) == b"Service7.who"
             assert client.who() == "7"
         with client_of("Service7")(server.addresses[0]) as client:
-            assert client.who._name[:2] == b"\0\x07"
+            assert wire_name(client.who)[:2] == b"\0\x07"
             assert client.who() == "7"
 
 
@@ -250,8 +261,8 @@ def test_odd_services_in_hello(odd_server: Callable[..., str], what: str) -> Non
     field, number = FIELDS[what]
     with connect_as("old", odd_server(hello(services=field), {"no": "description"})) as client:
         assert client.find("p") == "hi"
-        assert client.find._name[0] == (ord("l") if number is None else 0)
-        assert number is None or client.find._name[1] == number
+        assert wire_name(client.find)[0] == (ord("l") if number is None else 0)
+        assert number is None or wire_name(client.find)[1] == number
 
 
 DEEP: Any = "int"

@@ -48,6 +48,7 @@ CPP_WORDS_NOT_IN = [
 # Python: each module of rrpc and the modules it may import, besides itself.
 _VALUES = ("errors", "codec", "bulk")
 _HANDLING = (*_VALUES, "service", "metadata", "context", "dispatch", "status")
+_CALLING = ("channel", "calls", "futures", "stubs", "client")
 _SHELLS = (
     *_HANDLING,
     "types",
@@ -55,7 +56,7 @@ _SHELLS = (
     "interceptors",
     "schema",
     "versions",
-    "client",
+    *_CALLING,
     "observe",
     "streams",
     "server",
@@ -72,7 +73,21 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "health": ("errors",),
     "interceptors": _VALUES,
     "versions": (*_VALUES, "service", "schema"),
-    "client": (*_VALUES, "interceptors", "options", "service", "versions"),
+    "channel": (*_VALUES, "options", "service", "versions"),
+    "calls": ("errors", "channel", "context", "interceptors", "metadata"),
+    "futures": ("errors", "calls", "channel", "interceptors", "metadata"),
+    "stubs": (
+        "errors",
+        "calls",
+        "channel",
+        "client",
+        "context",
+        "futures",
+        "interceptors",
+        "metadata",
+        "service",
+    ),
+    "client": (*_VALUES, "calls", "channel", "futures", "interceptors", "metadata", "service", "stubs"),
     "observe": (),
     "metadata": ("errors",),
     "context": ("metadata",),
@@ -107,7 +122,9 @@ PY_MAY_IMPORT_CORE = {
     "observe",
     "options",
     "front",
-    "client",
+    "calls",
+    "channel",
+    "futures",
     "server",
     "streams",
     "worker",

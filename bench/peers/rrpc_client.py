@@ -19,12 +19,24 @@ __all__ = ["BenchBase", "BenchClient"]
 class _Echo(rrpc.UnaryMethod[bytes]):
     rpc_name = "Bench.echo"
 
-    def __call__(self, data: bytes, *, timeout: float | None = None) -> bytes:
-        return self._call((data,), timeout)
+    def __call__(
+        self,
+        data: bytes,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> bytes:
+        return self._call((data,), timeout, metadata)
 
-    def start(self, data: bytes, *, timeout: float | None = None) -> rrpc.Future[bytes]:
+    def start(
+        self,
+        data: bytes,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.Future[bytes]:
         """As calling it, without waiting for the result."""
-        return self._start((data,), timeout)
+        return self._start((data,), timeout, metadata)
 
 
 class _Send(rrpc.UnaryMethod[int]):
@@ -35,17 +47,19 @@ class _Send(rrpc.UnaryMethod[int]):
         array: NDArray[np.float32],
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
     ) -> int:
-        return self._call((array,), timeout)
+        return self._call((array,), timeout, metadata)
 
     def start(
         self,
         array: NDArray[np.float32],
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[int]:
         """As calling it, without waiting for the result."""
-        return self._start((array,), timeout)
+        return self._start((array,), timeout, metadata)
 
 
 class _Fetch(rrpc.UnaryMethod[NDArray[np.float32]]):
@@ -58,20 +72,22 @@ class _Fetch(rrpc.UnaryMethod[NDArray[np.float32]]):
         nbytes: int,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """An ordinary array, held and touched."""
-        return self._call((nbytes,), timeout, out)
+        return self._call((nbytes,), timeout, metadata, out)
 
     def start(
         self,
         nbytes: int,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> rrpc.Future[NDArray[np.float32]]:
         """As calling it, without waiting for the result."""
-        return self._start((nbytes,), timeout, out)
+        return self._start((nbytes,), timeout, metadata, out)
 
 
 class _FetchPool(rrpc.UnaryMethod[NDArray[np.float32]]):
@@ -84,20 +100,22 @@ class _FetchPool(rrpc.UnaryMethod[NDArray[np.float32]]):
         nbytes: int,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """An array born in registered memory, held and touched."""
-        return self._call((nbytes,), timeout, out)
+        return self._call((nbytes,), timeout, metadata, out)
 
     def start(
         self,
         nbytes: int,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> rrpc.Future[NDArray[np.float32]]:
         """As calling it, without waiting for the result."""
-        return self._start((nbytes,), timeout, out)
+        return self._start((nbytes,), timeout, metadata, out)
 
 
 class _Counters(rrpc.UnaryMethod[dict[str, int]]):
@@ -105,13 +123,23 @@ class _Counters(rrpc.UnaryMethod[dict[str, int]]):
 
     rpc_name = "Bench.counters"
 
-    def __call__(self, *, timeout: float | None = None) -> dict[str, int]:
+    def __call__(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> dict[str, int]:
         """What this process has moved."""
-        return self._call((), timeout)
+        return self._call((), timeout, metadata)
 
-    def start(self, *, timeout: float | None = None) -> rrpc.Future[dict[str, int]]:
+    def start(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.Future[dict[str, int]]:
         """As calling it, without waiting for the result."""
-        return self._start((), timeout)
+        return self._start((), timeout, metadata)
 
 
 class BenchClient(rrpc.Client):

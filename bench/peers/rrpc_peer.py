@@ -48,7 +48,10 @@ class RrpcConnection(Connection):
         return self._fetch(nbytes)
 
     def ways(self) -> dict[str, Callable[[bytes], bytes]]:
-        client, core, msgpack = self._client, self._client._core, load("msgpack")
+        client, msgpack = self._client, load("msgpack")
+        connection = client._channel.ready
+        assert connection is not None
+        core = connection.core
 
         def bare(data: bytes) -> bytes:
             reply, _ = core.call(b"Bench.echo", msgpack.packb([data]), None, None, None)

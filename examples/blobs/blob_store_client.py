@@ -21,13 +21,25 @@ class _Begin(rrpc.UnaryMethod[str]):
 
     rpc_name = "BlobStore.begin"
 
-    def __call__(self, name: str, *, timeout: float | None = None) -> str:
+    def __call__(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> str:
         """Start an upload; the answer names it in the calls that follow."""
-        return self._call((name,), timeout)
+        return self._call((name,), timeout, metadata)
 
-    def start(self, name: str, *, timeout: float | None = None) -> rrpc.Future[str]:
+    def start(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.Future[str]:
         """As calling it, without waiting for the result."""
-        return self._start((name,), timeout)
+        return self._start((name,), timeout, metadata)
 
 
 class _Write(rrpc.UnaryMethod[None]):
@@ -42,9 +54,10 @@ class _Write(rrpc.UnaryMethod[None]):
         chunk: NDArray[np.uint8],
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
     ) -> None:
         """Put a chunk in its place; chunks may come in any order."""
-        self._call((upload, offset, chunk), timeout)
+        self._call((upload, offset, chunk), timeout, metadata)
 
     def start(
         self,
@@ -53,9 +66,10 @@ class _Write(rrpc.UnaryMethod[None]):
         chunk: NDArray[np.uint8],
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[None]:
         """As calling it, without waiting for the result."""
-        return self._start((upload, offset, chunk), timeout)
+        return self._start((upload, offset, chunk), timeout, metadata)
 
 
 class _Commit(rrpc.UnaryMethod[None]):
@@ -71,9 +85,10 @@ class _Commit(rrpc.UnaryMethod[None]):
         digest: str,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
     ) -> None:
         """Check what was written, then give it its name; whatever bore the name before is gone."""
-        self._call((upload, name, size, digest), timeout)
+        self._call((upload, name, size, digest), timeout, metadata)
 
     def start(
         self,
@@ -83,9 +98,10 @@ class _Commit(rrpc.UnaryMethod[None]):
         digest: str,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[None]:
         """As calling it, without waiting for the result."""
-        return self._start((upload, name, size, digest), timeout)
+        return self._start((upload, name, size, digest), timeout, metadata)
 
 
 class _Abort(rrpc.UnaryMethod[None]):
@@ -93,13 +109,25 @@ class _Abort(rrpc.UnaryMethod[None]):
 
     rpc_name = "BlobStore.abort"
 
-    def __call__(self, upload: str, *, timeout: float | None = None) -> None:
+    def __call__(
+        self,
+        upload: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> None:
         """Give an upload up."""
-        self._call((upload,), timeout)
+        self._call((upload,), timeout, metadata)
 
-    def start(self, upload: str, *, timeout: float | None = None) -> rrpc.Future[None]:
+    def start(
+        self,
+        upload: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.Future[None]:
         """As calling it, without waiting for the result."""
-        return self._start((upload,), timeout)
+        return self._start((upload,), timeout, metadata)
 
 
 class _Stat(rrpc.UnaryMethod[tuple[int, str, str]]):
@@ -112,18 +140,20 @@ class _Stat(rrpc.UnaryMethod[tuple[int, str, str]]):
         name: str,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
     ) -> tuple[int, str, str]:
         """Size, version and SHA-256; the version changes when the name is given to another file."""
-        return self._call((name,), timeout)
+        return self._call((name,), timeout, metadata)
 
     def start(
         self,
         name: str,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[tuple[int, str, str]]:
         """As calling it, without waiting for the result."""
-        return self._start((name,), timeout)
+        return self._start((name,), timeout, metadata)
 
 
 class _Read(rrpc.UnaryMethod[NDArray[np.uint8]]):
@@ -139,10 +169,11 @@ class _Read(rrpc.UnaryMethod[NDArray[np.uint8]]):
         count: int,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
         """A chunk of that version of a file; shorter only at the end of it."""
-        return self._call((name, version, offset, count), timeout, out)
+        return self._call((name, version, offset, count), timeout, metadata, out)
 
     def start(
         self,
@@ -152,10 +183,11 @@ class _Read(rrpc.UnaryMethod[NDArray[np.uint8]]):
         count: int,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.uint8] | None = None,
     ) -> rrpc.Future[NDArray[np.uint8]]:
         """As calling it, without waiting for the result."""
-        return self._start((name, version, offset, count), timeout, out)
+        return self._start((name, version, offset, count), timeout, metadata, out)
 
 
 class _Names(rrpc.UnaryMethod[list[tuple[str, int]]]):
@@ -163,17 +195,23 @@ class _Names(rrpc.UnaryMethod[list[tuple[str, int]]]):
 
     rpc_name = "BlobStore.names"
 
-    def __call__(self, *, timeout: float | None = None) -> list[tuple[str, int]]:
+    def __call__(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> list[tuple[str, int]]:
         """Every file's name and size, by name."""
-        return self._call((), timeout)
+        return self._call((), timeout, metadata)
 
     def start(
         self,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[list[tuple[str, int]]]:
         """As calling it, without waiting for the result."""
-        return self._start((), timeout)
+        return self._start((), timeout, metadata)
 
 
 class _Delete(rrpc.UnaryMethod[None]):
@@ -181,13 +219,25 @@ class _Delete(rrpc.UnaryMethod[None]):
 
     rpc_name = "BlobStore.delete"
 
-    def __call__(self, name: str, *, timeout: float | None = None) -> None:
+    def __call__(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> None:
         """Forget a file."""
-        self._call((name,), timeout)
+        self._call((name,), timeout, metadata)
 
-    def start(self, name: str, *, timeout: float | None = None) -> rrpc.Future[None]:
+    def start(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.Future[None]:
         """As calling it, without waiting for the result."""
-        return self._start((name,), timeout)
+        return self._start((name,), timeout, metadata)
 
 
 class BlobStoreClient(rrpc.Client):

@@ -27,10 +27,11 @@ class _Search(rrpc.UnaryMethod[tuple[NDArray[np.int64], NDArray[np.float32]]]):
         k: int = 10,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.int64] | NDArray[np.float32] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The k nearest rows of each query: ids and distances, nearest first, of equals the lower id first."""
-        return self._call((queries, k), timeout, out)
+        return self._call((queries, k), timeout, metadata, out)
 
     def start(
         self,
@@ -38,10 +39,11 @@ class _Search(rrpc.UnaryMethod[tuple[NDArray[np.int64], NDArray[np.float32]]]):
         k: int = 10,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.int64] | NDArray[np.float32] | None = None,
     ) -> rrpc.Future[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """As calling it, without waiting for the result."""
-        return self._start((queries, k), timeout, out)
+        return self._start((queries, k), timeout, metadata, out)
 
 
 class _Classify(rrpc.UnaryMethod[NDArray[np.int64]]):
@@ -55,10 +57,11 @@ class _Classify(rrpc.UnaryMethod[NDArray[np.int64]]):
         k: int = 5,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.int64] | None = None,
     ) -> NDArray[np.int64]:
         """The digit that most of the k nearest rows show; of several with as many votes, the lowest."""
-        return self._call((queries, k), timeout, out)
+        return self._call((queries, k), timeout, metadata, out)
 
     def start(
         self,
@@ -66,10 +69,11 @@ class _Classify(rrpc.UnaryMethod[NDArray[np.int64]]):
         k: int = 5,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.int64] | None = None,
     ) -> rrpc.Future[NDArray[np.int64]]:
         """As calling it, without waiting for the result."""
-        return self._start((queries, k), timeout, out)
+        return self._start((queries, k), timeout, metadata, out)
 
 
 class _Size(rrpc.UnaryMethod[int]):
@@ -77,13 +81,23 @@ class _Size(rrpc.UnaryMethod[int]):
 
     rpc_name = "Nearest.size"
 
-    def __call__(self, *, timeout: float | None = None) -> int:
+    def __call__(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> int:
         """How many rows can be found."""
-        return self._call((), timeout)
+        return self._call((), timeout, metadata)
 
-    def start(self, *, timeout: float | None = None) -> rrpc.Future[int]:
+    def start(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.Future[int]:
         """As calling it, without waiting for the result."""
-        return self._start((), timeout)
+        return self._start((), timeout, metadata)
 
 
 class _Count(rrpc.UnaryMethod[int]):
@@ -96,18 +110,20 @@ class _Count(rrpc.UnaryMethod[int]):
         rows: NDArray[np.float32],
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
     ) -> int:
         """How many rows arrived: something to send large arrays to."""
-        return self._call((rows,), timeout)
+        return self._call((rows,), timeout, metadata)
 
     def start(
         self,
         rows: NDArray[np.float32],
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[int]:
         """As calling it, without waiting for the result."""
-        return self._start((rows,), timeout)
+        return self._start((rows,), timeout, metadata)
 
 
 class _Repeated(rrpc.UnaryMethod[NDArray[np.float32]]):
@@ -121,10 +137,11 @@ class _Repeated(rrpc.UnaryMethod[NDArray[np.float32]]):
         registered: bool = False,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """That many rows of the table, over and over; kept in ordinary or in registered memory."""
-        return self._call((count, registered), timeout, out)
+        return self._call((count, registered), timeout, metadata, out)
 
     def start(
         self,
@@ -132,10 +149,11 @@ class _Repeated(rrpc.UnaryMethod[NDArray[np.float32]]):
         registered: bool = False,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> rrpc.Future[NDArray[np.float32]]:
         """As calling it, without waiting for the result."""
-        return self._start((count, registered), timeout, out)
+        return self._start((count, registered), timeout, metadata, out)
 
 
 class _Counters(rrpc.UnaryMethod[dict[str, int]]):
@@ -143,13 +161,23 @@ class _Counters(rrpc.UnaryMethod[dict[str, int]]):
 
     rpc_name = "Nearest.counters"
 
-    def __call__(self, *, timeout: float | None = None) -> dict[str, int]:
+    def __call__(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> dict[str, int]:
         """What the server's process has moved and copied."""
-        return self._call((), timeout)
+        return self._call((), timeout, metadata)
 
-    def start(self, *, timeout: float | None = None) -> rrpc.Future[dict[str, int]]:
+    def start(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.Future[dict[str, int]]:
         """As calling it, without waiting for the result."""
-        return self._start((), timeout)
+        return self._start((), timeout, metadata)
 
 
 class NearestClient(rrpc.Client):

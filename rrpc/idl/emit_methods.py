@@ -17,6 +17,7 @@ from .python_types import Types
 __all__ = ["base_class", "base_name", "client_class", "client_name", "method_classes"]
 
 _OPTIONS = ["timeout: float | None = None"]
+_METADATA = "metadata"
 
 
 def client_name(interface: Interface) -> str:
@@ -136,15 +137,22 @@ class _Method:
         method = self._method
         result = self._result(min(WIDTH - 27, WIDTH - len(f"class {kind}(rrpc.UnaryMethod[]):")))
         out = self._out()
-        signature = self._signature([*_OPTIONS, *([f"out: {out} | None = None"] if out else [])])
         names = [parameter.name for parameter in method.parameters]
-        packed = f"({', '.join(names)}{',' * (len(names) == 1)})"
-        passed = f"{packed}, timeout, out" if out else f"{packed}, timeout"
+        options, given = list(_OPTIONS), "timeout"
+        if _METADATA not in names:
+            options.append("metadata: rrpc.MetadataLike | None = None")
+            given += ", metadata"
+        if out:
+            options.append(f"out: {out} | None = None")
+            given += ", out" if _METADATA not in names else ", None, out"
+        signature = self._signature(options)
+        passed = f"({', '.join(names)}{',' * (len(names) == 1)}), {given}"
         returns = "" if result == "None" else "return "
         lines = [
             *broken(f"class {kind}(", [f"rrpc.UnaryMethod[{result}]"], "):"),
             *docstring(method.doc, "    "),
             f'    rpc_name = "{method.name}"',
+            *(["    rpc_idempotent = True"] if method.idempotent else []),
             "",
             *broken("    def __call__(", signature, f") -> {result}:", "    "),
             *docstring(method.doc, "        ")[:-1],

@@ -19,7 +19,7 @@ MISSING: Final = inspect.Parameter.empty
 
 RESERVED_PARAMETERS = frozenset({"timeout", "out"})
 # What clients have themselves, and what the text of generated classes names.
-RESERVED_METHODS = frozenset({"address", "call", "close", "info", "start", "stats"})
+RESERVED_METHODS = frozenset({"address", "call", "close", "info", "start", "stats", "with_options"})
 RESERVED_METHODS |= {"abc", "rpc_fingerprints", "rrpc"}
 
 

@@ -72,28 +72,31 @@ class _RrpcHealthCheck(rrpc.UnaryMethod[HealthStatus]):
     """
 
     rpc_name = "rrpc.Health.check"
+    rpc_idempotent = True
 
     def __call__(
         self,
         service: str = "",
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
     ) -> HealthStatus:
         """The state of one service, or with no name of the server: it serves if all of its services do.
 
         NotFound if there is none of this name. It is a call as any other, and waits for a worker as they do: an
         answer means that calls are handled.
         """
-        return self._call((service,), timeout)
+        return self._call((service,), timeout, metadata)
 
     def start(
         self,
         service: str = "",
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[HealthStatus]:
         """As calling it, without waiting for the result."""
-        return self._start((service,), timeout)
+        return self._start((service,), timeout, metadata)
 
 
 class HealthClient(rrpc.Client):
@@ -146,14 +149,25 @@ class _RrpcReflectionServices(rrpc.UnaryMethod[list[str]]):
     """The names of all services, the built-in ones last."""
 
     rpc_name = "rrpc.Reflection.services"
+    rpc_idempotent = True
 
-    def __call__(self, *, timeout: float | None = None) -> list[str]:
+    def __call__(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> list[str]:
         """The names of all services, the built-in ones last."""
-        return self._call((), timeout)
+        return self._call((), timeout, metadata)
 
-    def start(self, *, timeout: float | None = None) -> rrpc.Future[list[str]]:
+    def start(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.Future[list[str]]:
         """As calling it, without waiting for the result."""
-        return self._start((), timeout)
+        return self._start((), timeout, metadata)
 
 
 class _RrpcReflectionDescribe(rrpc.UnaryMethod[dict[str, Any]]):
@@ -163,22 +177,30 @@ class _RrpcReflectionDescribe(rrpc.UnaryMethod[dict[str, Any]]):
     """
 
     rpc_name = "rrpc.Reflection.describe"
+    rpc_idempotent = True
 
-    def __call__(self, service: str, *, timeout: float | None = None) -> dict[str, Any]:
+    def __call__(
+        self,
+        service: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> dict[str, Any]:
         """The interface of a service: `version`, which is 1, and under `service` what `rrpc.schema.from_data` takes.
 
         NotFound if there is none of this name.
         """
-        return self._call((service,), timeout)
+        return self._call((service,), timeout, metadata)
 
     def start(
         self,
         service: str,
         *,
         timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[dict[str, Any]]:
         """As calling it, without waiting for the result."""
-        return self._start((service,), timeout)
+        return self._start((service,), timeout, metadata)
 
 
 class ReflectionClient(rrpc.Client):
@@ -218,14 +240,25 @@ class _RrpcStatsProcess(rrpc.UnaryMethod[ProcessStats]):
     """The process now."""
 
     rpc_name = "rrpc.Stats.process"
+    rpc_idempotent = True
 
-    def __call__(self, *, timeout: float | None = None) -> ProcessStats:
+    def __call__(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> ProcessStats:
         """The process now."""
-        return self._call((), timeout)
+        return self._call((), timeout, metadata)
 
-    def start(self, *, timeout: float | None = None) -> rrpc.Future[ProcessStats]:
+    def start(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.Future[ProcessStats]:
         """As calling it, without waiting for the result."""
-        return self._start((), timeout)
+        return self._start((), timeout, metadata)
 
 
 class StatsClient(rrpc.Client):

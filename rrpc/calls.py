@@ -1,0 +1,337 @@
+"""Calls on their way out: what every call does that isn't plain.
+
+A stub that has one connection, and nothing to ask of anybody, goes straight to the core (``rrpc/stubs.py``). Every
+other call is an :class:`OutgoingCall` that goes its :func:`course`: a :class:`rrpc.interceptors.Chain` of the links in
+:attr:`CallOptions.links`, the outermost first, with :func:`over` as the innermost, which makes it over a connection
+of its channel. A link is a generator function of the call, as interceptors' methods are; retries are one.
+
+A course does no I/O. It says what is to be done next, and a *driver* does that: a :class:`Sleep`, a :class:`Waiting`
+(for a connection), an :class:`Exchange` (of request and reply), in asyncio also whatever a link may await. There is a
+driver for each style: :func:`run` here blocks, ``rrpc/futures.py`` goes on in callbacks, ``rrpc/aio`` awaits.
+
+What surrounds the caller, the handler of a call that it makes calls in, is found in ``context.current()``, the one
+context variable that every call looks at; where there is something, calls leave the fast path.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .context import Context, current
+from .errors import Cancelled, DeadlineExceeded, RpcError, Unavailable, unsent
+from .interceptors import Chain, Sleep
+from .metadata import EMPTY, Metadata, MetadataLike, joined, pack, unpack
+
+if TYPE_CHECKING:
+    from . import _core
+    from .channel import Channel, Connection
+
+__all__ = [
+    "CallOptions",
+    "Exchange",
+    "Link",
+    "OutgoingCall",
+    "Request",
+    "Waiting",
+    "course",
+    "memory_of",
+    "plain_connection",
+    "run",
+]
+
+Link = Callable[["OutgoingCall"], Generator[Any, Any, Any]]
+
+
+@dataclass(frozen=True)
+class CallOptions:
+    """What a client asks for with each of its calls."""
+
+    timeout: float | None = None
+    metadata: MetadataLike | None = None
+    wait_for_ready: bool = False
+    links: tuple[Link, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether calls can go straight to a connection that is there."""
+        return not self.links
+
+
+class Request(Protocol):
+    """What is called with which arguments; it knows how to put that to a connection."""
+
+    @property
+    def method(self) -> str:
+        """The full name: ``lab.search.Nearest.search``."""
+
+    @property
+    def arguments(self) -> Sequence[Any]:
+        """In the order of the parameters."""
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether the interface says that calling it twice does no more than once."""
+
+    @property
+    def out(self) -> Any:
+        """The caller's array for the result, or None."""
+
+    def encode(self, connection: Connection) -> tuple[bytes, bytes, Any]:
+        """The wire name, the payload, the message with its buffers."""
+
+    def decode(self, payload: bytes, blocks: list[Any] | None, message: Any) -> Any:
+        """The result."""
+
+
+class OutgoingCall:
+    """One call of a client, as links see it."""
+
+    __slots__ = (
+        "_around",
+        "_cancelled",
+        "_done",
+        "_interrupt",
+        "attempt",
+        "channel",
+        "connection",
+        "deadline",
+        "metadata",
+        "reply_metadata",
+        "request",
+        "wait_for_ready",
+    )
+
+    def __init__(
+        self,
+        channel: Channel,
+        request: Request,
+        options: CallOptions,
+        timeout: float | None = None,
+        metadata: MetadataLike | None = None,
+    ) -> None:
+        wait = options.timeout if timeout is None else timeout
+        around = current()
+        self._around = around if isinstance(around, Context) and not around.ended else None
+        if self._around is not None:
+            wait = self._around.timeout_of(wait)
+        self.channel = channel
+        self.request = request
+        self.deadline: float | None = None if wait is None else monotonic() + wait
+        """By :func:`time.monotonic`; it covers connecting, all attempts, and what is slept between them."""
+        self.metadata: dict[str, Any] = joined(options.metadata, metadata)
+        """What is sent; links may change it."""
+        self.wait_for_ready = options.wait_for_ready
+        self.attempt = 0
+        """How often it was sent, or nearly."""
+        self.connection: Connection | None = None
+        """That of the last attempt."""
+        self.reply_metadata: Metadata = EMPTY
+        """What came with the last reply; an error has its own."""
+        self._cancelled = False
+        self._interrupt: Callable[[], object] | None = None
+        self._done = False
+        if self._around is not None:
+            self._around.adopt(self)
+
+    @property
+    def method(self) -> str:
+        """The full name: ``lab.search.Nearest.search``."""
+        return self.request.method
+
+    @property
+    def arguments(self) -> Sequence[Any]:
+        """In the order of the method's parameters."""
+        return self.request.arguments
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether the interface says that calling it twice does no more than once."""
+        return self.request.idempotent
+
+    def time_left(self) -> float | None:
+        """Seconds until the deadline, 0 behind it; None: there is none."""
+        return None if self.deadline is None else max(0.0, self.deadline - monotonic())
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether :meth:`cancel` was called."""
+        return self._cancelled
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._done
+
+    def end(self) -> None:
+        """For drivers: it has ended."""
+        self._done = True
+        if self._around is not None:
+            self._around.release(self)
+
+    def cancel(self) -> None:
+        """End it with Cancelled, from any thread, whatever it waits for; nothing if it has ended."""
+        self._cancelled = True
+        interrupt = self._interrupt
+        if interrupt is not None:
+            interrupt()
+
+    def interrupt_with(self, interrupt: Callable[[], object] | None) -> None:
+        """For drivers: what cuts short that which is waited for now."""
+        self._interrupt = interrupt
+        if interrupt is not None and self._cancelled:
+            interrupt()
+
+    def check(self) -> None:
+        """Raise what ends the call now: Cancelled or DeadlineExceeded."""
+        if self._cancelled:
+            raise unsent(Cancelled("the call was cancelled by its caller"))
+        if self.deadline is not None and monotonic() >= self.deadline:
+            raise unsent(DeadlineExceeded(f"{self.method}(): the deadline passed before the call was sent"))
+
+    def unconnected(self) -> RpcError:
+        """What ends the call when it has waited long enough for a connection."""
+        if self._cancelled:
+            return unsent(Cancelled("the call was cancelled by its caller"))
+        why = self.channel.why_not()
+        return unsent(DeadlineExceeded(f"{self.method}(): no connection within its timeout{why}"))
+
+
+class Waiting:
+    """To be done: wait for a connection, the result of this ``concurrent.futures.Future``."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: Any) -> None:
+        self.future = future
+
+
+class Exchange:
+    """To be done: one request over one connection. What comes of it is (payload, blocks, metadata)."""
+
+    __slots__ = ("arguments", "connection")
+
+    def __init__(self, connection: Connection, arguments: tuple[Any, ...]) -> None:
+        self.connection = connection
+        self.arguments = arguments
+        """For the core's ``start``."""
+
+    def start(self) -> _core.Call:
+        return self.connection.core.start(*self.arguments)
+
+
+def course(call: OutgoingCall, options: CallOptions) -> Chain:
+    """What is done for the call, step by step: a driver carries it out."""
+    return Chain(options.links, call, innermost=over)
+
+
+def over(call: OutgoingCall) -> Generator[Any, Any, Any]:
+    """The call over connections of its channel, one after the other until a handler may have seen it."""
+    request = call.request
+    while True:
+        call.check()
+        connection = call.channel.pick_nowait(call.wait_for_ready)
+        if connection is None:
+            connection = yield Waiting(call.channel.pick_soon(call.wait_for_ready))
+        name, payload, message = request.encode(connection)
+        call.attempt += 1
+        call.connection = connection
+        arguments: tuple[Any, ...] = (
+            name,
+            payload,
+            message or None,
+            memory_of(request.out),
+            call.time_left(),
+        )
+        if call.metadata:
+            arguments = (*arguments, pack(call.metadata))
+        try:
+            payload, blocks, packed = yield Exchange(connection, arguments)
+        except Unavailable as error:
+            call.channel.failed(connection, error)
+            if not error.not_executed:
+                raise
+        else:
+            call.channel.succeeded(connection)
+            call.reply_metadata = unpack(packed)
+            return request.decode(payload, blocks, message)
+
+
+def plain_connection(channel: Channel, options: CallOptions) -> Connection | None:
+    """The one that a call takes for which nothing else is to be done."""
+    around = current()
+    return channel.ready if options.plain and (around is None or around.ended) else None
+
+
+def run(chain: Chain) -> Any:
+    """The blocking driver: the call's result."""
+    try:
+        return _run(chain, chain.call)
+    finally:
+        chain.call.end()
+
+
+def _run(chain: Chain, call: OutgoingCall) -> Any:
+    asked = chain.step()
+    while not chain.done:
+        value = None
+        try:
+            if type(asked) is Exchange:
+                value = _exchange(call, asked)
+            elif type(asked) is Waiting:
+                value = _wait(call, asked.future)
+            elif type(asked) is Sleep:
+                _sleep(call, asked.seconds)
+            else:
+                asked = chain.refuse(asked)
+                continue
+        except BaseException as error:
+            asked = chain.step(None, error)
+        else:
+            asked = chain.step(value)
+    return asked
+
+
+def _exchange(call: OutgoingCall, exchange: Exchange) -> tuple[bytes, Any, bytes]:
+    handle = exchange.start()
+    call.interrupt_with(handle.cancel)
+    try:
+        payload, blocks = handle.result()
+    except Exception:
+        raise
+    except BaseException:  # Ctrl-C: the caller goes, so the call does
+        handle.cancel()
+        raise
+    finally:
+        call.interrupt_with(None)
+    return payload, blocks, handle.metadata()
+
+
+def _sleep(call: OutgoingCall, seconds: float) -> None:
+    left = call.time_left()
+    woken = threading.Event()
+    call.interrupt_with(woken.set)
+    woken.wait(seconds if left is None else min(left, seconds))
+    call.interrupt_with(None)
+    call.check()
+
+
+def _wait(call: OutgoingCall, future: Any) -> Any:
+    call.interrupt_with(future.cancel)
+    try:
+        return future.result(call.time_left())
+    except (concurrent.futures.CancelledError, concurrent.futures.TimeoutError):
+        if future.done() and not future.cancelled():
+            raise  # DeadlineExceeded is a TimeoutError
+        future.cancel()
+        raise call.unconnected() from None
+    finally:
+        call.interrupt_with(None)
+
+
+def memory_of(out: Any) -> Any:
+    """What the core writes into; an array without bytes needs no writing."""
+    return None if out is None or not out.nbytes else out

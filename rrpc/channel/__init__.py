@@ -1,0 +1,7 @@
+"""Channels: connections that are made when they are needed, and made again; which of several a call takes."""
+
+from .channel import Channel
+from .connection import Connection, Contract
+from .subchannel import Backoff
+
+__all__ = ["Backoff", "Channel", "Connection", "Contract"]

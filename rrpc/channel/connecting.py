@@ -1,0 +1,77 @@
+"""Attempts to connect, which wait: each in a thread of its own, unless the caller lends his."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from rrpc.errors import Internal, RpcError
+
+from .connection import Connection, Contract
+
+__all__ = ["Attempt"]
+
+_EXIT_WAIT_SECONDS = 1.0
+_threads: set[threading.Thread] = set()
+
+
+class Attempt:
+    """One attempt to connect to an address, and to agree there on what clients ask for."""
+
+    def __init__(
+        self, address: str, options: Mapping[str, Any], end: float | None, contracts: Sequence[Contract]
+    ) -> None:
+        """``end``: when it must have come to one, by the clock."""
+        self.address = address
+        self.connection: Connection | None = None
+        """What came of it, or else :attr:`error`."""
+        self.error: RpcError | None = None
+        self._options = options
+        self._end = end
+        self._contracts = list(contracts)
+
+    def run(self) -> None:
+        """In this thread."""
+        left = None if self._end is None else max(0.0, self._end - monotonic())
+        connection = None
+        try:
+            connection = Connection(self.address, self._options, left)
+            for contract in self._contracts:
+                connection.agreement(contract, self._end)
+            self.connection = connection
+        except RpcError as error:
+            self.error = error.with_traceback(None)
+        finally:
+            if connection is not None and self.connection is None:
+                connection.close()
+
+    def start(self, ended: Callable[[Attempt], object]) -> None:
+        """In a thread, which then calls ``ended(self)``."""
+
+        def run() -> None:
+            try:
+                self.run()
+            except Exception as error:
+                self.error = Internal(f"connecting to {self.address}: {error!r}")
+            finally:
+                ended(self)
+                _threads.discard(threading.current_thread())
+
+        # It must not keep the interpreter from ending, however long the attempt may take.
+        thread = threading.Thread(target=run, name="rrpc-connecting", daemon=True)
+        _threads.add(thread)
+        thread.start()
+
+
+def _end_of_interpreter() -> None:
+    """Lets those end that are about to: a thread that comes back from the core later finds no interpreter."""
+    end = monotonic() + _EXIT_WAIT_SECONDS
+    for thread in list(_threads):
+        thread.join(max(0.0, end - monotonic()))
+
+
+os.register_at_fork(after_in_child=_threads.clear)
+threading._register_atexit(_end_of_interpreter)  # type: ignore[attr-defined]

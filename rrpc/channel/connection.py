@@ -1,0 +1,95 @@
+"""One connection, and what its two ends agreed on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from time import monotonic
+from typing import Any
+
+from rrpc import _core
+from rrpc.codec import decode
+from rrpc.service import Interface, untyped_request
+from rrpc.versions import Agreement, agree
+
+__all__ = ["Connection", "Contract"]
+
+_BY_NAME = Agreement()
+
+
+class Contract:
+    """What a generated client knows of its services: their fingerprints, and the interfaces if those are asked for."""
+
+    __slots__ = ("fingerprints", "interface")
+
+    def __init__(self, fingerprints: Mapping[str, str], interface: Callable[[str], Interface]) -> None:
+        self.fingerprints = fingerprints
+        self.interface = interface
+
+
+class Connection:
+    """One ``_core.Client``, and what requests over it look like."""
+
+    __slots__ = (
+        "__weakref__",
+        "_agreements",
+        "address",
+        "bound",
+        "calls_in_flight",
+        "core",
+        "on_unusable",
+        "since",
+        "usable",
+    )
+
+    def __init__(self, address: str, options: Mapping[str, Any], timeout: float | None) -> None:
+        self.address = address
+        self.core = _core.Client(address, dict(options), timeout)
+        self.since = monotonic()
+        self.usable: Callable[[], bool] = self.core.usable
+        """Cheap: whether calls can be begun here."""
+        self.calls_in_flight: Callable[[], int] = self.core.calls_in_flight
+        """Cheap."""
+        self.on_unusable: Callable[[Callable[[], None]], None] = self.core.on_unusable
+        """Has a function called once, on whatever thread, soon after it isn't usable any more."""
+        self.bound: dict[Hashable, Any] = {}
+        """For stubs: what each of them worked out for this connection."""
+        self._agreements: dict[Contract, Agreement] = {}
+        _log_choice(address, self.core)
+
+    def agreement(self, contract: Contract | None, end: float | None = None) -> Agreement:
+        """How calls of the contract's services are made here.
+
+        Where the server has another version of a service, it is asked for its description the first time, until
+        ``end`` by the clock. FailedPrecondition: the versions can't work together.
+        """
+        if contract is None or not contract.fingerprints:
+            return _BY_NAME
+        found = self._agreements.get(contract)
+        if found is None:
+            found = self._agreements[contract] = self._agree(contract, end)
+        return found
+
+    def _agree(self, contract: Contract, end: float | None) -> Agreement:
+        def describe(service: str) -> Any:
+            payload, _ = untyped_request((service,), {}, None)
+            left = None if end is None else max(0.0, end - monotonic())
+            return decode(*self.core.call(b"rrpc.Reflection.describe", payload, None, None, left))
+
+        hello = self.core.peer_hello()
+        return agree(contract.fingerprints, hello, describe, contract.interface, self.address)
+
+    def close(self) -> None:
+        """Calls in flight fail with Unavailable."""
+        self.core.close()
+
+
+def _log_choice(address: str, core: _core.Client) -> None:
+    if not address.startswith("rrpc://"):
+        return
+    import logging
+
+    logger = logging.getLogger("rrpc")
+    if logger.isEnabledFor(logging.DEBUG):
+        info = core.info()
+        why_not = "".join(f"; not {name}: {reason}" for name, reason in info["why_not"].items())
+        logger.debug("%s: over %s%s", info["address"], info["transport"], why_not)

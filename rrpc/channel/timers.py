@@ -1,0 +1,111 @@
+"""Things to be done later: one thread for the process, while there are any."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+__all__ = ["Timer", "after"]
+
+_LINGER_SECONDS = 1.0
+
+
+class Timer:
+    """Something to be done at a time."""
+
+    __slots__ = ("_to_do",)
+
+    def __init__(self, do: Callable[[], object]) -> None:
+        self._to_do = [do]  # who pops it does it, or has cancelled it
+
+    @property
+    def done(self) -> bool:
+        """Whether it has fired, or never will."""
+        return not self._to_do
+
+    def cancel(self) -> None:
+        """Nothing is to be done any more; nothing if it has been."""
+        self._to_do.clear()
+
+    def fire(self) -> None:
+        """Do it now, unless it was done or cancelled."""
+        try:
+            do = self._to_do.pop()
+        except IndexError:
+            return
+        try:
+            do()
+        except Exception:
+            import logging
+
+            logging.getLogger("rrpc").exception("a timer's function raised")
+
+
+class _Timers:
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._thread: threading.Thread | None = None
+        self._ending = False
+
+    def add(self, seconds: float, timer: Timer) -> None:
+        with self._changed:
+            heapq.heappush(self._heap, (monotonic() + seconds, next(self._order), timer))
+            if self._thread is None and not self._ending:
+                self._thread = threading.Thread(target=self._run, name="rrpc-timers", daemon=True)
+                self._thread.start()
+            else:
+                self._changed.notify()
+
+    def end(self) -> None:
+        with self._changed:
+            self._ending = True
+            thread = self._thread
+            self._changed.notify()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                timer = self._next()
+                if timer is None:
+                    self._thread = None
+                    return
+            timer.fire()
+            del timer  # it may hold connections
+
+    def _next(self) -> Timer | None:
+        """Waits for the next one; None if there is none for a while."""
+        while not self._ending:
+            wait = self._heap[0][0] - monotonic() if self._heap else _LINGER_SECONDS
+            if self._heap and wait <= 0:
+                return heapq.heappop(self._heap)[2]
+            if not self._changed.wait(wait) and not self._heap:
+                return None
+        return None
+
+
+_timers = _Timers()
+
+
+def _anew() -> None:
+    global _timers
+    _timers = _Timers()
+
+
+def after(seconds: float, do: Callable[[], object]) -> Timer:
+    """Have ``do()`` called in so many seconds, on a thread where it mustn't wait for anything."""
+    timer = Timer(do)
+    _timers.add(seconds, timer)
+    return timer
+
+
+os.register_at_fork(after_in_child=_anew)
+# Before the interpreter's end, which a thread in the core must not meet.
+threading._register_atexit(lambda: _timers.end())  # type: ignore[attr-defined]

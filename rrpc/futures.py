@@ -1,0 +1,328 @@
+"""The futures that calls give, and calls that go their course in callbacks."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any, TypeVar
+
+from . import _core
+from .calls import Exchange, OutgoingCall, Waiting
+from .channel.timers import after
+from .errors import Cancelled, RpcError, Unavailable
+from .interceptors import Chain, Sleep
+from .metadata import EMPTY, Metadata, unpack
+
+__all__ = ["Driven", "Future", "only"]
+
+_T = TypeVar("_T")
+_lock = threading.Lock()
+
+
+class Future(concurrent.futures.Future[_T]):
+    """A call in flight: a :class:`concurrent.futures.Future`, for what takes those, too.
+
+    Waiting drives the connection. A failed call raises its :class:`RpcError`, a cancelled one
+    :class:`Cancelled`; TimeoutError (not an RpcError) means that it isn't done yet.
+    """
+
+    def __init__(
+        self,
+        call: _core.Call | Driven,
+        decode: Callable[..., _T],
+        out: Any = None,
+        again: Callable[[], Chain] | None = None,
+    ) -> None:
+        # Not the base's __init__: what it makes is made here when it is asked for.
+        self._call = call
+        self._decode: Callable[..., _T] | None = decode
+        self._out = out
+        self._again = again  # for a call that turns out never to have reached a handler
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[Any], object]] | None = None
+
+    def result(self, timeout: float | None = None) -> _T:
+        """The call's result, waiting for it at most ``timeout`` seconds."""
+        if self._decode is not None:
+            self._wait(timeout)
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                del self  # the traceback would hold the future, and that its connection, until a collection
+        return self._value
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What :meth:`result` would raise, or None."""
+        if self._decode is not None:
+            self._wait(timeout)
+        return self._error
+
+    def metadata(self, timeout: float | None = None) -> Mapping[str, Any]:
+        """What the server sent with the reply or the error, waiting for that at most ``timeout`` seconds."""
+        error = self.exception(timeout)
+        if error is not None:
+            found: Mapping[str, Any] = getattr(error, "metadata", EMPTY)
+            return found
+        packed = self._call.metadata()
+        return unpack(packed) if isinstance(packed, bytes) else packed
+
+    def done(self) -> bool:
+        """Whether the call has ended, in whatever way."""
+        return self._decode is None or (self._call.done() and not self._goes_on())
+
+    def running(self) -> bool:
+        """Whether the call has not ended."""
+        return not self.done()
+
+    def cancel(self) -> bool:
+        """Cancel the call; False if it had ended."""
+        return not self.done() and self._call.cancel()
+
+    def cancelled(self) -> bool:
+        """Whether the call ended by :meth:`cancel`."""
+        return self._call.cancelled()
+
+    def add_done_callback(self, fn: Callable[[Future[_T]], object]) -> None:
+        """Have ``fn(self)`` called once the call has ended, on whatever thread; at once if it has."""
+        with _lock:
+            first = self._callbacks is None
+            if self._callbacks is None:
+                self._callbacks = []
+            self._callbacks.append(fn)
+        if first:
+            self._call.on_done(self._ended)
+        elif self.done():
+            self._run_callbacks()
+
+    def __repr__(self) -> str:
+        state = "cancelled" if self.cancelled() else "finished" if self.done() else "running"
+        return f"<rrpc.Future at {id(self):#x}, {state}>"
+
+    def _wait(self, timeout: float | None) -> None:
+        end = None if timeout is None else monotonic() + timeout
+        while (decode := self._decode) is not None:
+            call = self._call
+            try:
+                reply = call.result(timeout if timeout is None else max(0.0, timeout))
+                self._end(decode(*reply, self._out), None)
+            except RpcError as error:
+                if not self._moves_on(call, error):
+                    self._end(None, error)
+                elif end is not None:
+                    timeout = end - monotonic()
+
+    def _end(self, value: Any, error: BaseException | None) -> None:
+        with _lock:
+            if self._decode is not None:  # else another thread was first: all get the same value
+                self._value: _T = value
+                self._error = error
+                self._decode = self._out = self._again = None
+
+    def _goes_on(self) -> bool:
+        """Whether the call, which is done, is to be made again because no handler has seen it."""
+        call = self._call
+        if self._again is None:
+            return False
+        try:
+            call.result(0.0)
+        except RpcError as error:
+            return self._moves_on(call, error)
+        return False
+
+    def _moves_on(self, call: Any, error: RpcError) -> bool:
+        """Make the call again over another connection, if it may be."""
+        if not (isinstance(error, Unavailable) and error.not_executed):
+            return False
+        with _lock:
+            if self._call is not call:
+                return True
+            again, self._again = self._again, None
+            if again is None:
+                return False
+            driven = self._call = Driven(again())
+            self._decode = only
+            watched = self._callbacks is not None
+        if watched:
+            driven.on_done(self._ended)
+        driven.go()
+        return True
+
+    # What concurrent.futures.wait() and as_completed() look at. Both hold the condition while they do.
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]
+        condition: threading.Condition = self.__dict__.setdefault("_condition_", threading.Condition())
+        return condition
+
+    @property
+    def _state(self) -> str:  # type: ignore[override]
+        if not self.done():
+            return "RUNNING"
+        return "CANCELLED_AND_NOTIFIED" if self.cancelled() else "FINISHED"
+
+    @property
+    def _waiters(self) -> list[Any]:  # type: ignore[override]
+        waiters: list[Any] | None = self.__dict__.get("_waiters_")
+        if waiters is None:
+            found: list[Any] = self.__dict__.setdefault("_waiters_", [])
+            self.add_done_callback(_tell_waiters)
+            return found
+        return waiters
+
+    def _ended(self) -> None:
+        if not self._goes_on():
+            self._run_callbacks()
+
+    def _run_callbacks(self) -> None:
+        with _lock:
+            callbacks, self._callbacks = self._callbacks or [], []
+        for callback in callbacks:
+            self._run(callback)
+
+    def _run(self, callback: Callable[[Any], object]) -> None:
+        try:
+            callback(self)
+        except Exception:
+            import logging
+
+            logging.getLogger("rrpc.client").exception("a done callback raised")
+
+
+def only(value: Any, out: Any) -> Any:
+    """Of a call that went its course: the result, as it is."""
+    return value
+
+
+def _tell_waiters(future: Future[Any]) -> None:
+    with future._condition:
+        for waiter in future._waiters:
+            waiter.add_cancelled(future) if future.cancelled() else waiter.add_result(future)
+        future._condition.notify_all()
+
+
+class Driven:
+    """A call that goes its course in callbacks, on whatever thread they come; used as a ``_core.Call`` is.
+
+    Begun by :meth:`go`. No thread waits for it, unless somebody waits for its result.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+        self._call: OutgoingCall = chain.call
+        self._ended = threading.Event()
+        self._callbacks: list[Callable[[], object]] = []
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        return self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._call.channel.check_process()
+        return self._ended.wait(timeout)
+
+    def result(self, timeout: float | None = None) -> tuple[Any]:
+        if not self._ended.is_set() and not self.wait(timeout):
+            raise TimeoutError("the call is not done yet")
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                del self
+        return (self._value,)
+
+    def cancel(self) -> bool:
+        if self._ended.is_set() or not self._call.channel.of_this_process:
+            return False
+        self._call.cancel()
+        return True
+
+    def cancelled(self) -> bool:
+        return isinstance(self._error, Cancelled) and self._call.cancelled
+
+    def metadata(self) -> Metadata:
+        return self._call.reply_metadata
+
+    def on_done(self, callback: Callable[[], object]) -> None:
+        with _lock:
+            if not self._ended.is_set():
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def go(self, value: Any = None, error: BaseException | None = None) -> None:
+        """Go on with what came of the last step, until there is something to wait for."""
+        chain = self._chain
+        while True:
+            try:
+                asked = chain.step(value, error)
+            except BaseException as raised:
+                self._end(None, raised)
+                return
+            if chain.done:
+                self._end(asked, None)
+                return
+            value = error = None
+            try:
+                self._begin(asked)
+                return
+            except BaseException as raised:
+                error = raised
+
+    def _begin(self, asked: Any) -> None:
+        if type(asked) is Exchange:
+            handle = asked.start()
+            self._call.interrupt_with(handle.cancel)
+            handle.on_done(lambda: self._exchanged(handle))
+        elif type(asked) is Waiting:
+            self._wait_for(asked.future)
+        elif type(asked) is Sleep:
+            left = self._call.time_left()
+            timer = after(asked.seconds if left is None else min(left, asked.seconds), self._slept)
+            self._call.interrupt_with(timer.fire)
+        else:
+            self._chain.refuse(asked)
+
+    def _exchanged(self, handle: _core.Call) -> None:
+        self._call.interrupt_with(None)
+        try:
+            reply = (*handle.result(0.0), handle.metadata())
+        except RpcError as error:
+            self.go(None, error)
+        else:
+            self.go(reply)
+
+    def _slept(self) -> None:
+        self._call.interrupt_with(None)
+        try:
+            self._call.check()
+        except RpcError as error:
+            self.go(None, error)
+        else:
+            self.go()
+
+    def _wait_for(self, future: concurrent.futures.Future[Any]) -> None:
+        left = self._call.time_left()
+        timer = None if left is None else after(left, future.cancel)
+
+        def connected(future: concurrent.futures.Future[Any]) -> None:
+            self._call.interrupt_with(None)
+            if timer is not None:
+                timer.cancel()
+            error = self._call.unconnected() if future.cancelled() else future.exception()
+            self.go(None if error is not None else future.result(), error)
+
+        self._call.interrupt_with(future.cancel)
+        future.add_done_callback(connected)
+
+    def _end(self, value: Any, error: BaseException | None) -> None:
+        self._call.end()
+        with _lock:
+            self._value, self._error = value, error
+            callbacks, self._callbacks = self._callbacks, []
+            self._ended.set()
+        for callback in callbacks:
+            callback()

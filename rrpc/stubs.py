@@ -1,0 +1,265 @@
+"""What generated clients are made of: a class for each method, put into the client's class by :func:`stub`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import typing
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+
+from .calls import CallOptions, OutgoingCall, course, memory_of, run
+from .channel import Channel, Connection, Contract
+from .context import current
+from .errors import Unavailable
+from .futures import Driven, Future, only
+from .interceptors import Chain
+from .metadata import MetadataLike, joined, pack
+from .service import Interface, Method, OutSpec, Parameter, Plan
+
+if TYPE_CHECKING:
+    from .client import Client
+
+__all__ = ["UnaryMethod", "contract_of", "start_call", "stub"]
+
+_R = TypeVar("_R")
+_M = TypeVar("_M", bound="UnaryMethod[Any]")
+_UNBOUND: tuple[Any, ...] = (object(), None, b"", None, None)
+
+
+class UnaryMethod(Generic[_R]):
+    """The base of a generated client's methods: callable, with ``start`` for a future.
+
+    A subclass has ``rpc_name`` and defines ``__call__`` with the method's own parameters, then the keyword-only
+    ``timeout``, ``metadata`` (unless the method has a parameter of that name) and, where the result has an array,
+    ``out``. Its annotations are the checks.
+    """
+
+    rpc_name: ClassVar[str]
+    rpc_idempotent: ClassVar[bool] = False
+    _plan: ClassVar[Plan]
+    __name__: str
+
+    def __init__(self, client: Client) -> None:
+        cls = type(self)
+        _compile(cls)
+        self.__name__ = cls.rpc_name.rpartition(".")[2]
+        self._decode = cls._plan.decode_result
+        self._channel: Channel = client._channel
+        self._contract: Contract | None = client._contract
+        self._options: CallOptions = client._options
+        self._timeout = client._options.timeout
+        self._packed = pack(client._options.metadata or {})
+        # Of the connection that plain calls take: (it, encoder, wire name, the core's call and start).
+        self._plain = _UNBOUND
+
+    def __repr__(self) -> str:
+        return f"<remote method {self.rpc_name}>"
+
+    def _call(
+        self,
+        arguments: tuple[Any, ...],
+        timeout: float | None,
+        metadata: MetadataLike | None = None,
+        out: Any = None,
+    ) -> _R:
+        if out is not None:
+            return self._start(arguments, timeout, metadata, out).result()
+        connection, encode, name, call, _ = self._plain
+        around = current()
+        if connection is self._channel.ready and (around is None or around.ended):
+            packed = self._packed if metadata is None else self._pack(metadata)
+            payload, buffers = encode(arguments)
+            try:
+                reply, blocks = call(
+                    name,
+                    payload,
+                    buffers or None,
+                    None,
+                    self._timeout if timeout is None else timeout,
+                    packed,
+                )
+            except Unavailable as error:
+                if not error.not_executed:
+                    raise
+            else:
+                result: _R = self._decode(reply, blocks, None, buffers.sizes)
+                return result
+        value: _R = run(self._course(arguments, timeout, metadata, None))
+        return value
+
+    def _start(
+        self,
+        arguments: tuple[Any, ...],
+        timeout: float | None,
+        metadata: MetadataLike | None = None,
+        out: Any = None,
+    ) -> Future[_R]:
+        connection, encode, name, _, start = self._plain
+        around = current()
+        wait = self._timeout if timeout is None else timeout
+        if connection is not self._channel.ready or not (around is None or around.ended):
+            return start_call(self._course(arguments, wait, metadata, out))
+        packed = self._packed if metadata is None else self._pack(metadata)
+        payload, buffers = encode(arguments, None if out is None else OutSpec.of(out))
+        end = None if wait is None else monotonic() + wait
+
+        def again() -> Chain:
+            left = None if end is None else end - monotonic()
+            return self._course(arguments, left, metadata, out)
+
+        try:
+            call = start(name, payload, buffers or None, memory_of(out), wait, packed)
+        except Unavailable as error:
+            if not error.not_executed:
+                raise
+            return start_call(again())
+        decode = self._decode
+        if buffers.sizes is not None:
+            decode = functools.partial(decode, sizes=buffers.sizes)
+        return Future(call, decode, out, again)
+
+    def _pack(self, metadata: MetadataLike) -> bytes:
+        own = self._options.metadata
+        return pack(joined(own, metadata) if own else metadata)
+
+    def _course(
+        self, arguments: tuple[Any, ...], timeout: float | None, metadata: MetadataLike | None, out: Any
+    ) -> Chain:
+        """The way of a call that isn't plain, or not yet."""
+        request = _Request(self, arguments, out)
+        return course(OutgoingCall(self._channel, request, self._options, timeout, metadata), self._options)
+
+    def _bind(self, connection: Connection) -> tuple[Any, ...]:
+        """What it takes to make calls over the connection; from now on plain ones go that way."""
+        key = self._contract, type(self)
+        found = connection.bound.get(key)
+        if found is None:
+            agreement = connection.agreement(self._contract)
+            found = agreement.encoder(self._plan), agreement.wire_name(self.rpc_name)
+            connection.bound[key] = found
+        bound = (connection, *found, connection.core.call, connection.core.start)
+        if self._options.plain:
+            self._plain = bound
+        return bound
+
+
+class _Request:
+    """A call of a stub."""
+
+    __slots__ = ("arguments", "out", "stub")
+
+    def __init__(self, stub: UnaryMethod[Any], arguments: tuple[Any, ...], out: Any) -> None:
+        self.stub = stub
+        self.arguments = arguments
+        self.out = out
+
+    @property
+    def method(self) -> str:
+        return self.stub.rpc_name
+
+    @property
+    def idempotent(self) -> bool:
+        return self.stub.rpc_idempotent
+
+    def encode(self, connection: Connection) -> tuple[bytes, bytes, Any]:
+        _, encode, name, _, _ = self.stub._bind(connection)
+        payload, message = encode(self.arguments, None if self.out is None else OutSpec.of(self.out))
+        return name, payload, message
+
+    def decode(self, payload: bytes, blocks: list[Any] | None, message: Any) -> Any:
+        return self.stub._decode(payload, blocks, self.out, message.sizes)
+
+
+def start_call(chain: Chain) -> Future[Any]:
+    """A future for a call that isn't plain; it is begun."""
+    driven = Driven(chain)
+    driven.go()
+    if driven.done() and not chain.call.attempt:
+        driven.result()  # nothing was begun: better told at once
+    return Future(driven, only)
+
+
+def _compile(cls: type[UnaryMethod[Any]]) -> Plan:
+    if "_plan" not in cls.__dict__:
+        cls._plan = _plan_of(cls)
+    return cls._plan
+
+
+def _plan_of(cls: type[UnaryMethod[Any]]) -> Plan:
+    """From the signature of ``__call__``."""
+    function = cls.__dict__["__call__"]
+    hints = typing.get_type_hints(function, include_extras=True)
+    _, *parameters = inspect.signature(function).parameters.values()
+    own = itertools.takewhile(lambda p: p.name != "timeout", parameters)  # the caller's options come last
+    described = [
+        Parameter(p.name, hints[p.name], p.default, p.kind is p.KEYWORD_ONLY, p.kind is p.POSITIONAL_ONLY)
+        for p in own
+    ]
+    return Plan(cls.rpc_name, described, hints["return"])
+
+
+class _Stub(Generic[_M]):
+    """A method in a client class: a function of (client, ...) from the class, a callable from a client."""
+
+    def __init__(self, kind: type[_M]) -> None:
+        self.kind = kind
+        self.__doc__ = kind.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+        # Python's own errors for missing and unexpected arguments then name the method as the user does.
+        for function, shown in (("__call__", name), ("start", f"{name}.start")):
+            if function in self.kind.__dict__:
+                self.kind.__dict__[function].__qualname__ = f"{owner.__name__}.{shown}"
+
+    @overload
+    def __get__(self, client: None, owner: type) -> Callable[..., Any]: ...
+    @overload
+    def __get__(self, client: Client, owner: type) -> _M: ...
+    def __get__(self, client: Client | None, owner: type) -> Callable[..., Any] | _M:
+        if client is None:
+            return self._function()
+        bound = self.kind(client)
+        client.__dict__[self._name] = bound  # from now on found without coming here
+        return bound
+
+    def _function(self) -> Callable[..., Any]:
+        """What a class shows of its methods: for help(), inspect and mocks."""
+        name = self._name
+
+        @functools.wraps(self.kind.__call__)
+        def function(client: Client, /, *args: Any, **kwargs: Any) -> Any:
+            return getattr(client, name)(*args, **kwargs)
+
+        function.__name__ = name
+        return function
+
+
+def contract_of(cls: type[Client]) -> Contract | None:
+    """What connections are to agree on for a generated client."""
+    if not cls.rpc_fingerprints:
+        return None
+    found: Contract | None = cls.__dict__.get("_rpc_contract")
+    if found is None:
+        found = cls._rpc_contract = Contract(cls.rpc_fingerprints, functools.partial(_interface_of, cls))
+    return found
+
+
+def _interface_of(cls: type[Client], service: str) -> Interface:
+    """What the class's methods say of the interface of a service."""
+    methods: dict[str, Method] = {}
+    for member in [member for base in reversed(cls.__mro__) for member in base.__dict__.values()]:
+        if isinstance(member, _Stub) and member.kind.rpc_name.rpartition(".")[0] == service:
+            plan = _compile(member.kind)
+            function = member.kind.__dict__["__call__"]
+            result = typing.get_type_hints(function, include_extras=True)["return"]
+            methods[plan.name.rpartition(".")[2]] = Method(plan.name, "", plan.declared, result, function)
+    return Interface(service, "", methods)
+
+
+def stub(kind: type[_M]) -> _Stub[_M]:
+    """Put a method's class into a client class; for generated code."""
+    return _Stub(kind)
