@@ -82,8 +82,8 @@ class Subchannel:
         """The connection takes no more calls. One that was lost at once counts as a failed attempt."""
         assert self.connection is not None
         if now - self.connection.since < backoff.initial:
-            why = Unavailable(f"{self.address}: the connection was lost at once") if error is None else error
-            self.failed(why, now, backoff)
+            ended = f"{self.address}: a new connection takes no calls; the server may be shutting down"
+            self.failed(Unavailable(ended) if error is None else error, now, backoff)
         else:
             self.failures = 0
             self.state = IDLE
