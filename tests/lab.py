@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import Served, ServeFactory, eventually, patience
@@ -128,3 +129,10 @@ def freeze(served: Served) -> None:
         return all(text.rsplit(")", 1)[1].split()[0] == "T" for text in stats)
 
     eventually(stopped)
+
+
+def core_of(client: rrpc.Client) -> Any:
+    """The core's end of a client's connection."""
+    connection = client._channel.ready
+    assert connection is not None
+    return connection.core

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import TRANSPORTS, LabServer, address_to_listen_on
+from lab import TRANSPORTS, LabServer, address_to_listen_on, core_of
 from processes import ServeFactory, patience
 
 import rrpc
@@ -112,7 +112,7 @@ def _metadata_of(call: Any) -> Any:
 
 def test_metadata_both_ways(seen: rrpc.Client) -> None:
     sent = {"trace-id": "7", "key": b"\0\xff", "tag": ["a", b"b"]}
-    call = seen._core.start(b"Seen.metadata", b"\x90", None, None, 30.0, metadata.pack(sent))
+    call = core_of(seen).start(b"Seen.metadata", b"\x90", None, None, 30.0, metadata.pack(sent))
     assert _metadata_of(call) == {**sent, "last": "tag"}
 
 
@@ -129,7 +129,7 @@ def test_an_error_has_metadata_and_details(seen: rrpc.Client) -> None:
 def test_malformed_metadata_is_refused_where_it_is_looked_at(seen: rrpc.Client) -> None:
     for payload in (b"\xc1", b"\x81\xa1A\xa1b"):
         with pytest.raises(rrpc.ProtocolError, match="malformed metadata"):
-            seen._core.call(b"Seen.metadata", b"\x90", None, None, 30.0, payload)
+            core_of(seen).call(b"Seen.metadata", b"\x90", None, None, 30.0, payload)
     assert seen.call("Seen.metadata") == {}
 
 
