@@ -41,6 +41,7 @@ from .health import Health
 from .interceptors import ClientInterceptor, ServerInterceptor
 from .metadata import Metadata, MetadataLike
 from .server import Server, serve
+from .server import use_async as _use_async
 from .server import use_builtin as _use_builtin
 from .service import AnnotationError, method, service
 from .status import from_status as _from_status
@@ -166,7 +167,14 @@ def _builtin(server: Server, workers: int) -> Sequence[object]:
     return builtin(server, workers)
 
 
+def _async_lane(*parts: Any) -> Any:
+    from .aio.thread import ThreadedLane
+
+    return ThreadedLane(*parts)
+
+
 # The one place where the layers that may not see each other are joined.
 _core.set_error_factory(_from_status)
 _use_allocator(empty)
 _use_builtin(_builtin)
+_use_async(_async_lane)

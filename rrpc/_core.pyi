@@ -126,6 +126,8 @@ class Server:
         polls for calls from now on. (target, None, None) out of its queue says that there are some."""
     def next_in_loop(self) -> list[_Request]:
         """In the loop's thread: the calls to handle now, as :meth:`next` gives them."""
+    def notify_given_up(self, handle: int) -> None:
+        """Of a call in a loop: (target, handle, None) out of its queue says that nobody waits for the reply any more."""
     def reply(
         self,
         handle: int,

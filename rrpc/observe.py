@@ -122,8 +122,12 @@ class ObservedCore:
     def next(self) -> _Request | None:
         request = self._core.next()
         if request is not None and not request[-1]:
-            self._call = Observation(self._core, self._observer, request[1] in self._known, request)
+            self.begin(request)
         return request
+
+    def begin(self, request: _Request) -> None:
+        """For one that takes its requests from elsewhere: from now on it handles this one."""
+        self._call = Observation(self._core, self._observer, request[1] in self._known, request)
 
     def reply(self, handle: int, payload: bytes, buffers: Any, out_index: int, metadata: bytes) -> None:
         call = self._stopped()

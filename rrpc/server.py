@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from . import _core
 from .dispatch import Dispatch
@@ -19,7 +19,9 @@ from .streams.serving import ServedStreams
 from .versions import introduce
 from .worker import Worker
 
-__all__ = ["Server", "serve", "use_builtin"]
+__all__ = ["AsyncLane", "Server", "serve", "use_async", "use_builtin"]
+
+_ASYNC_CALLS_MAX = 1024
 
 
 class Server:
@@ -72,10 +74,21 @@ class Server:
         hello, names = introduce(self.interfaces())
         self._core.add_to_hello(hello)
         self._core.name_methods(names)
+        self.lane = self._async_lane(names, max_concurrency, tracebacks, observer)
+        """For :class:`rrpc.aio.Server`: what runs the ``async def`` handlers, if there are any."""
 
     def _worker(self, tracebacks: bool, observer: Observer | None) -> Worker:
         core = self._core if observer is None else ObservedCore(self._core, observer, self._dispatch.handlers)
         return Worker(core, self._dispatch, tracebacks, self._streams)
+
+    def _async_lane(self, names: dict[bytes, bytes], most: int | None, *rest: Any) -> AsyncLane | None:
+        methods = [name for name, handler in self._dispatch.handlers.items() if handler.is_async]
+        if not methods:
+            return None
+        methods += [identifier for identifier, name in names.items() if name in methods]
+        return _make_lane(
+            self._core, self._dispatch, methods, _ASYNC_CALLS_MAX if most is None else most, *rest
+        )
 
     def _run(self, worker: Worker) -> None:  # of the server, which stays while its threads do
         worker.run()
@@ -90,6 +103,8 @@ class Server:
         """Listen, and take calls from now on."""
         if self._threads:
             raise RuntimeError("the server has been started already")
+        if self.lane is not None:
+            self.lane.open()
         for address in self._listen:
             self.listen(address)
         for index, worker in enumerate(self._workers):
@@ -123,12 +138,13 @@ class Server:
         """
         self.health.drain()
         self._core.stop()
-        return self.wait(timeout)
+        ended = self.lane is None or self.lane.close(timeout)
+        return self.wait(timeout) and ended
 
     def running(self) -> list[str]:
         """The methods whose handlers run at this moment."""
-        names = [worker.running() for worker in self._workers]
-        return sorted(name for name in names if name is not None)
+        names = [name for worker in self._workers if (name := worker.running()) is not None]
+        return sorted(names if self.lane is None else [*names, *self.lane.running()])
 
     def interfaces(self) -> list[Interface]:
         """Of every service, the built-in ones last."""
@@ -169,12 +185,47 @@ def _at_least(least: int, **given: int | None) -> None:
 def _stop_all() -> None:
     for server in list(_started):
         server._core.stop()
+        if server.lane is not None:
+            server.lane.close(0.0)
 
 
 def use_builtin(make: Callable[[Server, int], Sequence[object]]) -> None:
     """What makes the built-in services of a server with so many workers; they are of a layer above this one."""
     global _make_builtin
     _make_builtin = make
+
+
+class AsyncLane(Protocol):
+    """What runs ``async def`` handlers, in a loop."""
+
+    def open(self) -> None:
+        """Before the server listens: in a loop of its own, if it isn't open."""
+
+    def open_here(self) -> None:
+        """As that, in the running loop."""
+
+    async def close_here(self) -> None:
+        """As :meth:`close`, of one that was opened there."""
+
+    def running(self) -> list[str]:
+        """The methods whose handlers run at this moment."""
+
+    def close(self, timeout: float | None) -> bool:
+        """Once the server has stopped: cancel what runs in a loop of its own, and wait; False if it takes longer."""
+
+
+def use_async(make: Callable[..., AsyncLane]) -> None:
+    """What makes the lane of a server, out of its core, dispatch, async methods (names and ids), how many calls may run
+    at a time, tracebacks and observer; it is of a layer above this one."""
+    global _make_lane
+    _make_lane = make
+
+
+def _no_lane(*parts: Any) -> AsyncLane:
+    raise NotImplementedError("async handlers")
+
+
+_make_lane: Callable[..., AsyncLane] = _no_lane
 
 
 def _no_builtin(server: Server, workers: int) -> Sequence[object]:

@@ -111,7 +111,6 @@ def test_what_an_undecorated_class_cannot_inherit_is_refused() -> None:
 
 def fewer(self: Any) -> int: ...  # type: ignore[empty-body]
 def other_name(self: Any, a: int, *, b: int) -> int: ...  # type: ignore[empty-body]
-async def later(self: Any, a: int) -> int: ...  # type: ignore[empty-body]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +121,6 @@ async def later(self: Any, a: int) -> int: ...  # type: ignore[empty-body]
             other_name,
             "Own.echo() doesn't take the arguments of Echo.echo(): missing a required argument: 'b'",
         ),
-        (later, "Own.echo(): async methods aren't supported yet; use def"),
         (None, "Own.echo() doesn't take the arguments of Echo.echo(): None is not a callable object"),
     ],
 )
@@ -173,7 +171,6 @@ def objects(self: Any, a: NDArray[np.object_]) -> None: ...
 def nested_unsupported(self: Any) -> "list[tuple[int, threading.Thread]]": ...  # type: ignore[empty-body]
 def reserved(self: Any, timeout: float) -> None: ...
 def no_self() -> None: ...
-async def coroutine(self: Any) -> None: ...
 def generator(self: Any) -> list[int]:  # type: ignore[misc]
     yield 1
 
@@ -199,7 +196,6 @@ REFUSED: list[tuple[Any, str]] = [
     (nested_unsupported, "Bad.m(): result: Thread isn't supported"),
     (reserved, "Bad.m(): parameter 'timeout': the name is taken by the caller's own timeout="),
     (no_self, "Bad.m(): the first parameter must be self"),
-    (coroutine, "Bad.m(): async methods aren't supported yet; use def"),
     (generator, "Bad.m(): it yields, so that its result is a stream: write -> Iterator[...]"),
     (not_alone, "Bad.m(): parameter 'rows': a method that takes a stream takes nothing else"),
     (not_there, "Bad.m(): parameter 'rows': a stream has no default"),

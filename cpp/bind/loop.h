@@ -45,12 +45,24 @@ class PyLoopCall final : public driver::LoopCall {
 class PyLoopNews final : public driver::LoopItem {
  public:
   explicit PyLoopNews(py::object target) : target_(std::move(target)) {}
-  void deliver(void* to) override;
+  void deliver(void* to) override { deliver(to, py::none()); }
+  void deliver(void* to, const py::object& first);
   // What holds the news may be held by the target. With the GIL.
   void forget() { Py_XDECREF(target_.take()); }
 
  private:
   LoopTarget target_;
+};
+
+// Nobody waits for the reply to the call of this handle any more: (target, handle, None) of the news' target.
+class PyLoopGivenUp final : public driver::LoopItem {
+ public:
+  PyLoopGivenUp(std::shared_ptr<PyLoopNews> news, uint64_t handle) : news_(std::move(news)), handle_(handle) {}
+  void deliver(void* to) override { news_->deliver(to, py::int_(handle_)); }
+
+ private:
+  const std::shared_ptr<PyLoopNews> news_;
+  const uint64_t handle_;
 };
 
 class PyLoopQueue {

@@ -31,11 +31,11 @@ void PyLoopCall::deliver(void* to) {
   bind::deliver(to, target_.take(), bytes_of(as_text(payload())), wrap_blocks(blocks()));
 }
 
-void PyLoopNews::deliver(void* to) {
+void PyLoopNews::deliver(void* to, const py::object& first) {
   PyObject* const target = target_.get();
   if (target == nullptr) return;
   Py_INCREF(target);
-  bind::deliver(to, target, py::none(), py::none());
+  bind::deliver(to, target, first, py::none());
 }
 
 PyLoopQueue::PyLoopQueue()

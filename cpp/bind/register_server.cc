@@ -94,6 +94,7 @@ class PyServer {
   void serve_in_loop(const PyLoopQueue& queue, py::object target, const std::vector<std::string>& methods,
                      uint32_t max_concurrency) {
     check_process();
+    loop_queue_ = queue.queue();
     loop_news_ = std::make_shared<PyLoopNews>(std::move(target));
     py::gil_scoped_release release;
     server_->serve_in_loop(queue.queue(), loop_news_, methods, max_concurrency);
@@ -109,6 +110,15 @@ class PyServer {
     py::list requests;
     for (driver::Work& work : taken) requests.append(describe(work));
     return requests;
+  }
+
+  void notify_given_up(uint64_t handle) {
+    check_process();
+    auto told = [queue = loop_queue_, item = std::make_shared<PyLoopGivenUp>(loop_news_, handle)] {
+      queue->push(item);
+    };
+    py::gil_scoped_release release;
+    server_->on_cancel(handle, std::move(told));
   }
 
   void reply(uint64_t handle, const py::bytes& payload, py::handle buffers, int out_index, const py::bytes& metadata) {
@@ -286,6 +296,7 @@ class PyServer {
   }
 
   std::unique_ptr<driver::Server> server_;
+  std::shared_ptr<driver::LoopQueue> loop_queue_;
   std::shared_ptr<PyLoopNews> loop_news_;
   std::unordered_map<std::string, py::bytes> method_names_;  // by id
 };
@@ -310,6 +321,7 @@ void register_server(py::module_& module) {
       .def("serve_in_loop", &PyServer::serve_in_loop, py::arg("queue"), py::arg("target"), py::arg("methods"),
            py::arg("max_concurrency"))
       .def("next_in_loop", &PyServer::next_in_loop)
+      .def("notify_given_up", &PyServer::notify_given_up, py::arg("handle"))
       .def("reply", &PyServer::reply, py::arg("handle"), py::arg("payload"), py::arg("buffers") = py::none(),
            py::arg("out_index") = -1, py::arg("metadata") = py::bytes())
       .def("reply_next", &PyServer::reply_next, py::arg("handle"), py::arg("payload"), py::arg("buffers") = py::none(),

@@ -106,14 +106,14 @@ class LoopQueue : public std::enable_shared_from_this<LoopQueue> {
   std::unordered_map<Connection*, Watched> watched_;
   std::vector<Watched*> active_;
   TimeNs polled_until_ = 0;
-  bool resting_ = false;  // poll() has said that the loop may sleep
+  bool resting_ = true;  // as poll() said last
   Spinner spinner_;
 
   std::mutex mutex_;  // a leaf
   std::vector<LoopItemRef> items_;
   std::vector<Stirred> stirred_;
   std::atomic<bool> has_items_{false};
-  bool asleep_ = false;
+  bool asleep_ = true;  // and to be woken
   bool told_ = false;
   bool closed_ = false;
 };

@@ -122,8 +122,6 @@ def describe_method(
         raise TypeError(f"{qualified}(): a client has {name!r} itself; choose another name")
     if not inspect.isfunction(function):
         raise TypeError(f"{qualified}: @rrpc.method goes on plain methods, not on {type(function).__name__}")
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{qualified}(): async methods aren't supported yet; use def")
     signature = inspect.signature(function)
     own, *rest = signature.parameters.values() or (None,)
     if own is None or own.kind in (own.VAR_POSITIONAL, own.VAR_KEYWORD, own.KEYWORD_ONLY):
@@ -146,8 +144,6 @@ def describe_method(
 
 def check_override(name: str, method: Method, function: Any) -> None:
     """TypeError if ``function``, which a subclass has in the method's place, can't be called as the method is."""
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{name}: async methods aren't supported yet; use def")
     by_place = [p.name for p in method.parameters if not p.keyword_only]
     by_name = {p.name: None for p in method.parameters if p.keyword_only}
     try:

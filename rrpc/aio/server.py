@@ -1,0 +1,106 @@
+"""The asyncio server: async handlers run in the loop that starts it, plain ones in worker threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from rrpc.health import Health
+from rrpc.server import Server as BlockingServer
+from rrpc.service import Interface
+
+__all__ = ["Server", "serve"]
+
+
+class Server:
+    """Serves instances of service classes, whose methods may be ``async def`` or plain ones, side by side.
+
+    Arguments as of :class:`rrpc.Server`. Async handlers run in the event loop in which the server is started, up to
+    ``max_concurrency`` at a time (1024 where nothing is said); plain ones in ``workers`` threads. When nobody waits for
+    its reply any more, an async handler gets ``asyncio.CancelledError``.
+    As an async context manager it starts, and stops at the end.
+    """
+
+    def __init__(self, *services: object, listen: str | Sequence[str] = (), **options: Any) -> None:
+        self._server = BlockingServer(*services, listen=listen, **options)
+        self._started = False
+        self._ended = asyncio.Event()
+
+    @property
+    def addresses(self) -> list[str]:
+        """What the server really listens on, in the order asked for."""
+        return self._server.addresses
+
+    @property
+    def health(self) -> Health:
+        """What ``rrpc.Health`` answers: ``server.health.set("Nearest", False)``."""
+        return self._server.health
+
+    @property
+    def services(self) -> str:
+        """The names of the services, separated by commas; the built-in ones aren't among them."""
+        return self._server.services
+
+    @property
+    def unfetched(self) -> int:
+        """Results that clients hadn't fetched when :meth:`drain` gave up."""
+        return self._server.unfetched
+
+    def running(self) -> list[str]:
+        """The methods whose handlers run at this moment."""
+        return self._server.running()
+
+    def interfaces(self) -> list[Interface]:
+        """Of every service, the built-in ones last."""
+        return self._server.interfaces()
+
+    def stats(self) -> dict[str, int]:
+        """As :meth:`rrpc.Server.stats`."""
+        return self._server.stats()
+
+    async def start(self) -> Server:
+        """Listen, and take calls from now on, those of async methods in this loop. ``await server`` does the same."""
+        if self._server.lane is not None:
+            self._server.lane.open_here()
+        await asyncio.to_thread(self._server.start)
+        self._started = True
+        return self
+
+    async def listen(self, address: str) -> str:
+        """Listen on one more address; gives the one really bound. Raises InvalidArgument or Unavailable."""
+        return await asyncio.to_thread(self._server.listen, address)
+
+    async def wait(self) -> None:
+        """Until the server has been stopped, or drained."""
+        await self._ended.wait()
+
+    async def drain(self, grace: float | None = None) -> bool:
+        """Refuse new calls, let running ones end and results be fetched; True if all that within ``grace`` seconds.
+
+        The server has stopped then; async handlers that were left over got CancelledError.
+        """
+        drained = await asyncio.to_thread(self._server.drain, grace)
+        await self.stop()
+        return drained
+
+    async def stop(self) -> None:
+        """Close everything now; async handlers that run get CancelledError. Waits until all have returned."""
+        await asyncio.to_thread(self._server.stop)
+        if self._server.lane is not None:
+            await self._server.lane.close_here()
+        self._ended.set()
+
+    def __await__(self) -> Generator[Any, None, Server]:
+        return self.start().__await__()
+
+    async def __aenter__(self) -> Server:
+        return self if self._started else await self.start()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.stop()
+
+
+def serve(*services: object, listen: str | Sequence[str] = "rrpc://127.0.0.1:7471", **options: Any) -> Server:
+    """A :class:`Server`, to be started: ``server = await rrpc.aio.serve(...)``, or with ``async with``."""
+    return Server(*services, listen=listen, **options)
