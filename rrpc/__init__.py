@@ -43,7 +43,7 @@ from .metadata import Metadata, MetadataLike
 from .server import Server, serve
 from .server import use_async as _use_async
 from .server import use_builtin as _use_builtin
-from .service import AnnotationError, method, service
+from .service import AnnotationError, error, method, service
 from .status import from_status as _from_status
 from .stubs import UnaryMethod, stub
 from .types import Shape, Sized, f32, i8, i16, i32, i64, u8, u16, u32, u64
@@ -90,6 +90,7 @@ __all__ = [
     "context",
     "detached",
     "empty",
+    "error",
     "f32",
     "i8",
     "i16",

@@ -32,6 +32,7 @@ __all__ = [
     "Unavailable",
     "Unimplemented",
     "Unknown",
+    "class_of",
     "unsent",
 ]
 
@@ -70,6 +71,8 @@ class RpcError(Exception):
     """What the server sent with the error."""
     not_executed: bool = False
     """Whether it is certain that no handler has seen the call: making it again does nothing twice."""
+
+    _declared: str = ""  # the name under which the interface declares it
 
     def __init__(self, message: str = "", *, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -210,3 +213,11 @@ def unsent(error: _E) -> _E:
     """``error``, of a call that never left."""
     error.not_executed = True
     return error
+
+
+def class_of(code: int) -> type[RpcError]:
+    """The class of a status code; :class:`Unknown` for one that nobody knows."""
+    return _CLASSES.get(code, Unknown)
+
+
+_CLASSES = {int(cls.code): cls for cls in RpcError.__subclasses__()}

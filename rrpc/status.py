@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from . import errors
 from .codec import Message, Refused, decode, encode
-from .errors import ProtocolError, RemoteError, RpcError, StatusCode, Unknown
+from .errors import Internal, ProtocolError, RemoteError, RpcError, StatusCode, class_of
 from .metadata import unpack
+from .service import declared
 
 __all__ = ["Status", "from_status", "status_of"]
 
@@ -16,11 +16,7 @@ _MESSAGE_CHARS = 16_384
 _TRACEBACK_CHARS = 65_536
 
 # Keys of the map that travels beside code and message; what the user calls details is one entry of it.
-_TYPE, _TRACEBACK, _PROTOCOL, _DETAILS = "type", "traceback", "protocol", "details"
-
-_CLASSES: dict[int, type[RpcError]] = {
-    int(cls.code): cls for cls in RpcError.__subclasses__() if cls.__module__ == errors.__name__
-}
+_TYPE, _TRACEBACK, _PROTOCOL, _DETAILS, _DECLARED = "type", "traceback", "protocol", "details", "error"
 
 
 class Status(NamedTuple):
@@ -43,8 +39,13 @@ def status_of(method: str, error: BaseException, tracebacks: bool = False) -> St
         )
     if isinstance(error, RpcError):
         facts: dict[str, Any] = {_PROTOCOL: True} if isinstance(error, ProtocolError) else {}
-        if error.details:
-            facts[_DETAILS] = dict(error.details)
+        try:
+            name, details = declared(error)
+        except Internal as fault:
+            _log("%s(): %s", method, fault)
+            return _status(fault.code, f"{method}(): {fault}", {})
+        facts |= {_DECLARED: name} if name else {}
+        facts |= {_DETAILS: details} if details else {}
         return _status(error.code, str(error), facts, method)
     _log("%s() raised", method, exc_info=error)
     kind = type(error)
@@ -124,10 +125,12 @@ def _error(code: int, message: str, protocol_error: bool, facts: dict[Any, Any])
     if isinstance(type_name, str):
         traceback = facts.get(_TRACEBACK)
         return RemoteError(type_name, message, traceback if isinstance(traceback, str) else None)
-    error = _CLASSES.get(code, Unknown)(message)
-    details = facts.get(_DETAILS)
+    error = class_of(code)(message)
+    details, name = facts.get(_DETAILS), facts.get(_DECLARED)
     if isinstance(details, dict):
         error.details = details
+    if isinstance(name, str):
+        error._declared = name
     return error
 
 

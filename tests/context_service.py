@@ -6,6 +6,7 @@ from typing import Any
 import rrpc
 
 _seen: dict[str, Any] = {}
+_events: dict[str, threading.Event] = {}
 
 
 def _wait(name: str, seconds: float = 30.0) -> bool:
@@ -13,7 +14,7 @@ def _wait(name: str, seconds: float = 30.0) -> bool:
 
 
 def _event(name: str) -> threading.Event:
-    return _seen.setdefault(f"event {name}", threading.Event())
+    return _events.setdefault(name, threading.Event())
 
 
 @rrpc.service

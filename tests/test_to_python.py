@@ -47,7 +47,7 @@ from rrpc.service import RECEIVES, AnnotationError, Mismatch, Plan, compile_chec
 
 
 def as_python_has_it(service: Service) -> Service:
-    """Without what no annotation says: names of one-ofs, declared errors."""
+    """Without what no annotation says: names of one-ofs."""
 
     def plain(kind: Type) -> Type:
         match kind:
@@ -71,10 +71,10 @@ def as_python_has_it(service: Service) -> Service:
         parameters = tuple(
             replace(p, type=plain(p.type), default=default(p.type, p.default)) for p in each.parameters
         )
-        return replace(each, parameters=parameters, result=plain(each.result), errors=())
+        return replace(each, parameters=parameters, result=plain(each.result))
 
     def declared(each: Declaration) -> Declaration:
-        if isinstance(each, Struct):
+        if isinstance(each, (Struct, Error)):
             fields = (replace(f, type=plain(f.type), default=default(f.type, f.default)) for f in each.fields)
             return replace(each, fields=tuple(fields))
         return each
@@ -109,7 +109,7 @@ def test_there_and_back(module: Module) -> None:
         assert back.methods == expected.methods
         assert back.declarations == expected.declarations
         for method in interface.resolved().methods.values():
-            Plan(method.name, method.parameters, method.result)
+            Plan(method.name, method.parameters, method.result, method.errors)
 
 
 def test_the_members_of_a_union_keep_their_order() -> None:
@@ -225,4 +225,18 @@ def test_what_no_annotation_names_can_be_had_too() -> None:
     types = PythonTypes(DECLARED | {"lab.BEST": Const("lab.BEST", List(Named("lab.Metric")), ("L2",))})
     assert types["lab.BEST"] == [types["lab.Metric"].L2]
     with pytest.raises(KeyError):
-        types["lab.Gone"]
+        types["lab.Other"]
+
+
+def test_errors_are_classes_of_their_code() -> None:
+    where = Field(2, "where", Optional(Named("lab.Row")), None, doc="If it is known.")
+    error = Error("lab.Gone", "not_found", (Field(1, "id", Scalar("i64")), where), (3,), doc="It was here.")
+    gone = PythonTypes(DECLARED | {"lab.Gone": error})["lab.Gone"]
+    assert issubclass(gone, rrpc.NotFound)
+    assert (gone.__name__, gone.__doc__) == ("Gone", "It was here.")
+    raised = gone(7)
+    assert (raised.id, raised.where, str(raised)) == (7, None, "It was here (id=7, where=None)")
+    method = Method("find", (), Scalar("none"), errors=("lab.Gone",))
+    back = service_of(to_interface(Service("lab.Finder", (method,), DECLARED | {"lab.Gone": error})))
+    assert back.methods == (method,)
+    assert back.declarations["lab.Gone"] == error

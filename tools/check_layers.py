@@ -92,7 +92,7 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "metadata": ("errors",),
     "context": ("metadata",),
     "dispatch": ("errors", "service"),
-    "status": ("errors", "codec", "metadata"),
+    "status": ("errors", "codec", "metadata", "service"),
     "worker": ("observe", "context", "dispatch", "status", "streams"),
     "served": ("errors", "metadata", "context", "dispatch", "interceptors", "streams"),
     "streams": (*_HANDLING, "observe"),

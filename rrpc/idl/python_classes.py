@@ -8,6 +8,7 @@ import functools
 import typing
 from typing import Any
 
+from rrpc.errors import RpcError, class_of
 from rrpc.schema.to_python import DOCS
 from rrpc.service import AnnotationError
 
@@ -66,12 +67,7 @@ class _Dataclass:
 
     def text(self) -> str:
         kind, docs = self._kind, _docs_of(self._kind)
-        self._types.use("dataclasses", "dataclass")
         hints = typing.get_type_hints(kind, include_extras=True)
-        options = kind.__dataclass_params__
-        set_options = [f"{name}=True" for name in ("order", "frozen") if getattr(options, name)]
-        set_options += [] if options.eq else ["eq=False"]
-        arguments = f"({', '.join(set_options)})" if set_options else ""
         # Without a docstring of its own a dataclass has its signature there.
         written = not (kind.__doc__ or "").startswith(f"{self._name}(")
         doc = docstring(kind.__doc__ if written else "", "    ")
@@ -79,7 +75,18 @@ class _Dataclass:
         for member in self._members:
             body += [*self._field(member, hints[member.name]), *_attribute_doc(docs, member.name)]
         body = [*doc, *body] if body else doc[:-1] or ["    pass"]
-        return "\n".join([f"@dataclass{arguments}", f"class {self._name}:", *body]) + "\n"
+        return "\n".join([*self._head(), *body]) + "\n"
+
+    def _head(self) -> list[str]:
+        if issubclass(self._kind, RpcError):
+            self._types.use("rrpc")
+            return ["@rrpc.error", f"class {self._name}(rrpc.{class_of(self._kind.code).__name__}):"]
+        self._types.use("dataclasses", "dataclass")
+        options = self._kind.__dataclass_params__
+        set_options = [f"{name}=True" for name in ("order", "frozen") if getattr(options, name)]
+        set_options += [] if options.eq else ["eq=False"]
+        arguments = f"({', '.join(set_options)})" if set_options else ""
+        return [f"@dataclass{arguments}", f"class {self._name}:"]
 
     def _numbers(self) -> list[str]:
         lines = []

@@ -6,6 +6,7 @@ import keyword
 
 from rrpc.errors import StatusCode
 from rrpc.schema import ARRAY_ITEMS, SCALARS
+from rrpc.service import OF_EVERY_ERROR
 from rrpc.service.interface import RESERVED_METHODS, RESERVED_PARAMETERS
 
 __all__ = [
@@ -70,7 +71,7 @@ GENERATED_NAMES = frozenset(
 )
 ENUM_NAMES = frozenset({"mro", "name", "value"})
 STRUCT_NAMES = frozenset({"rrpc_numbers", "rrpc_reserved"})
-ERROR_NAMES = frozenset({"add_note", "args", "code", "message", "with_traceback"})
+ERROR_NAMES = OF_EVERY_ERROR
 
 _ALIASES = {
     "str": "string",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from rrpc.schema import Const, Declaration, Error, Module, OneOf
+from rrpc.schema import Const, Declaration, Module, OneOf
 from rrpc.schema.to_python import OneOfName, PythonTypes, documentation
 from rrpc.service import AnnotationError, Interface
 
@@ -84,7 +84,7 @@ class PythonFiles:
             homes = {
                 self._home_key(full_name, declaration, types): home
                 for full_name, (home, declaration) in self._declared.items()
-                if home != name and not isinstance(declaration, (Const, Error))
+                if home != name and not isinstance(declaration, Const)
             }
             texts[f"{name}.py"] = emit(self._unit(file, types), self._version, homes, self._sides)
         sources = " ".join(file.source for file in self._files.values() if file.asked_for)
@@ -107,7 +107,6 @@ class PythonFiles:
         declared = {
             full_name.rpartition(".")[2]: _live(full_name, declaration, types)
             for full_name, declaration in module.declarations.items()
-            if not isinstance(declaration, Error)
         }
         interfaces = [types.interface(service) for service in module.services.values()]
         return Unit(file.source, interfaces, declared, documentation(module))

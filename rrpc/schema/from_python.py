@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rrpc.errors import RpcError
 from rrpc.service import MISSING as NO_DEFAULT
 from rrpc.service import AnnotationError, Interface, interface_of, item_of
 from rrpc.service import Method as PythonMethod
@@ -51,6 +52,7 @@ def _method(name: str, method: PythonMethod, declarations: Declarations) -> Meth
         parameters,
         result,
         result_stream=stream,
+        errors=tuple(_error(method, cls, declarations) for cls in method.errors),
         idempotent=method.idempotent,
         doc=doc,
         deprecated=deprecated,
@@ -66,6 +68,13 @@ def _parameter(what: str, parameter: PythonParameter, declarations: Declarations
     return Parameter(
         parameter.name, kind, default, parameter.keyword_only, parameter.positional_only, stream=stream
     )
+
+
+def _error(method: PythonMethod, cls: type[RpcError], declarations: Declarations) -> str:
+    try:
+        return declarations.error_of(cls)
+    except AnnotationError as error:
+        raise AnnotationError(f"{method.name}(): {error}") from None
 
 
 def _typed(what: str, annotation: Any, declarations: Declarations) -> Type:

@@ -29,6 +29,7 @@ from .model import (
     Declaration,
     Enum,
     EnumMember,
+    Error,
     Field,
     List,
     Literal,
@@ -147,15 +148,31 @@ class Declarations:
         kind = items[0] if len(items) == 1 else Union(items)
         return Optional(kind) if type(None) in arguments else kind
 
-    def _class(self, kind: Any) -> Type:
-        if not (isinstance(kind, type) and (issubclass(kind, enum.Enum) or dataclasses.is_dataclass(kind))):
-            return Opaque(type_text(kind))
+    def error_of(self, kind: Any) -> str:
+        """The full name of an error that a method declares."""
+        name = self._name(kind)
+        if name not in self.found:
+            as_struct = self._struct(name, kind)
+            code = kind.code.name.lower()
+            doc, deprecated = as_struct.doc, as_struct.deprecated
+            self.found[name] = Error(
+                name, code, as_struct.fields, as_struct.reserved, doc=doc, deprecated=deprecated
+            )
+        return name
+
+    def _name(self, kind: type) -> str:
         name = f"{self._package}.{kind.__name__}" if self._package else kind.__name__
         known = self._classes.setdefault(name, kind)
         if known is not kind:
             raise AnnotationError(
                 f"two classes are called {kind.__name__}: {known.__module__} and {kind.__module__}"
             )
+        return name
+
+    def _class(self, kind: Any) -> Type:
+        if not (isinstance(kind, type) and (issubclass(kind, enum.Enum) or dataclasses.is_dataclass(kind))):
+            return Opaque(type_text(kind))
+        name = self._name(kind)
         if name in self.found:
             return Named(name)
         if issubclass(kind, enum.Enum):

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrpc import types
+from rrpc.errors import StatusCode, class_of
 from rrpc.service import MISSING as NO_DEFAULT
-from rrpc.service import AnnotationError, Interface
+from rrpc.service import AnnotationError, Interface, error
 from rrpc.service import Method as LiveMethod
 from rrpc.service import Parameter as LiveParameter
 
@@ -29,7 +30,6 @@ from .docstrings import DOCS, join_docstring
 from .model import (
     MISSING,
     Array,
-    Const,
     Declaration,
     Enum,
     Error,
@@ -103,10 +103,10 @@ class PythonTypes:
         self._declarations = declarations
         self._made: dict[str, Any] = {}
         self._open: list[str] = []  # one-ofs that are being made
-        self._unfilled: list[tuple[Any, Struct]] = []
+        self._unfilled: list[tuple[Any, Struct | Error]] = []
 
     def __getitem__(self, name: str) -> Any:
-        """A struct's or enum's class, a one-of's annotation, a constant's value. KeyError: there is none."""
+        """A struct's, enum's or error's class, a one-of's annotation, a constant's value. KeyError: there is none."""
         if name not in self._made:
             declaration = self._declarations[name]
             if isinstance(declaration, Struct):
@@ -115,30 +115,41 @@ class PythonTypes:
                 self._made[name] = _enum(name, declaration)
             elif isinstance(declaration, OneOf):
                 self._made[name] = self._one_of(name, declaration)
-            elif isinstance(declaration, Const):
-                self._made[name] = self.value(declaration.type, declaration.value)
+            elif isinstance(declaration, Error):
+                self._made[name] = self._error(name, declaration)
             else:
-                raise KeyError(name)
+                self._made[name] = self.value(declaration.type, declaration.value)
             if not self._open:
                 self._fill_fields()
         return self._made[name]
 
     def _struct(self, name: str, struct: Struct) -> Any:
+        members = [(member, Any, field) for member, field in self._members(struct).items()]
+        kind: Any = dataclasses.make_dataclass(
+            _short(name), members, namespace=_namespace(name, struct), frozen=struct.frozen
+        )
+        self._unfilled.append((kind, struct))
+        return kind
+
+    def _error(self, name: str, declared: Error) -> Any:
+        members = self._members(declared)
+        namespace = {**_namespace(name, declared), **members, "__annotations__": dict.fromkeys(members, Any)}
+        code = getattr(StatusCode, declared.code.upper(), StatusCode.UNKNOWN)
+        kind: Any = error(type(_short(name), (class_of(code),), namespace))
+        self._unfilled.append((kind, declared))
+        return kind
+
+    def _members(self, struct: Struct | Error) -> dict[str, Any]:
+        """The fields as a dataclass has them."""
         after_default = False
-        members = []
+        members = {}
         for member in struct.fields:
             options: dict[str, Any] = self._default(member)
             # Required, and behind one that isn't: Python wants its name then.
             options |= {"kw_only": True} if after_default and not options else {}
             after_default = after_default or bool(options)
-            members.append((member.name, Any, dataclasses.field(**options)))
-        namespace: dict[str, Any] = {"__doc__": documentation(struct), "__module__": _package(name)}
-        namespace |= {DOCS: _docs(struct.fields), **_numbers(struct)}
-        kind: Any = dataclasses.make_dataclass(
-            _short(name), members, namespace=namespace, frozen=struct.frozen
-        )
-        self._unfilled.append((kind, struct))
-        return kind
+            members[member.name] = dataclasses.field(**options)
+        return members
 
     def _fill_fields(self) -> None:
         """Once every class that fields may name can be had: a struct may lead back to itself."""
@@ -242,7 +253,8 @@ class PythonTypes:
 
         function.__annotations__ = {**annotations, "return": result}
         function.__name__, function.__doc__ = method.name, doc
-        return LiveMethod(name, doc, parameters, result, function, method.idempotent)
+        errors = tuple(self[each] for each in method.errors)
+        return LiveMethod(name, doc, parameters, result, function, method.idempotent, errors)
 
     def _parameter(self, parameter: Parameter) -> LiveParameter:
         default = parameter.default
@@ -302,7 +314,12 @@ def _docs(described: typing.Iterable[Any]) -> dict[str, str]:
     return {each.name: documentation(each) for each in described if _has_doc(each)}
 
 
-def _numbers(struct: Struct) -> dict[str, Any]:
+def _namespace(name: str, struct: Struct | Error) -> dict[str, Any]:
+    described = {"__doc__": documentation(struct), "__module__": _package(name)}
+    return {**described, DOCS: _docs(struct.fields), **_numbers(struct)}
+
+
+def _numbers(struct: Struct | Error) -> dict[str, Any]:
     """What the order of the fields doesn't say of their numbers."""
     numbers = {member.name: member.number for member in struct.fields}
     said: dict[str, Any] = {}

@@ -16,10 +16,13 @@ dicts, sets, Optional and Union of these; numbers of a size and arrays of a shap
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
+from rrpc.errors import RpcError
+
 from .checks import compile_check
+from .declared import OF_EVERY_ERROR, DeclaredErrors, declared, error, is_declared
 from .interface import (
     MISSING,
     Interface,
@@ -37,9 +40,11 @@ from .streams import RECEIVES, SENDS, item_of, kind_of
 
 __all__ = [
     "MISSING",
+    "OF_EVERY_ERROR",
     "RECEIVES",
     "SENDS",
     "AnnotationError",
+    "DeclaredErrors",
     "Interface",
     "Method",
     "Mismatch",
@@ -47,7 +52,10 @@ __all__ = [
     "Parameter",
     "Plan",
     "compile_check",
+    "declared",
+    "error",
     "interface_of",
+    "is_declared",
     "item_of",
     "kind_of",
     "method",
@@ -67,16 +75,19 @@ _INTERFACE = "__rrpc_interface__"
 @overload
 def method(function: _F, /) -> _F: ...
 @overload
-def method(*, idempotent: bool = False) -> Callable[[_F], _F]: ...
-def method(function: Any = None, /, *, idempotent: bool = False) -> Any:
+def method(*, idempotent: bool = False, throws: Sequence[type[RpcError]] = ()) -> Callable[[_F], _F]: ...
+def method(
+    function: Any = None, /, *, idempotent: bool = False, throws: Sequence[type[RpcError]] = ()
+) -> Any:
     """Mark a method of a service as one that clients may call.
 
-    ``idempotent``: calling it twice does no more than once.
+    ``idempotent``: calling it twice does no more than once. ``throws``: errors that callers should be ready for,
+    classes made with :func:`error`; any other error may come too.
     """
 
     def mark(function: Any) -> Any:
         try:
-            setattr(function, _METHOD_MARK, {"idempotent": idempotent})
+            setattr(function, _METHOD_MARK, {"idempotent": idempotent, "throws": tuple(throws)})
         except AttributeError:  # property, functools.partial and the like
             raise TypeError(f"@rrpc.method goes on plain methods, not on {type(function).__name__}") from None
         return function
@@ -123,7 +134,7 @@ def _decorate(cls: Any, name: str | None) -> Any:
     return cls
 
 
-def _mark_of(cls: type, member: str) -> dict[str, bool] | None:
+def _mark_of(cls: type, member: str) -> dict[str, Any] | None:
     """What :func:`method` noted; what overrides a marked method needs no mark of its own."""
     marks = (getattr(getattr(base, member, None), _METHOD_MARK, None) for base in cls.__mro__)
     return next((mark for mark in marks if mark is not None), None)

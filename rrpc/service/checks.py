@@ -78,6 +78,8 @@ def _compile_class(kind: Any) -> Check:
         raise AnnotationError(f"{type_text(kind)} isn't supported")
     if issubclass(kind, enum.Enum):
         return enum_check(kind)
+    if issubclass(kind, BaseException):
+        raise AnnotationError(f"{type_text(kind)} is an error, which is raised and never passed")
     if dataclasses.is_dataclass(kind):
         return DataclassCheck(kind, compile_check)
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):

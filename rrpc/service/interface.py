@@ -8,7 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from rrpc.errors import RpcError
+
 from .checks import compile_check, verify
+from .declared import is_declared
 from .mismatch import AnnotationError, Mismatch, type_text
 from .streams import check_streams, item_of, kind_of
 
@@ -44,6 +47,8 @@ class Method:
     result: Any
     function: Callable[..., Any] = field(compare=False, repr=False)
     idempotent: bool = False
+    errors: tuple[type[RpcError], ...] = ()
+    """Those that it declares, classes that :func:`error` made."""
 
     @property
     def kind(self) -> int:
@@ -73,6 +78,8 @@ class Method:
                 except Mismatch as mismatch:
                     raise AnnotationError(f"{what}: its default{mismatch.path}: {mismatch}") from None
         _must(_verify_item, f"{self.name}(): result", self.result)
+        for error in self.errors:
+            _must(verify, f"{self.name}()", error)
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,11 @@ def _must(do: Callable[[Any], object], what: str, annotation: Any) -> None:
 
 
 def describe_method(
-    service: str, name: str, function: Callable[..., Any], idempotent: bool = False
+    service: str,
+    name: str,
+    function: Callable[..., Any],
+    idempotent: bool = False,
+    throws: tuple[type[RpcError], ...] = (),
 ) -> Method:
     """The method's description, annotations as written. TypeError says what can't be a method, and why."""
     qualified = f"{service}.{name}"
@@ -136,10 +147,24 @@ def describe_method(
         signature.return_annotation,
         function,
         idempotent,
+        _errors(qualified, throws),
     )
     if not any(isinstance(a, str) for a in (method.result, *(p.annotation for p in parameters))):
         method.resolved()  # what can be known now is refused now
     return method
+
+
+def _errors(qualified: str, throws: tuple[Any, ...]) -> tuple[type[RpcError], ...]:
+    known: dict[str, Any] = {}
+    for cls in throws:
+        if not is_declared(cls):
+            hint = "decorate it with @rrpc.error"
+            if isinstance(cls, type) and issubclass(cls, RpcError) and cls.__module__ == RpcError.__module__:
+                hint = "any method may fail with a status; declare an error of your own with @rrpc.error"
+            raise TypeError(f"{qualified}(): throws {getattr(cls, '__name__', cls)!s:.60}: {hint}")
+        if known.setdefault(cls.__name__, cls) is not cls:
+            raise TypeError(f"{qualified}(): throws two errors called {cls.__name__}")
+    return tuple(known.values())
 
 
 def check_override(name: str, method: Method, function: Any) -> None:

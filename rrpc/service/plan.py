@@ -12,9 +12,10 @@ from typing import Any
 import msgpack
 
 from rrpc.codec import Message, Refused, decode, pack, prepare, refusal
-from rrpc.errors import Internal, InvalidArgument, ProtocolError
+from rrpc.errors import Internal, InvalidArgument, ProtocolError, RpcError
 
 from .checks import compile_check
+from .declared import DeclaredErrors
 from .dimensions import Dimensions, Sizes
 from .interface import MISSING, Parameter
 from .items import Items
@@ -32,8 +33,15 @@ _unpack = msgpack.unpackb
 class Plan:
     """The compiled form of one method."""
 
-    def __init__(self, name: str, parameters: Sequence[Parameter], result: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        parameters: Sequence[Parameter],
+        result: Any,
+        errors: Sequence[type[RpcError]] = (),
+    ) -> None:
         self.name = name
+        self.errors = DeclaredErrors(errors)
         self.declared = tuple(parameters)
         """With the one that is a stream; the call's own arguments, ``parameters``, go without."""
         self.kind = kind_of(parameters, result)
