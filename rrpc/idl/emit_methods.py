@@ -67,9 +67,8 @@ def base_class(interface: Interface, fingerprint: str, types: Types) -> str:
         *_fingerprints(interface, fingerprint, types),
     ]
     for method in interface.methods.values():
-        idempotent = "(idempotent=True)" if method.idempotent else ""
-        lines += ["", f"    @rrpc.method{idempotent}"]
         text = _Method(method, types, hidden)
+        lines += ["", *text.decorator()]
         lines += text.unimplemented([]) if method.kind else ["    @abc.abstractmethod", *text.abstract()]
     return "\n".join(lines) + "\n"
 
@@ -153,6 +152,7 @@ class _Method:
             *docstring(method.doc, "    "),
             f'    rpc_name = "{method.name}"',
             *(["    rpc_idempotent = True"] if method.idempotent else []),
+            *self._errors(),
             "",
             *broken("    def __call__(", signature, f") -> {result}:", "    "),
             *docstring(method.doc, "        ")[:-1],
@@ -163,6 +163,29 @@ class _Method:
             *broken("        return self._start(", [passed], ")", "        "),
         ]
         return "\n".join(lines) + "\n"
+
+    def _errors(self) -> list[str]:
+        names = self._error_names()
+        one = f"    rpc_errors = ({', '.join(names)}{',' * (len(names) == 1)})"
+        return broken("    rpc_errors = (", names, ")", "    ") if width(one) > WIDTH else [one] if names else []
+
+    def _error_names(self) -> list[str]:
+        return [
+            self._types.fitted(error, WIDTH, f"{self._hint}{error.__name__}", self._hidden)
+            for error in self._method.errors
+        ]
+
+    def decorator(self) -> list[str]:
+        """The mark of a base's method."""
+        idempotent = ["idempotent=True"] if self._method.idempotent else []
+        names = self._error_names()
+        throws = [f"throws=[{', '.join(names)}]"] if names else []
+        start = "    @rrpc.method("
+        one = f"{start}{', '.join([*idempotent, *throws])})"
+        if width(one) <= WIDTH:
+            return [one.removesuffix("()")]
+        throws = broken("        throws=[", names, "],", "        ")
+        return [start, *(f"        {each}," for each in idempotent), *throws, "    )"]
 
     def abstract(self) -> list[str]:
         """To be implemented."""
