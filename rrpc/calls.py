@@ -87,6 +87,9 @@ class Request(Protocol):
     def decode(self, payload: bytes, blocks: list[Any] | None, message: Any) -> Any:
         """The result."""
 
+    def error(self, error: RpcError) -> RpcError:
+        """As the class that the method declares it as."""
+
 
 class OutgoingCall:
     """One call of a client, as links see it."""
@@ -253,7 +256,9 @@ def over(call: OutgoingCall) -> Generator[Any, Any, Any]:
         except Unavailable as error:
             call.channel.failed(connection, error)
             if not error.not_executed:
-                raise
+                raise request.error(error) from None
+        except RpcError as error:
+            raise request.error(error) from None
         else:
             call.channel.succeeded(connection)
             call.reply_metadata = unpack(packed)

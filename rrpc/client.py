@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from .calls import CallOptions, Link, OutgoingCall, course, memory_of, plain_connection, run
 from .channel import Channel, Connection, Contract
 from .codec import decode
-from .errors import Unavailable
+from .errors import RpcError, Unavailable
 from .futures import Future
 from .interceptors import Chain, ClientInterceptor, checked, links
 from .metadata import MetadataLike, joined, pack
@@ -244,6 +244,9 @@ class _Untyped:
 
     def decode(self, payload: bytes, blocks: list[Any] | None, message: Any) -> Any:
         return decode(payload, blocks, self.out)
+
+    def error(self, error: RpcError) -> RpcError:
+        return error
 
 
 def _links(interceptors: Iterable[ClientInterceptor] | None) -> tuple[Link, ...]:

@@ -34,11 +34,13 @@ class Future(concurrent.futures.Future[_T]):
         decode: Callable[..., _T],
         out: Any = None,
         again: Callable[[], Chain] | None = None,
+        typed: Callable[[RpcError], RpcError] | None = None,
     ) -> None:
         # Not the base's __init__: what it makes is made here when it is asked for.
         self._call = call
         self._decode: Callable[..., _T] | None = decode
         self._out = out
+        self._typed = typed
         self._again = again  # for a call that turns out never to have reached a handler
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[Any], object]] | None = None
@@ -110,7 +112,7 @@ class Future(concurrent.futures.Future[_T]):
                 self._end(decode(*reply, self._out), None)
             except RpcError as error:
                 if not self._moves_on(call, error):
-                    self._end(None, error)
+                    self._end(None, error if self._typed is None else self._typed(error))
                 elif end is not None:
                     timeout = end - monotonic()
 

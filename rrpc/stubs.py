@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 from .calls import CallOptions, OutgoingCall, course, memory_of, run
 from .channel import Channel, Connection, Contract
 from .context import current
-from .errors import Unavailable
+from .errors import RpcError, Unavailable
 from .futures import Driven, Future, only
 from .interceptors import Chain
 from .metadata import MetadataLike, joined, pack
@@ -39,6 +39,8 @@ class UnaryMethod(Generic[_R]):
 
     rpc_name: ClassVar[str]
     rpc_idempotent: ClassVar[bool] = False
+    rpc_errors: ClassVar[tuple[type[RpcError], ...]] = ()
+    """Those that the method declares: they are raised as these classes."""
     _plan: ClassVar[Plan]
     __name__: str
 
@@ -47,6 +49,7 @@ class UnaryMethod(Generic[_R]):
         _compile(cls)
         self.__name__ = cls.rpc_name.rpartition(".")[2]
         self._decode = cls._plan.decode_result
+        self._typed = cls._plan.errors.typed
         self._channel: Channel = client._channel
         self._contract: Contract | None = client._contract
         self._options: CallOptions = client._options
@@ -81,9 +84,9 @@ class UnaryMethod(Generic[_R]):
                     self._timeout if timeout is None else timeout,
                     packed,
                 )
-            except Unavailable as error:
-                if not error.not_executed:
-                    raise
+            except RpcError as error:
+                if not (isinstance(error, Unavailable) and error.not_executed):
+                    raise self._typed(error) from None
             else:
                 result: _R = self._decode(reply, blocks, None, buffers.sizes)
                 return result
@@ -119,7 +122,7 @@ class UnaryMethod(Generic[_R]):
         decode = self._decode
         if buffers.sizes is not None:
             decode = functools.partial(decode, sizes=buffers.sizes)
-        return Future(call, decode, out, again)
+        return Future(call, decode, out, again, self._typed)
 
     def _pack(self, metadata: MetadataLike) -> bytes:
         own = self._options.metadata
@@ -172,6 +175,9 @@ class _Request:
     def decode(self, payload: bytes, blocks: list[Any] | None, message: Any) -> Any:
         return self.stub._decode(payload, blocks, self.out, message.sizes)
 
+    def error(self, error: RpcError) -> RpcError:
+        return self.stub._typed(error)
+
 
 def start_call(chain: Chain) -> Future[Any]:
     """A future for a call that isn't plain; it is begun."""
@@ -198,7 +204,7 @@ def _plan_of(cls: type[UnaryMethod[Any]]) -> Plan:
         Parameter(p.name, hints[p.name], p.default, p.kind is p.KEYWORD_ONLY, p.kind is p.POSITIONAL_ONLY)
         for p in own
     ]
-    return Plan(cls.rpc_name, described, hints["return"])
+    return Plan(cls.rpc_name, described, hints["return"], cls.rpc_errors)
 
 
 class _Stub(Generic[_M]):
@@ -256,7 +262,9 @@ def _interface_of(cls: type[Client], service: str) -> Interface:
             plan = _compile(member.kind)
             function = member.kind.__dict__["__call__"]
             result = typing.get_type_hints(function, include_extras=True)["return"]
-            methods[plan.name.rpartition(".")[2]] = Method(plan.name, "", plan.declared, result, function)
+            methods[plan.name.rpartition(".")[2]] = Method(
+                plan.name, "", plan.declared, result, function, errors=member.kind.rpc_errors
+            )
     return Interface(service, "", methods)
 
 

@@ -167,7 +167,9 @@ class _Method:
     def _errors(self) -> list[str]:
         names = self._error_names()
         one = f"    rpc_errors = ({', '.join(names)}{',' * (len(names) == 1)})"
-        return broken("    rpc_errors = (", names, ")", "    ") if width(one) > WIDTH else [one] if names else []
+        return (
+            broken("    rpc_errors = (", names, ")", "    ") if width(one) > WIDTH else [one] if names else []
+        )
 
     def _error_names(self) -> list[str]:
         return [
