@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from lab import TRANSPORTS, LabServer, address_to_listen_on, core_of
 from processes import ServeFactory, patience
 
 import rrpc
-from rrpc import metadata
+from rrpc.metadata import MetadataLike
 
 SERVICE = (Path(__file__).parent / "context_service.py").read_text()
 
@@ -105,15 +104,20 @@ def test_the_caller_goes(seen: rrpc.Client, request: pytest.FixtureRequest) -> N
     assert seen.call("Seen.seen", name)["called"] == ["callback"]
 
 
-def _metadata_of(call: Any) -> Any:
-    call.result()
-    return metadata.unpack(call.metadata())
-
-
 def test_metadata_both_ways(seen: rrpc.Client) -> None:
-    sent = {"trace-id": "7", "key": b"\0\xff", "tag": ["a", b"b"]}
-    call = core_of(seen).start(b"Seen.metadata", b"\x90", None, None, 30.0, metadata.pack(sent))
-    assert _metadata_of(call) == {**sent, "last": "tag"}
+    sent: MetadataLike = {"trace-id": "7", "key": b"\0\xff", "tag": ["a", b"b"]}
+    future = seen.start("Seen.metadata", metadata=sent)
+    assert future.result() == {"trace-id": ["7"], "key": [b"\0\xff"], "tag": ["a", b"b"]}
+    assert future.metadata() == {**sent, "last": "tag"}
+    assert seen.call("Seen.metadata", metadata={"a": "b"}) == {"a": ["b"]}
+
+
+def test_what_can_t_be_metadata_is_told_before_anything_is_sent(seen: rrpc.Client) -> None:
+    with pytest.raises(rrpc.InvalidArgument, match="'Trace-Id' can't be a name"):
+        seen.call("Seen.metadata", metadata={"Trace-Id": "7"})
+    with pytest.raises(rrpc.ResourceExhausted, match="metadata_bytes_max: the request has") as caught:
+        seen.call("Seen.metadata", metadata={"long": "x" * 9000})
+    assert caught.value.not_executed
 
 
 def test_an_error_has_metadata_and_details(seen: rrpc.Client) -> None:
