@@ -88,6 +88,17 @@ class Client:
     ) -> Call:
         """As :meth:`start`, in the queue's thread; how it ended comes out of the queue's :meth:`~LoopQueue.poll` as
         (target, payload, blocks) or (target, None, error)."""
+    def open(
+        self,
+        method: bytes,
+        payload: bytes,
+        buffers: Sequence[Any] | None,
+        timeout: float | None,
+        metadata: bytes,
+        kind: int,
+    ) -> Stream:
+        """A call with streams: ``kind`` 2 where this end sends items, 4 where the server does, 6 both. ``timeout`` is the
+        call's as a whole."""
     def close(self, timeout: float | None = None) -> None: ...
     def usable(self) -> bool:
         """New calls can be begun: neither closed, nor failed, nor told that the server takes no more (GOAWAY). Cheap."""
@@ -105,6 +116,47 @@ class Client:
 
 _Request = tuple[int, bytes, bytes, list[Block] | None, int, bytes, int]
 
+class Stream:
+    """The items of one call, at either end: (payload, buffers) each. Any thread may use it.
+
+    An item for which the peer's window has no room isn't taken; one that is may still be on its way when the method
+    returns, and its buffers are held until the peer has read them. What fails because the call has ended raises the
+    call's error. A client's stream that goes before its call has ended cancels the call.
+    """
+    def send(
+        self, payload: bytes, buffers: Sequence[Any] | None = None, timeout: float | None = None
+    ) -> None:
+        """Wait for room, then send. TimeoutError if none comes in time."""
+    def try_send(self, payload: bytes, buffers: Sequence[Any] | None = None) -> bool:
+        """False: there is no room now."""
+    def finish(self) -> None:
+        """No more items of this end. A server need not: its reply says so."""
+    def receive(self, count: int = 1, timeout: float | None = None) -> list[tuple[bytes, list[Block] | None]]:
+        """Wait for an item, and give up to ``count`` that are here; [] once the peer's items have ended. TimeoutError if
+        none comes in time. At a client that includes the items before a reply that is an error, which is raised after."""
+    def try_receive(self, count: int = 1) -> list[tuple[bytes, list[Block] | None]] | None:
+        """:meth:`receive`, or None where it would wait."""
+    def send_initial_metadata(self, metadata: bytes) -> None:
+        """Of a server's, before its first item."""
+    def initial_metadata(self) -> bytes | None:
+        """Of a client's: None as long as none has come. It is here when the first item is."""
+    def result(self, timeout: float | None = None) -> tuple[bytes, list[Block | None] | None]:
+        """Of a client's: wait for the reply, which comes after the items (those not taken are kept, and a server that
+        waits for room doesn't reply); raises the call's error, or TimeoutError if it isn't there in time."""
+    def metadata(self) -> bytes:
+        """Of a client's: that of the reply, or of the error; empty before the call is done."""
+    def done(self) -> bool:
+        """The call has ended for this end; at a client there may be items left to take."""
+    def cancel(self) -> None:
+        """Of a client's: give the call up, unless it has ended."""
+    def park(self) -> None:
+        """Of a server's: the worker lets go of the call, and :meth:`Server.next` gives its handle again, with 8 in the
+        kind, once what was not possible (a try_send() that was False, a try_receive() that was None) may be, or the
+        call has ended. It still counts as being handled."""
+    def notify(self, queue: LoopQueue, target: object) -> None:
+        """In the loop's thread: (target, None, None) comes out of the queue once, when what was not possible may be, or
+        the call has ended."""
+
 class Server:
     def __init__(self, options: dict[str, Any]) -> None: ...
     def listen(self, address: str, for_others: bool = False) -> str:
@@ -118,7 +170,8 @@ class Server:
         """Requests with these ids come out of :meth:`next` under these names; ids as in :meth:`Client.call`."""
     def next(self, timeout: float | None = None) -> _Request | None:
         """(handle, method, payload, buffers, nanoseconds left or -1, metadata, kind); None on timeout or once
-        drained/stopped. Kind: 0 for a unary call, else the sum of 2 (the client streams) and 4 (the server does)."""
+        drained/stopped. Kind: 0 for a unary call, else the sum of 2 (the client streams), 4 (the server does), and 8
+        where a call that was parked may go on, which then has neither payload nor metadata again."""
     def serve_in_loop(
         self, queue: LoopQueue, target: Any, methods: Sequence[bytes], max_concurrency: int
     ) -> None:
@@ -156,6 +209,8 @@ class Server:
         not_seen: bool = False,
     ) -> None:
         """``not_seen``: by any handler, so that the client may make the call again."""
+    def stream(self, handle: int) -> Stream:
+        """The streams of a call that is being handled, where its kind has some."""
     def out_bytes(self, handle: int) -> int:
         """The size of the caller's ``out`` memory, 0 when there is none."""
     def call_info(self, handle: int) -> tuple[str, int, int] | None:
@@ -179,7 +234,8 @@ class Server:
     def stats(self) -> dict[str, int]: ...
 
 def default_options() -> dict[str, Any]:
-    """slots, slot_bytes, calls_in_flight_max, exposed_bytes_max, metadata_bytes_max, poll ("adaptive", "busy" or "event"), spin_us,
+    """slots, slot_bytes, calls_in_flight_max, exposed_bytes_max, metadata_bytes_max, stream_window_items,
+    stream_window_bytes, poll ("adaptive", "busy" or "event"), spin_us,
     keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, connections_max,
     max_concurrency, max_queue (None: no limit),
     shared_receive_slots, transports (those that rrpc:// may use, best first:

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/limits.h"
 #include "bind/deferred.h"
 #include "driver/devices.h"
 
@@ -24,7 +25,8 @@ class PythonHold : public endpoint::Hold {
 };
 
 constexpr size_t kCachedBytesMin = 64 << 10;  // smaller registrations aren't worth a weak reference
-constexpr size_t kPiecesMax = 30;             // the codec packs what has more pieces than its own lower limit
+constexpr uint64_t kWindowItemsMax = 1 << 20;
+constexpr size_t kPiecesMax = 30;  // the codec packs what has more pieces than its own lower limit
 
 // The contiguous pieces of a strided buffer with items, in C order.
 std::vector<MutableBytes> pieces_of(const Py_buffer& view) {
@@ -85,6 +87,8 @@ py::dict default_options() {
   out["read_depth"] = session.geometry.read_depth;
   out["calls_in_flight_max"] = session.calls_in_flight_max;
   out["exposed_bytes_max"] = session.exposed_bytes_max;
+  out["stream_window_items"] = session.stream_window_items;
+  out["stream_window_bytes"] = session.stream_window_bytes;
   out["metadata_bytes_max"] = session.metadata_bytes_max;
   out["poll"] = "adaptive";
   out["spin_us"] = static_cast<double>(options.spin) / kMicrosecond;
@@ -126,6 +130,13 @@ static uint32_t metadata_limit_from(uint32_t value) {
   raise_status(invalid_argument("metadata_bytes_max can be at most 65535, not " + std::to_string(value)));
 }
 
+static uint64_t window_from(py::handle value, const std::string& name, uint64_t most) {
+  const auto window = value.cast<uint64_t>();
+  if (window >= 1 && window <= most) return window;
+  raise_status(
+      invalid_argument(name + " can be from 1 to " + std::to_string(most) + ", not " + std::to_string(window)));
+}
+
 static uint32_t limit_from(py::handle value) { return value.is_none() ? driver::kUnlimited : value.cast<uint32_t>(); }
 
 static void set_option(driver::Options& options, const std::string& name, py::handle value) {
@@ -140,6 +151,10 @@ static void set_option(driver::Options& options, const std::string& name, py::ha
     session.calls_in_flight_max = value.cast<uint32_t>();
   else if (name == "exposed_bytes_max")
     session.exposed_bytes_max = value.cast<size_t>();
+  else if (name == "stream_window_items")
+    session.stream_window_items = static_cast<uint32_t>(window_from(value, name, kWindowItemsMax));
+  else if (name == "stream_window_bytes")
+    session.stream_window_bytes = window_from(value, name, kMessageBytesMax);
   else if (name == "metadata_bytes_max")
     session.metadata_bytes_max = metadata_limit_from(value.cast<uint32_t>());
   else if (name == "poll")

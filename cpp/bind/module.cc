@@ -16,6 +16,7 @@ PYBIND11_MODULE(_core, module) {
   rrpc::bind::register_memory(module);
   rrpc::bind::register_loop(module);
   rrpc::bind::register_client(module);
+  rrpc::bind::register_stream(module);
   rrpc::bind::register_server(module);
   module.def("set_error_factory", &rrpc::bind::set_error_factory);
   module.def("default_options", &rrpc::bind::default_options);

@@ -9,6 +9,7 @@
 #include "bind/deferred.h"
 #include "bind/loop.h"
 #include "bind/register.h"
+#include "bind/stream.h"
 #include "driver/client.h"
 
 namespace rrpc::bind {
@@ -33,12 +34,13 @@ ClientRef share(std::unique_ptr<driver::Client> client) {
           }};
 }
 
+}  // namespace
+
 py::tuple take_reply(rpc::ClientCall& call) {
   if (!call.status().ok()) raise_status(call.status(), {call.details(), call.metadata(), call.not_executed()});
   return py::make_tuple(bytes_of(as_text(call.payload())), wrap_blocks(call.blocks()));
 }
 
-// True when done, false at the deadline. Signals and deferred Python work are seen to meanwhile.
 bool wait_for(driver::Client& client, const rpc::ClientCallRef& call, TimeNs deadline) {
   while (true) {
     WaitResult result;
@@ -51,6 +53,8 @@ bool wait_for(driver::Client& client, const rpc::ClientCallRef& call, TimeNs dea
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
 }
+
+namespace {
 
 class Call {
  public:
@@ -119,13 +123,9 @@ class PyClient {
     client_ = share(std::move(*client));
   }
 
-  rpc::ClientCallRef begin(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out,
-                           py::handle timeout, const py::bytes& metadata, bool traced = false,
-                           const std::shared_ptr<driver::LoopCall>& in_loop = nullptr) {
+  rpc::CallRequest make_request(const py::bytes& method, const py::bytes& payload, py::handle buffers,
+                                py::handle timeout, const py::bytes& metadata) {
     if (client_ == nullptr) raise_status(unavailable("the client is closed"), {.not_executed = true});
-    const rpc::ClientCallRef call = in_loop != nullptr ? in_loop : std::make_shared<rpc::ClientCall>();
-    if (traced) call->stamps.clock = now_ns;
-    call->stamps.mark(&rpc::CallStamps::started);
     rpc::CallRequest request;
     request.method = as_text(bytes_view(method));
     if (request.method.size() > kMethodIdBytes && request.method.front() == '\0') {
@@ -135,8 +135,18 @@ class PyClient {
     request.payload = bytes_view(payload);
     request.metadata = bytes_view(metadata);
     request.buffers = export_buffers(buffers);
-    if (!out.is_none()) request.out = export_buffer(out, true);
     request.deadline = deadline_from(timeout);
+    return request;
+  }
+
+  rpc::ClientCallRef begin(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out,
+                           py::handle timeout, const py::bytes& metadata, bool traced = false,
+                           const std::shared_ptr<driver::LoopCall>& in_loop = nullptr) {
+    const rpc::ClientCallRef call = in_loop != nullptr ? in_loop : std::make_shared<rpc::ClientCall>();
+    if (traced) call->stamps.clock = now_ns;
+    call->stamps.mark(&rpc::CallStamps::started);
+    rpc::CallRequest request = make_request(method, payload, buffers, timeout, metadata);
+    if (!out.is_none()) request.out = export_buffer(out, true);
     Status status;
     {
       py::gil_scoped_release release;
@@ -174,6 +184,24 @@ class PyClient {
     begin(method, payload, buffers, out, timeout, metadata, traced, call);
     run_deferred();
     return {client_, call};
+  }
+
+  std::unique_ptr<PyStream> open(const py::bytes& method, const py::bytes& payload, py::handle buffers,
+                                 py::handle timeout, const py::bytes& metadata, int kind) {
+    if (kind != rpc::kClientStreams && kind != rpc::kServerStreams &&
+        kind != (rpc::kClientStreams | rpc::kServerStreams))
+      raise_status(invalid_argument("a call with streams of kind " + std::to_string(kind) + "; 2, 4 and 6 are"));
+    rpc::CallRequest request = make_request(method, payload, buffers, timeout, metadata);
+    request.kind = static_cast<uint8_t>(kind);
+    const auto call = std::make_shared<rpc::ClientCall>();
+    Result<std::unique_ptr<driver::Stream>> stream = unavailable("");
+    {
+      py::gil_scoped_release release;
+      stream = client_->open(call, std::move(request));
+    }
+    run_deferred();
+    if (!stream.ok()) raise_status(stream.status(), {.not_executed = call->not_executed()});
+    return std::make_unique<PyStream>(client_, std::move(*stream));
   }
 
   void close(py::handle) {
@@ -274,6 +302,8 @@ void register_client(py::module_& module) {
       .def("start_in_loop", &PyClient::start_in_loop, py::arg("queue"), py::arg("target"), py::arg("method"),
            py::arg("payload"), py::arg("buffers"), py::arg("out"), py::arg("timeout"),
            py::arg("metadata") = py::bytes(), py::arg("traced") = false)
+      .def("open", &PyClient::open, py::arg("method"), py::arg("payload"), py::arg("buffers"), py::arg("timeout"),
+           py::arg("metadata"), py::arg("kind"))
       .def("close", &PyClient::close, py::arg("timeout") = py::none())
       .def("usable", &PyClient::usable)
       .def("on_unusable", &PyClient::on_unusable, py::arg("callback"))

@@ -17,6 +17,7 @@
 #include "bind/deferred.h"
 #include "bind/loop.h"
 #include "bind/register.h"
+#include "bind/stream.h"
 #include "driver/server.h"
 
 namespace rrpc::bind {
@@ -157,6 +158,17 @@ class PyServer {
     send(handle, std::move(reply));
   }
 
+  std::unique_ptr<PyStream> stream(uint64_t handle) {
+    check_process();
+    Result<std::unique_ptr<driver::Stream>> stream = unavailable("");
+    {
+      py::gil_scoped_release release;
+      stream = server_->stream(handle);
+    }
+    raise_if_error(stream.status());
+    return std::make_unique<PyStream>([this, handle] { return server_->park(handle); }, std::move(*stream));
+  }
+
   size_t out_bytes(uint64_t handle) {
     driver::Work work;
     return find(handle, work) ? work.call->out_bytes() : 0;
@@ -287,9 +299,14 @@ class PyServer {
     return {method.data(), method.size()};
   }
 
+  static constexpr int kResumed = 8;
+
   py::object describe(driver::Work& work) const {
     const TimeNs deadline = work.call->deadline();
     const int64_t left_ns = deadline == kNever ? -1 : std::max<TimeNs>(deadline - work.taken_at, 0);
+    if (work.resumed)
+      return py::make_tuple(work.handle, name_of(work.call->method()), py::bytes(), py::none(), left_ns, py::bytes(),
+                            work.call->kind() | kResumed);
     return py::make_tuple(work.handle, name_of(work.call->method()), bytes_of(as_text(work.call->payload())),
                           wrap_blocks(work.call->blocks()), left_ns, bytes_of(as_text(work.call->metadata())),
                           work.call->kind());
@@ -328,6 +345,7 @@ void register_server(py::module_& module) {
            py::arg("out_index") = -1, py::arg("metadata") = py::bytes())
       .def("reply_error", &PyServer::reply_error, py::arg("handle"), py::arg("code"), py::arg("message"),
            py::arg("details") = py::bytes(), py::arg("metadata") = py::bytes(), py::arg("not_seen") = false)
+      .def("stream", &PyServer::stream, py::arg("handle"), py::keep_alive<0, 1>())
       .def("out_bytes", &PyServer::out_bytes, py::arg("handle"))
       .def("call_info", &PyServer::call_info, py::arg("handle"))
       .def("stamps", &PyServer::stamps, py::arg("handle"))

@@ -1,23 +1,18 @@
 #include "driver/client.h"
 
-#include <poll.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <mutex>
 #include <utility>
 
 #include "base/check.h"
-#include "driver/spinner.h"
+#include "driver/waiter.h"
 
 namespace rrpc::driver {
 namespace {
 
-constexpr TimeNs kFollowerNap = 50 * kMillisecond;
-constexpr TimeNs kBusySlice = 50 * kMillisecond;
 constexpr std::string_view kOnAdapter = " on ";  // in the description of a verbs peer
 const std::atomic<bool> kNoInterrupt{false};
 
@@ -86,6 +81,11 @@ Status Client::start_in_loop(const std::shared_ptr<LoopCall>& call, rpc::CallReq
   return {};
 }
 
+Result<std::unique_ptr<Stream>> Client::open(const rpc::ClientCallRef& call, rpc::CallRequest request) {
+  RRPC_RETURN_IF_ERROR(start(call, std::move(request)));
+  return std::make_unique<Stream>(engine_.shared_from_this(), connection_, call->stream(), call->deadline(), call);
+}
+
 bool Client::cancel(const rpc::ClientCallRef& call, Status why) {
   if (belongs_to_parent()) return false;
   std::lock_guard lock(connection_->mutex);
@@ -120,8 +120,8 @@ void Client::on_unusable(std::function<void()> callback) {
 WaitResult Client::wait(const rpc::ClientCallRef& call, TimeNs deadline, const std::atomic<bool>& interrupt) {
   if (call->done()) return WaitResult::kDone;
   if (belongs_to_parent()) return WaitResult::kTimeout;
-  const WaitResult result =
-      wait_until([&call] { return call->done(); }, call.get(), std::min(deadline, call->deadline()), interrupt);
+  const WaitResult result = Waiter(engine_, connection_, std::min(deadline, call->deadline()), interrupt)
+                                .wait([&call] { return call->done(); }, [&call] { call->watched = true; });
   if (result != WaitResult::kTimeout || now_ns() < call->deadline()) return result;
   cancel(call, call->deadline_passed());
   return WaitResult::kDone;
@@ -129,113 +129,8 @@ WaitResult Client::wait(const rpc::ClientCallRef& call, TimeNs deadline, const s
 
 void Client::wait_for_handshake(TimeNs deadline) {
   const auto settled = [this] { return connection_->closed.load() || connection_->ready.load(); };
-  while (wait_until(settled, nullptr, deadline, kNoInterrupt) == WaitResult::kInterrupted) {
+  while (Waiter(engine_, connection_, deadline, kNoInterrupt).wait(settled, [] {}) == WaitResult::kInterrupted) {
   }
-}
-
-template <typename Predicate>
-WaitResult Client::wait_until(Predicate done, rpc::ClientCall* call, TimeNs deadline,
-                              const std::atomic<bool>& interrupt) {
-  Connection& connection = *connection_;
-  TimeNs now = now_ns();
-  const TimeNs slice_end = now + kBusySlice;
-  const TimeNs spin_until = deadline_after(now, connection.options().spin_ns());
-  const bool may_spin = spin_until > now;
-  const bool may_sleep = spin_until != kNever;
-  Spinner spinner;
-  while (true) {
-    size_t handled = 0;
-    if (std::unique_lock lock(connection.mutex, std::try_to_lock); lock) {
-      handled = connection.session().progress(now);
-      if (handled > 0) connection.last_active.store(now, std::memory_order_relaxed);
-      if (done()) {
-        engine_.settle(connection_, now);
-        return WaitResult::kDone;
-      }
-    } else if (done()) {
-      return WaitResult::kDone;  // whoever has the mutex has polled since and settles
-    }
-    if (handled > 0)
-      spinner.found_something();
-    else if (may_spin && !spinner.pause())
-      continue;
-    now = now_ns();
-    if (now >= deadline || now >= slice_end || interrupt.load(std::memory_order_relaxed)) break;
-    if (now >= spin_until || (may_sleep && Spinner::crowded(now))) break;
-  }
-  {
-    std::lock_guard lock(connection.mutex);
-    engine_.settle(connection_, now);
-    if (done()) return WaitResult::kDone;
-    if (now >= deadline) return WaitResult::kTimeout;
-    if (now >= slice_end || interrupt.load(std::memory_order_relaxed)) return WaitResult::kInterrupted;
-    if (call != nullptr) call->watched = true;  // under the mutex: whoever ends the call sees it
-  }
-  std::unique_lock wait_lock(connection.wait_mutex);
-  if (connection.has_leader) return sleep_as_follower(done, deadline, wait_lock);
-  connection.has_leader = true;
-  wait_lock.unlock();
-  const WaitResult result = sleep_as_leader(done, deadline, interrupt);
-  wait_lock.lock();
-  connection.has_leader = false;
-  connection.wait_condition.notify_all();  // one of the followers takes over
-  return result;
-}
-
-template <typename Predicate>
-WaitResult Client::sleep_as_leader(Predicate done, TimeNs deadline, const std::atomic<bool>& interrupt) {
-  Connection& connection = *connection_;
-  std::vector<provider::WaitHandle> handles;
-  std::vector<pollfd> fds;
-  std::unique_lock lock(connection.mutex);
-  engine_.detach(connection);
-  const int kick_fd = connection.kick_fd();
-  WaitResult result = WaitResult::kDone;
-  bool signalled = false;
-  while (true) {
-    const TimeNs now = now_ns();
-    connection.session().endpoint().arm();
-    const size_t handled = connection.session().progress(now);
-    connection.session().tick(now);
-    if (handled > 0) connection.last_active = now;
-    if (done()) break;
-    result = WaitResult::kTimeout;
-    if (now >= deadline) break;
-    result = WaitResult::kInterrupted;
-    if (signalled || interrupt.load() || connection.closed.load()) break;
-    result = WaitResult::kDone;
-    if (handled > 0) continue;
-    handles.clear();
-    connection.session().endpoint().append_wait_handles(handles);
-    fds.assign(1, {kick_fd, POLLIN, 0});
-    for (const auto& handle : handles)
-      fds.push_back({handle.fd, static_cast<short>(handle.want_write ? POLLIN | POLLOUT : POLLIN), 0});
-    const TimeNs left =
-        std::max<TimeNs>(std::min({deadline, connection.session().next_tick(), now + kSecond}) - now, 0);
-    const timespec timeout{static_cast<time_t>(left / kSecond), static_cast<long>(left % kSecond)};
-    connection.leader_asleep = true;
-    lock.unlock();
-    const int ready = ppoll(fds.data(), fds.size(), &timeout, nullptr);
-    // A signal that came before this thread slept woke nobody: the caller looks for it when time has passed, too.
-    signalled = ready == 0 || (ready < 0 && errno == EINTR);
-    lock.lock();
-    connection.leader_asleep = false;
-    eventfd_t kicks = 0;
-    if (ready > 0 && (fds[0].revents & POLLIN) != 0) (void)eventfd_read(kick_fd, &kicks);
-  }
-  engine_.reattach(connection_);
-  return result;
-}
-
-// For a moment only: what else there is to see to (signals, say) no other thread can tell of.
-template <typename Predicate>
-WaitResult Client::sleep_as_follower(Predicate done, TimeNs deadline, std::unique_lock<std::mutex>& wait_lock) {
-  Connection& connection = *connection_;
-  const TimeNs nap = std::min(kFollowerNap, std::max<TimeNs>(deadline - now_ns(), 0));
-  connection.wait_condition.wait_for(wait_lock, std::chrono::nanoseconds(nap),
-                                     [&] { return done() || !connection.has_leader || connection.closed.load(); });
-  if (done()) return WaitResult::kDone;
-  return now_ns() >= deadline ? WaitResult::kTimeout : WaitResult::kInterrupted;
 }
 
 rpc::HelloFields Client::peer_hello() {

@@ -12,10 +12,10 @@
 #include "driver/connection.h"
 #include "driver/engine.h"
 #include "driver/loop_queue.h"
+#include "driver/stream.h"
+#include "driver/waiter.h"
 
 namespace rrpc::driver {
-
-enum class WaitResult : uint8_t { kDone, kTimeout, kInterrupted };
 
 class Client {
  public:
@@ -28,6 +28,8 @@ class Client {
   Status start(const rpc::ClientCallRef& call, rpc::CallRequest request);
   // As start(), for an event loop, in its thread: the call will end into the loop's queue.
   Status start_in_loop(const std::shared_ptr<LoopCall>& call, rpc::CallRequest request);
+  // As start(), of a call with streams (request.kind).
+  Result<std::unique_ptr<Stream>> open(const rpc::ClientCallRef& call, rpc::CallRequest request);
   // Polls, then sleeps, until the call is done or the deadline has passed. kInterrupted: a signal came
   // or `interrupt` is set; see to it and wait again. A call past its own deadline ends here.
   WaitResult wait(const rpc::ClientCallRef& call, TimeNs deadline, const std::atomic<bool>& interrupt);
@@ -64,12 +66,6 @@ class Client {
   Status move_to(const std::string& transport, const rpc::HelloFields& hello, const Options& options, TimeNs deadline);
   Status try_address(const Address& address, const std::string& instance, const Options& options, TimeNs deadline);
   void wait_for_handshake(TimeNs deadline);
-  template <typename Predicate>
-  WaitResult wait_until(Predicate done, rpc::ClientCall* call, TimeNs deadline, const std::atomic<bool>& interrupt);
-  template <typename Predicate>
-  WaitResult sleep_as_leader(Predicate done, TimeNs deadline, const std::atomic<bool>& interrupt);
-  template <typename Predicate>
-  WaitResult sleep_as_follower(Predicate done, TimeNs deadline, std::unique_lock<std::mutex>& wait_lock);
 
   Engine& engine_;
   Address address_;

@@ -45,7 +45,18 @@ void Connection::wake_sleepers() {
     std::lock_guard lock(wait_mutex);
     wait_condition.notify_all();
   }
-  if (std::exchange(leader_asleep, false)) (void)eventfd_write(kick_fd_.get(), 1);
+  if (leader_asleep) wake_leader();
+}
+
+void Connection::wake_leader() {
+  leader_asleep = false;
+  (void)eventfd_write(kick_fd_.get(), 1);
+}
+
+void Connection::on_stream_changed(const rpc::StreamRef& stream) {
+  if (stream->sleepers.load(std::memory_order_relaxed) > 0) wake_sleepers();
+  for (const auto& tell : std::exchange(stream->on_change, {})) tell();
+  if (stream->parked_as != 0 && stream->may_go_on()) sink_->resume(std::exchange(stream->parked_as, 0));
 }
 
 void Connection::on_ready() {

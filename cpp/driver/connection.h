@@ -30,6 +30,8 @@ class RequestSink {
   virtual Status why_full() = 0;
   virtual bool take_back(const rpc::ServerCallRef& call) = 0;
   virtual void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) = 0;
+  // A stream that was parked may go on.
+  virtual void resume(uint64_t handle) = 0;
 };
 
 // Who polls a connection:
@@ -64,6 +66,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   // Event loops that have left it to the engine, to be told when it has something.
   std::vector<std::weak_ptr<LoopQueue>> loops_asleep;
   int kick_fd();  // of the leader, made when first needed
+  void wake_leader();
 
   std::atomic<bool> ready{false};  // both ends said HELLO
   std::atomic<bool> closed{false};
@@ -83,6 +86,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   void end_use();
   void on_call_done(const rpc::ClientCallRef& call) override;
   void on_request(const rpc::ServerCallRef& call) override;
+  void on_stream_changed(const rpc::StreamRef& stream) override;
   Status why_full() override { return sink_ == nullptr ? Status() : sink_->why_full(); }
   bool take_back(const rpc::ServerCallRef& call) override { return sink_ != nullptr && sink_->take_back(call); }
   void wake_sleepers();

@@ -58,7 +58,15 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // With the mutex of the connection held, after anything was done with its session: what that left to do is
   // done, or somebody will.
   void settle(const ConnectionRef& connection, TimeNs now) {
-    if (connection->attendance == Attendance::kArmed) settle_armed(connection, now);
+    if (needs_settling(*connection)) settle_armed(connection, now);
+  }
+  // Nobody polls it just now.
+  static bool needs_settling(const Connection& connection) {
+    return connection.attendance == Attendance::kArmed || connection.leader_asleep;
+  }
+  // After one who waits has polled: what it brought in for the workers may find them asleep.
+  void pass_on_work() {
+    if (hooks_.work_waits && hooks_.work_waits()) wake_one_worker();
   }
   // An event loop leaves it for a while: it is armed at once, and the loop told when it has something. False where it
   // can't be just now.

@@ -268,7 +268,9 @@ void Engine::settle_armed(const ConnectionRef& connection, TimeNs now) {
     session.endpoint().arm();
     if (session.progress(now) == 0 && !session.failed()) return;
   }
-  heat(connection);  // it has failed or is busy
+  // It has failed or is busy.
+  if (connection->leader_asleep) return connection->wake_leader();
+  heat(connection);
 }
 
 void Engine::detach(Connection& connection) {

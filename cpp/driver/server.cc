@@ -86,6 +86,7 @@ NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& in
 
 // No handler sees it then.
 bool Server::too_late(const Work& work) {
+  if (work.resumed) return false;
   if (!work.call->cancelled() && work.taken_at < work.call->deadline()) return false;
   (void)reply(work.handle, rpc::waited_too_long());
   return true;
@@ -149,11 +150,10 @@ void Server::note_handler_time(const Work& work) {
 Status Server::reply(uint64_t handle, rpc::Reply reply) {
   Work work;
   bool makes_room = false;
-  if (!work_.end(handle, work, makes_room))
-    return {StatusCode::kNotFound, "call handle " + std::to_string(handle) + " is unknown or was answered already"};
+  if (!work_.end(handle, work, makes_room)) return unknown_handle(handle);
   if (makes_room && !in_loop_) engine_->wake_one_worker();
   if (makes_room && in_loop_) work.lane == Lane::kLoop ? tell_loop() : call_worker();
-  note_handler_time(work);
+  if (work.call->stream() == nullptr) note_handler_time(work);
   std::lock_guard lock(work.connection->mutex);
   const TimeNs now = now_ns();
   work.call->on_given_up.clear();
@@ -165,7 +165,7 @@ Status Server::reply(uint64_t handle, rpc::Reply reply) {
 
 // Requests that this brings in are unknown to whoever sleeps.
 void Server::settle(const ConnectionRef& connection, TimeNs now) {
-  if (connection->attendance != Attendance::kArmed) return;
+  if (!Engine::needs_settling(*connection)) return;
   engine_->settle(connection, now);
   if (work_waits() && !in_loop_) engine_->wake_one_worker();
 }

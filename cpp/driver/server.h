@@ -16,6 +16,7 @@
 #include "driver/connection.h"
 #include "driver/engine.h"
 #include "driver/loop_queue.h"
+#include "driver/stream.h"
 #include "driver/work_queue.h"
 
 namespace rrpc::driver {
@@ -53,6 +54,11 @@ class Server : public RequestSink {
   std::vector<Work> next_in_loop();
   // Every handle is answered once; NotFound otherwise.
   Status reply(uint64_t handle, rpc::Reply reply);
+  // The streams of a call that is being handled.
+  Result<std::unique_ptr<Stream>> stream(uint64_t handle);
+  // Its worker lets go of a call with streams: next() gives the handle again (Work::resumed) once what wasn't yet may
+  // be, or the call has ended.
+  Status park(uint64_t handle);
   bool find(uint64_t handle, Work& work) { return work_.find(handle, work); }
   // Runs `callback` when the call is given up, at once if it has been; dropped with the reply. Maybe under the mutex.
   // False: it was answered already.
@@ -77,6 +83,7 @@ class Server : public RequestSink {
   static std::string random_text();
   Status why_full() override { return work_.why_full(); }
   void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) override;
+  void resume(uint64_t handle) override;
   bool take_back(const rpc::ServerCallRef& call) override { return work_.take_back(call); }
   bool work_waits() const { return work_.has_takeable(Lane::kWorkers); }
   rpc::HelloFields hello_of(const provider::Listener& listener);

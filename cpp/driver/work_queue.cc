@@ -54,12 +54,39 @@ bool WorkQueue::take(Lane lane, Work& work) {
   Queue& from = queue(lane);
   if (from.takeable.load() == 0) return false;
   std::lock_guard lock(mutex_);
-  if (from.takeable.load() == 0) return false;
+  from.resumed_last = !from.resumed.empty() && (!from.resumed_last || from.startable() == 0);
+  if (from.resumed_last && take_resumed(from, work)) return true;
+  if (from.startable() == 0) return false;
   const auto taken = running_.insert(from.ready.extract(from.ready.begin())).position;
   ++from.running;
   from.count();
   taken->second.taken_at = now_ns();
   work = taken->second;
+  return true;
+}
+
+// False: they were all answered meanwhile.
+bool WorkQueue::take_resumed(Queue& from, Work& work) {
+  while (!from.resumed.empty()) {
+    const auto it = running_.find(from.resumed.front());
+    from.resumed.pop_front();
+    from.count();
+    if (it == running_.end()) continue;
+    work = it->second;
+    work.taken_at = now_ns();
+    work.resumed = true;
+    return true;
+  }
+  return false;
+}
+
+bool WorkQueue::resume(uint64_t handle, Lane& lane) {
+  std::lock_guard lock(mutex_);
+  const auto it = running_.find(handle);
+  if (it == running_.end()) return false;
+  lane = it->second.lane;
+  queue(lane).resumed.push_back(handle);
+  queue(lane).count();
   return true;
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
@@ -22,7 +23,12 @@ struct Work {
   rpc::ServerCallRef call;
   TimeNs taken_at = 0;
   Lane lane = Lane::kWorkers;
+  bool resumed = false;  // one that was parked
 };
+
+inline Status unknown_handle(uint64_t handle) {
+  return {StatusCode::kNotFound, "call handle " + std::to_string(handle) + " is unknown or was answered already"};
+}
 
 class WorkQueue {
  public:
@@ -42,6 +48,8 @@ class WorkQueue {
   bool find(uint64_t handle, Work& work);
   // It is answered, once. makes_room: one that waited may take its place.
   bool end(uint64_t handle, Work& work, bool& makes_room);
+  // One that is handled goes to the next worker again. False: it is answered already.
+  bool resume(uint64_t handle, Lane& lane);
   void drop_waiting();
 
   bool has_takeable(Lane lane) const { return queue(lane).takeable.load() > 0; }
@@ -51,16 +59,20 @@ class WorkQueue {
  private:
   using WorkByHandle = std::map<uint64_t, Work>;
   struct Queue {
-    WorkByHandle ready;  // handles rise, so the oldest call is the first
+    WorkByHandle ready;            // handles rise, so the oldest call is the first
+    std::deque<uint64_t> resumed;  // of those running
+    bool resumed_last = false;     // what was taken: the two go in turn
     size_t running = 0;
     size_t max_concurrency = 0;
     std::atomic<size_t> takeable{0};  // of ready, as many as may run now
 
-    void count() { takeable.store(std::min(ready.size(), max_concurrency - std::min(running, max_concurrency))); }
+    size_t startable() const { return std::min(ready.size(), max_concurrency - std::min(running, max_concurrency)); }
+    void count() { takeable.store(resumed.size() + startable()); }
   };
 
   Queue& queue(Lane lane) { return lane == Lane::kLoop ? loop_ : workers_; }
   const Queue& queue(Lane lane) const { return lane == Lane::kLoop ? loop_ : workers_; }
+  bool take_resumed(Queue& from, Work& work);
   Status no_room() const;
 
   const size_t max_queue_;

@@ -76,6 +76,8 @@ class Stream {
   // The peer sends no more, and all it sent was taken.
   bool exhausted() const { return items_.empty() && (peer_finished_ || !receives_); }
   const std::optional<std::string>& initial_metadata() const { return initial_metadata_; }
+  // Somebody was told that there is no room, or nothing to take.
+  bool waits() const { return refused_bytes_.has_value() || found_none_; }
   // What was refused since the last change: for one who asks to be told rather than waits.
   bool may_go_on() const {
     return ended() || (refused_bytes_ && has_room(*refused_bytes_)) || (found_none_ && (readable() || exhausted()));
@@ -84,7 +86,7 @@ class Stream {
   // The driver's.
   std::atomic<int> sleepers{0};                  // threads; counted before their last look
   std::vector<std::function<void()>> on_change;  // once each, at the next change
-  bool parked = false;
+  uint64_t parked_as = 0;                        // its call's handle; 0: it isn't parked
 
  private:
   friend class Streams;

@@ -58,6 +58,12 @@ class Streams {
   static bool saw_exposed(const StreamRef& stream) { return stream != nullptr && stream->saw_exposed_; }
 
   // --- The user's.
+  // A small item, there is room, and nothing has to be waited for.
+  bool can_send_at_once(const StreamRef& stream, const OutgoingItem& item) const {
+    return item.buffers.empty() && stream->opened_ && stream->flushed() && !stream->ended() &&
+           sizeof(ItemFixed) + item.payload.size() <= endpoint_.body_bytes_max() &&
+           stream->has_room(item.payload.size()) && endpoint_.can_send(kItem);
+  }
   // False: there is no room now, and the item is as it was. An error: nothing was sent.
   Result<bool> send(const StreamRef& stream, OutgoingItem& item);
   Status send_initial_metadata(const StreamRef& stream, Bytes metadata);

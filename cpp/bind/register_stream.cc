@@ -1,0 +1,204 @@
+// Stream. A small item for which there is room goes, and items that are here are taken, with the GIL held: that takes
+// less than to let go of it, and waits for nothing. For everything else it is released.
+#include "bind/stream.h"
+
+#include <pybind11/pybind11.h>
+
+#include <utility>
+
+#include "bind/convert.h"
+#include "bind/deferred.h"
+#include "bind/register.h"
+
+namespace rrpc::bind {
+namespace {
+
+using driver::WaitResult;
+
+py::list give(std::vector<rpc::Item>& items) {
+  py::list list(items.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    py::object blocks = wrap_blocks(items[i].blocks());
+    const Bytes payload = items[i].payload();
+    PyObject* pair = PyTuple_New(2);
+    PyObject* bytes = PyBytes_FromStringAndSize(as_text(payload).data(), static_cast<Py_ssize_t>(payload.size()));
+    if (pair == nullptr || bytes == nullptr) throw py::error_already_set();
+    PyTuple_SET_ITEM(pair, 0, bytes);
+    PyTuple_SET_ITEM(pair, 1, blocks.release().ptr());
+    PyList_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i), pair);
+  }
+  return list;
+}
+
+[[noreturn]] void raise_timeout(const char* text) {
+  PyErr_SetString(PyExc_TimeoutError, text);
+  throw py::error_already_set();
+}
+
+}  // namespace
+
+PyStream::~PyStream() {
+  if (call() == nullptr || call()->done() || stream_->belongs_to_parent()) return;
+  py::gil_scoped_release release;
+  stream_->cancel(cancelled("the stream was dropped by its caller"));
+}
+
+void PyStream::check_process() const {
+  if (stream_->belongs_to_parent())
+    raise_status(failed_precondition("this stream belongs to the parent process; connect again after fork"));
+}
+
+void PyStream::raise(const Status& failure) const {
+  if (call() != nullptr && call()->done() && !call()->status().ok()) take_reply(*call());
+  raise_status(failure);
+}
+
+PyStream::Outcome PyStream::send_patiently(rpc::OutgoingItem& item, bool waits, TimeNs deadline) {
+  while (true) {
+    Status failure;
+    Outcome outcome = Outcome::kDone;
+    WaitResult waited = WaitResult::kDone;
+    {
+      py::gil_scoped_release release;
+      outcome = stream_->try_send(item, true, failure);
+      if (waits && outcome == Outcome::kNotYet) waited = stream_->wait_for_room(deadline, g_deferred_pending);
+    }
+    run_deferred();
+    if (outcome == Outcome::kFailed) raise(failure);
+    if (outcome == Outcome::kDone || !waits || waited == WaitResult::kTimeout) return outcome;
+    if (waited == WaitResult::kInterrupted && PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
+
+PyStream::Outcome PyStream::receive_patiently(size_t count, std::vector<rpc::Item>& items, bool waits,
+                                              TimeNs deadline) {
+  while (true) {
+    Status failure;
+    Outcome outcome = Outcome::kDone;
+    WaitResult waited = WaitResult::kDone;
+    {
+      py::gil_scoped_release release;
+      outcome = stream_->try_receive(count, items, true, failure);
+      if (waits && outcome == Outcome::kNotYet) waited = stream_->wait_for_items(deadline, g_deferred_pending);
+    }
+    run_deferred();
+    if (outcome == Outcome::kFailed) raise(failure);
+    if (outcome == Outcome::kDone || !waits || waited == WaitResult::kTimeout) return outcome;
+    if (waited == WaitResult::kInterrupted && PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
+
+void PyStream::send(const py::bytes& payload, py::handle buffers, py::handle timeout) {
+  rpc::OutgoingItem item{bytes_view(payload), export_buffers(buffers)};
+  Status failure;
+  if (stream_->try_send(item, false, failure) == Outcome::kDone) return;
+  if (send_patiently(item, true, deadline_from(timeout)) != Outcome::kDone)
+    raise_timeout("the other end made no room for the item in time");
+}
+
+bool PyStream::try_send(const py::bytes& payload, py::handle buffers) {
+  rpc::OutgoingItem item{bytes_view(payload), export_buffers(buffers)};
+  Status failure;
+  if (stream_->try_send(item, false, failure) == Outcome::kDone) return true;
+  return send_patiently(item, false, kNever) == Outcome::kDone;
+}
+
+void PyStream::finish() {
+  check_process();
+  py::gil_scoped_release release;
+  stream_->finish();
+}
+
+py::list PyStream::receive(size_t count, py::handle timeout) {
+  std::vector<rpc::Item> items;
+  Status failure;
+  if (stream_->try_receive(count, items, false, failure) != Outcome::kDone &&
+      receive_patiently(count, items, true, deadline_from(timeout)) != Outcome::kDone)
+    raise_timeout("no item came in time");
+  return give(items);
+}
+
+py::object PyStream::try_receive(size_t count) {
+  std::vector<rpc::Item> items;
+  Status failure;
+  if (stream_->try_receive(count, items, false, failure) != Outcome::kDone &&
+      receive_patiently(count, items, false, kNever) != Outcome::kDone)
+    return py::none();
+  return give(items);
+}
+
+void PyStream::send_initial_metadata(const py::bytes& metadata) {
+  Status status;
+  {
+    py::gil_scoped_release release;
+    status = stream_->send_initial_metadata(bytes_view(metadata));
+  }
+  raise_if_error(status);
+}
+
+py::object PyStream::initial_metadata() {
+  check_process();
+  std::optional<std::string> metadata;
+  {
+    py::gil_scoped_release release;
+    metadata = stream_->initial_metadata();
+  }
+  return metadata ? py::object(bytes_of(*metadata)) : py::none();
+}
+
+py::tuple PyStream::result(py::handle timeout) {
+  if (call() == nullptr) raise_status(failed_precondition("the answering end has no result to wait for"));
+  if (!call()->done() && !wait_for(*client_, call(), deadline_from(timeout))) raise_timeout("the call is not done yet");
+  if (taken_ == nullptr) taken_ = std::make_unique<py::tuple>(take_reply(*call()));
+  return *taken_;
+}
+
+py::bytes PyStream::metadata() const {
+  return bytes_of(call() != nullptr && call()->done() ? call()->metadata() : std::string());
+}
+
+void PyStream::cancel() {
+  {
+    py::gil_scoped_release release;
+    stream_->cancel(cancelled("the call was cancelled by its caller"));
+  }
+  run_deferred();
+}
+
+void PyStream::park() {
+  if (!park_) raise_status(failed_precondition("only a server's streams can be parked"));
+  check_process();
+  Status status;
+  {
+    py::gil_scoped_release release;
+    status = park_();
+  }
+  raise_if_error(status);
+}
+
+void PyStream::notify(const PyLoopQueue& queue, py::object target) {
+  check_process();
+  const auto news = std::make_shared<PyLoopNews>(std::move(target));
+  py::gil_scoped_release release;
+  stream_->notify(queue.queue(), news);
+}
+
+void register_stream(py::module_& module) {
+  py::class_<PyStream>(module, "Stream")
+      .def("send", &PyStream::send, py::arg("payload"), py::arg("buffers") = py::none(),
+           py::arg("timeout") = py::none())
+      .def("try_send", &PyStream::try_send, py::arg("payload"), py::arg("buffers") = py::none())
+      .def("finish", &PyStream::finish)
+      .def("receive", &PyStream::receive, py::arg("count") = 1, py::arg("timeout") = py::none())
+      .def("try_receive", &PyStream::try_receive, py::arg("count") = 1)
+      .def("send_initial_metadata", &PyStream::send_initial_metadata, py::arg("metadata"))
+      .def("initial_metadata", &PyStream::initial_metadata)
+      .def("result", &PyStream::result, py::arg("timeout") = py::none())
+      .def("metadata", &PyStream::metadata)
+      .def("done", &PyStream::done)
+      .def("cancel", &PyStream::cancel)
+      .def("park", &PyStream::park)
+      .def("notify", &PyStream::notify, py::arg("queue"), py::arg("target"));
+}
+
+}  // namespace rrpc::bind

@@ -1,0 +1,63 @@
+// The streams of a call as Python has them.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bind/loop.h"
+#include "driver/client.h"
+#include "driver/stream.h"
+
+namespace rrpc::bind {
+
+// register_client.cc: True when done, false at the deadline. Signals and deferred Python work are seen to meanwhile.
+bool wait_for(driver::Client& client, const rpc::ClientCallRef& call, TimeNs deadline);
+// Raises the call's error, if it has one.
+py::tuple take_reply(rpc::ClientCall& call);
+
+class PyStream {
+ public:
+  // Of the calling end.
+  PyStream(std::shared_ptr<driver::Client> client, std::unique_ptr<driver::Stream> stream)
+      : client_(std::move(client)), stream_(std::move(stream)) {}
+  // Of the answering end; the server outlives it.
+  PyStream(std::function<Status()> park, std::unique_ptr<driver::Stream> stream)
+      : park_(std::move(park)), stream_(std::move(stream)) {}
+  ~PyStream();
+  PyStream(const PyStream&) = delete;
+  PyStream& operator=(const PyStream&) = delete;
+
+  void send(const py::bytes& payload, py::handle buffers, py::handle timeout);
+  bool try_send(const py::bytes& payload, py::handle buffers);
+  void finish();
+  py::list receive(size_t count, py::handle timeout);
+  py::object try_receive(size_t count);
+  void send_initial_metadata(const py::bytes& metadata);
+  py::object initial_metadata();
+  py::tuple result(py::handle timeout);
+  py::bytes metadata() const;
+  bool done() const { return call() != nullptr ? call()->done() : stream_->ended(); }
+  void cancel();
+  void park();
+  void notify(const PyLoopQueue& queue, py::object target);
+
+ private:
+  using Outcome = driver::Stream::Outcome;
+
+  const rpc::ClientCallRef& call() const { return stream_->call(); }
+  void check_process() const;
+  [[noreturn]] void raise(const Status& failure) const;
+  Outcome send_patiently(rpc::OutgoingItem& item, bool waits, TimeNs deadline);
+  Outcome receive_patiently(size_t count, std::vector<rpc::Item>& items, bool waits, TimeNs deadline);
+
+  const std::shared_ptr<driver::Client> client_;
+  const std::function<Status()> park_;
+  const std::unique_ptr<driver::Stream> stream_;
+  std::unique_ptr<py::tuple> taken_;
+};
+
+}  // namespace rrpc::bind

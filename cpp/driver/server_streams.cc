@@ -1,0 +1,37 @@
+// A server's calls with streams: what their handlers use, and those whose worker has let go of them.
+#include "driver/server.h"
+
+namespace rrpc::driver {
+
+Result<std::unique_ptr<Stream>> Server::stream(uint64_t handle) {
+  Work work;
+  if (!find(handle, work)) return unknown_handle(handle);
+  if (work.call->stream() == nullptr) return failed_precondition("the call has no streams");
+  return std::make_unique<Stream>(engine_, work.connection, work.call->stream(), work.call->deadline());
+}
+
+Status Server::park(uint64_t handle) {
+  Work work;
+  if (!find(handle, work)) return unknown_handle(handle);
+  const rpc::StreamRef& stream = work.call->stream();
+  if (stream == nullptr) return failed_precondition("the call has no streams");
+  {
+    std::lock_guard lock(work.connection->mutex);
+    if (stream->waits() && !stream->may_go_on()) {
+      stream->parked_as = handle;
+      return {};
+    }
+  }
+  resume(handle);
+  return {};
+}
+
+// Maybe with a connection's mutex: whoever polled for it looks at what waits.
+void Server::resume(uint64_t handle) {
+  Lane lane = Lane::kWorkers;
+  if (!work_.resume(handle, lane)) return;
+  if (lane == Lane::kLoop) return tell_loop();
+  if (in_loop_) call_worker();
+}
+
+}  // namespace rrpc::driver

@@ -1,0 +1,132 @@
+#include "driver/stream.h"
+
+#include <utility>
+
+namespace rrpc::driver {
+
+// What a call to the session may leave behind: a connection to be polled once more, work for a server's workers.
+void Stream::settle() {
+  if (!engine_->needs_settling(*connection_)) return;
+  engine_->settle(connection_, now_ns());
+  engine_->pass_on_work();
+}
+
+template <typename Work>
+Stream::Outcome Stream::locked(bool patient, Status& failure, Work work) {
+  if (belongs_to_parent()) {
+    failure = failed_precondition("this stream belongs to the parent process; connect again after fork");
+    return Outcome::kFailed;
+  }
+  std::unique_lock lock(connection_->mutex, std::defer_lock);
+  if (patient)
+    lock.lock();
+  else if (!lock.try_lock() || Engine::needs_settling(*connection_))
+    return Outcome::kBusy;
+  const Outcome outcome = work(connection_->session().streams());
+  settle();
+  return outcome;
+}
+
+Stream::Outcome Stream::try_send(rpc::OutgoingItem& item, bool patient, Status& failure) {
+  return locked(patient, failure, [&](rpc::Streams& streams) {
+    if (!patient && !streams.can_send_at_once(stream_, item)) return Outcome::kBusy;
+    Result<bool> sent = streams.send(stream_, item);
+    // Credits and room come with what the peer says: for want of them this thread polls itself.
+    if (sent.ok() && (!*sent || !rpc::Streams::flushed(stream_))) {
+      const TimeNs now = now_ns();
+      if (connection_->session().progress(now) > 0) {
+        connection_->last_active.store(now, std::memory_order_relaxed);
+        engine_->pass_on_work();
+      }
+      if (!*sent) sent = streams.send(stream_, item);
+    }
+    if (!sent.ok()) {
+      failure = sent.status();
+      return Outcome::kFailed;
+    }
+    room_seen_ = stream_->room_changes();
+    return *sent ? Outcome::kDone : Outcome::kNotYet;
+  });
+}
+
+Stream::Outcome Stream::try_receive(size_t count, std::vector<rpc::Item>& items, bool patient, Status& failure) {
+  return locked(patient, failure, [&](rpc::Streams& streams) {
+    if (!patient && !stream_->readable()) return Outcome::kBusy;
+    streams.take(stream_, count, items);
+    if (!items.empty()) return Outcome::kDone;
+    if (stream_->ended() && !stream_->ended_with().ok()) {
+      failure = stream_->ended_with();
+      return Outcome::kFailed;
+    }
+    items_seen_ = stream_->item_changes();
+    return stream_->exhausted() || stream_->ended() ? Outcome::kDone : Outcome::kNotYet;
+  });
+}
+
+WaitResult Stream::wait(const std::function<uint32_t()>& changes, uint32_t seen, TimeNs deadline,
+                        const std::atomic<bool>& interrupt) {
+  bool counted = false;
+  const WaitResult result = Waiter(*engine_, connection_, std::min(deadline, deadline_), interrupt)
+                                .wait([&] { return changes() != seen; },
+                                      [&] {
+                                        ++stream_->sleepers;
+                                        counted = true;
+                                      });
+  if (counted) --stream_->sleepers;
+  if (result != WaitResult::kTimeout || now_ns() < deadline_) return result;
+  if (call_ != nullptr) {
+    cancel(call_->deadline_passed());
+  } else {
+    std::lock_guard lock(connection_->mutex);
+    connection_->session().streams().end(stream_, deadline_exceeded("the call's deadline has passed"));
+  }
+  return WaitResult::kDone;
+}
+
+WaitResult Stream::wait_for_room(TimeNs deadline, const std::atomic<bool>& interrupt) {
+  return wait([this] { return stream_->room_changes(); }, room_seen_, deadline, interrupt);
+}
+
+WaitResult Stream::wait_for_items(TimeNs deadline, const std::atomic<bool>& interrupt) {
+  return wait([this] { return stream_->item_changes(); }, items_seen_, deadline, interrupt);
+}
+
+void Stream::notify(const std::shared_ptr<LoopQueue>& queue, const LoopItemRef& news) {
+  queue->await(*news, connection_, engine_);
+  std::lock_guard lock(connection_->mutex);
+  if (stream_->may_go_on())
+    queue->push(news);
+  else
+    stream_->on_change.push_back([queue, news] { queue->push(news); });
+}
+
+Status Stream::send_initial_metadata(Bytes metadata) {
+  Status failure;
+  (void)locked(true, failure, [&](rpc::Streams& streams) {
+    failure = streams.send_initial_metadata(stream_, metadata);
+    return Outcome::kDone;
+  });
+  return failure;
+}
+
+std::optional<std::string> Stream::initial_metadata() {
+  std::lock_guard lock(connection_->mutex);
+  return stream_->initial_metadata();
+}
+
+void Stream::finish() {
+  Status failure;
+  (void)locked(true, failure, [&](rpc::Streams& streams) {
+    streams.finish(stream_);
+    return Outcome::kDone;
+  });
+}
+
+void Stream::cancel(Status why) {
+  if (call_ == nullptr || belongs_to_parent()) return;
+  std::lock_guard lock(connection_->mutex);
+  connection_->session().client().cancel(call_, std::move(why));
+  settle();
+}
+
+}  // namespace rrpc::driver

@@ -1,0 +1,74 @@
+// The streams of one call as the threads of its end use them: any number of them, at either end.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "driver/connection.h"
+#include "driver/loop_queue.h"
+#include "driver/waiter.h"
+
+namespace rrpc::driver {
+
+class Stream {
+ public:
+  enum class Outcome : uint8_t {
+    kDone,
+    kNotYet,  // no room; or nothing has come
+    kBusy,    // another thread is at the connection, and this one was not to wait for it
+    kFailed,  // see failure()
+  };
+
+  Stream(std::shared_ptr<Engine> engine, ConnectionRef connection, rpc::StreamRef stream, TimeNs deadline,
+         rpc::ClientCallRef call = nullptr)
+      : engine_(std::move(engine)),
+        connection_(std::move(connection)),
+        stream_(std::move(stream)),
+        deadline_(deadline),
+        call_(std::move(call)) {}
+
+  const rpc::ClientCallRef& call() const { return call_; }  // null at the answering end
+  bool belongs_to_parent() const { return connection_->belongs_to_parent(); }
+  bool ended() const { return stream_->ended(); }
+
+  // `patient`: waits for the connection's mutex, which takes moments; never with the GIL.
+  Outcome try_send(rpc::OutgoingItem& item, bool patient, Status& failure);
+  // Up to `count` items that are here. kDone with none: the peer's items have ended.
+  Outcome try_receive(size_t count, std::vector<rpc::Item>& items, bool patient, Status& failure);
+  // After try_send() or try_receive() gave kNotYet: polls, then sleeps, until it may be worth another try.
+  // kTimeout: `deadline` has passed; at the call's own deadline the call ends, and another try says so.
+  WaitResult wait_for_room(TimeNs deadline, const std::atomic<bool>& interrupt);
+  WaitResult wait_for_items(TimeNs deadline, const std::atomic<bool>& interrupt);
+  // In the loop's thread: pushes `news` once, when what was not yet may be now.
+  void notify(const std::shared_ptr<LoopQueue>& queue, const LoopItemRef& news);
+
+  Status send_initial_metadata(Bytes metadata);
+  // None: none has come, or none yet.
+  std::optional<std::string> initial_metadata();
+  // No more items of this end.
+  void finish();
+  // Of the calling end: gives the call up, unless it has ended.
+  void cancel(Status why);
+
+ private:
+  template <typename Work>
+  Outcome locked(bool patient, Status& failure, Work work);
+  WaitResult wait(const std::function<uint32_t()>& changes, uint32_t seen, TimeNs deadline,
+                  const std::atomic<bool>& interrupt);
+  void settle();
+
+  const std::shared_ptr<Engine> engine_;
+  const ConnectionRef connection_;
+  const rpc::StreamRef stream_;
+  const TimeNs deadline_;  // of the call
+  const rpc::ClientCallRef call_;
+  // What had changed when there was no room, or nothing to take.
+  std::atomic<uint32_t> room_seen_{0};
+  std::atomic<uint32_t> items_seen_{0};
+};
+
+}  // namespace rrpc::driver

@@ -1,0 +1,158 @@
+// A thread that waits for something of a connection: it polls for it itself, then sleeps. docs/threads.md says why no
+// wake-up is lost.
+#pragma once
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <mutex>
+#include <vector>
+
+#include "driver/connection.h"
+#include "driver/engine.h"
+#include "driver/spinner.h"
+
+namespace rrpc::driver {
+
+enum class WaitResult : uint8_t { kDone, kTimeout, kInterrupted };
+
+class Waiter {
+ public:
+  Waiter(Engine& engine, const ConnectionRef& connection, TimeNs deadline, const std::atomic<bool>& interrupt)
+      : engine_(engine), connection_(connection), deadline_(deadline), interrupt_(interrupt) {}
+
+  // Until `done()`, which may be asked without the connection's mutex. `watch()` is called with it before this thread
+  // sleeps: whoever brings the thing about must wake sleepers from then on. kInterrupted: a signal came or the
+  // interrupt is set; see to it and wait again.
+  template <typename Done, typename Watch>
+  WaitResult wait(Done done, Watch watch) {
+    Connection& connection = *connection_;
+    TimeNs now = now_ns();
+    const TimeNs slice_end = now + kBusySlice;
+    const TimeNs spin_until = deadline_after(now, connection.options().spin_ns());
+    const bool may_spin = spin_until > now;
+    const bool may_sleep = spin_until != kNever;
+    Spinner spinner;
+    while (true) {
+      size_t handled = 0;
+      if (std::unique_lock lock(connection.mutex, std::try_to_lock); lock) {
+        handled = poll(now);
+        if (done()) {
+          engine_.settle(connection_, now);
+          return WaitResult::kDone;
+        }
+      } else if (done()) {
+        return WaitResult::kDone;  // whoever has the mutex has polled since and settles
+      }
+      if (handled > 0)
+        spinner.found_something();
+      else if (may_spin && !spinner.pause())
+        continue;
+      now = now_ns();
+      if (now >= deadline_ || now >= slice_end || interrupt_.load(std::memory_order_relaxed)) break;
+      if (now >= spin_until || (may_sleep && Spinner::crowded(now))) break;
+    }
+    {
+      std::lock_guard lock(connection.mutex);
+      engine_.settle(connection_, now);
+      if (done()) return WaitResult::kDone;
+      if (now >= deadline_) return WaitResult::kTimeout;
+      if (now >= slice_end || interrupt_.load(std::memory_order_relaxed)) return WaitResult::kInterrupted;
+      watch();  // under the mutex: whoever brings it about sees it
+    }
+    return sleep(done);
+  }
+
+ private:
+  static constexpr TimeNs kFollowerNap = 50 * kMillisecond;
+  static constexpr TimeNs kBusySlice = 50 * kMillisecond;
+
+  // What this brings in for a server's workers is theirs: they may be asleep.
+  size_t poll(TimeNs now) {
+    const size_t handled = connection_->session().progress(now);
+    if (handled == 0) return 0;
+    connection_->last_active.store(now, std::memory_order_relaxed);
+    engine_.pass_on_work();
+    return handled;
+  }
+
+  template <typename Done>
+  WaitResult sleep(Done done) {
+    Connection& connection = *connection_;
+    std::unique_lock wait_lock(connection.wait_mutex);
+    if (connection.has_leader) return sleep_as_follower(done, wait_lock);
+    connection.has_leader = true;
+    wait_lock.unlock();
+    const WaitResult result = sleep_as_leader(done);
+    wait_lock.lock();
+    connection.has_leader = false;
+    connection.wait_condition.notify_all();  // one of the followers takes over
+    return result;
+  }
+
+  template <typename Done>
+  WaitResult sleep_as_leader(Done done) {
+    Connection& connection = *connection_;
+    std::vector<provider::WaitHandle> handles;
+    std::vector<pollfd> fds;
+    std::unique_lock lock(connection.mutex);
+    engine_.detach(connection);
+    const int kick_fd = connection.kick_fd();
+    WaitResult result = WaitResult::kDone;
+    bool signalled = false;
+    while (true) {
+      const TimeNs now = now_ns();
+      connection.session().endpoint().arm();
+      const size_t handled = poll(now);
+      connection.session().tick(now);
+      if (done()) break;
+      result = WaitResult::kTimeout;
+      if (now >= deadline_) break;
+      result = WaitResult::kInterrupted;
+      if (signalled || interrupt_.load() || connection.closed.load()) break;
+      result = WaitResult::kDone;
+      if (handled > 0) continue;
+      handles.clear();
+      connection.session().endpoint().append_wait_handles(handles);
+      fds.assign(1, {kick_fd, POLLIN, 0});
+      for (const auto& handle : handles)
+        fds.push_back({handle.fd, static_cast<short>(handle.want_write ? POLLIN | POLLOUT : POLLIN), 0});
+      const TimeNs left =
+          std::max<TimeNs>(std::min({deadline_, connection.session().next_tick(), now + kSecond}) - now, 0);
+      const timespec timeout{static_cast<time_t>(left / kSecond), static_cast<long>(left % kSecond)};
+      connection.leader_asleep = true;
+      lock.unlock();
+      const int ready = ppoll(fds.data(), fds.size(), &timeout, nullptr);
+      // A signal that came before this thread slept woke nobody: the caller looks for it when time has passed, too.
+      signalled = ready == 0 || (ready < 0 && errno == EINTR);
+      lock.lock();
+      connection.leader_asleep = false;
+      eventfd_t kicks = 0;
+      if (ready > 0 && (fds[0].revents & POLLIN) != 0) (void)eventfd_read(kick_fd, &kicks);
+    }
+    engine_.reattach(connection_);
+    return result;
+  }
+
+  // For a moment only: what else there is to see to (signals, say) no other thread can tell of.
+  template <typename Done>
+  WaitResult sleep_as_follower(Done done, std::unique_lock<std::mutex>& wait_lock) {
+    Connection& connection = *connection_;
+    const TimeNs nap = std::min(kFollowerNap, std::max<TimeNs>(deadline_ - now_ns(), 0));
+    connection.wait_condition.wait_for(wait_lock, std::chrono::nanoseconds(nap),
+                                       [&] { return done() || !connection.has_leader || connection.closed.load(); });
+    if (done()) return WaitResult::kDone;
+    return now_ns() >= deadline_ ? WaitResult::kTimeout : WaitResult::kInterrupted;
+  }
+
+  Engine& engine_;
+  const ConnectionRef& connection_;
+  const TimeNs deadline_;
+  const std::atomic<bool>& interrupt_;
+};
+
+}  // namespace rrpc::driver
