@@ -1,0 +1,119 @@
+"""Calls that handlers make inherit the deadline and the cancellation of the call that they serve: three servers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab import TRANSPORTS, address_to_listen_on, settles, transient
+from processes import ServeFactory, patience
+
+import rrpc
+
+HOP = (Path(__file__).parent / "hop_service.py").read_text()
+HOPS = 3
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
+    """For each transport the addresses of three servers, of which each calls the next."""
+    folder = tmp_path_factory.mktemp("hops")
+    count = iter(range(99))
+    factory = ServeFactory(
+        folder,
+        lambda transport: address_to_listen_on(transport, f"rrpc-hops-{folder.parent.name}-{next(count)}"),
+    )
+    found: dict[str, list[str]] = {}
+    for transport in TRANSPORTS:
+        addresses: list[str] = []
+        for _ in range(HOPS):
+            after = ["--arg", f"after={addresses[0]}"] if addresses else []
+            served = factory(
+                HOP, "Hop", listen=transport, module="hop_service", args=["--workers", "6", *after]
+            )
+            addresses.insert(0, served.address)
+        found[transport] = addresses
+    yield found
+    factory.close()
+
+
+@pytest.fixture
+def hops(rows: dict[str, list[str]], transport: str) -> Iterator[list[rrpc.Client]]:
+    """A client of each server, the first one's first."""
+    clients = [rrpc.connect(address, timeout=patience(60)) for address in rows[transport]]
+    yield clients
+    for client in clients:
+        client.close()
+
+
+def _unlimited(client: rrpc.Client) -> rrpc.Client:
+    return rrpc.connect(client.address)
+
+
+def test_the_deadline_goes_on(hops: list[rrpc.Client]) -> None:
+    first, second, third = hops[0].call("Hop.times_left", timeout=50)
+    assert 50 > first > second > third > 0
+
+
+def test_the_nearer_deadline_counts(hops: list[rrpc.Client]) -> None:
+    first, second, third = hops[0].call("Hop.times_left", 20.0, timeout=50)
+    assert 50 > first > 20 > second > third > 0
+    first, second, third = hops[0].call("Hop.times_left", 80.0, timeout=50)
+    assert 50 > first > second > third > 0
+
+
+def test_without_a_deadline_there_is_that_of_the_handler_s_client(hops: list[rrpc.Client]) -> None:
+    with _unlimited(hops[0]) as client:
+        first, second, third = client.call("Hop.times_left")
+    assert first is None
+    assert 100 > second > third > 0
+
+
+def test_nothing_goes_on_where_it_is_detached(hops: list[rrpc.Client]) -> None:
+    first, second, third = hops[0].call("Hop.times_left", None, True, timeout=50)
+    assert 50 > first > 0
+    assert 100 > second > 50, "of the handler's own client"
+    assert second > third > 50
+
+
+@pytest.mark.parametrize("how", ["call", "futures"])
+def test_a_cancel_reaches_the_last_handler(
+    hops: list[rrpc.Client], how: str, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.name
+    idle = [transient(hop.call("Hop.counts")) for hop in hops]
+    future = hops[0].start("Hop.hold", name, how)
+    assert hops[2].call("Hop.began", name)
+    assert not any(hop.call("Hop.has_ended", name) for hop in hops)
+    assert future.cancel()
+    assert [hop.call("Hop.outcome", name) for hop in hops] == ["Cancelled", "Cancelled", "returned"]
+    for hop, counts in zip(hops, idle, strict=True):
+        settles(lambda hop=hop: hop.call("Hop.counts"), counts)  # type: ignore[misc]
+
+
+def test_a_deadline_reaches_the_last_handler(hops: list[rrpc.Client], request: pytest.FixtureRequest) -> None:
+    name = request.node.name
+    with pytest.raises(rrpc.DeadlineExceeded):
+        hops[0].call("Hop.hold", name, timeout=0.5)
+    first, second, third = (hop.call("Hop.outcome", name) for hop in hops)
+    assert {first, second} <= {"Cancelled", "DeadlineExceeded"}
+    assert third == "returned"
+
+
+def test_a_client_that_goes_takes_all_with_it(
+    hops: list[rrpc.Client], request: pytest.FixtureRequest
+) -> None:
+    name = request.node.name
+    with _unlimited(hops[0]) as other:
+        other.start("Hop.hold", name)
+        assert hops[2].call("Hop.began", name)
+    assert [hop.call("Hop.outcome", name) for hop in hops] == ["Cancelled", "Cancelled", "returned"]
+
+
+def test_a_detached_call_goes_on(hops: list[rrpc.Client], request: pytest.FixtureRequest) -> None:
+    """The second server's handler stays in its call, whatever becomes of the first one's caller."""
+    name = request.node.name
+    future = hops[1].start("Hop.hold", name, "detached")
+    assert hops[2].call("Hop.began", name)
+    future.cancel()
+    assert not hops[1].call("Hop.has_ended", name)
+    assert not hops[2].call("Hop.has_ended", name)
