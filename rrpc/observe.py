@@ -118,6 +118,9 @@ class ObservedCore:
         self._known = known
         self._call: Observation | None = None
         self.stopped, self.out_bytes = core.stopped, core.out_bytes
+        # What the context of a handler asks.
+        self.call_info, self.stamps = core.call_info, core.stamps
+        self.is_cancelled, self.on_cancel = core.is_cancelled, core.on_cancel
 
     def next(self) -> _Request | None:
         request = self._core.next()

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["IncomingCall", "IncomingStream", "intercept"]
 
+_STAMPS = ("request received", "arguments fetched", "taken by a worker")
+
 
 def intercept(dispatch: Dispatch, interceptors: Sequence[ServerInterceptor]) -> None:
     """Put ``interceptors`` around every handler, and around the answer to calls of methods that aren't there."""
@@ -92,6 +94,12 @@ class IncomingCall:
     def time_left(self) -> float | None:
         """Seconds until the deadline, 0 behind it; None: there is none."""
         return self.context.time_left()
+
+    def stamps(self) -> dict[str, int]:
+        """When the request was received, its arguments were fetched and a worker took it: time.monotonic_ns()."""
+        context = self.context
+        found = context._core.stamps(context._handle)
+        return {} if found is None else dict(zip(_STAMPS, found, strict=True))
 
     def __repr__(self) -> str:
         return f"<rrpc.IncomingCall of {self.method}>"

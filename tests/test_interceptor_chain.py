@@ -136,6 +136,7 @@ def test_what_a_handler_raises_may_be_a_stopiteration() -> None:
     assert run("blocking", [check, named("a"), named("b")], stop) == "passed"
 
 
+@pytest.mark.filterwarnings("error")  # of a coroutine that was never awaited
 def test_awaitables(style: str) -> None:
     async def token() -> str:
         await asyncio.sleep(0)
@@ -241,12 +242,17 @@ def test_interrupts_pass_through(style: str) -> None:
 def test_close_runs_what_is_in_finally() -> None:
     call = Call()
 
-    def link(call: Call) -> Steps:
+    def generator(call: Call) -> Steps:
         try:
             return (yield call)
         finally:
             call.seen.append("closed")
 
+    def link(call: Call) -> Steps:
+        made.append(generator(call))
+        return made[-1]
+
+    made: list[Steps] = []
     chain = Chain([link, link], call)
     assert chain.step() is call
     chain.close()

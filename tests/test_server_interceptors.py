@@ -1,6 +1,7 @@
 """Interceptors around the handlers of a server."""
 
 import logging
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -70,6 +71,8 @@ def test_what_an_interceptor_sees_and_changes(address: str) -> None:
             cancelled=call.cancelled,
             context=call.context is rrpc.context(),
         )
+        stamps = [*call.stamps().values(), time.monotonic_ns()]
+        facts["stamps"] = len(stamps) == 4 and stamps == sorted(stamps)
         result = yield call
         facts["result"] = result
         return result + 1000
@@ -84,6 +87,7 @@ def test_what_an_interceptor_sees_and_changes(address: str) -> None:
         "idempotent": False,
         "cancelled": False,
         "context": True,
+        "stamps": True,
         "result": 10,
     }
 
@@ -242,6 +246,9 @@ def test_observers_see_what_interceptors_answer(address: str) -> None:
     codes: list[int] = []
 
     def refuse(call: Any) -> Steps:
+        assert call.peer
+        assert call.stamps()
+        yield Sleep(0.0)
         if call.arguments["article"] == "apple":
             raise rrpc.PermissionDenied("no")
         return (yield call)
@@ -252,7 +259,7 @@ def test_observers_see_what_interceptors_answer(address: str) -> None:
             client.call("Shop.price", "apple")
         assert raised.value.not_executed
         client.call("Shop.price", "pear")
-        eventually(lambda: codes == [7, 0])
+        eventually(lambda: sorted(codes) == [0, 7])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ propagator that is set (W3C's ``traceparent``, ``tracestate`` and ``baggage`` wh
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -68,7 +69,7 @@ class _Spans(Interceptor):
         self._extract = (propagate if propagator is None else propagator).extract
         self._exempt = frozenset(exempt)
 
-    def _begin(self, call: Any, parent: contexts.Context | None) -> Span:
+    def _begin(self, call: Any, parent: contexts.Context | None, begin_ns: int | None = None) -> Span:
         service, _, method = call.method.rpartition(".")
         name = f"{service}/{method}"
         attributes = {
@@ -77,7 +78,7 @@ class _Spans(Interceptor):
             "rpc.system": "rrpc",
             "rpc.service": service,
         }
-        return self._tracer.start_span(name, parent, self.kind, attributes)
+        return self._tracer.start_span(name, parent, self.kind, attributes, start_time=begin_ns)
 
     def _end(self, span: Span, call: Any, error: BaseException | None) -> None:
         if span.is_recording():
@@ -89,6 +90,12 @@ class _Spans(Interceptor):
                 if self.kind is SpanKind.CLIENT or code in _SERVER_ERRORS:
                     span.set_status(Status(SpanStatus.ERROR, short_message(error)))
         span.end()
+
+
+def _moments(stamps: dict[str, int]) -> dict[str, int]:
+    """What time.time_ns() was at the stamps that there are."""
+    offset = time.time_ns() - time.monotonic_ns()
+    return {name: stamp + offset for name, stamp in stamps.items() if stamp}
 
 
 class ClientSpans(_Spans, ClientInterceptor):
@@ -131,12 +138,20 @@ class ServerSpans(_Spans, ServerInterceptor):
 
     kind = SpanKind.SERVER
 
+    def _received(self, call: Any) -> tuple[Span, contexts.Context]:
+        """A span that begins when the request came, and its context."""
+        parent = self._extract(call.metadata, getter=_METADATA)
+        moments = _moments(call.stamps())
+        span = self._begin(call, parent, moments.pop("request received", None))
+        for name, moment in moments.items():
+            span.add_event(name, timestamp=moment)
+        return span, trace.set_span_in_context(span, parent)
+
     def unary(self, call: Any) -> Steps:
         if within(call.method, self._exempt):
             return (yield call)
-        parent = self._extract(call.metadata, getter=_METADATA)
-        span = self._begin(call, parent)
-        before = contexts.attach(trace.set_span_in_context(span, parent))
+        span, context = self._received(call)
+        before = contexts.attach(context)
         try:
             result = yield call
         except BaseException as error:
@@ -151,11 +166,10 @@ class ServerSpans(_Spans, ServerInterceptor):
     def stream(self, call: Any) -> Steps:
         if within(call.method, self._exempt):
             return (yield call)
-        parent = self._extract(call.metadata, getter=_METADATA)
-        span = self._begin(call, parent)
+        span, context = self._received(call)
         call.on_end(lambda error: self._end(span, call, error))
         # Not detached here: a handler that yields goes on in this context. It is the call's own.
-        contexts.attach(trace.set_span_in_context(span, parent))
+        contexts.attach(context)
         return (yield call)
 
 
