@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
@@ -46,6 +46,8 @@ __all__ = [
 
 Link = Callable[["OutgoingCall"], Generator[Any, Any, Any]]
 
+_STAMPS = ("begun", "arguments exposed", "request sent", "reply received", "results fetched", "results taken")
+
 
 @dataclass(frozen=True)
 class CallOptions:
@@ -69,9 +71,8 @@ class Request(Protocol):
     def method(self) -> str:
         """The full name: ``lab.search.Nearest.search``."""
 
-    @property
-    def arguments(self) -> Sequence[Any]:
-        """In the order of the parameters."""
+    def named(self) -> Mapping[str | int, Any]:
+        """The arguments by name, or by place where the parameters' names aren't known."""
 
     @property
     def idempotent(self) -> bool:
@@ -90,6 +91,9 @@ class Request(Protocol):
     def error(self, error: RpcError) -> RpcError:
         """As the class that the method declares it as."""
 
+    def check(self, result: Any) -> Any:
+        """A result that came from somewhere else, as the interface has it; raises Internal."""
+
 
 class OutgoingCall:
     """One call of a client, as links see it."""
@@ -99,6 +103,8 @@ class OutgoingCall:
         "_cancelled",
         "_done",
         "_interrupt",
+        "_result",
+        "_stamps",
         "attempt",
         "channel",
         "connection",
@@ -106,6 +112,7 @@ class OutgoingCall:
         "metadata",
         "reply_metadata",
         "request",
+        "traced",
         "wait_for_ready",
     )
 
@@ -135,6 +142,10 @@ class OutgoingCall:
         """That of the last attempt."""
         self.reply_metadata: Metadata = EMPTY
         """What came with the last reply; an error has its own."""
+        self.traced = False
+        """Whether the core is to read the clock for :meth:`stamps`."""
+        self._stamps: Sequence[int] = ()
+        self._result: Any = None
         self._cancelled = False
         self._interrupt: Callable[[], object] | None = None
         self._done = False
@@ -147,14 +158,23 @@ class OutgoingCall:
         return self.request.method
 
     @property
-    def arguments(self) -> Sequence[Any]:
-        """In the order of the method's parameters."""
-        return self.request.arguments
+    def arguments(self) -> Mapping[str | int, Any]:
+        """By name, or by place where the parameters' names aren't known; to be read."""
+        return self.request.named()
 
     @property
     def idempotent(self) -> bool:
         """Whether the interface says that calling it twice does no more than once."""
         return self.request.idempotent
+
+    @property
+    def peer(self) -> str:
+        """The address that it went to last; before it does, where it is to go."""
+        return self.channel.target if self.connection is None else self.connection.address
+
+    def stamps(self) -> dict[str, int]:
+        """Of a ``traced`` call: what time.monotonic_ns() was when it got so far, in the last attempt."""
+        return {name: stamp for name, stamp in zip(_STAMPS, self._stamps) if stamp}  # noqa: B905
 
     def time_left(self) -> float | None:
         """Seconds until the deadline, 0 behind it; None: there is none."""
@@ -215,20 +235,30 @@ class Waiting:
 class Exchange:
     """To be done: one request over one connection. What comes of it is (payload, blocks, metadata)."""
 
-    __slots__ = ("arguments", "connection")
+    __slots__ = ("arguments", "connection", "handle")
 
     def __init__(self, connection: Connection, arguments: tuple[Any, ...]) -> None:
         self.connection = connection
         self.arguments = arguments
         """For the core's ``start``."""
+        self.handle: _core.Call | None = None
+        """What that gave, which drivers set."""
 
     def start(self) -> _core.Call:
-        return self.connection.core.start(*self.arguments)
+        self.handle = self.connection.core.start(*self.arguments)
+        return self.handle
 
 
 def course(call: OutgoingCall, options: CallOptions) -> Chain:
     """What is done for the call, step by step: a driver carries it out."""
-    return Chain(options.links, call, innermost=over)
+    return Chain((_conforming, *options.links) if options.links else (), call, innermost=over)
+
+
+def _conforming(call: OutgoingCall) -> Generator[Any, Any, Any]:
+    """The outermost link, where there are others: what they made of the result is still what the interface says."""
+    result = yield call
+    own, call._result = call._result, None
+    return result if result is own else call.request.check(result)
 
 
 def over(call: OutgoingCall) -> Generator[Any, Any, Any]:
@@ -249,10 +279,11 @@ def over(call: OutgoingCall) -> Generator[Any, Any, Any]:
             memory_of(request.out),
             call.time_left(),
         )
-        if call.metadata:
-            arguments = (*arguments, pack(call.metadata))
+        if call.metadata or call.traced:
+            arguments = (*arguments, pack(call.metadata), call.traced)
+        exchange = Exchange(connection, arguments)
         try:
-            payload, blocks, packed = yield Exchange(connection, arguments)
+            payload, blocks, packed = yield exchange
         except Unavailable as error:
             call.channel.failed(connection, error)
             if not error.not_executed:
@@ -262,7 +293,11 @@ def over(call: OutgoingCall) -> Generator[Any, Any, Any]:
         else:
             call.channel.succeeded(connection)
             call.reply_metadata = unpack(packed)
-            return request.decode(payload, blocks, message)
+            call._result = request.decode(payload, blocks, message)
+            return call._result
+        finally:
+            if call.traced and exchange.handle is not None:
+                call._stamps = exchange.handle.stamps() or ()
 
 
 def plain_connection(channel: Channel, options: CallOptions) -> Connection | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any, ClassVar, TypeVar
@@ -223,14 +223,15 @@ def connect(
 class _Untyped:
     """A call by name: all that is known is what is given. Encoded once, however often it is sent."""
 
-    __slots__ = ("_payload", "arguments", "method", "out")
+    __slots__ = ("_args", "_kwargs", "_payload", "method", "out")
     idempotent = False
 
     def __init__(self, method: str, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
         if not isinstance(method, str):
             raise TypeError(f"the method must be a str such as 'Service.method', not {type(method).__name__}")
         self.method = method
-        self.arguments = (*args, *kwargs.values())
+        self._args = args
+        self._kwargs = kwargs
         self.out = out
         self._payload = untyped_request(args, kwargs, None if out is None else OutSpec.of(out))
 
@@ -247,6 +248,14 @@ class _Untyped:
 
     def error(self, error: RpcError) -> RpcError:
         return error
+
+    def named(self) -> Mapping[str | int, Any]:
+        arguments: dict[str | int, Any] = dict(enumerate(self._args))
+        arguments.update(self._kwargs)
+        return arguments
+
+    def check(self, result: Any) -> Any:
+        return result
 
 
 def _links(interceptors: Iterable[ClientInterceptor] | None) -> tuple[Link, ...]:

@@ -257,24 +257,26 @@ class Driven:
 
     def go(self, value: Any = None, error: BaseException | None = None) -> None:
         """Go on with what came of the last step, until there is something to wait for."""
-        chain = self._chain
+        chain, refused = self._chain, None
         while True:
             try:
-                asked = chain.step(value, error)
+                asked = chain.step(value, error) if refused is None else chain.refuse(refused)
             except BaseException as raised:
                 self._end(None, raised)
                 return
             if chain.done:
                 self._end(asked, None)
                 return
-            value = error = None
+            value = error = refused = None
             try:
-                self._begin(asked)
-                return
+                if self._begin(asked):
+                    return
+                refused = asked
             except BaseException as raised:
                 error = raised
 
-    def _begin(self, asked: Any) -> None:
+    def _begin(self, asked: Any) -> bool:
+        """Whether it can be done here: it comes back then."""
         if type(asked) is Exchange:
             handle = asked.start()
             self._call.interrupt_with(handle.cancel)
@@ -286,7 +288,8 @@ class Driven:
             timer = after(asked.seconds if left is None else min(left, asked.seconds), self._slept)
             self._call.interrupt_with(timer.fire)
         else:
-            self._chain.refuse(asked)
+            return False
+        return True
 
     def _exchanged(self, handle: _core.Call) -> None:
         self._call.interrupt_with(None)

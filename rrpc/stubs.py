@@ -6,7 +6,7 @@ import functools
 import inspect
 import itertools
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
@@ -177,6 +177,12 @@ class _Request:
 
     def error(self, error: RpcError) -> RpcError:
         return self.stub._typed(error)
+
+    def named(self) -> Mapping[str | int, Any]:
+        return dict(zip(self.stub._plan.names, self.arguments, strict=True))
+
+    def check(self, result: Any) -> Any:
+        return self.stub._plan.check_result(result, self.arguments)
 
 
 def start_call(chain: Chain) -> Future[Any]:

@@ -12,6 +12,7 @@ from impostor import impostor
 from lab import TRANSPORTS, VERBS, address_to_listen_on, lab, lab_address, lab_server
 from processes import ServeFactory
 from rrpc_call import call_server, rrpc_call
+from styles import shop, shop_address, style
 
 __all__ = [
     "call_server",
@@ -20,6 +21,9 @@ __all__ = [
     "lab_address",
     "lab_server",
     "rrpc_call",
+    "shop",
+    "shop_address",
+    "style",
 ]  # fixtures from modules beside
 
 # A shell has its background jobs ignore interrupts, and what they start inherits that.

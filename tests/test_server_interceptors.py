@@ -1,39 +1,18 @@
 """Interceptors around the handlers of a server."""
 
-import logging
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from processes import ServeFactory, eventually, run_serve
+from styles import Shop, serving
 
 import rrpc
 from rrpc.interceptors import ServerLogging, Sleep
 
 Steps = Generator[Any, Any, Any]
-
-
-@rrpc.service
-class Shop:
-    def __init__(self) -> None:
-        self.handled: list[str] = []
-
-    @rrpc.method
-    def price(self, article: str, *, count: int = 1) -> int:
-        self.handled.append(article)
-        if article == "none":
-            raise rrpc.NotFound("no such article")
-        if article == "broken":
-            raise ValueError("broken")
-        return len(article) * count
-
-    @rrpc.method(idempotent=True)
-    def double(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return values * 2
 
 
 class Around(rrpc.ServerInterceptor):
@@ -48,14 +27,6 @@ class Around(rrpc.ServerInterceptor):
         if self._unary is None:
             return (yield call)
         return (yield from self._unary(call))
-
-
-@contextmanager
-def shop(address: str, *interceptors: Any, **options: Any) -> Iterator[tuple[Shop, rrpc.Client]]:
-    service = Shop()
-    server = rrpc.serve(service, listen=address, interceptors=interceptors, workers=2, **options)
-    with server, rrpc.connect(server.addresses[0], timeout=30.0) as client:
-        yield service, client
 
 
 def test_what_an_interceptor_sees_and_changes(address: str) -> None:
@@ -77,7 +48,7 @@ def test_what_an_interceptor_sees_and_changes(address: str) -> None:
         facts["result"] = result
         return result + 1000
 
-    with shop(address, Around(look)) as (_, client):
+    with serving(address, Around(look)) as (_, client):
         assert client.call("Shop.price", "apple", count=2, timeout=20.0) == 1010
     assert 0 < facts.pop("left") <= 20
     assert facts.pop("peer")
@@ -104,7 +75,7 @@ def test_the_first_is_the_outermost(address: str) -> None:
 
         return Around(unary)
 
-    with shop(address, named("a"), named("b")) as (_, client):
+    with serving(address, named("a"), named("b")) as (_, client):
         client.call("Shop.price", "apple")
     assert order == ["a before", "b before", "b after", "a after"]
 
@@ -118,7 +89,7 @@ def test_errors_of_handlers_can_be_replaced(address: str) -> None:
         except rrpc.NotFound:
             return 0
 
-    with shop(address, Around(replace)) as (_, client):
+    with serving(address, Around(replace)) as (_, client):
         assert client.call("Shop.price", "none") == 0
         with pytest.raises(rrpc.Aborted, match="replaced") as raised:
             client.call("Shop.price", "broken")
@@ -135,7 +106,7 @@ def test_an_answer_in_the_handlers_place_is_checked_too(address: str) -> None:
             return "much"
         return (yield call)
 
-    with shop(address, Around(answer)) as (service, client):
+    with serving(address, Around(answer)) as (service, client):
         assert client.call("Shop.price", "apple") == 7
         with pytest.raises(
             rrpc.Internal, match=r"Shop.price\(\): the result isn't as declared: expected int"
@@ -151,7 +122,7 @@ def test_a_refused_call_has_not_been_executed(address: str) -> None:
             raise rrpc.ResourceExhausted("not today")
         return (yield call)
 
-    with shop(address, Around(refuse)) as (service, client):
+    with serving(address, Around(refuse)) as (service, client):
         for arguments in (["apple"], [3], []):  # refused before they are looked at
             with pytest.raises(rrpc.ResourceExhausted, match="not today") as raised:
                 client.call("Shop.price", *arguments)
@@ -161,7 +132,7 @@ def test_a_refused_call_has_not_been_executed(address: str) -> None:
 
 def test_calls_that_reach_no_handler_are_seen(address: str) -> None:
     around = Around()
-    with shop(address, around) as (_, client):
+    with serving(address, around) as (_, client):
         with pytest.raises(rrpc.InvalidArgument, match="'article': expected str, got int"):
             client.call("Shop.price", 3)
         with pytest.raises(rrpc.Unimplemented, match="Shop has no method 'sell'; it has"):
@@ -173,7 +144,7 @@ def test_calls_that_reach_no_handler_are_seen(address: str) -> None:
 
 def test_arrays_pass_through(address: str) -> None:
     values = np.arange(100_000.0)
-    with shop(address, Around(), Around()) as (_, client):
+    with serving(address, Around(), Around()) as (_, client):
         before = rrpc.stats()["pool_bytes_used"]
         assert (client.call("Shop.double", values) == values * 2).all()
         out = np.empty_like(values)
@@ -189,7 +160,7 @@ def test_a_handler_runs_once(address: str) -> None:
         yield call
         return (yield call)
 
-    with shop(address, Around(again)) as (service, client):
+    with serving(address, Around(again)) as (service, client):
         with pytest.raises(
             rrpc.RemoteError, match=r"again|unary\(\) in line \d+ yielded the call a second time"
         ):
@@ -208,7 +179,7 @@ def test_a_handler_runs_once(address: str) -> None:
 def test_a_faulty_interceptor_fails_the_call_alone(
     address: str, unary: Any, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with shop(address, Around(unary)) as (_, client):
+    with serving(address, Around(unary)) as (_, client):
         for _ in range(3):
             with pytest.raises(rrpc.RemoteError, match=text):
                 client.call("Shop.price", "apple")
@@ -219,17 +190,15 @@ def test_sleep_ends_with_the_deadline(address: str) -> None:
     seen: list[BaseException] = []
 
     def sleepy(call: Any) -> Steps:
-        yield Sleep(0.001)
-        if call.arguments["article"] == "apple":
-            try:
-                yield Sleep(3600)
-            except rrpc.RpcError as error:
-                seen.append(error)
-                raise
+        try:
+            yield Sleep(3600 if call.arguments["article"] == "apple" else 0.001)
+        except rrpc.RpcError as error:
+            seen.append(error)
+            raise
         return (yield call)
 
     around = Around(sleepy)
-    with shop(address, around) as (service, client):
+    with serving(address, around) as (service, client):
         with pytest.raises(rrpc.DeadlineExceeded):
             client.call("Shop.price", "apple", timeout=0.05)
         eventually(lambda: seen)
@@ -254,7 +223,7 @@ def test_observers_see_what_interceptors_answer(address: str) -> None:
         return (yield call)
 
     observe: Any = lambda call: codes.append(call.code)  # noqa: E731
-    with shop(address, Around(refuse), observer=observe) as (_, client):
+    with serving(address, Around(refuse), observer=observe) as (_, client):
         with pytest.raises(rrpc.PermissionDenied) as raised:
             client.call("Shop.price", "apple")
         assert raised.value.not_executed
@@ -276,35 +245,6 @@ def test_observers_see_what_interceptors_answer(address: str) -> None:
 def test_what_is_no_interceptor_of_a_server(given: Any, text: str) -> None:
     with pytest.raises(TypeError, match=text):
         rrpc.Server(Shop(), interceptors=given)
-
-
-# Logging
-
-
-def test_logging(address: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "rrpc.calls")
-    with shop(address, ServerLogging(levels={rrpc.StatusCode.NOT_FOUND: logging.DEBUG})) as (_, client):
-        client.call("Shop.price", "apple")
-        for arguments in (["broken"], ["none"], [3]):
-            with pytest.raises(rrpc.RpcError):
-                client.call("Shop.price", *arguments)
-        with pytest.raises(rrpc.Unimplemented):
-            client.call("Shop.sell\nx")
-        records = [record for record in caplog.records if record.name == "rrpc.calls"]
-    fields = [(r.levelname, r.rpc_side, r.rpc_method, r.rpc_code) for r in records]  # type: ignore[attr-defined]
-    assert fields == [
-        ("INFO", "server", "Shop.price", "OK"),
-        ("ERROR", "server", "Shop.price", "UNKNOWN"),
-        ("WARNING", "server", "Shop.price", "INVALID_ARGUMENT"),
-        ("WARNING", "server", r"Shop.sell\nx", "UNIMPLEMENTED"),
-    ]
-    assert records[0].rpc_peer  # type: ignore[attr-defined]
-    assert records[0].rpc_duration_ms > 0  # type: ignore[attr-defined]
-    assert records[1].rpc_error == "ValueError: broken"  # type: ignore[attr-defined]
-    texts = [record.getMessage() for record in records]
-    assert texts[0].startswith("server Shop.price: OK in ")
-    assert texts[1].endswith("ms: ValueError: broken")
-    assert not any("\n" in text for text in texts)
 
 
 # rrpc-serve

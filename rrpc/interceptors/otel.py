@@ -82,6 +82,8 @@ class _Spans(Interceptor):
 
     def _end(self, span: Span, call: Any, error: BaseException | None) -> None:
         if span.is_recording():
+            if self.kind is SpanKind.CLIENT:
+                _add_events(span, _moments(call.stamps()))
             code = code_of(error)
             span.set_attribute("rpc.response.status_code", code.name)
             span.set_attributes(_address(self.side, call.peer))
@@ -98,6 +100,11 @@ def _moments(stamps: dict[str, int]) -> dict[str, int]:
     return {name: stamp + offset for name, stamp in stamps.items() if stamp}
 
 
+def _add_events(span: Span, moments: dict[str, int]) -> None:
+    for name, moment in moments.items():
+        span.add_event(name, timestamp=moment)
+
+
 class ClientSpans(_Spans, ClientInterceptor):
     """A span of kind CLIENT for each call, whose context goes to the server in the call's metadata.
 
@@ -107,11 +114,16 @@ class ClientSpans(_Spans, ClientInterceptor):
 
     kind = SpanKind.CLIENT
 
+    def _sending(self, call: Any) -> Span:
+        span = self._begin(call, None)
+        self._inject(call.metadata, trace.set_span_in_context(span))
+        call.traced = call.traced or span.is_recording()
+        return span
+
     def unary(self, call: Any) -> Steps:
         if within(call.method, self._exempt):
             return (yield call)
-        span = self._begin(call, None)
-        self._inject(call.metadata, trace.set_span_in_context(span))
+        span = self._sending(call)
         try:
             result = yield call
         except BaseException as error:
@@ -123,8 +135,7 @@ class ClientSpans(_Spans, ClientInterceptor):
     def stream(self, call: Any) -> Steps:
         if within(call.method, self._exempt):
             return (yield call)
-        span = self._begin(call, None)
-        self._inject(call.metadata, trace.set_span_in_context(span))
+        span = self._sending(call)
         call.on_end(lambda error: self._end(span, call, error))
         return (yield call)
 
@@ -143,8 +154,7 @@ class ServerSpans(_Spans, ServerInterceptor):
         parent = self._extract(call.metadata, getter=_METADATA)
         moments = _moments(call.stamps())
         span = self._begin(call, parent, moments.pop("request received", None))
-        for name, moment in moments.items():
-            span.add_event(name, timestamp=moment)
+        _add_events(span, moments)
         return span, trace.set_span_in_context(span, parent)
 
     def unary(self, call: Any) -> Steps:

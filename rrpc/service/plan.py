@@ -114,8 +114,15 @@ class Plan:
                 return decode(payload)  # which says what is wrong with it
             if type(value) is self._plain_result:
                 return value
+        return self._conforming(decode(payload, blocks, out), sizes)
+
+    def check_result(self, value: Any, arguments: Sequence[Any]) -> Any:
+        """As of :meth:`decode_result`, a result that didn't come from the server."""
+        return self._conforming(value, self._dimensions and self._dimensions.of_arguments(arguments))
+
+    def _conforming(self, value: Any, sizes: Sizes | None) -> Any:
         try:
-            result = self._check_result(decode(payload, blocks, out))
+            result = self._check_result(value)
         except Mismatch as mismatch:
             raise Internal(
                 f"{self.name}(): the result{mismatch.path} isn't as declared: {mismatch}"

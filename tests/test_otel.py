@@ -1,0 +1,199 @@
+"""Spans of OpenTelemetry: one trace through two servers, whatever the style of calling."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from processes import eventually, run_python
+from styles import STYLES, calling
+
+import rrpc
+from rrpc.interceptors.otel import ClientSpans, ServerSpans
+
+
+@rrpc.service
+class Back:
+    @rrpc.method
+    def price(self, article: str) -> int:
+        if article == "none":
+            raise rrpc.NotFound("no such article")
+        if article == "broken":
+            raise ValueError("broken")
+        return len(article)
+
+
+@rrpc.service
+class Front:
+    def __init__(self, back: rrpc.Client, tracer: Any) -> None:
+        self.back = back
+        self.tracer = tracer
+
+    @rrpc.method
+    def price(self, article: str) -> int:
+        with self.tracer.start_as_current_span("work"):
+            return int(self.back.call("Back.price", article))
+
+
+class Hops:
+    def __init__(self, address: str, exporter: InMemorySpanExporter, client: ClientSpans) -> None:
+        self.address = address
+        self.exporter = exporter
+        self.client = client
+
+    def spans(self, count: int) -> dict[str, ReadableSpan]:
+        """By name and side, once there are so many; forgets them."""
+        eventually(lambda: len(self.exporter.get_finished_spans()) >= count)
+        spans = self.exporter.get_finished_spans()
+        self.exporter.clear()
+        assert len(spans) == count
+        return {f"{span.kind.name.lower()} {span.name}": span for span in spans}
+
+
+@pytest.fixture
+def hops(transport: str, new_address: Any) -> Iterator[Hops]:
+    """Front, whose handler calls Back."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    client, server = ClientSpans(tracer_provider=provider), ServerSpans(tracer_provider=provider)
+    with (
+        rrpc.serve(Back(), listen=new_address(transport), interceptors=[server]) as back,
+        rrpc.connect(back.addresses[0], interceptors=[client], timeout=30.0) as to_back,
+        rrpc.serve(
+            Front(to_back, provider.get_tracer("test")), listen=new_address(transport), interceptors=[server]
+        ) as front,
+    ):
+        yield Hops(front.addresses[0], exporter, client)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_two_hops_are_one_trace(hops: Hops, style: str) -> None:
+    with calling(style, hops.address, interceptors=[hops.client]) as call:
+        assert call("Front.price", "apple") == 5
+    spans = hops.spans(5)
+    way = [
+        "client Front/price",
+        "server Front/price",
+        "internal work",
+        "client Back/price",
+        "server Back/price",
+    ]
+    assert sorted(spans) == sorted(way)
+    assert len({spans[name].context.trace_id for name in way}) == 1
+    parents = [spans[name].parent for name in way]
+    assert parents[0] is None
+    assert [parent.span_id for parent in parents[1:]] == [spans[name].context.span_id for name in way[:-1]]
+
+
+def test_the_phases_are_events(hops: Hops) -> None:
+    with rrpc.connect(hops.address, interceptors=[hops.client]) as client:
+        client.call("Front.price", "apple")
+    spans = hops.spans(5)
+    events = {name: {event.name: event.timestamp for event in span.events} for name, span in spans.items()}
+    names = [
+        "begun",
+        "arguments exposed",
+        "request sent",
+        "reply received",
+        "results fetched",
+        "results taken",
+    ]
+    assert list(events["client Front/price"]) == names
+    assert list(events["server Front/price"]) == ["arguments fetched", "taken by a worker"]
+    for name in ("client Front/price", "server Front/price"):
+        times = [spans[name].start_time or 0, *events[name].values(), spans[name].end_time or 0]
+        late = 1_000_000  # the wall clock is set now and then, and the core's reading may be some microseconds old
+        assert all(earlier <= later + late for earlier, later in itertools.pairwise(times))
+
+
+def test_attributes(hops: Hops) -> None:
+    with rrpc.connect(hops.address, interceptors=[hops.client]) as client:
+        client.call("Front.price", "apple")
+        spans = hops.spans(5)
+        for side, end in (("client", "server"), ("server", "client")):
+            attributes = dict(spans[f"{side} Back/price"].attributes or {})
+            assert attributes.pop(f"{end}.address")
+            assert attributes.pop(f"{end}.port", 1)
+            assert attributes == {
+                "rpc.system.name": "rrpc",
+                "rpc.method": "Back/price",
+                "rpc.system": "rrpc",
+                "rpc.service": "Back",
+                "rpc.response.status_code": "OK",
+            }
+            assert spans[f"{side} Back/price"].status.status_code is trace.StatusCode.UNSET
+
+
+@pytest.mark.parametrize(
+    ("article", "code", "server_fails"), [("none", "NOT_FOUND", False), ("broken", "UNKNOWN", True)]
+)
+def test_errors(hops: Hops, article: str, code: str, server_fails: bool) -> None:
+    with rrpc.connect(hops.address, interceptors=[hops.client]) as client:
+        with pytest.raises(rrpc.RpcError):
+            client.call("Front.price", article)
+        spans = hops.spans(5)
+    for side, fails in (("client", True), ("server", server_fails)):
+        span = spans[f"{side} Back/price"]
+        assert span.attributes is not None
+        assert span.attributes["rpc.response.status_code"] == span.attributes["error.type"] == code
+        assert span.status.status_code is (trace.StatusCode.ERROR if fails else trace.StatusCode.UNSET)
+    assert (spans["client Back/price"].status.description or "").endswith(
+        {"none": "no such article", "broken": "broken"}[article]
+    )
+
+
+def test_health_has_no_spans(hops: Hops) -> None:
+    with rrpc.connect(hops.address, interceptors=[hops.client]) as client:
+        client.call("rrpc.Health.check", "")
+        client.call("Front.price", "apple")
+    hops.spans(5)
+
+
+def test_a_trace_goes_on_in_the_callers_own(hops: Hops) -> None:
+    tracer = TracerProvider().get_tracer("mine")
+    with rrpc.connect(hops.address, interceptors=[hops.client]) as client:
+        with tracer.start_as_current_span("mine") as mine:
+            client.call("Front.price", "apple")
+        spans = hops.spans(5)
+    parent = spans["client Front/price"].parent
+    assert parent is not None
+    assert parent.span_id == mine.get_span_context().span_id
+
+
+def test_a_strangers_traceparent_is_no_harm(hops: Hops) -> None:
+    with rrpc.connect(hops.address) as client:
+        for value in ("junk", b"\0\xff", ["a", "b"], "00-" + "f" * 32 + "-" + "0" * 16 + "-01"):
+            assert client.call("Front.price", "apple", metadata={"traceparent": value}) == 5
+            assert hops.spans(4)["server Front/price"].parent is None
+
+
+def test_it_isnt_imported_unless_used() -> None:
+    run_python(
+        "import sys, rrpc, rrpc.interceptors\n"
+        "rrpc.interceptors.ClientLogging(), rrpc.interceptors.ServerToken('x')\n"
+        "assert not any(name.startswith('opentelemetry') for name in sys.modules)"
+    )
+
+
+def test_without_the_package_it_says_what_to_install() -> None:
+    run_python(
+        "import sys\n"
+        "sys.modules['opentelemetry'] = None\n"
+        "import rrpc\n"
+        "try:\n"
+        "    rrpc.interceptors.otel\n"
+        "except ModuleNotFoundError as error:\n"
+        "    assert \"pip install 'rrpc[otel]'\" in str(error), error\n"
+        "else:\n"
+        "    raise SystemExit('imported')"
+    )
+
+
+def test_what_isnt_a_list_of_names() -> None:
+    with pytest.raises(TypeError, match="exempt is a list of names"):
+        ServerSpans(exempt="rrpc.Health")
