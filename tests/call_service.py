@@ -143,6 +143,16 @@ class Kinds:
         raise rrpc.NotFound(f"there is no\ntrack {name!r}")
 
     @rrpc.method
+    def badge(self, shown: bool = True) -> dict[str, Any]:
+        """What came beside the arguments; it goes back beside the result, or the error."""
+        metadata = rrpc.context().metadata
+        received = {name: metadata.get_all(name) for name in metadata}
+        rrpc.context().set_metadata(received)
+        if not shown:
+            raise rrpc.PermissionDenied("no badge", details={"wanted": ["key", 7]})
+        return received
+
+    @rrpc.method
     def broken(self) -> None:
         raise KeyError("swim")
 

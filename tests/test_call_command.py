@@ -368,3 +368,46 @@ def test_a_server_whose_descriptions_mean_nothing(
             assert (status, out) == (1, "")
             assert err.startswith(f"rrpc-call: INTERNAL: {line}")
             assert err.count("\n") == 1
+
+
+def test_metadata(rrpc_call: Run) -> None:
+    given = [
+        "--metadata",
+        "key=a=b",
+        "--metadata",
+        "tag=1",
+        "--metadata",
+        "tag=2",
+        "--metadata",
+        "x-bin=AP8=",
+    ]
+    status, out, err = rrpc_call("Kinds.badge", *given, "--show-metadata")
+    assert status == 0
+    assert json.loads(out) == {"key": ["a=b"], "tag": ["1", "2"], "x-bin": [{"base64": "AP8="}]}
+    assert err.splitlines() == ["key: a=b", "tag: 1", "tag: 2", "x-bin: AP8="]
+    assert rrpc_call("Kinds.badge", *given)[2] == ""
+    assert rrpc_call.result("Kinds.badge", "--show-metadata") == {}
+
+
+def test_an_error_s_metadata_and_details(rrpc_call: Run) -> None:
+    arguments = ["Kinds.badge", "shown=false", "--metadata", "key=a"]
+    status, out, err = rrpc_call(*arguments, "--show-metadata", "--json")
+    assert status == 1
+    assert json.loads(out) == {
+        "error": {"code": "PERMISSION_DENIED", "message": "no badge", "details": {"wanted": ["key", 7]}}
+    }
+    lines = ["rrpc-call: PERMISSION_DENIED: no badge", 'rrpc-call: details: {"wanted": ["key", 7]}']
+    assert err.splitlines() == ["key: a", *lines]
+    assert rrpc_call(*arguments)[1:] == ("", "\n".join([*lines, ""]))
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("key", "--metadata key: write name=value"),
+        ("Key=a", "metadata: 'Key' can't be a name: use lower-case ASCII letters, digits, '_', '-' and '.'"),
+        ("key-bin=?", "--metadata key-bin=?: -bin values are base64: Only base64 data is allowed"),
+    ],
+)
+def test_what_can_t_be_metadata(rrpc_call: Run, given: str, why: str) -> None:
+    assert rrpc_call.bad("Kinds.badge", "--metadata", given) == why

@@ -15,6 +15,7 @@ from rrpc.schema import Service
 from rrpc.service import Interface, Mismatch, Plan, compile_check
 
 from .calling.given import split, value_of
+from .calling.metadata import metadata_of, show_metadata
 from .calling.offered import Offered, did_you_mean
 from .calling.to_json import Files, pretty, to_json
 from .common import BadInput, Parser, debugging, one_line, problem
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadInput as error:
         return problem("rrpc-call", error)
     except rrpc.RpcError as error:
+        if options.show_metadata:
+            show_metadata(error.metadata)
         return _failed(error, options.json)
     except KeyboardInterrupt:
         print("rrpc-call: interrupted", file=sys.stderr, flush=True)
@@ -63,6 +66,18 @@ def _parser() -> Parser:
     add("target", metavar="service.method", help="or: list, describe [service[.method]]")
     add("arguments", nargs="*", default=[], metavar="[name=]value", help="its arguments")
     add("--timeout", type=float, default=30.0, metavar="SECONDS", help="of the call (default: 30)")
+    add(
+        "--metadata",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="sent beside the arguments, any number of times; NAME-bin takes bytes in base64",
+    )
+    add(
+        "--show-metadata",
+        action="store_true",
+        help="print what came beside the result or the error, on stderr",
+    )
     add("--json", action="store_true", help="JSON for programs: on one line, arrays in full, errors too")
     add("-o", "--output", metavar="PATH", help="the result's array into PATH.npy, all arrays into the folder PATH/, "
         "text or bytes as they are into any other file")  # fmt: skip
@@ -100,7 +115,7 @@ def _call(client: rrpc.Client, service: Service, name: str, options: Any) -> Any
     plan, values = _bound(interface, name, options.arguments)
     count = plan.positional_count
     named = dict(zip(plan.names[count:], values[count:], strict=True))
-    result = client.call(f"{service.name}.{name}", *values[:count], timeout=options.timeout, **named)
+    result = _result(client, f"{service.name}.{name}", values[:count], named, options)
     try:
         return compile_check(interface.methods[name].result)(result)
     except Mismatch as mismatch:
@@ -134,7 +149,20 @@ def _call_untyped(client: rrpc.Client, options: Any) -> Any:
     positional, named = split(options.arguments)
     by_place = [value_of(text, text) for text in positional]
     by_name = {key: value_of(f"{key}={text}", text) for key, text in named.items()}
-    return client.call(options.target, *by_place, timeout=options.timeout, **by_name)
+    return _result(client, options.target, by_place, by_name, options)
+
+
+def _result(
+    client: rrpc.Client, method: str, by_place: Sequence[Any], by_name: dict[str, Any], options: Any
+) -> Any:
+    metadata = metadata_of(options.metadata)
+    future = client.with_options(timeout=options.timeout, metadata=metadata).start(
+        method, *by_place, **by_name
+    )
+    result = future.result()
+    if options.show_metadata:
+        show_metadata(future.metadata())
+    return result
 
 
 class _Output:
@@ -180,9 +208,13 @@ def _failed(error: rrpc.RpcError, strict: bool) -> int:
         traceback.print_exception(type(error), error, error.__traceback__)
     remote = isinstance(error, rrpc.RemoteError)
     message = one_line(f"{error.type_name}: {error.message}" if remote else error.message)  # type: ignore[attr-defined]
+    details = to_json(error.details, whole=True) if error.details else None
     if strict:
-        print(json.dumps({"error": {"code": error.code.name, "message": message}}), flush=True)
+        facts = {"code": error.code.name, "message": message} | ({"details": details} if details else {})
+        print(json.dumps({"error": facts}), flush=True)
     print(f"rrpc-call: {error.code.name}: {message}", file=sys.stderr, flush=True)
+    if details:
+        print(f"rrpc-call: details: {json.dumps(details)}", file=sys.stderr, flush=True)
     if isinstance(error, rrpc.RemoteError) and error.remote_traceback:
         print(error.remote_traceback.rstrip(), file=sys.stderr, flush=True)
     return 1
