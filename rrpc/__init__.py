@@ -7,7 +7,7 @@ Decorate a class with :func:`service` and its methods with :func:`method`, serve
 from collections.abc import Sequence
 from typing import Any
 
-from . import _core, interceptors
+from . import _core, aio, interceptors
 from .bulk import empty, set_pool_limit, zeros
 from .channel import Backoff, Channel
 from .client import Client, connect
@@ -86,6 +86,7 @@ __all__ = [
     "Unimplemented",
     "Unknown",
     "adapters",
+    "aio",
     "connect",
     "context",
     "detached",

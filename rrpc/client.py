@@ -17,7 +17,7 @@ from .metadata import MetadataLike, joined, pack
 from .service import OutSpec, untyped_request
 from .stubs import contract_of, start_call
 
-__all__ = ["Client", "connect"]
+__all__ = ["Client", "Untyped", "connect", "links_of"]
 
 _C = TypeVar("_C", bound="Client")
 _KEEP: Any = object()
@@ -59,7 +59,7 @@ class Client:
             raise TypeError(
                 f"address must be a str such as rrpc://host:port, a list of them, or a Channel, not {what}"
             )
-        self._options = CallOptions(timeout, metadata, wait_for_ready, _links(interceptors))
+        self._options = CallOptions(timeout, metadata, wait_for_ready, links_of(interceptors))
         self._contract = contract_of(type(self))
         self._owns = not isinstance(address, Channel)
         if isinstance(address, Channel):
@@ -93,7 +93,7 @@ class Client:
             "timeout": timeout,
             "metadata": metadata,
             "wait_for_ready": wait_for_ready,
-            "links": _KEEP if interceptors is _KEEP else _links(interceptors),
+            "links": _KEEP if interceptors is _KEEP else links_of(interceptors),
         }
         changes = {name: value for name, value in given.items() if value is not _KEEP}
         clone = object.__new__(type(self))
@@ -124,7 +124,7 @@ class Client:
         of that name is given by its place. ``out`` is a writable C-contiguous array that the one array of the
         result with its dtype and shape is written into.
         """
-        request = _Untyped(method, args, kwargs, out)
+        request = Untyped(method, args, kwargs, out)
         connection = plain_connection(self._channel, self._options)
         if out is None and connection is not None:
             wait = self._options.timeout if timeout is None else timeout
@@ -148,7 +148,7 @@ class Client:
         **kwargs: Any,
     ) -> Future[Any]:
         """As :meth:`call`, without waiting for the result."""
-        request = _Untyped(method, args, kwargs, out)
+        request = Untyped(method, args, kwargs, out)
         connection = plain_connection(self._channel, self._options)
         wait = self._options.timeout if timeout is None else timeout
         if connection is None:
@@ -169,7 +169,7 @@ class Client:
     def _pack(self, metadata: MetadataLike | None) -> bytes:
         return pack(joined(self._options.metadata, metadata))
 
-    def _course(self, request: _Untyped, timeout: float | None, metadata: MetadataLike | None) -> Chain:
+    def _course(self, request: Untyped, timeout: float | None, metadata: MetadataLike | None) -> Chain:
         return course(OutgoingCall(self._channel, request, self._options, timeout, metadata), self._options)
 
     def info(self) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def connect(
     return Client(address, timeout=timeout, **options)
 
 
-class _Untyped:
+class Untyped:
     """A call by name: all that is known is what is given. Encoded once, however often it is sent."""
 
     __slots__ = ("_args", "_kwargs", "_payload", "method", "out")
@@ -258,5 +258,5 @@ class _Untyped:
         return result
 
 
-def _links(interceptors: Iterable[ClientInterceptor] | None) -> tuple[Link, ...]:
+def links_of(interceptors: Iterable[ClientInterceptor] | None) -> tuple[Link, ...]:
     return links(checked(interceptors, ClientInterceptor), "unary")

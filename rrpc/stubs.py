@@ -8,7 +8,7 @@ import itertools
 import typing
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 
 from .calls import CallOptions, OutgoingCall, course, memory_of, run
 from .channel import Channel, Connection, Contract
@@ -19,14 +19,21 @@ from .interceptors import Chain
 from .metadata import MetadataLike, joined, pack
 from .service import Interface, Method, OutSpec, Parameter, Plan
 
-if TYPE_CHECKING:
-    from .client import Client
-
 __all__ = ["UnaryMethod", "contract_of", "start_call", "stub"]
 
 _R = TypeVar("_R")
 _M = TypeVar("_M", bound="UnaryMethod[Any]")
 _UNBOUND: tuple[Any, ...] = (object(), None, b"", None, None)
+
+
+class Caller(Protocol):
+    """A client, blocking or not, as its methods need it."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]]
+    _rpc_contract: ClassVar[Contract | None]
+    _channel: Channel
+    _contract: Contract | None
+    _options: CallOptions
 
 
 class UnaryMethod(Generic[_R]):
@@ -44,7 +51,7 @@ class UnaryMethod(Generic[_R]):
     _plan: ClassVar[Plan]
     __name__: str
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Caller) -> None:
         cls = type(self)
         _compile(cls)
         self.__name__ = cls.rpc_name.rpartition(".")[2]
@@ -230,8 +237,8 @@ class _Stub(Generic[_M]):
     @overload
     def __get__(self, client: None, owner: type) -> Callable[..., Any]: ...
     @overload
-    def __get__(self, client: Client, owner: type) -> _M: ...
-    def __get__(self, client: Client | None, owner: type) -> Callable[..., Any] | _M:
+    def __get__(self, client: object, owner: type) -> _M: ...
+    def __get__(self, client: Any, owner: type) -> Callable[..., Any] | _M:
         if client is None:
             return self._function()
         bound = self.kind(client)
@@ -243,14 +250,14 @@ class _Stub(Generic[_M]):
         name = self._name
 
         @functools.wraps(self.kind.__call__)
-        def function(client: Client, /, *args: Any, **kwargs: Any) -> Any:
+        def function(client: object, /, *args: Any, **kwargs: Any) -> Any:
             return getattr(client, name)(*args, **kwargs)
 
         function.__name__ = name
         return function
 
 
-def contract_of(cls: type[Client]) -> Contract | None:
+def contract_of(cls: type[Caller]) -> Contract | None:
     """What connections are to agree on for a generated client."""
     if not cls.rpc_fingerprints:
         return None
@@ -260,7 +267,7 @@ def contract_of(cls: type[Client]) -> Contract | None:
     return found
 
 
-def _interface_of(cls: type[Client], service: str) -> Interface:
+def _interface_of(cls: type[Caller], service: str) -> Interface:
     """What the class's methods say of the interface of a service."""
     methods: dict[str, Method] = {}
     for member in [member for base in reversed(cls.__mro__) for member in base.__dict__.values()]:

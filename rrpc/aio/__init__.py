@@ -11,13 +11,17 @@
 
 from typing import TYPE_CHECKING, Any
 
+from .client import Client, connect
+from .stubs import UnaryMethod
+
 if TYPE_CHECKING:
+    from .future import Future
     from .server import Server, serve
 
-__all__ = ["Server", "serve"]
+__all__ = ["Client", "Future", "Server", "UnaryMethod", "connect", "serve"]
 
-# Generated modules name this one, also where nobody uses asyncio: that is imported when it is needed.
-_LATER = {"Server": "server", "serve": "server"}
+# Modules with generated clients import this one, used or not: what needs asyncio comes when it is asked for.
+_LATER = {"Future": "future", "Server": "server", "serve": "server"}
 
 
 def __getattr__(name: str) -> Any:

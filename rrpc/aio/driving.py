@@ -1,0 +1,97 @@
+"""Calls that aren't plain, in asyncio: what their course asks for is awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from rrpc.calls import Exchange, OutgoingCall, Waiting
+from rrpc.interceptors import Chain, Sleep
+
+from .loop import running_driver
+
+__all__ = ["run"]
+
+
+async def run(chain: Chain) -> Any:
+    """The call's result."""
+    call: OutgoingCall = chain.call
+    try:
+        asked = chain.step()
+        while not chain.done:
+            try:
+                value = await _DO.get(type(asked), _await)(call, asked)
+            except BaseException as error:  # noqa: PERF203
+                asked = chain.step(None, error)
+            else:
+                asked = chain.step(value)
+        return asked
+    finally:
+        call.end()
+
+
+class _Exchanged(asyncio.Future[Any]):
+    """Ends with the reply as it came."""
+
+    def arrived(self, payload: bytes | None, rest: Any) -> None:
+        if self.done():
+            return
+        if payload is None:
+            self.set_exception(rest)
+        else:
+            self.set_result((payload, rest))
+
+
+async def _exchange(call: OutgoingCall, exchange: Exchange) -> tuple[bytes, Any, bytes]:
+    driver = running_driver()
+    future = _Exchanged(loop=driver.loop)
+    handle = exchange.connection.core.start_in_loop(driver.queue, future, *exchange.arguments)
+    driver.poll_soon()
+    call.interrupt_with(handle.cancel)
+    try:
+        payload, blocks = await future
+    except asyncio.CancelledError:
+        handle.cancel()
+        raise
+    finally:
+        call.interrupt_with(None)
+    return payload, blocks, handle.metadata()
+
+
+async def _wait(call: OutgoingCall, waiting: Waiting) -> Any:
+    """For a connection."""
+    call.interrupt_with(waiting.future.cancel)
+    future = asyncio.wrap_future(waiting.future)
+    try:
+        done, _ = await asyncio.wait([future], timeout=call.time_left())
+        if not done or future.cancelled():
+            raise call.unconnected()
+        return future.result()
+    finally:
+        call.interrupt_with(None)
+        future.cancel()
+
+
+async def _sleep(call: OutgoingCall, sleep: Sleep) -> None:
+    left = call.time_left()
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    call.interrupt_with(lambda: loop.call_soon_threadsafe(woken.set))
+    try:
+        await asyncio.wait_for(woken.wait(), sleep.seconds if left is None else min(left, sleep.seconds))
+    except asyncio.TimeoutError:
+        pass
+    finally:
+        call.interrupt_with(None)
+    call.check()
+
+
+async def _await(call: OutgoingCall, awaitable: Any) -> Any:
+    return await awaitable
+
+
+_DO: dict[type, Callable[[OutgoingCall, Any], Awaitable[Any]]] = {
+    Exchange: _exchange,
+    Waiting: _wait,
+    Sleep: _sleep,
+}

@@ -1,0 +1,71 @@
+"""How calls begin in a loop."""
+
+from __future__ import annotations
+
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from rrpc.calls import memory_of
+from rrpc.context import current
+from rrpc.errors import Unavailable
+from rrpc.metadata import MetadataLike
+from rrpc.service import OutSpec
+
+from .future import Future
+from .loop import running_driver
+
+if TYPE_CHECKING:
+    from rrpc.client import Untyped
+
+    from .client import Client
+    from .stubs import UnaryMethod
+
+__all__ = ["start_method", "start_untyped"]
+
+
+def start_method(
+    stub: UnaryMethod[Any],
+    arguments: tuple[Any, ...],
+    timeout: float | None,
+    metadata: MetadataLike | None,
+    out: Any,
+) -> Future[Any]:
+    """Of a stub."""
+    driver = running_driver()
+    connection, encode, name, _, start = stub._plain
+    around = current()
+    wait = stub._timeout if timeout is None else timeout
+    if connection is not stub._channel.ready or not (around is None or around.ended):
+        return Future.of_chain(stub._course(arguments, wait, metadata, out), driver.loop)
+    packed = stub._packed if metadata is None else stub._pack(metadata)
+    payload, buffers = encode(arguments, None if out is None else OutSpec.of(out))
+    future: Future[Any] = Future(loop=driver.loop)
+    sizes = buffers.sizes
+    if out is None and sizes is None:
+        future.decode = stub._decode
+    else:
+        future.decode = partial(_decode_into, stub._decode, out, sizes)
+    future.again = stub._course, arguments, None if wait is None else monotonic() + wait, metadata, out
+    try:
+        future.call = start(
+            driver.queue, future, name, payload, buffers or None, memory_of(out), wait, packed
+        )
+    except Unavailable as error:
+        if not error.not_executed:
+            raise
+        return Future.of_chain(stub._course(arguments, wait, metadata, out), driver.loop)
+    driver.poll_soon()
+    return future
+
+
+def start_untyped(
+    client: Client, request: Untyped, timeout: float | None, metadata: MetadataLike | None
+) -> Future[Any]:
+    """By name."""
+    driver = running_driver()
+    return Future.of_chain(client._course(request, timeout, metadata), driver.loop)
+
+
+def _decode_into(decode: Any, out: Any, sizes: Any, payload: bytes, blocks: Any) -> Any:
+    return decode(payload, blocks, out, sizes)
