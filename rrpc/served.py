@@ -118,7 +118,11 @@ class IncomingCall:
         import asyncio
 
         left = self.time_left()
-        await asyncio.sleep(seconds if left is None else min(left, seconds))
+        try:
+            await asyncio.sleep(seconds if left is None else min(left, seconds))
+        except asyncio.CancelledError:
+            self._check()  # which says more, if it was the call that ended
+            raise
         self._check()
 
     def _check(self) -> None:

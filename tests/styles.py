@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import rrpc
 
-STYLES = ("blocking", "futures")
+STYLES = ("blocking", "futures", "asyncio")
 
 
 @contextmanager
@@ -30,9 +30,11 @@ def calling(style: str, address: str, **options: Any) -> Iterator[Callable[..., 
 
 
 @contextmanager
-def serving(address: str, *interceptors: Any, **options: Any) -> Iterator[tuple["Shop", rrpc.Client]]:
-    """A server of a new Shop with interceptors, and a plain client of it."""
-    service = Shop()
+def serving(
+    address: str, *interceptors: Any, kind: "type[Shop] | None" = None, **options: Any
+) -> Iterator[tuple["Shop", rrpc.Client]]:
+    """A server of a new shop with interceptors, and a plain client of it."""
+    service = (kind or Shop)()
     server = rrpc.serve(service, listen=address, interceptors=interceptors, workers=2, **options)
     with server, rrpc.connect(server.addresses[0], timeout=30.0) as client:
         yield service, client
@@ -91,6 +93,17 @@ class Shop:
     @rrpc.method
     def wait(self) -> None:
         self.gate.wait(60)
+
+
+class AsyncShop(Shop):
+    """The same with async handlers."""
+
+    async def price(self, article: str, *, count: int = 1) -> int:  # type: ignore[override]
+        await asyncio.sleep(0)
+        return super().price(article, count=count)
+
+    async def double(self, values: NDArray[np.float64]) -> NDArray[np.float64]:  # type: ignore[override]
+        return super().double(values)
 
 
 @pytest.fixture
