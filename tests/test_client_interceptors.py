@@ -223,7 +223,6 @@ def test_a_generated_clients_calls(shop_address: str, style: str) -> None:
     assert seen[0] == ("rrpc.Health.check", {"service": "Shop"}, True)
 
 
-@pytest.mark.parametrize("style", ["blocking", "futures"])
 def test_stamps(shop_address: str, style: str) -> None:
     found: dict[str, int] = {}
 
@@ -302,6 +301,37 @@ def test_a_future_can_be_cancelled_whatever_it_does(shop_address: str, shop: Sho
             assert future.cancelled()
             assert future.done()
         eventually(lambda: ended == [rrpc.Cancelled, rrpc.Cancelled])
+    assert shop.handled == []
+
+
+def test_a_cancelled_task_reaches_the_interceptors(shop_address: str, shop: Shop) -> None:
+    ended: list[type[BaseException]] = []
+    begun = asyncio.Event()
+
+    def watch(call: Any) -> Steps:
+        try:
+            begun.set()
+            if call.arguments:
+                yield Sleep(3600)
+            return (yield call)
+        except BaseException as error:
+            ended.append(type(error))
+            raise
+
+    async def main() -> None:
+        async with rrpc.aio.connect(shop_address, interceptors=[Around(watch)]) as client:
+            for arguments in ([], ["apple"]):
+                begun.clear()
+                task = asyncio.ensure_future(
+                    client.call("Shop.price" if arguments else "Shop.wait", *arguments)
+                )
+                await begun.wait()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+
+    asyncio.run(main())
+    assert ended == [asyncio.CancelledError, asyncio.CancelledError]
     assert shop.handled == []
 
 

@@ -1,5 +1,6 @@
 """Spans of OpenTelemetry: one trace through two servers, whatever the style of calling."""
 
+import asyncio
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +30,7 @@ class Back:
 
 @rrpc.service
 class Front:
-    def __init__(self, back: rrpc.Client, tracer: Any) -> None:
+    def __init__(self, back: Any, tracer: Any) -> None:
         self.back = back
         self.tracer = tracer
 
@@ -37,6 +38,18 @@ class Front:
     def price(self, article: str) -> int:
         with self.tracer.start_as_current_span("work"):
             return int(self.back.call("Back.price", article))
+
+
+class AsyncBack(Back):
+    async def price(self, article: str) -> int:  # type: ignore[override]
+        await asyncio.sleep(0)
+        return super().price(article)
+
+
+class AsyncFront(Front):
+    async def price(self, article: str) -> int:  # type: ignore[override]
+        with self.tracer.start_as_current_span("work"):
+            return int(await self.back.call("Back.price", article))
 
 
 class Hops:
@@ -54,21 +67,24 @@ class Hops:
         return {f"{span.kind.name.lower()} {span.name}": span for span in spans}
 
 
-@pytest.fixture
-def hops(transport: str, new_address: Any) -> Iterator[Hops]:
+@pytest.fixture(params=["plain", "async"])
+def hops(request: pytest.FixtureRequest, transport: str, new_address: Any) -> Iterator[Hops]:
     """Front, whose handler calls Back."""
+    kinds: Any = {
+        "plain": (Front, Back, rrpc.Client),
+        "async": (AsyncFront, AsyncBack, rrpc.aio.Client),
+    }
+    front_kind, back_kind, client_kind = kinds[request.param]
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     client, server = ClientSpans(tracer_provider=provider), ServerSpans(tracer_provider=provider)
-    with (
-        rrpc.serve(Back(), listen=new_address(transport), interceptors=[server]) as back,
-        rrpc.connect(back.addresses[0], interceptors=[client], timeout=30.0) as to_back,
-        rrpc.serve(
-            Front(to_back, provider.get_tracer("test")), listen=new_address(transport), interceptors=[server]
-        ) as front,
-    ):
-        yield Hops(front.addresses[0], exporter, client)
+    with rrpc.serve(back_kind(), listen=new_address(transport), interceptors=[server]) as back:
+        to_back = client_kind(back.addresses[0], interceptors=[client], timeout=30.0)
+        service = front_kind(to_back, provider.get_tracer("test"))
+        with rrpc.serve(service, listen=new_address(transport), interceptors=[server]) as front:
+            yield Hops(front.addresses[0], exporter, client)
+        to_back._channel.close()
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -46,7 +46,8 @@ class _Exchanged(asyncio.Future[Any]):
 async def _exchange(call: OutgoingCall, exchange: Exchange) -> tuple[bytes, Any, bytes]:
     driver = running_driver()
     future = _Exchanged(loop=driver.loop)
-    handle = exchange.connection.core.start_in_loop(driver.queue, future, *exchange.arguments)
+    start = exchange.connection.core.start_in_loop
+    handle = exchange.handle = start(driver.queue, future, *exchange.arguments)
     driver.poll_soon()
     call.interrupt_with(handle.cancel)
     try:
