@@ -29,8 +29,9 @@ class Future(asyncio.Future[_T]):
     """The core's, or a task: what is cancelled."""
     decode: Callable[[bytes, Any], _T]
     """Takes the reply's payload and buffers."""
-    again: tuple[Callable[..., Chain], Any, float | None, Any, Any] | None = None
-    """What makes the call again, with which arguments: should it turn out that no handler has seen it."""
+    again: tuple[Any, ...] | None = None
+    """For a call that turns out never to have reached a handler: what makes it again, its arguments, its end by the
+    clock, and what else that takes."""
     _chain: Chain | None = None
 
     @classmethod
@@ -74,9 +75,9 @@ class Future(asyncio.Future[_T]):
         if again is None or not isinstance(error, Unavailable) or not error.not_executed:
             self.set_exception(error)
             return
-        make, arguments, end, metadata, out = again
+        make, arguments, end, *rest = again
         try:
-            self._go(make(arguments, None if end is None else end - monotonic(), metadata, out))
+            self._go(make(arguments, None if end is None else end - monotonic(), *rest))
         except Exception as raised:
             self.set_exception(raised)
 

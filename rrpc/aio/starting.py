@@ -6,7 +6,8 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from rrpc.calls import memory_of
+from rrpc.calls import memory_of, plain_connection
+from rrpc.codec import decode
 from rrpc.context import current
 from rrpc.errors import Unavailable
 from rrpc.metadata import MetadataLike
@@ -64,8 +65,27 @@ def start_untyped(
 ) -> Future[Any]:
     """By name."""
     driver = running_driver()
-    return Future.of_chain(client._course(request, timeout, metadata), driver.loop)
+    connection = plain_connection(client._channel, client._options)
+    wait = client._options.timeout if timeout is None else timeout
+    if connection is None:
+        return Future.of_chain(client._course(request, wait, metadata), driver.loop)
+    name, payload, buffers = request.encoded()
+    out = request.out
+    future: Future[Any] = Future(loop=driver.loop)
+    future.decode = decode if out is None else partial(_decode_into, decode, out)
+    future.again = client._course, request, None if wait is None else monotonic() + wait, metadata
+    try:
+        future.call = connection.core.start_in_loop(
+            driver.queue, future, name, payload, buffers, memory_of(out), wait, client._pack(metadata)
+        )
+    except Unavailable as error:
+        if not error.not_executed:
+            raise
+        return Future.of_chain(client._course(request, wait, metadata), driver.loop)
+    driver.poll_soon()
+    return future
 
 
-def _decode_into(decode: Any, out: Any, sizes: Any, payload: bytes, blocks: Any) -> Any:
-    return decode(payload, blocks, out, sizes)
+def _decode_into(decode: Any, out: Any, *rest: Any) -> Any:
+    *sizes, payload, blocks = rest
+    return decode(payload, blocks, out, *sizes)
