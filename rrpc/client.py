@@ -13,6 +13,7 @@ from .codec import decode
 from .errors import RpcError, Unavailable
 from .futures import Future
 from .interceptors import Chain, ClientInterceptor, checked, links
+from .loops import loop_here, refuse_in_coroutine
 from .metadata import MetadataLike, joined, pack
 from .service import OutSpec, untyped_request
 from .stubs import contract_of, start_call
@@ -124,6 +125,9 @@ class Client:
         of that name is given by its place. ``out`` is a writable C-contiguous array that the one array of the
         result with its dtype and shape is written into.
         """
+        running = loop_here()
+        if running is not None and running() is not None:
+            refuse_in_coroutine(f"{type(self).__name__}.call()", "rrpc.aio.Client.call()", 1)
         request = Untyped(method, args, kwargs, out)
         connection = plain_connection(self._channel, self._options)
         if out is None and connection is not None:

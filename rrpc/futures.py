@@ -6,7 +6,7 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from . import _core
 from .calls import Exchange, OutgoingCall, Waiting
@@ -98,6 +98,11 @@ class Future(concurrent.futures.Future[_T]):
             self._call.on_done(self._ended)
         elif self.done():
             self._run_callbacks()
+
+    def __await__(self) -> NoReturn:
+        raise TypeError(
+            "this future is a blocking client's: await one of rrpc.aio's clients, or asyncio.wrap_future(...) of it"
+        )
 
     def __repr__(self) -> str:
         state = "cancelled" if self.cancelled() else "finished" if self.done() else "running"

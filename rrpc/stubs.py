@@ -16,6 +16,7 @@ from .context import current
 from .errors import RpcError, Unavailable
 from .futures import Driven, Future, only
 from .interceptors import Chain
+from .loops import loop_here, refuse_in_coroutine
 from .metadata import MetadataLike, joined, pack
 from .service import Interface, Method, OutSpec, Parameter, Plan
 
@@ -62,6 +63,7 @@ class UnaryMethod(Generic[_R]):
         self._options: CallOptions = client._options
         self._timeout = client._options.timeout
         self._packed = pack(client._options.metadata or {})
+        self._loop_here = loop_here()
         # Of the connection that plain calls take: (it, encoder, wire name, the core's call and start).
         self._plain = _UNBOUND
 
@@ -75,6 +77,8 @@ class UnaryMethod(Generic[_R]):
         metadata: MetadataLike | None = None,
         out: Any = None,
     ) -> _R:
+        if self._loop_here is not None and self._loop_here() is not None:
+            refuse_in_coroutine(f"{self.rpc_name}()", "the method of the asyncio client", 2)
         if out is not None:
             return self._start(arguments, timeout, metadata, out).result()
         connection, encode, name, call, _ = self._plain

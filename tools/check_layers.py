@@ -48,7 +48,7 @@ CPP_WORDS_NOT_IN = [
 # Python: each module of rrpc and the modules it may import, besides itself.
 _VALUES = ("errors", "codec", "bulk")
 _HANDLING = (*_VALUES, "service", "metadata", "context", "dispatch", "status")
-_CALLING = ("channel", "calls", "futures", "stubs", "client")
+_CALLING = ("channel", "calls", "futures", "loops", "stubs", "client")
 _SHELLS = (
     *_HANDLING,
     "types",
@@ -76,7 +76,9 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "channel": (*_VALUES, "options", "service", "versions"),
     "calls": ("errors", "channel", "context", "interceptors", "metadata"),
     "futures": ("errors", "calls", "channel", "interceptors", "metadata"),
+    "loops": (),
     "stubs": (
+        "loops",
         "errors",
         "calls",
         "channel",
@@ -87,7 +89,17 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
         "metadata",
         "service",
     ),
-    "client": (*_VALUES, "calls", "channel", "futures", "interceptors", "metadata", "service", "stubs"),
+    "client": (
+        *_VALUES,
+        "calls",
+        "channel",
+        "futures",
+        "interceptors",
+        "loops",
+        "metadata",
+        "service",
+        "stubs",
+    ),
     "observe": (),
     "metadata": ("errors",),
     "context": ("metadata",),

@@ -29,6 +29,8 @@ class Future(asyncio.Future[_T]):
     """The core's, or a task: what is cancelled."""
     decode: Callable[[bytes, Any], _T]
     """Takes the reply's payload and buffers."""
+    typed: Callable[[RpcError], RpcError] | None = None
+    """Makes of an error what the interface declares."""
     again: tuple[Any, ...] | None = None
     """For a call that turns out never to have reached a handler: what makes it again, its arguments, its end by the
     clock, and what else that takes."""
@@ -73,7 +75,7 @@ class Future(asyncio.Future[_T]):
     def _failed(self, error: RpcError) -> None:
         again, self.again = self.again, None
         if again is None or not isinstance(error, Unavailable) or not error.not_executed:
-            self.set_exception(error)
+            self.set_exception(error if self.typed is None else self.typed(error))
             return
         make, arguments, end, *rest = again
         try:

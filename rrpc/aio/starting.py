@@ -47,6 +47,7 @@ def start_method(
         future.decode = stub._decode
     else:
         future.decode = partial(_decode_into, stub._decode, out, sizes)
+    future.typed = stub._typed
     future.again = stub._course, arguments, None if wait is None else monotonic() + wait, metadata, out
     try:
         future.call = start(
