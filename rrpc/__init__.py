@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _core, aio, interceptors
 from .bulk import empty, set_pool_limit, zeros
-from .channel import Backoff, Channel
+from .channel import Backoff, Channel, Ejection, register_resolver
 from .client import Client, connect
 from .codec import Record, copies
 from .codec import use_allocator as _use_allocator
@@ -40,6 +40,7 @@ from .futures import Future
 from .health import Health
 from .interceptors import ClientInterceptor, ServerInterceptor
 from .metadata import Metadata, MetadataLike
+from .retry import HedgingPolicy, RetryBudget, RetryPolicy
 from .server import Server, serve
 from .server import use_async as _use_async
 from .server import use_builtin as _use_builtin
@@ -60,9 +61,11 @@ __all__ = [
     "Context",
     "DataLoss",
     "DeadlineExceeded",
+    "Ejection",
     "FailedPrecondition",
     "Future",
     "Health",
+    "HedgingPolicy",
     "Internal",
     "InvalidArgument",
     "Metadata",
@@ -74,6 +77,8 @@ __all__ = [
     "Record",
     "RemoteError",
     "ResourceExhausted",
+    "RetryBudget",
+    "RetryPolicy",
     "RpcError",
     "Server",
     "ServerInterceptor",
@@ -99,6 +104,7 @@ __all__ = [
     "i64",
     "interceptors",
     "method",
+    "register_resolver",
     "serve",
     "service",
     "set_pool_limit",

@@ -18,7 +18,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,6 +30,7 @@ from .metadata import EMPTY, Metadata, MetadataLike, joined, pack, unpack
 if TYPE_CHECKING:
     from . import _core
     from .channel import Channel, Connection
+    from .retry import HedgingPolicy, RetryPolicy
 
 __all__ = [
     "CallOptions",
@@ -56,12 +57,22 @@ class CallOptions:
     timeout: float | None = None
     metadata: MetadataLike | None = None
     wait_for_ready: bool = False
-    links: tuple[Link, ...] = ()
+    interceptors: tuple[Link, ...] = ()
+    retry: RetryPolicy | None = None
+    hedging: HedgingPolicy | None = None
+    links: tuple[Link, ...] = field(init=False)
+    """What goes around each call: the interceptors, then retries."""
+    innermost: Link = field(init=False)
+    plain: bool = field(init=False)
+    """Whether calls can go straight to a connection that is there."""
 
-    @property
-    def plain(self) -> bool:
-        """Whether calls can go straight to a connection that is there."""
-        return not self.links
+    def __post_init__(self) -> None:
+        if self.retry is not None and self.hedging is not None:
+            raise ValueError("a call has a retry policy or a hedging policy, not both")
+        links = self.interceptors if self.retry is None else (*self.interceptors, self.retry.link)
+        object.__setattr__(self, "links", links)
+        object.__setattr__(self, "innermost", over if self.hedging is None else self.hedging.over)
+        object.__setattr__(self, "plain", not links and self.hedging is None)
 
 
 class Request(Protocol):
@@ -215,6 +226,25 @@ class OutgoingCall:
         if self.deadline is not None and monotonic() >= self.deadline:
             raise unsent(DeadlineExceeded(f"{self.method}(): the deadline passed before the call was sent"))
 
+    def late(self) -> RpcError:
+        """What ends the call when its time is up while it waits for answers."""
+        if self._cancelled:
+            return Cancelled("the call was cancelled by its caller")
+        return DeadlineExceeded(f"{self.method}(): no attempt was answered within its timeout")
+
+    def branch(self) -> OutgoingCall:
+        """The same call, to be made beside this one."""
+        options = CallOptions(wait_for_ready=self.wait_for_ready)
+        other = OutgoingCall(self.channel, self.request, options, self.time_left(), self.metadata)
+        other.deadline = self.deadline
+        other.traced = self.traced
+        return other
+
+    def take_from(self, branch: OutgoingCall) -> None:
+        """The branch was the one that succeeded."""
+        self.connection, self.reply_metadata = branch.connection, branch.reply_metadata
+        self._result, self._stamps = branch._result, branch._stamps
+
     def unconnected(self) -> RpcError:
         """What ends the call when it has waited long enough for a connection."""
         if self._cancelled:
@@ -224,12 +254,14 @@ class OutgoingCall:
 
 
 class Waiting:
-    """To be done: wait for a connection, the result of this ``concurrent.futures.Future``."""
+    """To be done: wait for this ``concurrent.futures.Future``. If the call's time is up before, cancel it and go on
+    with the error that ``late()`` gives."""
 
-    __slots__ = ("future",)
+    __slots__ = ("future", "late")
 
-    def __init__(self, future: Any) -> None:
+    def __init__(self, future: Any, late: Callable[[], RpcError]) -> None:
         self.future = future
+        self.late = late
 
 
 class Exchange:
@@ -251,7 +283,8 @@ class Exchange:
 
 def course(call: OutgoingCall, options: CallOptions) -> Chain:
     """What is done for the call, step by step: a driver carries it out."""
-    return Chain((_conforming, *options.links) if options.links else (), call, innermost=over)
+    links = (_conforming, *options.links) if options.interceptors else options.links
+    return Chain(links, call, innermost=options.innermost)
 
 
 def _conforming(call: OutgoingCall) -> Generator[Any, Any, Any]:
@@ -268,7 +301,8 @@ def over(call: OutgoingCall) -> Generator[Any, Any, Any]:
         call.check()
         connection = call.channel.pick_nowait(call.wait_for_ready)
         if connection is None:
-            connection = yield Waiting(call.channel.pick_soon(call.wait_for_ready))
+            soon = call.channel.pick_soon(call.wait_for_ready)
+            connection = yield Waiting(soon, call.unconnected)
         name, payload, message = request.encode(connection)
         call.attempt += 1
         call.connection = connection
@@ -284,12 +318,10 @@ def over(call: OutgoingCall) -> Generator[Any, Any, Any]:
         exchange = Exchange(connection, arguments)
         try:
             payload, blocks, packed = yield exchange
-        except Unavailable as error:
-            call.channel.failed(connection, error)
-            if not error.not_executed:
-                raise request.error(error) from None
         except RpcError as error:
-            raise request.error(error) from None
+            call.channel.failed(connection, error)
+            if not (error.not_executed and isinstance(error, Unavailable)):
+                raise request.error(error) from None
         else:
             call.channel.succeeded(connection)
             call.reply_metadata = unpack(packed)
@@ -322,7 +354,7 @@ def _run(chain: Chain, call: OutgoingCall) -> Any:
             if type(asked) is Exchange:
                 value = _exchange(call, asked)
             elif type(asked) is Waiting:
-                value = _wait(call, asked.future)
+                value = _wait(call, asked)
             elif type(asked) is Sleep:
                 _sleep(call, asked.seconds)
             else:
@@ -359,7 +391,8 @@ def _sleep(call: OutgoingCall, seconds: float) -> None:
     call.check()
 
 
-def _wait(call: OutgoingCall, future: Any) -> Any:
+def _wait(call: OutgoingCall, asked: Waiting) -> Any:
+    future = asked.future
     call.interrupt_with(future.cancel)
     try:
         return future.result(call.time_left())
@@ -367,7 +400,7 @@ def _wait(call: OutgoingCall, future: Any) -> Any:
         if future.done() and not future.cancelled():
             raise  # DeadlineExceeded is a TimeoutError
         future.cancel()
-        raise call.unconnected() from None
+        raise asked.late() from None
     finally:
         call.interrupt_with(None)
 

@@ -15,6 +15,7 @@ from .futures import Future
 from .interceptors import Chain, ClientInterceptor, checked, links
 from .loops import loop_here, refuse_in_coroutine
 from .metadata import MetadataLike, joined, pack
+from .retry import HedgingPolicy, RetryPolicy
 from .service import OutSpec, untyped_request
 from .stubs import contract_of, start_call
 
@@ -52,6 +53,8 @@ class Client:
         metadata: MetadataLike | None = None,
         wait_for_ready: bool = False,
         interceptors: Iterable[ClientInterceptor] | None = None,
+        retry: RetryPolicy | None = None,
+        hedging: HedgingPolicy | None = None,
         lazy: bool = False,
         **options: Any,
     ) -> None:
@@ -60,7 +63,8 @@ class Client:
             raise TypeError(
                 f"address must be a str such as rrpc://host:port, a list of them, or a Channel, not {what}"
             )
-        self._options = CallOptions(timeout, metadata, wait_for_ready, links_of(interceptors))
+        links = links_of(interceptors)
+        self._options = CallOptions(timeout, metadata, wait_for_ready, links, retry, hedging)
         self._contract = contract_of(type(self))
         self._owns = not isinstance(address, Channel)
         if isinstance(address, Channel):
@@ -88,13 +92,17 @@ class Client:
         metadata: MetadataLike | None = _KEEP,
         wait_for_ready: bool = _KEEP,
         interceptors: Iterable[ClientInterceptor] | None = _KEEP,
+        retry: RetryPolicy | None = _KEEP,
+        hedging: HedgingPolicy | None = _KEEP,
     ) -> _C:
         """The same client with other options for its calls, on the same channel, which it doesn't close."""
         given: dict[str, Any] = {
             "timeout": timeout,
             "metadata": metadata,
             "wait_for_ready": wait_for_ready,
-            "links": _KEEP if interceptors is _KEEP else links_of(interceptors),
+            "interceptors": _KEEP if interceptors is _KEEP else links_of(interceptors),
+            "retry": retry,
+            "hedging": hedging,
         }
         changes = {name: value for name, value in given.items() if value is not _KEEP}
         clone = object.__new__(type(self))

@@ -287,7 +287,7 @@ class Driven:
             self._call.interrupt_with(handle.cancel)
             handle.on_done(lambda: self._exchanged(handle))
         elif type(asked) is Waiting:
-            self._wait_for(asked.future)
+            self._wait_for(asked)
         elif type(asked) is Sleep:
             left = self._call.time_left()
             timer = after(asked.seconds if left is None else min(left, asked.seconds), self._slept)
@@ -314,19 +314,20 @@ class Driven:
         else:
             self.go()
 
-    def _wait_for(self, future: concurrent.futures.Future[Any]) -> None:
+    def _wait_for(self, asked: Waiting) -> None:
+        future: concurrent.futures.Future[Any] = asked.future
         left = self._call.time_left()
         timer = None if left is None else after(left, future.cancel)
 
-        def connected(future: concurrent.futures.Future[Any]) -> None:
+        def ended(future: concurrent.futures.Future[Any]) -> None:
             self._call.interrupt_with(None)
             if timer is not None:
                 timer.cancel()
-            error = self._call.unconnected() if future.cancelled() else future.exception()
+            error = asked.late() if future.cancelled() else future.exception()
             self.go(None if error is not None else future.result(), error)
 
         self._call.interrupt_with(future.cancel)
-        future.add_done_callback(connected)
+        future.add_done_callback(ended)
 
     def _end(self, value: Any, error: BaseException | None) -> None:
         self._call.end()

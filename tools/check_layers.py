@@ -48,7 +48,7 @@ CPP_WORDS_NOT_IN = [
 # Python: each module of rrpc and the modules it may import, besides itself.
 _VALUES = ("errors", "codec", "bulk")
 _HANDLING = (*_VALUES, "service", "metadata", "context", "dispatch", "status")
-_CALLING = ("channel", "calls", "futures", "loops", "stubs", "client")
+_CALLING = ("channel", "calls", "futures", "loops", "retry", "stubs", "client")
 _SHELLS = (
     *_HANDLING,
     "types",
@@ -74,9 +74,10 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "interceptors": _VALUES,
     "versions": (*_VALUES, "service", "schema"),
     "channel": (*_VALUES, "options", "service", "versions"),
-    "calls": ("errors", "channel", "context", "interceptors", "metadata"),
+    "calls": ("errors", "channel", "context", "retry", "interceptors", "metadata"),
     "futures": ("errors", "calls", "channel", "interceptors", "metadata"),
     "loops": (),
+    "retry": ("errors", "calls", "channel", "futures", "interceptors"),
     "stubs": (
         "loops",
         "errors",
@@ -97,6 +98,7 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
         "interceptors",
         "loops",
         "metadata",
+        "retry",
         "service",
         "stubs",
     ),

@@ -11,6 +11,7 @@ from rrpc.channel import Channel, Contract
 from rrpc.client import Untyped, links_of
 from rrpc.interceptors import Chain, ClientInterceptor
 from rrpc.metadata import MetadataLike, joined, pack
+from rrpc.retry import HedgingPolicy, RetryPolicy
 from rrpc.stubs import contract_of
 
 if TYPE_CHECKING:
@@ -41,9 +42,12 @@ class Client:
         metadata: MetadataLike | None = None,
         wait_for_ready: bool = False,
         interceptors: Iterable[ClientInterceptor] | None = None,
+        retry: RetryPolicy | None = None,
+        hedging: HedgingPolicy | None = None,
         **options: Any,
     ) -> None:
-        self._options = CallOptions(timeout, metadata, wait_for_ready, links_of(interceptors))
+        links = links_of(interceptors)
+        self._options = CallOptions(timeout, metadata, wait_for_ready, links, retry, hedging)
         self._contract = contract_of(type(self))
         self._owns = not isinstance(address, Channel)
         if isinstance(address, Channel):
@@ -73,13 +77,17 @@ class Client:
         metadata: MetadataLike | None = _KEEP,
         wait_for_ready: bool = _KEEP,
         interceptors: Iterable[ClientInterceptor] | None = _KEEP,
+        retry: RetryPolicy | None = _KEEP,
+        hedging: HedgingPolicy | None = _KEEP,
     ) -> _C:
         """The same client with other options for its calls, on the same channel, which it doesn't close."""
         given: dict[str, Any] = {
             "timeout": timeout,
             "metadata": metadata,
             "wait_for_ready": wait_for_ready,
-            "links": _KEEP if interceptors is _KEEP else links_of(interceptors),
+            "interceptors": _KEEP if interceptors is _KEEP else links_of(interceptors),
+            "retry": retry,
+            "hedging": hedging,
         }
         clone = object.__new__(type(self))
         clone._options = replace(self._options, **{n: v for n, v in given.items() if v is not _KEEP})

@@ -61,13 +61,13 @@ async def _exchange(call: OutgoingCall, exchange: Exchange) -> tuple[bytes, Any,
 
 
 async def _wait(call: OutgoingCall, waiting: Waiting) -> Any:
-    """For a connection."""
+    """For a connection, or for several attempts."""
     call.interrupt_with(waiting.future.cancel)
     future = asyncio.wrap_future(waiting.future)
     try:
         done, _ = await asyncio.wait([future], timeout=call.time_left())
         if not done or future.cancelled():
-            raise call.unconnected()
+            raise waiting.late()
         return future.result()
     finally:
         call.interrupt_with(None)

@@ -2,6 +2,7 @@
 
 from .channel import Channel
 from .connection import Connection, Contract
-from .subchannel import Backoff
+from .resolver import Resolver, register_resolver
+from .subchannel import Backoff, Ejection
 
-__all__ = ["Backoff", "Channel", "Connection", "Contract"]
+__all__ = ["Backoff", "Channel", "Connection", "Contract", "Ejection", "Resolver", "register_resolver"]

@@ -1,4 +1,4 @@
-"""Attempts to connect, which wait: each in a thread of its own, unless the caller lends his."""
+"""What a channel has to wait for, connecting and resolving: each in a thread of its own, or in its caller's."""
 
 from __future__ import annotations
 
@@ -11,59 +11,86 @@ from typing import Any
 from rrpc.errors import Internal, RpcError
 
 from .connection import Connection, Contract
+from .resolver import Names
 
-__all__ = ["Attempt"]
+__all__ = ["Attempt", "Resolution", "Task"]
 
 _EXIT_WAIT_SECONDS = 1.0
 _threads: set[threading.Thread] = set()
 
 
-class Attempt:
-    """One attempt to connect to an address, and to agree there on what clients ask for."""
+class Task:
+    """Something that takes a while."""
 
-    def __init__(
-        self, address: str, options: Mapping[str, Any], end: float | None, contracts: Sequence[Contract]
-    ) -> None:
-        """``end``: when it must have come to one, by the clock."""
-        self.address = address
-        self.connection: Connection | None = None
-        """What came of it, or else :attr:`error`."""
+    def __init__(self) -> None:
         self.error: RpcError | None = None
-        self._options = options
-        self._end = end
-        self._contracts = list(contracts)
+        """Why it came to nothing."""
 
     def run(self) -> None:
         """In this thread."""
-        left = None if self._end is None else max(0.0, self._end - monotonic())
-        connection = None
         try:
-            connection = Connection(self.address, self._options, left)
-            for contract in self._contracts:
-                connection.agreement(contract, self._end)
-            self.connection = connection
+            self._work()
         except RpcError as error:
             self.error = error.with_traceback(None)
-        finally:
-            if connection is not None and self.connection is None:
-                connection.close()
 
-    def start(self, ended: Callable[[Attempt], object]) -> None:
+    def _work(self) -> None:
+        raise NotImplementedError
+
+    def start(self, ended: Callable[[Any], object]) -> None:
         """In a thread, which then calls ``ended(self)``."""
 
         def run() -> None:
             try:
                 self.run()
             except Exception as error:
-                self.error = Internal(f"connecting to {self.address}: {error!r}")
+                self.error = Internal(f"{self!r}: {error!r}")
             finally:
                 ended(self)
                 _threads.discard(threading.current_thread())
 
-        # It must not keep the interpreter from ending, however long the attempt may take.
+        # It must not keep the interpreter from ending, however long it may take.
         thread = threading.Thread(target=run, name="rrpc-connecting", daemon=True)
         _threads.add(thread)
         thread.start()
+
+
+class Attempt(Task):
+    """One attempt to connect to an address, and to agree there on what clients ask for."""
+
+    def __init__(
+        self, address: str, options: Mapping[str, Any], end: float | None, contracts: Sequence[Contract]
+    ) -> None:
+        """``end``: when it must have come to one, by the clock."""
+        super().__init__()
+        self.address = address
+        self.connection: Connection | None = None
+        """What came of it, or else :attr:`error`."""
+        self._options = options
+        self._end = end
+        self._contracts = list(contracts)
+
+    def _work(self) -> None:
+        left = None if self._end is None else max(0.0, self._end - monotonic())
+        connection = Connection(self.address, self._options, left)
+        try:
+            for contract in self._contracts:
+                connection.agreement(contract, self._end)
+            self.connection = connection
+        finally:
+            if self.connection is None:
+                connection.close()
+
+
+class Resolution(Task):
+    """Finding the addresses of a channel."""
+
+    def __init__(self, names: Names) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self._names = names
+
+    def _work(self) -> None:
+        self.addresses = self._names.resolve()
 
 
 def _end_of_interpreter() -> None:

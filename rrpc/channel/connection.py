@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rrpc import _core
 from rrpc.codec import decode
 from rrpc.service import Interface, untyped_request
 from rrpc.versions import Agreement, agree
+
+if TYPE_CHECKING:
+    from .subchannel import Record
 
 __all__ = ["Connection", "Contract"]
 
@@ -37,6 +40,7 @@ class Connection:
         "calls_in_flight",
         "core",
         "on_unusable",
+        "record",
         "since",
         "usable",
     )
@@ -51,6 +55,8 @@ class Connection:
         """Cheap."""
         self.on_unusable: Callable[[Callable[[], None]], None] = self.core.on_unusable
         """Has a function called once, on whatever thread, soon after it isn't usable any more."""
+        self.record: Record
+        """Of the calls to its address; the channel's."""
         self.bound: dict[Hashable, Any] = {}
         """For stubs: what each of them worked out for this connection."""
         self._agreements: dict[Contract, Agreement] = {}

@@ -1,4 +1,4 @@
-"""One address of a channel: its connection, or when to try again."""
+"""One address of a channel: its connection, or when to try again; and how calls fared there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rrpc.errors import DeadlineExceeded, RpcError, Unavailable, unsent
+from rrpc.errors import DeadlineExceeded, RpcError, StatusCode, Unavailable, unsent
 
 from .connection import Connection
 
@@ -18,9 +18,10 @@ __all__ = [
     "SHUTDOWN",
     "TRANSIENT_FAILURE",
     "Backoff",
+    "Ejection",
+    "Record",
     "Subchannel",
     "failure",
-    "split",
 ]
 
 IDLE = "idle"
@@ -28,6 +29,8 @@ CONNECTING = "connecting"
 READY = "ready"
 TRANSIENT_FAILURE = "transient_failure"
 SHUTDOWN = "shutdown"
+
+_STRIKES = frozenset({StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED})
 
 
 @dataclass(frozen=True)
@@ -48,20 +51,76 @@ class Backoff:
         return min(self.maximum, grown) * random.uniform(1 - self.jitter, 1 + self.jitter)
 
 
+@dataclass(frozen=True)
+class Ejection:
+    """When an address is left out for a while, though it can be connected to: after so many ``failures`` of calls in a
+    row (Unavailable and DeadlineExceeded), for ``initial`` seconds, and ``multiplier`` times longer each time that the
+    first call afterwards fails again, up to ``maximum``."""
+
+    failures: int = 5
+    initial: float = 1.0
+    maximum: float = 60.0
+    multiplier: float = 2.0
+
+
+class Record:
+    """How the last calls to an address ended."""
+
+    __slots__ = ("ejected_until", "ejections", "strikes")
+
+    def __init__(self) -> None:
+        self.strikes = 0
+        """Failures in a row."""
+        self.ejections = 0
+        self.ejected_until = 0.0
+
+    def failed(self, error: RpcError, now: float, ejection: Ejection) -> None:
+        if error.code not in _STRIKES or now < self.ejected_until:
+            return
+        self.strikes += 1
+        if self.strikes >= ejection.failures:
+            grown = ejection.initial * ejection.multiplier ** min(self.ejections, 64)
+            self.ejections += 1
+            self.ejected_until = now + min(ejection.maximum, grown)
+            self.strikes = ejection.failures - 1  # let in again, it has one try
+
+    def succeeded(self, now: float) -> None:
+        self.strikes = 0
+        if now >= self.ejected_until:
+            self.ejections = 0
+
+
 class Subchannel:
     """One address. The channel's lock guards it."""
 
-    __slots__ = ("address", "connection", "error", "failures", "retry_at", "state")
+    __slots__ = (
+        "address",
+        "connection",
+        "error",
+        "failed_at",
+        "failures",
+        "record",
+        "retry_at",
+        "state",
+        "unresolved",
+    )
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, unresolved: bool = False) -> None:
         self.address = address
+        self.unresolved = unresolved
+        """It stands for addresses that aren't known yet."""
         self.state = IDLE
         self.connection: Connection | None = None
         """The last one, which is good where the state is ready."""
         self.error: RpcError | None = None
         """Why the last attempt failed."""
         self.failures = 0
+        self.failed_at = 0.0
         self.retry_at = 0.0
+        self.record = Record()
+
+    def usable(self) -> bool:
+        return self.connection is not None and self.connection.usable()
 
     def may_connect(self, now: float) -> bool:
         return self.state == IDLE or (self.state == TRANSIENT_FAILURE and now >= self.retry_at)
@@ -70,12 +129,14 @@ class Subchannel:
         self.state = READY
         self.connection = connection
         self.error = None
+        connection.record = self.record
 
     def failed(self, error: RpcError, now: float, backoff: Backoff) -> None:
         """Connecting came to nothing."""
         self.failures += 1
         self.state = TRANSIENT_FAILURE
         self.error = error
+        self.failed_at = now
         self.retry_at = now + backoff.delay(self.failures)
 
     def lost(self, now: float, backoff: Backoff, error: RpcError | None = None) -> None:
@@ -88,20 +149,17 @@ class Subchannel:
             self.failures = 0
             self.state = IDLE
 
-    def usable(self) -> bool:
-        return self.connection is not None and self.connection.usable()
-
-    def info(self) -> dict[str, Any]:
-        why_not = "" if self.error is None else self.error.message
+    def info(self, now: float) -> dict[str, Any]:
         return {
             "address": self.address,
             "state": self.state,
             "failures": self.failures,
-            "why_not": why_not,
+            "why_not": "" if self.error is None else self.error.message,
+            "ejected": now < self.record.ejected_until,
         }
 
 
-def failure(subchannels: Sequence[Subchannel], now: float) -> RpcError:
+def failure(subchannels: Sequence[Subchannel]) -> RpcError:
     """Why no call can be made now."""
     errors = [subchannel.error for subchannel in subchannels if subchannel.error is not None]
     if len(errors) == 1:
@@ -110,11 +168,3 @@ def failure(subchannels: Sequence[Subchannel], now: float) -> RpcError:
         return unsent(kind(error.message))
     reasons = "; ".join(dict.fromkeys(error.message for error in errors))
     return unsent(Unavailable(f"none of the {len(subchannels)} addresses can be had: {reasons}"))
-
-
-def split(target: str) -> list[str]:
-    """``rrpc://a:1,b:2`` as two addresses."""
-    scheme, separator, rest = target.partition("://")
-    if not separator or scheme == "shm":
-        return [target]
-    return [one if "://" in one else f"{scheme}://{one}" for one in rest.split(",")]

@@ -1,0 +1,137 @@
+"""Where the addresses of a channel come from: given as they are, from DNS, or from a resolver of the user's."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Sequence
+
+from rrpc.errors import InvalidArgument, RpcError, Unavailable
+
+__all__ = ["Names", "Resolver", "register_resolver"]
+
+Resolver = Callable[[str], Sequence[str]]
+"""Gives the addresses for a target such as ``my-scheme://search``. It may wait; what it raises is why there are none.
+
+With an attribute ``period`` it is asked again every so many seconds, else when connections fail.
+"""
+_BUILT_IN = ("rrpc", "shm", "tcp", "verbs", "verbs+tcp")
+_resolvers: dict[str, Resolver] = {}
+
+
+def register_resolver(scheme: str, resolver: Resolver) -> None:
+    """Have targets ``scheme://...`` of channels resolved by it, in this process."""
+    if scheme in _BUILT_IN or not scheme:
+        raise ValueError(f"{scheme!r} can't have a resolver; choose another scheme")
+    if not callable(resolver):
+        raise TypeError(f"a resolver is a function of the target, not {type(resolver).__name__}")
+    _resolvers[scheme] = resolver
+
+
+class Names:
+    """The targets of a channel."""
+
+    def __init__(self, target: str | Sequence[str]) -> None:
+        targets = [target] if isinstance(target, str) else list(target)
+        for one in targets:
+            if not isinstance(one, str):
+                raise TypeError(f"address must be a str such as rrpc://host:port, not {type(one).__name__}")
+        if not targets:
+            raise ValueError("a channel needs an address")
+        self.text = ",".join(targets)
+        self._targets = list(dict.fromkeys(address for one in targets for address in _split(one)))
+        self.fixed = self._targets if not any(map(_needs_resolving, self._targets)) else None
+        """The addresses, where there is nothing to resolve."""
+        periods = (getattr(_resolvers.get(_scheme(one)), "period", None) for one in self._targets)
+        self.period: float | None = min((period for period in periods if period is not None), default=None)
+
+    def resolve(self) -> list[str]:
+        """The addresses as they are now, each once; the errors of names only where no name has any."""
+        found: dict[str, None] = {}
+        errors: list[RpcError] = []
+        for target in self._targets:
+            try:
+                found |= dict.fromkeys(_resolve(target))
+            except RpcError as error:  # noqa: PERF203
+                errors.append(error)
+        if not found:
+            raise errors[0] if errors else Unavailable(f"{self.text}: the resolver gives no addresses")
+        return list(found)
+
+
+def _split(target: str) -> list[str]:
+    """``rrpc://a:1,b:2`` as two."""
+    scheme, separator, rest = target.partition("://")
+    if not separator or scheme not in _BUILT_IN or scheme == "shm":
+        return [target]
+    return [one if "://" in one else f"{scheme}://{one}" for one in rest.split(",")]
+
+
+def _scheme(target: str) -> str:
+    return target.partition("://")[0]
+
+
+def _host_and_port(target: str) -> tuple[str, str]:
+    host, _, port = target.partition("://")[2].rpartition(":")
+    return host, port
+
+
+def _needs_resolving(target: str) -> bool:
+    scheme = _scheme(target)
+    if scheme in _resolvers:
+        return True
+    if scheme == "shm" or scheme not in _BUILT_IN:
+        return False  # the core says what is wrong with it
+    host, _ = _host_and_port(target)
+    if not host:
+        return False
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return True
+    return False
+
+
+def _resolve(target: str) -> list[str]:
+    resolver = _resolvers.get(_scheme(target))
+    if resolver is None:
+        return _dns(target) if _needs_resolving(target) else [target]
+    try:
+        addresses = list(resolver(target))
+    except RpcError:
+        raise
+    except Exception as error:
+        raise Unavailable(f"{target}: its resolver failed: {error!r}") from error
+    for address in addresses:
+        if not isinstance(address, str) or _scheme(address) not in _BUILT_IN:
+            raise InvalidArgument(f"{target}: its resolver gave {address!r}, which is no address")
+    return addresses
+
+
+def _dns(target: str) -> list[str]:
+    """An address for each A and AAAA record, in the order that the system prefers."""
+    scheme, (host, port) = _scheme(target), _host_and_port(target)
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise Unavailable(f"{target}: {host!r} can't be resolved: {error}") from None
+    hosts = dict.fromkeys(str(entry[4][0]) for entry in found)
+    return [f"{scheme}://[{ip}]:{port}" if ":" in ip else f"{scheme}://{ip}:{port}" for ip in hosts]
+
+
+class _File:
+    """``file:///path``: an address in each line; lines that begin with # are comments."""
+
+    period = 2.0
+
+    def __call__(self, target: str) -> list[str]:
+        path = target.removeprefix("file://")
+        try:
+            with open(path, encoding="utf-8") as lines:
+                addresses = [line.strip() for line in lines]
+        except OSError as error:
+            raise Unavailable(f"{target} can't be read: {error.strerror}") from None
+        return [address for address in addresses if address and not address.startswith("#")]
+
+
+register_resolver("file", _File())

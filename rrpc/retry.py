@@ -1,0 +1,259 @@
+"""Calling again where that is safe: after failures (:class:`RetryPolicy`), or before them (:class:`HedgingPolicy`).
+
+Safe is a call that no handler has seen (``error.not_executed``), and any call of a method that the interface calls
+idempotent. Rules and names are those of gRPC's retry design (its proposal A6), with full jitter.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import random
+import threading
+from collections.abc import Collection, Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .calls import OutgoingCall, Waiting, over
+from .channel.timers import Timer, after
+from .errors import RpcError, StatusCode
+from .futures import Driven
+from .interceptors import Chain, Sleep
+
+__all__ = ["HedgingPolicy", "RetryBudget", "RetryPolicy"]
+
+PUSH_BACK = "retry-after-ms"
+"""What a server may send with an error: call again after so many milliseconds, or not at all if it's below 0."""
+
+_CODES = frozenset({StatusCode.UNAVAILABLE})
+
+
+class RetryBudget:
+    """Keeps retries from making an overload worse: a bucket of ``tokens``, as gRPC's retry throttling has it.
+
+    A failure takes one out, a success puts ``ratio`` back. Calls are made again only while it is more than half full.
+    Clients may share one.
+    """
+
+    def __init__(self, tokens: float = 10.0, ratio: float = 0.1) -> None:
+        if not (tokens > 0 and ratio > 0):
+            raise ValueError(f"tokens and ratio must be above 0, not {tokens!r} and {ratio!r}")
+        self._full = float(tokens)
+        self._ratio = ratio
+        self._left = float(tokens)
+        self._lock = threading.Lock()
+
+    @property
+    def left(self) -> float:
+        """The tokens in it."""
+        return self._left
+
+    def failed(self) -> bool:
+        """A call failed; whether it may be made again."""
+        with self._lock:
+            self._left = max(0.0, self._left - 1.0)
+            return self._left > self._full / 2
+
+    def succeeded(self) -> None:
+        """A call succeeded."""
+        if self._left < self._full:
+            with self._lock:
+                self._left = min(self._full, self._left + self._ratio)
+
+    def allows(self) -> bool:
+        """Whether calls may be made again."""
+        return self._left > self._full / 2
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """When a call that failed is made again, and how soon; never past its deadline.
+
+    Before attempt n it waits for a random time up to ``initial_backoff * multiplier ** (n - 2)``, and up to
+    ``max_backoff``, seconds; with less ``jitter`` than 1, for at least the rest of that. ``codes`` are those of
+    failures that may pass. ``budget`` is for all calls with this policy; None: no limit.
+    """
+
+    max_attempts: int = 4
+    initial_backoff: float = 0.05
+    max_backoff: float = 2.0
+    multiplier: float = 2.0
+    jitter: float = 1.0
+    codes: Collection[StatusCode] = _CODES
+    budget: RetryBudget | None = field(default_factory=RetryBudget)
+
+    def __post_init__(self) -> None:
+        _check_attempts(self.max_attempts)
+        if (
+            self.initial_backoff < 0
+            or self.max_backoff < 0
+            or self.multiplier < 1
+            or not 0 <= self.jitter <= 1
+        ):
+            raise ValueError("backoffs must be 0 or more, multiplier 1 or more, and jitter from 0 to 1")
+        object.__setattr__(self, "codes", _codes(self.codes))
+
+    def backoff(self, attempt: int) -> float:
+        """Seconds to wait after so many attempts."""
+        most = min(self.max_backoff, self.initial_backoff * self.multiplier ** min(attempt - 1, 100))
+        return most * random.uniform(1 - self.jitter, 1)
+
+    def delay(self, call: OutgoingCall, error: RpcError, attempt: int) -> float | None:
+        """How long to wait before ``call`` is made again, of which that many attempts failed; None: it isn't."""
+        if error.code not in self.codes:
+            return None
+        allowed = self.budget is None or self.budget.failed()
+        if attempt >= self.max_attempts or not allowed or not (error.not_executed or call.idempotent):
+            return None
+        delay = self.backoff(attempt)
+        if PUSH_BACK in error.metadata:
+            asked = _pushed_back(error.metadata[PUSH_BACK])
+            if asked is None:
+                return None
+            delay = asked
+        left = call.time_left()
+        return delay if left is None or delay < left else None
+
+    def link(self, call: OutgoingCall) -> Generator[Any, Any, Any]:
+        """Around the call: see ``rrpc/calls.py``."""
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                result = yield call
+            except RpcError as error:
+                delay = self.delay(call, error, attempt)
+                if delay is None:
+                    raise
+            else:
+                if self.budget is not None:
+                    self.budget.succeeded()
+                return result
+            yield Sleep(delay)
+
+
+@dataclass(frozen=True)
+class HedgingPolicy:
+    """Makes a call of an idempotent method again when there is no answer after ``delay`` seconds, up to
+    ``max_attempts`` times in all; the first success is the result, and the other attempts are cancelled.
+
+    A failure with one of the ``codes`` has the next attempt made at once, any other one ends the call. ``budget`` is
+    for all calls with this policy; None: no limit.
+    """
+
+    delay: float
+    max_attempts: int = 2
+    codes: Collection[StatusCode] = _CODES
+    budget: RetryBudget | None = field(default_factory=RetryBudget)
+
+    def __post_init__(self) -> None:
+        _check_attempts(self.max_attempts)
+        if self.delay < 0:
+            raise ValueError(f"delay must be 0 or more, not {self.delay!r}")
+        object.__setattr__(self, "codes", _codes(self.codes))
+
+    def over(self, call: OutgoingCall) -> Generator[Any, Any, Any]:
+        """In place of :func:`rrpc.calls.over`."""
+        if not call.idempotent:
+            return (yield from over(call))
+        return (yield Waiting(_Hedge(self, call).go(), call.late))
+
+
+class _Hedge:
+    """The attempts of one call."""
+
+    def __init__(self, policy: HedgingPolicy, call: OutgoingCall) -> None:
+        self._policy = policy
+        self._call = call
+        self._lock = threading.Lock()
+        self._attempts: list[Driven] = []
+        self._ended = 0
+        self._settled = False
+        self._timer: Timer | None = None
+        self._result: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def go(self) -> concurrent.futures.Future[Any]:
+        self._begin()
+        self._result.add_done_callback(self._stop)
+        return self._result
+
+    def _begin(self) -> None:
+        """One more attempt, if there may be one."""
+        with self._lock:
+            count = len(self._attempts)
+            if self._settled or self._result.done() or count >= self._policy.max_attempts:
+                return
+            if count and not (self._policy.budget is None or self._policy.budget.allows()):
+                return
+            branch = self._call.branch()
+            attempt = Driven(Chain((), branch, innermost=over))
+            self._attempts.append(attempt)
+            self._call.attempt = count + 1
+            if count + 1 < self._policy.max_attempts:
+                self._timer = after(self._policy.delay, self._begin)
+        attempt.on_done(functools.partial(self._answered, attempt, branch))
+        attempt.go()
+
+    def _answered(self, attempt: Driven, branch: OutgoingCall) -> None:
+        budget = self._policy.budget
+        try:
+            (value,) = attempt.result(0)
+        except RpcError as error:
+            self._failed(error)
+        except BaseException as error:
+            self._resolve(None, error)
+        else:
+            if budget is not None:
+                budget.succeeded()
+            self._call.take_from(branch)
+            self._resolve(value, None)
+
+    def _failed(self, error: RpcError) -> None:
+        may_pass = error.code in self._policy.codes
+        if may_pass and self._policy.budget is not None:
+            self._policy.budget.failed()
+        with self._lock:
+            self._ended += 1
+            timer = self._timer
+        if may_pass:
+            if timer is not None:
+                timer.fire()  # the next one now
+            with self._lock:
+                if self._ended < len(self._attempts):
+                    return
+        self._resolve(None, error)
+
+    def _resolve(self, value: Any, error: BaseException | None) -> None:
+        with self._lock:
+            first, self._settled = not self._settled, True
+        if not first or not self._result.set_running_or_notify_cancel():
+            return
+        if error is None:
+            self._result.set_result(value)
+        else:
+            self._result.set_exception(error)
+
+    def _stop(self, _: Any) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            attempts = list(self._attempts)
+        for attempt in attempts:
+            attempt.cancel()
+
+
+def _check_attempts(count: int) -> None:
+    if not isinstance(count, int) or count < 1:
+        raise ValueError(f"max_attempts must be 1 or more, not {count!r}")
+
+
+def _codes(codes: Collection[StatusCode]) -> frozenset[StatusCode]:
+    return frozenset(StatusCode(code) for code in codes)
+
+
+def _pushed_back(text: str | bytes) -> float | None:
+    try:
+        milliseconds = int(text)
+    except ValueError:
+        return None
+    return milliseconds / 1000 if milliseconds >= 0 else None
