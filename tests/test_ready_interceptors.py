@@ -9,7 +9,7 @@ import pytest
 from styles import Shop, calling, serving
 
 import rrpc
-from rrpc.interceptors import ClientLogging, ClientToken, ServerLogging, ServerToken
+from rrpc.interceptors import ClientLogging, ClientToken, Retry, ServerLogging, ServerToken
 
 
 def test_logging(shop_address: str, style: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -119,6 +119,60 @@ def test_what_a_handler_refused_isnt_called_again(style: str, address: str) -> N
 def test_tokens_that_arent(make: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         make()
+
+
+# Retries
+
+
+class Watch(rrpc.ClientInterceptor):
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def unary(self, call: Any) -> Any:
+        try:
+            result = yield call
+        except rrpc.RpcError as error:
+            self.seen.append(error.code.name)
+            raise
+        self.seen.append("OK")
+        return result
+
+
+class RefuseTwice(rrpc.ServerInterceptor):
+    count = 0
+
+    def unary(self, call: Any) -> Any:
+        self.count += 1
+        if self.count <= 2:
+            raise rrpc.ResourceExhausted("later")
+        return (yield call)
+
+
+def test_retries(style: str, shop: Shop, address: str) -> None:
+    """Outside of a retry one call is seen, inside each attempt. What no handler has seen may be made again."""
+    outer, inner = Watch(), Watch()
+    policy = rrpc.RetryPolicy(initial_backoff=0.001, codes=[rrpc.StatusCode.RESOURCE_EXHAUSTED])
+    around = [outer, Retry(policy), inner]
+    with (
+        rrpc.serve(shop, listen=address, interceptors=[RefuseTwice()]) as server,
+        calling(style, server.addresses[0], interceptors=around) as call,
+    ):
+        assert call("Shop.price", "apple") == 5
+    assert outer.seen == ["OK"]
+    assert inner.seen == ["RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", "OK"]
+    assert shop.handled == ["apple"]
+
+
+def test_what_a_handler_has_seen_isnt_made_again(style: str, shop: Shop, shop_address: str) -> None:
+    policy = rrpc.RetryPolicy(initial_backoff=0.001, codes=[rrpc.StatusCode.ABORTED])
+    with calling(style, shop_address, interceptors=[Retry(policy)]) as call, pytest.raises(rrpc.Aborted):
+        call("Shop.flaky", 3)
+    assert shop.handled == ["flaky"]
+
+
+def test_a_retry_has_a_policy() -> None:
+    with pytest.raises(TypeError, match=r"policy must be a rrpc\.RetryPolicy, not int"):
+        Retry(3)  # type: ignore[arg-type]
 
 
 # At a server

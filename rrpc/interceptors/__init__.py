@@ -1,7 +1,7 @@
 """Code that stands around calls, on either side: one definition for blocking calls, futures, asyncio and streams.
 
-Ready-made: :class:`ClientLogging`, :class:`ServerLogging`, :class:`ClientToken`, :class:`ServerToken`, and in
-``rrpc.interceptors.otel`` ``ClientSpans`` and ``ServerSpans``.
+Ready-made: :class:`ClientLogging`, :class:`ServerLogging`, :class:`ClientToken`, :class:`ServerToken`, :class:`Retry`,
+and in ``rrpc.interceptors.otel`` ``ClientSpans`` and ``ServerSpans``.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from .hooks import StreamHooks
 
 if TYPE_CHECKING:
     from .logs import ClientLogging, ServerLogging
+    from .retries import Retry
     from .tokens import ClientToken, ServerToken
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "ClientLogging",
     "ClientToken",
     "Interceptor",
+    "Retry",
     "ServerInterceptor",
     "ServerLogging",
     "ServerToken",
@@ -31,7 +33,13 @@ __all__ = [
     "links",
 ]
 
-_WHERE = {"ClientLogging": "logs", "ServerLogging": "logs", "ClientToken": "tokens", "ServerToken": "tokens"}
+_WHERE = {
+    "ClientLogging": "logs",
+    "ServerLogging": "logs",
+    "ClientToken": "tokens",
+    "ServerToken": "tokens",
+    "Retry": "retries",
+}
 
 
 def __getattr__(name: str) -> Any:
