@@ -5,7 +5,7 @@ Decorate a class with :func:`service` and its methods with :func:`method`, serve
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _core, aio, interceptors
 from .bulk import empty, set_pool_limit, zeros
@@ -48,6 +48,9 @@ from .service import AnnotationError, error, method, service
 from .status import from_status as _from_status
 from .stubs import UnaryMethod, stub
 from .types import Shape, Sized, f32, i8, i16, i32, i64, u8, u16, u32, u64
+
+if TYPE_CHECKING:
+    from .tracing import Trace
 
 __all__ = [
     "Aborted",
@@ -110,6 +113,7 @@ __all__ = [
     "set_pool_limit",
     "stats",
     "stub",
+    "trace",
     "transports",
     "u8",
     "u16",
@@ -132,6 +136,16 @@ def stats() -> dict[str, int]:
     ours = copies()
     copied = ours["bytes_packed"] + ours["bytes_unpacked"]
     return counts | ours | {"bytes_copied": counts.get("bytes_copied", 0) + copied}
+
+
+def trace() -> "Trace":
+    """In a ``with`` statement: collects the calls made there, with what each did when, at both ends.
+
+    ``print(trace)`` shows them, ``trace.save("calls.json")`` writes what https://ui.perfetto.dev opens.
+    """
+    from .tracing import Trace
+
+    return Trace()
 
 
 def transports() -> dict[str, str]:

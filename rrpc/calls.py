@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .context import Context, current
+from .context import current
 from .errors import Cancelled, DeadlineExceeded, RpcError, Unavailable, unsent
 from .interceptors import Chain, Sleep
 from .metadata import EMPTY, Metadata, MetadataLike, joined, pack, unpack
@@ -47,7 +47,7 @@ __all__ = [
 
 Link = Callable[["OutgoingCall"], Generator[Any, Any, Any]]
 
-_STAMPS = ("begun", "arguments exposed", "request sent", "reply received", "results fetched", "results taken")
+STAMPS = ("begun", "arguments exposed", "request sent", "reply received", "results fetched", "results taken")
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class OutgoingCall:
     ) -> None:
         wait = options.timeout if timeout is None else timeout
         around = current()
-        self._around = around if isinstance(around, Context) and not around.ended else None
+        self._around = around if around is not None and not around.ended else None
         if self._around is not None:
             wait = self._around.timeout_of(wait)
         self.channel = channel
@@ -164,6 +164,11 @@ class OutgoingCall:
             self._around.adopt(self)
 
     @property
+    def links_around(self) -> tuple[Link, ...]:
+        """Those of what surrounds the caller."""
+        return () if self._around is None else self._around.links
+
+    @property
     def method(self) -> str:
         """The full name: ``lab.search.Nearest.search``."""
         return self.request.method
@@ -185,7 +190,7 @@ class OutgoingCall:
 
     def stamps(self) -> dict[str, int]:
         """Of a ``traced`` call: what time.monotonic_ns() was when it got so far, in the last attempt."""
-        return {name: stamp for name, stamp in zip(_STAMPS, self._stamps) if stamp}  # noqa: B905
+        return {name: stamp for name, stamp in zip(STAMPS, self._stamps) if stamp}  # noqa: B905
 
     def time_left(self) -> float | None:
         """Seconds until the deadline, 0 behind it; None: there is none."""
@@ -284,7 +289,7 @@ class Exchange:
 def course(call: OutgoingCall, options: CallOptions) -> Chain:
     """What is done for the call, step by step: a driver carries it out."""
     links = (_conforming, *options.links) if options.interceptors else options.links
-    return Chain(links, call, innermost=options.innermost)
+    return Chain((*call.links_around, *links), call, innermost=options.innermost)
 
 
 def _conforming(call: OutgoingCall) -> Generator[Any, Any, Any]:
@@ -306,6 +311,7 @@ def over(call: OutgoingCall) -> Generator[Any, Any, Any]:
         name, payload, message = request.encode(connection)
         call.attempt += 1
         call.connection = connection
+        call._stamps = ()
         arguments: tuple[Any, ...] = (
             name,
             payload,

@@ -235,25 +235,27 @@ def connect(
 class Untyped:
     """A call by name: all that is known is what is given. Encoded once, however often it is sent."""
 
-    __slots__ = ("_args", "_kwargs", "_payload", "method", "out")
+    __slots__ = ("_args", "_encoded", "_kwargs", "method", "out")
     idempotent = False
 
     def __init__(self, method: str, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
         if not isinstance(method, str):
             raise TypeError(f"the method must be a str such as 'Service.method', not {type(method).__name__}")
         self.method = method
-        self._args = args
-        self._kwargs = kwargs
         self.out = out
-        self._payload = untyped_request(args, kwargs, None if out is None else OutSpec.of(out))
+        self._args, self._kwargs = args, kwargs
+        self._encoded: tuple[bytes, bytes, Any] | None = None
 
     def encode(self, connection: Connection) -> tuple[bytes, bytes, Any]:
         return self.encoded()
 
     def encoded(self) -> tuple[bytes, bytes, Any]:
         """The wire name, the payload, the buffers or None."""
-        payload, message = self._payload
-        return self.method.encode(errors="replace"), payload, message or None
+        if self._encoded is None:
+            spec = None if self.out is None else OutSpec.of(self.out)
+            payload, message = untyped_request(self._args, self._kwargs, spec)
+            self._encoded = self.method.encode(errors="replace"), payload, message or None
+        return self._encoded
 
     def decode(self, payload: bytes, blocks: list[Any] | None, message: Any) -> Any:
         return decode(payload, blocks, self.out)

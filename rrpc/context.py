@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
@@ -11,14 +11,15 @@ from typing import Any, Protocol
 
 from .metadata import Metadata, MetadataLike, merged, pack, unpack
 
-__all__ = ["Context", "context", "current", "detached", "enter"]
+__all__ = ["Around", "Context", "around", "context", "current", "detached", "enter"]
 
-_current: ContextVar[Context | _Detached | None] = ContextVar("rrpc.context", default=None)
+_current: ContextVar[Context | Around | None] = ContextVar("rrpc.context", default=None)
 current = _current.get
 """For clients: what the calls made here inherit from, unless it's None or has ended; all that they cost elsewhere."""
 enter = _current.set
 """For servers: this thread or task runs the handler of this call from now on, until the context has ended."""
 _WAIT_STEP = 0.25
+Link = Callable[[Any], Generator[Any, Any, Any]]
 
 
 class Cancellable(Protocol):
@@ -44,6 +45,8 @@ class Context:
         "unseen",
     )
     _cancel_event: threading.Event
+    links: tuple[Link, ...] = ()
+    """For clients: what stands around the calls that the handler makes; see :class:`Around`."""
 
     def __init__(self, core: Any, handle: int, name: bytes, ns_left: int, metadata: bytes) -> None:
         self._core = core
@@ -166,20 +169,72 @@ class _Children:
             call.cancel()
 
 
-class _Detached:
-    """Stands in a context's place where nothing is inherited from it."""
+class Around:
+    """Stands in a context's place: calls made there inherit less from the handler's, or have links around them."""
 
-    __slots__ = ("context",)
-    ended = True
+    __slots__ = ("_inherits", "_lasts", "context", "links")
 
-    def __init__(self, context: Context) -> None:
+    def __init__(
+        self,
+        context: Context | None,
+        *,
+        links: tuple[Link, ...] = (),
+        inherits: bool = True,
+        lasts: bool = False,
+    ) -> None:
+        """``lasts``: its links don't end with the context."""
         self.context = context
+        self.links = links
+        self._inherits = inherits
+        self._lasts = lasts
+
+    def with_link(self, link: Link) -> Around:
+        """With this one too, inside of the others, until somebody takes it back."""
+        links = () if self.ended else self.links
+        return Around(self.context, links=(*links, link), inherits=self._inherits, lasts=True)
+
+    def detached(self) -> Around:
+        """With the links alone."""
+        return Around(self.context, links=self.links, inherits=False, lasts=self._lasts)
+
+    @property
+    def ended(self) -> bool:
+        """Whether calls needn't look at it: they inherit nothing and have no links."""
+        gone = self.context is None or self.context.ended
+        return not self.links or (gone and not self._lasts)
+
+    def timeout_of(self, timeout: float | None) -> float | None:
+        """As :meth:`Context.timeout_of`."""
+        source = self._source()
+        return timeout if source is None else source.timeout_of(timeout)
+
+    def adopt(self, call: Cancellable) -> None:
+        """As :meth:`Context.adopt`."""
+        source = self._source()
+        if source is not None:
+            source.adopt(call)
+
+    def release(self, call: Cancellable) -> None:
+        """As :meth:`Context.release`."""
+        if self.context is not None:
+            self.context.release(call)
+
+    def _source(self) -> Context | None:
+        """What calls inherit from."""
+        context = self.context
+        return None if context is None or context.ended or not self._inherits else context
+
+
+def around() -> Around:
+    """What surrounds the caller, also where nothing does."""
+    found = _current.get()
+    return found if isinstance(found, Around) else Around(found)
 
 
 def context() -> Context:
     """In a handler: the call that it serves. RuntimeError elsewhere."""
     found = _current.get()
-    if isinstance(found, _Detached):
+    if isinstance(found, Around):
         found = found.context
     if found is None or found.ended:
         raise RuntimeError(
@@ -191,8 +246,7 @@ def context() -> Context:
 @contextmanager
 def detached() -> Iterator[None]:
     """In a ``with`` statement: calls made inherit neither deadline nor cancellation from the call that is served."""
-    found = _current.get()
-    token = _current.set(_Detached(found) if isinstance(found, Context) else found)
+    token = _current.set(around().detached())
     try:
         yield
     finally:

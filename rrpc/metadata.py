@@ -10,11 +10,14 @@ import msgpack
 
 from .errors import InvalidArgument, ProtocolError
 
-__all__ = ["EMPTY", "Metadata", "MetadataLike", "joined", "merged", "pack", "unpack"]
+__all__ = ["EMPTY", "TRACE", "TRACE_BYTES", "Metadata", "MetadataLike", "joined", "merged", "pack", "unpack"]
 
 MetadataLike = Mapping[str, str | bytes | Sequence[str | bytes]]
 """What metadata is given as; a list or tuple is several values under one name."""
 
+TRACE = "rrpc-trace"
+"""The name under which traces travel: in a request the bytes that the answer may have, in a reply the answer."""
+TRACE_BYTES = TRACE.encode()
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]*")
 _KNOWN_MAX = 4096
 _known: set[str] = set()  # names found good

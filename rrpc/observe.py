@@ -29,7 +29,7 @@ class ServedCall:
     fetch_ns: int
     """From the request's arrival until its buffers were here too."""
     queue_ns: int
-    """From there until a worker took it. A fetch that is over within one poll, as over shared memory, counts here."""
+    """From there until a worker took it."""
     handler_ns: int
     """Decoding, the handler, encoding."""
     request_bytes: int

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .context import Context, enter
 from .dispatch import Dispatch, check_memory
+from .metadata import TRACE_BYTES
 from .status import status_of
 from .streams.serving import ServedStream, ServedStreams
 
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
     from .observe import ObservedCore
 
 __all__ = ["Worker"]
+
+
+def traced(handler: Any, context: Context, stamps: tuple[int, int, int] | None) -> Any:
+    """For a call whose caller asks where its time goes: what stands in the handler's place."""
+    from .tracing.served import traced_handler
+
+    return traced_handler(handler, context, stamps)
 
 
 class Worker:
@@ -57,6 +65,8 @@ class Worker:
             enter(context)
             try:
                 handler = handlers[name]
+                if metadata and TRACE_BYTES in metadata:
+                    handler = traced(handler, context, core.stamps(handle))
                 arguments, out, sizes = handler.decode(payload, blocks)
                 if out is not None:
                     check_memory(core, handle, out)

@@ -59,6 +59,7 @@ _SHELLS = (
     *_CALLING,
     "observe",
     "streams",
+    "tracing",
     "server",
 )
 PY_LAYERS: dict[str, tuple[str, ...]] = {
@@ -105,9 +106,10 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "observe": (),
     "metadata": ("errors",),
     "context": ("metadata",),
+    "tracing": ("errors", "context", "metadata"),
     "dispatch": ("errors", "service"),
     "status": ("errors", "codec", "metadata", "service"),
-    "worker": ("observe", "context", "dispatch", "status", "streams"),
+    "worker": ("observe", "context", "dispatch", "metadata", "status", "streams", "tracing"),
     "served": ("errors", "metadata", "context", "dispatch", "interceptors", "streams"),
     "streams": (*_HANDLING, "observe"),
     "server": (

@@ -52,6 +52,7 @@ Server::~Server() {
 // --- calls -----------------------------------------------------------------------------------------
 
 void Server::on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) {
+  if (call->fetched()) call->set_ready_at(now_ns());
   const Result<Lane> lane = work_.add(connection, call);  // and then, maybe, a look at who sleeps
   if (!lane.ok()) return connection->session().server().refuse(call, lane.status(), now_ns());
   engine_->note_deadline(call->deadline());

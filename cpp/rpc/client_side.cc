@@ -128,7 +128,7 @@ Status ClientSide::send_or_queue(ClientCall& call, const RequestFixed& fixed_in,
   const size_t length = total_bytes(parts);
   if (length > endpoint_.body_bytes_max()) return send_as_bulk(call, parts, length);
   if (queue_.empty() && endpoint_.can_send(kRequest)) {
-    call.may_have_run_ = true;
+    about_to_send(call);
     endpoint_.send(kRequest, parts);
     note_sent(call);
     return {};
@@ -162,7 +162,7 @@ void ClientSide::flush(TimeNs now) {
       const TimeNs timeout_ns = std::max<TimeNs>(call->deadline_ - now, 0);  // what is left after the wait
       std::memcpy(request.body.data() + offsetof(RequestFixed, timeout_ns), &timeout_ns, sizeof(timeout_ns));
     }
-    if (call != nullptr) call->may_have_run_ = true;
+    if (call != nullptr) about_to_send(*call);
     const Bytes part = as_bytes(request.body);
     endpoint_.send(request.type, {&part, 1});
     if (endpoint_.failed()) return;
@@ -170,8 +170,13 @@ void ClientSide::flush(TimeNs now) {
   }
 }
 
-void ClientSide::note_sent(ClientCall& call) {
+// Before it is: the server may be done with it before the sender's thread goes on.
+void ClientSide::about_to_send(ClientCall& call) {
   call.stamps.mark(&CallStamps::sent);
+  call.may_have_run_ = true;
+}
+
+void ClientSide::note_sent(ClientCall& call) {
   call.state_ = ClientCall::State::kSent;
   if (call.stream_ != nullptr) streams_.open(call.stream_);
 }

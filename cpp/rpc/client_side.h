@@ -153,6 +153,7 @@ class ClientSide : private StreamOwner {
   Status accept_reply(const ClientCallRef& call, Bytes body);
   Status fetch(const ClientCallRef& call, const ParsedReply& reply);
   Status prepare_out(const ClientCall& call, const ParsedReply& reply, OutTarget& out);
+  static void about_to_send(ClientCall& call);
   void note_sent(ClientCall& call);
   void give_up(const ClientCallRef& call, const Status& status);
   // The reply is here as a whole: the call ends once its items are, too.

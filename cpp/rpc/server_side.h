@@ -37,6 +37,9 @@ class ServerCall {
   size_t out_bytes() const { return has_out_ ? out_.length_bytes : 0; }
   TimeNs arrived_at() const { return arrived_at_; }
   TimeNs ready_at() const { return ready_at_; }  // when the arguments were here
+  // The driver's: to take in a fetch that was over within one poll, which began at ready_at().
+  void set_ready_at(TimeNs now) { ready_at_ = now; }
+  bool fetched() const { return body_block_ || !blocks_.empty(); }
 
   uint64_t ticket = 0;                             // the driver's: its place among the calls that wait for a worker
   std::vector<std::function<void()>> on_given_up;  // run once when a running call is given up, under the mutex

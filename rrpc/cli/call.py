@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rrpc
 from rrpc.schema import Service
@@ -19,6 +21,9 @@ from .calling.metadata import metadata_of, show_metadata
 from .calling.offered import Offered, did_you_mean
 from .calling.to_json import Files, pretty, to_json
 from .common import BadInput, Parser, debugging, one_line, problem
+
+if TYPE_CHECKING:
+    from rrpc.tracing import Trace
 
 __all__ = ["main"]
 
@@ -81,6 +86,8 @@ def _parser() -> Parser:
     add("--json", action="store_true", help="JSON for programs: on one line, arrays in full, errors too")
     add("-o", "--output", metavar="PATH", help="the result's array into PATH.npy, all arrays into the folder PATH/, "
         "text or bytes as they are into any other file")  # fmt: skip
+    add("--trace", nargs="?", const="", metavar="FILE.json",
+        help="show on stderr where the call's time went; into a file too, for ui.perfetto.dev")  # fmt: skip
     return parser
 
 
@@ -98,11 +105,38 @@ def _run(client: rrpc.Client, options: Any) -> int:
     output = None if options.output is None else _Output(options.output)
     try:
         service, method = offered.method(options.target)
+        call = functools.partial(_call, client, service, method.name, options)
     except rrpc.Unimplemented:
-        result = _call_untyped(client, options)
-    else:
-        result = _call(client, service, method.name, options)
+        call = functools.partial(_call_untyped, client, options)
+    with _traced(options.trace):
+        result = call()
     return _show(result, output, options.json)
+
+
+@contextmanager
+def _traced(path: str | None) -> Iterator[None]:
+    """``--trace``, however the call ends."""
+    if path is None:
+        yield
+        return
+    if path and not path.endswith(".json"):
+        raise BadInput(f"--trace {path}: FILE ends in .json; without one, write --trace behind the arguments")
+    trace = rrpc.trace()
+    try:
+        with trace:
+            yield
+    finally:
+        if trace.calls:
+            trace.print(sys.stderr)
+        if path:
+            _save(trace, path)
+
+
+def _save(trace: Trace, path: str) -> None:
+    try:
+        trace.save(path)
+    except OSError as error:  # the call's result isn't lost for that
+        problem("rrpc-call", BadInput(f"--trace {path}: {error.strerror}"))
 
 
 def _call(client: rrpc.Client, service: Service, name: str, options: Any) -> Any:

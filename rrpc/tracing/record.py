@@ -1,0 +1,152 @@
+"""Clock readings around the calls of a client, from which their phases are made."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from time import monotonic_ns
+from typing import Any
+
+from rrpc.errors import RpcError
+from rrpc.metadata import TRACE
+
+from .model import CLIENT, Phase, TracedCall, here
+from .timeline import chain, join
+from .wire import ServerPart, unpack
+
+__all__ = ["Recording", "around", "record"]
+
+STAMPS = ("begun", "arguments exposed", "request sent", "reply received", "results fetched", "results taken")
+_ANSWER_BYTES = 6000  # of the metadata of a reply, which has at most 8 KiB unless asked for more
+
+
+def record(call: Any) -> Recording:
+    """Note down what happens to a call of a client (:class:`rrpc.calls.OutgoingCall`), from now until ``end()``.
+
+    For interceptors too, before they yield the call. A call is noted down once, whoever asks for it.
+    """
+    request = call.request
+    if isinstance(request, _Noted):
+        return request.recording
+    recording = Recording(call)
+    call.request = _Noted(request, recording)
+    call.metadata[TRACE] = str(_ANSWER_BYTES)
+    call.traced = True
+    return recording
+
+
+def around(call: Any, calls: list[TracedCall]) -> Generator[Any, Any, Any]:
+    """A link that stands around all others of the call, which becomes one of ``calls``."""
+    recording = record(call)
+    calls.append(recording.traced)
+    try:
+        result = yield call
+    except BaseException as error:
+        recording.end(error)
+        raise
+    recording.end()
+    return result
+
+
+class Recording:
+    """What is noted down of one call on its way."""
+
+    def __init__(self, call: Any) -> None:
+        self.traced = TracedCall(call.method, here(), monotonic_ns())
+        self._call = call
+        self._attempts: list[_Attempt] = []
+
+    def begin_attempt(self) -> None:
+        now = monotonic_ns()
+        self._end_attempt(now)
+        self._attempts.append(_Attempt(now))
+
+    def decoded(self) -> None:
+        self._attempts[-1].end_ns = monotonic_ns()
+
+    def _end_attempt(self, now: int) -> None:
+        """The core's stamps are there once the exchange is over."""
+        if self._attempts:
+            last = self._attempts[-1]
+            last.end_ns = last.end_ns or now
+            last.stamps = self._call.stamps()
+
+    def end(self, error: BaseException | None = None) -> TracedCall:
+        """The call has ended: its phases are made. Only the first time counts."""
+        traced = self.traced
+        if not traced.end_ns:
+            traced.end_ns = monotonic_ns()
+            self._end_attempt(traced.end_ns)
+            traced.error = _code_name(error)
+            traced.attempts = len(self._attempts)
+            traced.phases = self._phases(_said(self._call, error))
+        return traced
+
+    def _phases(self, said: ServerPart | None) -> list[Phase]:
+        traced = self.traced
+        phases: list[Phase] = []
+        at_ns = traced.begin_ns
+        for attempt in self._attempts:
+            last = attempt is self._attempts[-1]
+            phases += chain(at_ns, CLIENT, [("channel", attempt.begin_ns)])
+            phases += attempt.phases(traced, said if last else None)
+            at_ns = phases[-1].end_ns if phases else at_ns
+        return [*phases, *chain(at_ns, CLIENT, [("channel", traced.end_ns)])]
+
+
+@dataclass
+class _Attempt:
+    """One exchange of request and reply."""
+
+    begin_ns: int
+    end_ns: int = 0
+    stamps: Mapping[str, int] = field(default_factory=dict)
+    """Of the core, where it was begun."""
+
+    def phases(self, traced: TracedCall, said: ServerPart | None) -> list[Phase]:
+        at = [self.stamps.get(name, 0) for name in STAMPS]
+        begun_ns, exposed_ns, sent_ns, replied_ns, ended_ns, taken_ns = at
+        if not begun_ns:
+            return chain(self.begin_ns, CLIENT, [("encode", self.end_ns)])
+        phases = chain(self.begin_ns, CLIENT, [("encode", begun_ns), ("registration", exposed_ns)])
+        phases += chain(max(begun_ns, exposed_ns), CLIENT, [("credit wait", sent_ns or ended_ns)])
+        if sent_ns:
+            phases += join(traced, said, sent_ns, replied_ns or ended_ns)
+        ends = [("remote read", ended_ns), ("GIL wait", taken_ns), ("decode", self.end_ns)]
+        return phases + chain(replied_ns or ended_ns, CLIENT, ends)
+
+
+class _Noted:
+    """A request whose way into bytes and back is noted down."""
+
+    __slots__ = ("_request", "recording")
+
+    def __init__(self, request: Any, recording: Recording) -> None:
+        self._request = request
+        self.recording = recording
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+    def encode(self, connection: Any) -> tuple[bytes, bytes, Any]:
+        self.recording.begin_attempt()
+        encoded: tuple[bytes, bytes, Any] = self._request.encode(connection)
+        return encoded
+
+    def decode(self, payload: bytes, blocks: list[Any] | None, message: Any) -> Any:
+        result = self._request.decode(payload, blocks, message)
+        self.recording.decoded()
+        return result
+
+
+def _said(call: Any, error: BaseException | None) -> ServerPart | None:
+    """What the server told with its last answer."""
+    metadata = call.reply_metadata if error is None else getattr(error, "metadata", {})
+    said = metadata.get(TRACE)
+    return unpack(said) if isinstance(said, bytes) else None
+
+
+def _code_name(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    return error.code.name if isinstance(error, RpcError) else type(error).__name__

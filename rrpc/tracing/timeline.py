@@ -1,0 +1,50 @@
+"""From clock readings at both ends to phases on one time line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from .model import CLIENT, SERVER, Phase, TracedCall
+from .wire import ServerPart
+
+__all__ = ["chain", "join"]
+
+
+def chain(begin_ns: int, side: str, ends: Iterable[tuple[str, int]]) -> list[Phase]:
+    """Phases that follow each other; those that take no time are left out, and no end is before its beginning."""
+    phases = []
+    for name, end_ns in ends:
+        if end_ns > begin_ns:
+            phases.append(Phase(name, side, begin_ns, end_ns))
+            begin_ns = end_ns
+    return phases
+
+
+def join(call: TracedCall, part: ServerPart | None, sent_ns: int, replied_ns: int) -> list[Phase]:
+    """The phases between a request's leaving and its reply's arrival."""
+    if part is None:
+        return chain(sent_ns, CLIENT, [("away", replied_ns)])
+    end_ns = part.phases[-1].end_ns if part.phases else part.begin_ns
+    offset_ns = 0
+    same_clock = part.place.host == call.client.host
+    # A container may have a clock of its own (a time namespace), under the same kernel.
+    if not same_clock or end_ns < sent_ns or part.begin_ns > replied_ns:
+        offset_ns = sent_ns + (replied_ns - sent_ns - (end_ns - part.begin_ns)) // 2 - part.begin_ns
+    call.estimated = offset_ns != 0
+    call.server = part.place
+    call.children_left_out = part.children_left_out
+    for child in part.children:
+        child.shift(offset_ns)
+    call.children = part.children
+
+    def here(there_ns: int) -> int:
+        return min(max(there_ns + offset_ns, sent_ns), replied_ns)
+
+    begin_ns, end_ns = here(part.begin_ns), here(end_ns)
+    phases = [replace(p, begin_ns=here(p.begin_ns), end_ns=here(p.end_ns)) for p in part.phases]
+    return [
+        *chain(sent_ns, CLIENT, [("send", begin_ns)]),
+        *(phase for phase in phases if phase.end_ns > phase.begin_ns),
+        *chain(end_ns, SERVER, [("reply", replied_ns)]),
+    ]

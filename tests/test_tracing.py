@@ -1,0 +1,284 @@
+"""rrpc.trace(): where the time of calls went, between real processes."""
+
+import contextvars
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lab import freeze
+from processes import Served, ServeFactory, eventually, run_python
+from rrpc_call import Run
+from tracing_checks import assert_nested, assert_no_gap
+
+import rrpc
+from rrpc.tracing import TracedCall
+
+MODULE = """
+import sys, time, numpy as np, rrpc
+from numpy.typing import NDArray
+
+@rrpc.service
+class Traced:
+    @rrpc.method
+    def add(self, a: int, b: int = 1) -> int:
+        return a + b
+
+    @rrpc.method
+    def slow(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    @rrpc.method
+    def take(self, rows: NDArray[np.float64]) -> int:
+        return rows.nbytes
+
+    @rrpc.method
+    def make(self, count: int) -> NDArray[np.float64]:
+        return np.ones(count)
+
+    @rrpc.method
+    def fail(self) -> None:
+        raise rrpc.NotFound("nothing here")
+
+    @rrpc.method
+    def by_way_of(self, addresses: list[str], times: int) -> int:
+        if not addresses:
+            return 1
+        with rrpc.connect(addresses[0], timeout=20.0) as client:
+            return sum(client.call("Traced.by_way_of", addresses[1:], times) for _ in range(times))
+
+    @rrpc.method
+    def knows_tracing(self) -> bool:
+        return "rrpc.tracing" in sys.modules
+"""
+CLIENT_BEGIN = ["channel", "encode", "registration", "credit wait", "send"]
+SERVER = ["remote read", "queue", "GIL wait", "decode", "handler", "encode", "reply"]
+CLIENT_END = ["remote read", "GIL wait", "decode", "channel"]
+
+
+@pytest.fixture(params=["shm", "tcp"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def served(serve: ServeFactory, scheme: str) -> Served:
+    return serve(MODULE, "Traced", listen=scheme, args=["--workers", "4"])
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[rrpc.Client]:
+    with rrpc.connect(served.address, timeout=20.0) as client:
+        yield client
+
+
+def names(call: TracedCall) -> list[str]:
+    return [phase.name for phase in call.phases]
+
+
+def assert_in_order(call: TracedCall) -> None:
+    """Some phases may take no time, and then they aren't there."""
+    expected = iter([*CLIENT_BEGIN, *SERVER, *CLIENT_END])
+    assert all(name in expected for name in names(call)), names(call)
+    sides = [phase.side for phase in call.phases]
+    assert sides == sorted(sides, key=["client", "server", "client"].index) or set(sides) == {
+        "client",
+        "server",
+    }
+
+
+def longest(call: TracedCall) -> tuple[str, str]:
+    phase = max(call.phases, key=lambda phase: phase.seconds)
+    return phase.name, phase.side
+
+
+def test_phases_add_up(client: rrpc.Client, served: Served) -> None:
+    client.call("Traced.add", 1)
+    with rrpc.trace() as trace:
+        began = time.monotonic_ns()
+        assert client.call("Traced.add", 1, b=2) == 3
+        ended = time.monotonic_ns()
+    (call,) = trace.calls
+    assert_no_gap(call)
+    assert_in_order(call)
+    assert began <= call.begin_ns < call.end_ns <= ended
+    assert {"encode", "send", "handler", "reply", "decode"} <= set(names(call))
+    assert (call.method, call.attempts, call.error, call.estimated) == ("Traced.add", 1, "", False)
+    assert (call.client.pid, call.client.thread) == (threading.main_thread().native_id, "MainThread")
+    assert call.server is not None
+    assert (call.server.pid, call.server.host) == (served.pid, call.client.host)
+
+
+def test_a_slow_handler(client: rrpc.Client) -> None:
+    with rrpc.trace() as trace:
+        client.call("Traced.slow", 0.2)
+    (call,) = trace.calls
+    assert call.phase_seconds("handler") >= 0.2
+    assert longest(call) == ("handler", "server")
+    assert_no_gap(call)
+
+
+def test_large_arrays_are_read(client: rrpc.Client) -> None:
+    rows = np.ones(8 << 20)
+    with rrpc.trace() as trace:
+        client.call("Traced.take", rows)
+        client.call("Traced.make", len(rows))
+        client.call("Traced.add", 1)
+    argument, result, small = trace.calls
+    at_least = rows.nbytes / 200e9  # no machine copies faster
+    assert argument.phase_seconds("remote read", "server") > at_least
+    assert result.phase_seconds("remote read", "client") > at_least
+    assert small.phase_seconds("remote read", "server") == 0
+    for call in trace.calls:
+        assert_no_gap(call)
+        assert_in_order(call)
+
+
+def test_a_full_queue(serve: ServeFactory, scheme: str) -> None:
+    served = serve(MODULE, "Traced", listen=scheme, args=["--workers", "1"])
+    with rrpc.connect(served.address, timeout=20.0) as client, rrpc.trace() as trace:
+        futures = [client.start("Traced.slow", 0.15) for _ in range(3)]
+        for future in futures:
+            future.result()
+    queues = [call.phase_seconds("queue") for call in trace.calls]
+    assert queues[0] < 0.1 < queues[1] < queues[2]
+    assert longest(trace.calls[2]) == ("queue", "server")
+    for call in trace.calls:
+        assert_no_gap(call)
+    assert_nested(trace.events())
+
+
+def test_no_room_at_the_server(serve: ServeFactory, scheme: str) -> None:
+    """More requests than the server has receives for, while it is stopped."""
+    served = serve(MODULE, "Traced", listen=scheme)
+    with rrpc.connect(served.address, timeout=20.0) as client:
+        freeze(served)
+        with rrpc.trace() as trace:
+            futures = [client.start("Traced.add", number) for number in range(200)]
+        stopped = time.monotonic()
+        eventually(lambda: time.monotonic() > stopped + 0.1)
+        served.resume()
+        assert [future.result() for future in futures] == list(range(1, 201))
+    waits = [call.phase_seconds("credit wait") for call in trace.calls]
+    assert waits[0] < 0.05
+    assert waits[-1] >= 0.1
+    assert_nested(trace.events())
+
+
+def test_hops_nest(serve: ServeFactory, scheme: str, tmp_path: Path) -> None:
+    first, second, third = (serve(MODULE, "Traced", listen=scheme) for _ in range(3))
+    with rrpc.connect(first.address, timeout=20.0) as client, rrpc.trace() as trace:
+        client.call("Traced.by_way_of", [second.address, third.address], 2)
+    (call,) = trace.calls
+    handler = next(phase for phase in call.phases if phase.name == "handler")
+    assert [len(call.children), *(len(child.children) for child in call.children)] == [2, 2, 2]
+    for child in call.children:
+        assert handler.begin_ns <= child.begin_ns < child.end_ns <= handler.end_ns
+        assert child.client == call.server
+        assert child.server is not None
+        assert child.server.pid == second.pid
+        assert {grandchild.server.pid for grandchild in child.children if grandchild.server} == {third.pid}
+    for each in trace.all_calls():
+        assert_no_gap(each)
+        assert_in_order(each)
+    trace.save(tmp_path / "calls.json")
+    written = json.loads((tmp_path / "calls.json").read_text())["traceEvents"]
+    assert_nested(written)
+    assert {event["pid"] for event in written} == {call.client.pid, first.pid, second.pid, third.pid}
+    assert sum(event["ph"] == "X" and event["name"] == "handler" for event in written) == 7
+
+
+def test_nothing_is_collected_outside(client: rrpc.Client) -> None:
+    with rrpc.trace() as trace:
+        client.call("Traced.add", 1)
+        with rrpc.trace() as inner:
+            client.call("Traced.add", 2)
+        client.call("Traced.add", 3)
+    client.call("Traced.add", 4)
+    assert (len(trace.calls), len(inner.calls)) == (3, 1)
+    assert trace.calls[1] is inner.calls[0] or vars(trace.calls[1]) == vars(inner.calls[0])
+    with pytest.raises(RuntimeError, match="make another one"), trace:
+        pass
+    client.call("Traced.add", 5)
+    assert len(trace.calls) == 3
+
+
+def test_threads_have_it_where_their_context_does(client: rrpc.Client) -> None:
+    with rrpc.trace() as trace:
+        plain = threading.Thread(target=client.call, args=("Traced.add", 1))
+        copied = threading.Thread(
+            target=contextvars.copy_context().run, args=(client.call, "Traced.add", 2), name="copied"
+        )
+        for thread in (plain, copied):
+            thread.start()
+            thread.join()
+    assert [call.client.thread for call in trace.calls] == ["copied"]
+
+
+def test_calls_that_fail(client: rrpc.Client) -> None:
+    with rrpc.trace() as trace:
+        with pytest.raises(rrpc.NotFound):
+            client.call("Traced.fail")
+        with pytest.raises(rrpc.Unimplemented):
+            client.call("Traced.nothing")
+        with pytest.raises(rrpc.DeadlineExceeded):
+            client.call("Traced.slow", 1.0, timeout=0.05)
+        with pytest.raises(rrpc.InvalidArgument):
+            client.call("Traced.add", object())
+    failed, unknown, late, refused = trace.calls
+    assert [call.error for call in trace.calls] == [
+        "NOT_FOUND",
+        "UNIMPLEMENTED",
+        "DEADLINE_EXCEEDED",
+        "INVALID_ARGUMENT",
+    ]
+    assert "handler" in names(failed)
+    assert unknown.seconds > 0
+    assert longest(late) == ("away", "client")
+    assert refused.server is None
+    for call in trace.calls:
+        assert_no_gap(call)
+
+
+def test_there_is_room_for_so_many_calls(serve: ServeFactory) -> None:
+    first, second = (serve(MODULE, "Traced") for _ in range(2))
+    with rrpc.connect(first.address, timeout=20.0) as client, rrpc.trace() as trace:
+        assert client.call("Traced.by_way_of", [second.address], 300) == 300
+    (call,) = trace.calls
+    assert len(call.children) + call.children_left_out == 300
+    assert len(call.children) > 20
+    assert f"... and {call.children_left_out} calls more" in str(trace)
+
+
+def test_a_server_that_is_not_asked_knows_nothing_of_it(client: rrpc.Client) -> None:
+    assert client.call("Traced.knows_tracing", metadata={"other": "x"}) is False
+    with rrpc.trace():
+        assert client.call("Traced.knows_tracing") is True
+
+
+def test_it_is_imported_when_it_is_used() -> None:
+    code = "import sys, rrpc; print('rrpc.tracing' in sys.modules)\nwith rrpc.trace(): pass\n"
+    code += "print('rrpc.tracing' in sys.modules, 'rich' in sys.modules, 'json' in sys.modules)"
+    assert run_python(code).stdout.split() == ["False", "True", "False", "False"]
+
+
+def test_rrpc_call_shows_it(rrpc_call: Run, tmp_path: Path) -> None:
+    file = tmp_path / "calls.json"
+    status, out, err = rrpc_call("Kinds.plain", "a=5", "--trace", str(file))
+    assert (status, json.loads(out)) == (0, [5, 0.5, False, "d", None])
+    assert err.splitlines()[1].split()[0] == "Kinds.plain"
+    assert {line.split()[0] for line in err.splitlines()[2:]} >= {"encode", "send", "handler", "reply"}
+    assert_nested(json.loads(file.read_text())["traceEvents"])
+    status, out, err = rrpc_call("Kinds.missing", "swim", "--trace")
+    assert (status, out) == (1, "")
+    assert "Kinds.missing (NOT_FOUND)" in err
+    assert err.endswith("rrpc-call: NOT_FOUND: there is no track 'swim'\n")
+    assert rrpc_call.bad("--trace", "Kinds.plain", "Kinds.plain", "a=5").startswith(
+        "--trace Kinds.plain: FILE"
+    )
+    status, out, err = rrpc_call("Kinds.plain", "a=5", "--trace", f"{tmp_path}/none/calls.json")
+    assert (status, json.loads(out)[0]) == (0, 5)
+    assert err.endswith("calls.json: No such file or directory\n")
