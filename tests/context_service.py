@@ -3,6 +3,9 @@
 import threading
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import rrpc
 
 _seen: dict[str, Any] = {}
@@ -66,6 +69,37 @@ class Seen:
         }
         _event(f"{name} ended").set()
         return told
+
+    @rrpc.method
+    def keep(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Goes on after a cancel, until it is released."""
+        _event(f"{name} began").set()
+        _wait(name)
+        result = array + 1
+        _seen[name] = float(result.sum())
+        _event(f"{name} ended").set()
+        return result
+
+    @rrpc.method
+    def release(self, name: str) -> None:
+        _event(name).set()
+
+    @rrpc.method
+    def echo(self, value: Any) -> Any:
+        return value
+
+    @rrpc.method
+    def pause(self, seconds: float) -> bool:
+        """Until it is cancelled, or for so long; which it was."""
+        return rrpc.context().wait_cancelled(seconds)
+
+    @rrpc.method
+    def make(self, nbytes: int) -> NDArray[np.uint8]:
+        return np.ones(nbytes, np.uint8)
+
+    @rrpc.method
+    def counts(self) -> dict[str, int]:
+        return rrpc.stats()
 
     @rrpc.method
     def began(self, name: str) -> bool:
