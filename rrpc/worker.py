@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .context import Context, enter
-from .dispatch import Dispatch, check_memory
+from .dispatch import Dispatch, check_memory, traced
 from .metadata import TRACE_BYTES
 from .status import status_of
 from .streams.serving import ServedStream, ServedStreams
@@ -15,13 +15,6 @@ if TYPE_CHECKING:
     from .observe import ObservedCore
 
 __all__ = ["Worker"]
-
-
-def traced(handler: Any, context: Context, stamps: tuple[int, int, int] | None) -> Any:
-    """For a call whose caller asks where its time goes: what stands in the handler's place."""
-    from .tracing.served import traced_handler
-
-    return traced_handler(handler, context, stamps)
 
 
 class Worker:

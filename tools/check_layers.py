@@ -107,9 +107,9 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "metadata": ("errors",),
     "context": ("metadata",),
     "tracing": ("errors", "context", "metadata"),
-    "dispatch": ("errors", "service"),
+    "dispatch": ("errors", "service", "tracing"),
     "status": ("errors", "codec", "metadata", "service"),
-    "worker": ("observe", "context", "dispatch", "metadata", "status", "streams", "tracing"),
+    "worker": ("observe", "context", "dispatch", "metadata", "status", "streams"),
     "served": ("errors", "metadata", "context", "dispatch", "interceptors", "streams"),
     "streams": (*_HANDLING, "observe"),
     "server": (

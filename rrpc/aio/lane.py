@@ -16,8 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rrpc.context import Context, enter
-from rrpc.dispatch import Dispatch, Handler, check_memory
+from rrpc.dispatch import Dispatch, Handler, check_memory, traced
 from rrpc.errors import Cancelled
+from rrpc.metadata import TRACE_BYTES
 from rrpc.observe import ObservedCore, Observer
 from rrpc.status import status_of
 
@@ -186,6 +187,8 @@ class _Runner:
         enter(context)
         try:
             handler = self._lane.dispatch.handlers[name]
+            if metadata and TRACE_BYTES in metadata:
+                handler = traced(handler, context, core.stamps(handle))
             arguments, out, sizes = handler.decode(payload, blocks)
             if out is not None:
                 check_memory(core, handle, out)

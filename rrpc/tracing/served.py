@@ -48,7 +48,7 @@ class _TracedHandler:
         self._begin_ns, ready_ns, taken_ns = stamps
         self._ends = [("remote read", ready_ns), ("queue", taken_ns), ("GIL wait", monotonic_ns())]
         self._calls: list[TracedCall] = []
-        self.is_async = handler.is_async
+        self.method = handler.method
         self.function = self._await if handler.is_async else self._run
         enter(Around(context, links=(self._link,)))
 
