@@ -56,7 +56,7 @@ from typing import assert_type
 import numpy as np
 import rrpc
 from lab_rpc.common import Stamp
-from lab_rpc.nearest import MAX_K, Metric, NearestBase, NearestClient, Row, Selector
+from lab_rpc.nearest import MAX_K, Metric, NearestBase, NearestClient, NotTrained, Row, Selector
 from numpy.typing import NDArray
 
 
@@ -67,19 +67,26 @@ def use(client: NearestClient, stamp: Stamp) -> None:
     picked: Selector | None = client.pick("all", names=["b"])
     future: rrpc.Future[NDArray[np.float32]] = client.halve.start(distances)
     print(picked, future)
+    try:
+        client.search(distances)
+    except NotTrained as error:
+        assert_type(error.missing, int)
+        assert_type(error.message, str)
 
 
 class Half(NearestBase):
     def old(self) -> None:
         self.rpc_fingerprints["lab.search.Nearest"]
+        raise NotTrained(missing=3)
 """
 
 
 TWO_ROWS = """package other;
 import "nearest.rrpc";
 struct Row { 1: width: int; }
-service Rows { put(row: Row); }
-service Others { put(row: lab.search.Row) -> Mark; }
+service Rows { put(row: Row) throws NotTrained; }
+service Others { put(row: lab.search.Row) -> Mark throws lab.search.NotTrained; }
+error NotTrained(aborted);
 struct Mark { 1: row: lab.search.Row; }
 """
 
@@ -99,8 +106,11 @@ struct S {
   9: array: array<f32>[3]? = none;
   10: word: Word = title;
 }
+error Oops(internal) { 1: int: int; 2: list: list<int> = []; 3: field: string = "a"; }
+error Np(internal) { 1: missing: int = 3; 2: needed: int; }
 service Hides {
-  list(int: int, str: string, shade: Shade = real) -> list<string>;
+  Oops(s: S) throws Oops;
+  list(int: int, str: string, shade: Shade = real) -> list<string> throws Oops, Np;
   np(s: S) -> array<f32>;
   int(s: S) -> S;
   Shade(shade: Shade = DARK) -> Shade;
