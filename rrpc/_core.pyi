@@ -50,8 +50,11 @@ class LoopQueue:
         """Drop what comes from now on."""
 
 class Client:
-    def __init__(self, address: str, options: dict[str, Any], timeout: float | None) -> None:
-        """Connect; ``options`` as in :func:`default_options`."""
+    def __init__(
+        self, address: str, options: dict[str, Any], timeout: float | None, serve: Server | None = None
+    ) -> None:
+        """Connect; ``options`` as in :func:`default_options`. ``serve`` takes the calls that the server makes to this
+        client (:meth:`Server.peer`), with its own workers; it need not listen. The connection ends with it."""
     def call(
         self,
         method: bytes,
@@ -211,6 +214,10 @@ class Server:
         """``not_seen``: by any handler, so that the client may make the call again."""
     def stream(self, handle: int) -> Stream:
         """The streams of a call that is being handled, where its kind has some."""
+    def peer(self, handle: int) -> Client:
+        """For calls to the client that made this call, over the same connection, also after the reply; FailedPrecondition
+        where it takes none. Its :meth:`Client.close` leaves the connection open. A handler that waits for such a call
+        holds its worker; where that one calls again, another worker is needed."""
     def out_bytes(self, handle: int) -> int:
         """The size of the caller's ``out`` memory, 0 when there is none."""
     def call_info(self, handle: int) -> tuple[str, int, int] | None:

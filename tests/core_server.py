@@ -3,9 +3,15 @@
 Run as `python core_server.py address...`; prints the addresses bound, each on a line.
 """
 
+import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from lab import TRANSPORTS, address_to_listen_on
+from processes import child_environment
 
 import rrpc
 from rrpc import _core
@@ -66,6 +72,22 @@ def stamps(server: _core.Server, request: tuple[Any, ...]) -> None:
     server.reply(request[0], b" ".join(b"%d" % at for at in server.stamps(request[0]) or ()))
 
 
+def down(server: _core.Server, request: tuple[Any, ...]) -> None:
+    """Calls `down` back at the caller until the number is 0, with the buffers that came; what comes goes back."""
+    handle, _, payload, blocks, ns_left, *_ = request
+    answer, depth = payload, int(payload)
+    timeout = None if ns_left < 0 else ns_left / 1e9
+    try:
+        if depth > 0:
+            answer, blocks = server.peer(handle).call(b"down", b"%d" % (depth - 1), blocks, None, timeout)
+            answer += b" " + payload
+    except rrpc.RpcError as error:
+        gone.append(payload + b" " + type(error).__name__.encode())
+        server.reply_error(handle, int(error.code), str(error))
+    else:
+        server.reply(handle, answer, blocks)
+
+
 holding: list[bytes] = []
 gone: list[bytes] = []
 METHODS = {
@@ -76,17 +98,40 @@ METHODS = {
     b"hold": hold,
     b"seen": seen,
     b"drain": drain,
+    b"down": down,
     b"stamps": stamps,
     b"counts": counts,
 }
+
+
+def serve(server: _core.Server) -> None:
+    while (request := server.next()) is not None:
+        METHODS[request[1]](server, request)
+        del request  # its memory
+
+
+def workers(server: _core.Server) -> None:
+    """Some to call back and to be called back meanwhile."""
+    for _ in range(4):
+        threading.Thread(target=serve, args=(server,), daemon=True).start()
 
 
 def main() -> None:
     server = _core.Server(merged({}))
     for address in sys.argv[1:]:
         print(server.listen(address), flush=True)
-    while (request := server.next()) is not None:
-        METHODS[request[1]](server, request)
+    workers(server)
+    serve(server)
+
+
+@contextmanager
+def serving(shm_name: str) -> Iterator[tuple[dict[str, str], "subprocess.Popen[str]"]]:
+    """The addresses of a core_server.py by transport, and its process."""
+    command = [sys.executable, __file__, *(address_to_listen_on(t, shm_name) for t in TRANSPORTS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment()) as process:
+        assert process.stdout is not None
+        yield {transport: process.stdout.readline().strip() for transport in TRANSPORTS}, process
+        process.kill()
 
 
 if __name__ == "__main__":

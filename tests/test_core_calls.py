@@ -4,12 +4,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import TRANSPORTS, address_to_listen_on
+from core_server import serving
 from processes import child_environment, eventually, patience
 
 import rrpc
@@ -17,18 +16,7 @@ from rrpc import _core
 from rrpc.metadata import pack
 from rrpc.options import merged
 
-SERVER = Path(__file__).parent / "core_server.py"
 LIMIT = 8192
-
-
-@contextmanager
-def serving(shm_name: str) -> Iterator[tuple[dict[str, str], "subprocess.Popen[str]"]]:
-    """The addresses of a core_server.py by transport, and its process."""
-    command = [sys.executable, str(SERVER), *(address_to_listen_on(t, shm_name) for t in TRANSPORTS)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment()) as process:
-        assert process.stdout is not None
-        yield {transport: process.stdout.readline().strip() for transport in TRANSPORTS}, process
-        process.kill()
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@
 #include "bind/deferred.h"
 #include "bind/loop.h"
 #include "bind/register.h"
+#include "bind/share.h"
 #include "bind/stream.h"
 #include "driver/client.h"
 
@@ -20,19 +21,6 @@ using ClientRef = std::shared_ptr<driver::Client>;
 
 // An id begins with 0, as no name does; before the name it is what is sent, and the name is for errors.
 constexpr size_t kMethodIdBytes = 6;
-
-// Closing waits for a mutex, so never under the GIL; and in a forked child nothing may be touched.
-ClientRef share(std::unique_ptr<driver::Client> client) {
-  return {client.release(), [](driver::Client* dying) {
-            if (dying->belongs_to_parent()) return;
-            if (PyGILState_Check() == 0) {
-              delete dying;
-              return;
-            }
-            py::gil_scoped_release release;
-            delete dying;
-          }};
-}
 
 }  // namespace
 
@@ -111,13 +99,15 @@ class Call {
 
 class PyClient {
  public:
-  PyClient(const std::string& address, const py::dict& options, py::handle timeout) {
+  explicit PyClient(std::unique_ptr<driver::Client> client) : client_(share(std::move(client))) {}
+  PyClient(const std::string& address, const py::dict& options, py::handle timeout, py::handle serve) {
     const driver::Options parsed = options_from(options);
     const TimeNs deadline = deadline_from(timeout);
+    std::shared_ptr<driver::Server> server = serve.is_none() ? nullptr : server_of(serve);
     Result<std::unique_ptr<driver::Client>> client = unavailable("");
     {
       py::gil_scoped_release release;
-      client = driver::Client::connect(address, parsed, deadline);
+      client = driver::Client::connect(address, parsed, deadline, std::move(server));
     }
     if (!client.ok()) raise_status(client.status(), {.not_executed = true});
     client_ = share(std::move(*client));
@@ -282,6 +272,10 @@ class PyClient {
 
 }  // namespace
 
+py::object wrap_client(std::unique_ptr<driver::Client> client) {
+  return py::cast(std::make_unique<PyClient>(std::move(client)));
+}
+
 void register_client(py::module_& module) {
   py::class_<Call>(module, "Call")
       .def("done", &Call::done)
@@ -293,8 +287,8 @@ void register_client(py::module_& module) {
       .def("stamps", &Call::stamps)
       .def("on_done", &Call::on_done, py::arg("callback"));
   py::class_<PyClient>(module, "Client")
-      .def(py::init<const std::string&, const py::dict&, py::handle>(), py::arg("address"), py::arg("options"),
-           py::arg("timeout"))
+      .def(py::init<const std::string&, const py::dict&, py::handle, py::handle>(), py::arg("address"),
+           py::arg("options"), py::arg("timeout"), py::arg("serve") = py::none())
       .def("call", &PyClient::call, py::arg("method"), py::arg("payload"), py::arg("buffers"), py::arg("out"),
            py::arg("timeout"), py::arg("metadata") = py::bytes())
       .def("start", &PyClient::start, py::arg("method"), py::arg("payload"), py::arg("buffers"), py::arg("out"),

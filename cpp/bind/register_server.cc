@@ -17,6 +17,7 @@
 #include "bind/deferred.h"
 #include "bind/loop.h"
 #include "bind/register.h"
+#include "bind/share.h"
 #include "bind/stream.h"
 #include "driver/server.h"
 
@@ -33,20 +34,18 @@ class PyServer {
   explicit PyServer(const py::dict& options) {
     const driver::Options parsed = options_from(options);
     py::gil_scoped_release release;
-    server_ = std::make_unique<driver::Server>(parsed);
+    server_ = share(std::make_unique<driver::Server>(parsed));
     std::lock_guard lock(g_servers_mutex);
     g_servers.insert(server_.get());
   }
   ~PyServer() {
-    if (server_->belongs_to_parent()) {
-      [[maybe_unused]] const driver::Server* forgotten = server_.release();  // its threads are the parent's
-      return;
-    }
+    if (server_->belongs_to_parent()) return;
     py::gil_scoped_release release;
     {
       std::lock_guard lock(g_servers_mutex);
       g_servers.erase(server_.get());
     }
+    server_->stop();  // clients may hold it longer
     server_.reset();
   }
   PyServer(const PyServer&) = delete;
@@ -167,6 +166,20 @@ class PyServer {
     }
     raise_if_error(stream.status());
     return std::make_unique<PyStream>([this, handle] { return server_->park(handle); }, std::move(*stream));
+  }
+  const std::shared_ptr<driver::Server>& core() const {
+    check_process();
+    return server_;
+  }
+  py::object peer(uint64_t handle) {
+    check_process();
+    Result<std::unique_ptr<driver::Client>> client = unavailable("");
+    {
+      py::gil_scoped_release release;
+      client = driver::Client::of_peer(server_, handle);
+    }
+    raise_if_error(client.status());
+    return wrap_client(std::move(*client));
   }
 
   size_t out_bytes(uint64_t handle) {
@@ -312,13 +325,18 @@ class PyServer {
                           work.call->kind());
   }
 
-  std::unique_ptr<driver::Server> server_;
+  std::shared_ptr<driver::Server> server_;
   std::shared_ptr<driver::LoopQueue> loop_queue_;
   std::shared_ptr<PyLoopNews> loop_news_;
   std::unordered_map<std::string, py::bytes> method_names_;  // by id
 };
 
 }  // namespace
+
+std::shared_ptr<driver::Server> server_of(py::handle server) {
+  if (!py::isinstance<PyServer>(server)) throw py::type_error("serve must be a Server or None");
+  return server.cast<PyServer&>().core();
+}
 
 void stop_all_servers() {
   std::lock_guard lock(g_servers_mutex);
@@ -346,6 +364,7 @@ void register_server(py::module_& module) {
       .def("reply_error", &PyServer::reply_error, py::arg("handle"), py::arg("code"), py::arg("message"),
            py::arg("details") = py::bytes(), py::arg("metadata") = py::bytes(), py::arg("not_seen") = false)
       .def("stream", &PyServer::stream, py::arg("handle"), py::keep_alive<0, 1>())
+      .def("peer", &PyServer::peer, py::arg("handle"))
       .def("out_bytes", &PyServer::out_bytes, py::arg("handle"))
       .def("call_info", &PyServer::call_info, py::arg("handle"))
       .def("stamps", &PyServer::stamps, py::arg("handle"))

@@ -42,16 +42,35 @@ void end_client_engine() {
   if (engine != nullptr) engine->stop();
 }
 
-Client::Client(Address address, ConnectionRef connection, std::string transport)
-    : engine_(client_engine()),
+Client::Client(Address address, ConnectionRef connection, std::string transport, std::shared_ptr<Server> server,
+               bool owns_connection)
+    : server_(std::move(server)),
+      engine_(server_ != nullptr ? server_->engine() : client_engine()),
+      owns_connection_(owns_connection),
       address_(std::move(address)),
       transport_(std::move(transport)),
       connection_(std::move(connection)) {}
 
 Client::~Client() { close(); }
 
+Result<std::unique_ptr<Client>> Client::of_peer(std::shared_ptr<Server> server, uint64_t handle) {
+  Work work;
+  if (!server->find(handle, work))
+    return Status(StatusCode::kNotFound,
+                  "call handle " + std::to_string(handle) + " is unknown or was answered already");
+  Address address{work.connection->transport(), ""};
+  {
+    std::lock_guard lock(work.connection->mutex);
+    if (!work.connection->session().makes_calls())
+      return failed_precondition("the client takes no calls: it was connected without serve=");
+    address.rest = work.connection->session().endpoint().queue_pair().peer_description();
+  }
+  return std::unique_ptr<Client>(
+      new Client(address, work.connection, work.connection->transport(), std::move(server), false));
+}
+
 void Client::close() {
-  if (belongs_to_parent()) return;
+  if (belongs_to_parent() || !owns_connection_) return;
   {
     std::lock_guard lock(connection_->mutex);
     connection_->session().close(unavailable("the client closed the connection"));

@@ -12,6 +12,7 @@
 #include "driver/connection.h"
 #include "driver/engine.h"
 #include "driver/loop_queue.h"
+#include "driver/server.h"
 #include "driver/stream.h"
 #include "driver/waiter.h"
 
@@ -21,7 +22,12 @@ class Client {
  public:
   // Dials, shakes hands, goes on to where the server sends it and, for rrpc://, moves to the best transport that both
   // ends share.
-  static Result<std::unique_ptr<Client>> connect(const std::string& address, const Options& options, TimeNs deadline);
+  // With `serve`, the server may call back: that one takes its calls, and attends to the connection, which ends with
+  // it.
+  static Result<std::unique_ptr<Client>> connect(const std::string& address, const Options& options, TimeNs deadline,
+                                                 std::shared_ptr<Server> serve = nullptr);
+  // Calls to the client whose call `server` handles, over the connection that it came by: kept, but not closed here.
+  static Result<std::unique_ptr<Client>> of_peer(std::shared_ptr<Server> server, uint64_t handle);
   ~Client();
 
   // Sends the call or queues it; `call` is new. An error means that nothing was begun.
@@ -53,21 +59,31 @@ class Client {
   std::map<std::string, int64_t> stats();
 
  private:
-  Client(Address address, ConnectionRef connection, std::string transport);
-  static Result<std::unique_ptr<Client>> reach(const Address& address, const Options& options, TimeNs deadline);
-  static Result<std::unique_ptr<Client>> go_on(const Address& dialled, const Address& target, const Options& options,
+  // What each way to a connection needs to know.
+  struct Dialling {
+    const Options& options;
+    std::shared_ptr<Server> serve;
+  };
+
+  Client(Address address, ConnectionRef connection, std::string transport, std::shared_ptr<Server> server,
+         bool owns_connection = true);
+  static Result<std::unique_ptr<Client>> reach(const Address& address, const Dialling& dialling, TimeNs deadline);
+  static Result<std::unique_ptr<Client>> go_on(const Address& dialled, const Address& target, const Dialling& dialling,
                                                TimeNs deadline);
   static Result<std::unique_ptr<Client>> dial(const Address& address, const std::string& transport,
-                                              const Options& options, TimeNs deadline);
+                                              const Dialling& dialling, TimeNs deadline);
   static Result<std::unique_ptr<Client>> dial_once(const Address& address, const std::string& transport,
-                                                   const Options& options, TimeNs deadline);
+                                                   const Dialling& dialling, TimeNs deadline);
   // From TCP to the first of the options' transports that can be had; why_not_ gets the reasons of others.
-  Status move_up(const Options& options, TimeNs deadline);
-  Status move_to(const std::string& transport, const rpc::HelloFields& hello, const Options& options, TimeNs deadline);
-  Status try_address(const Address& address, const std::string& instance, const Options& options, TimeNs deadline);
+  Status move_up(const Dialling& dialling, TimeNs deadline);
+  Status move_to(const std::string& transport, const rpc::HelloFields& hello, const Dialling& dialling,
+                 TimeNs deadline);
+  Status try_address(const Address& address, const std::string& instance, const Dialling& dialling, TimeNs deadline);
   void wait_for_handshake(TimeNs deadline);
 
+  const std::shared_ptr<Server> server_;  // whose engine it is, if not the one of all clients
   Engine& engine_;
+  const bool owns_connection_;
   Address address_;
   std::string sent_on_to_;  // the address of the process that answers, where another one was dialled
   std::string transport_;

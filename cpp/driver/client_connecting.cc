@@ -21,32 +21,35 @@ Status in_context(const std::string& what, const Status& status) {
 
 }  // namespace
 
-Result<std::unique_ptr<Client>> Client::connect(const std::string& text, const Options& options, TimeNs deadline) {
+Result<std::unique_ptr<Client>> Client::connect(const std::string& text, const Options& options, TimeNs deadline,
+                                                std::shared_ptr<Server> serve) {
   RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(text));
   RRPC_RETURN_IF_ERROR(endpoint::validate(options.session.geometry));
-  RRPC_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, reach(address, options, deadline));
-  if (address.scheme == "rrpc") RRPC_RETURN_IF_ERROR(client->move_up(options, deadline));
+  if (serve != nullptr && serve->ended()) return failed_precondition("the server given as serve= was stopped");
+  const Dialling dialling{options, std::move(serve)};
+  RRPC_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, reach(address, dialling, deadline));
+  if (address.scheme == "rrpc") RRPC_RETURN_IF_ERROR(client->move_up(dialling, deadline));
   return client;
 }
 
 // One of several processes behind an address may have died since it was named: then the next is asked for.
-Result<std::unique_ptr<Client>> Client::reach(const Address& address, const Options& options, TimeNs deadline) {
+Result<std::unique_ptr<Client>> Client::reach(const Address& address, const Dialling& dialling, TimeNs deadline) {
   for (int tried = 1;; ++tried) {
-    RRPC_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, dial(address, first_transport(address), options, deadline));
+    RRPC_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, dial(address, first_transport(address), dialling, deadline));
     const rpc::HelloFields hello = client->peer_hello();
     const auto go_to = hello.find("go_to");
     if (go_to == hello.end()) return client;
     client.reset();
     const Result<Address> target = sent_on(address, go_to->second);
     if (!target.ok()) return in_context("connecting to " + address.to_string(), target.status());
-    auto there = go_on(address, *target, options, deadline);
+    auto there = go_on(address, *target, dialling, deadline);
     if (there.status().code() != StatusCode::kUnavailable || tried == kProcessesTried) return there;
   }
 }
 
-Result<std::unique_ptr<Client>> Client::go_on(const Address& dialled, const Address& target, const Options& options,
+Result<std::unique_ptr<Client>> Client::go_on(const Address& dialled, const Address& target, const Dialling& dialling,
                                               TimeNs deadline) {
-  auto client = dial(target, first_transport(target), options, deadline);
+  auto client = dial(target, first_transport(target), dialling, deadline);
   if (!client.ok()) return in_context(dialled.to_string() + " sent this client on", client.status());
   if ((*client)->peer_hello().contains("go_to"))
     return Status::protocol_error("connecting to " + dialled.to_string() + ": the process at " + target.to_string() +
@@ -59,30 +62,34 @@ Result<std::unique_ptr<Client>> Client::go_on(const Address& dialled, const Addr
 // Soft-iWARP was seen to lose a request to connect once in some thousands, and nothing but time tells: so a request
 // that isn't answered is made once more.
 Result<std::unique_ptr<Client>> Client::dial(const Address& address, const std::string& transport,
-                                             const Options& options, TimeNs deadline) {
-  if (!transport.starts_with("verbs")) return dial_once(address, transport, options, deadline);
+                                             const Dialling& dialling, TimeNs deadline) {
+  if (!transport.starts_with("verbs")) return dial_once(address, transport, dialling, deadline);
   const TimeNs now = now_ns();
-  const TimeNs limit = std::min(deadline, deadline_after(now, options.handshake_timeout));
-  auto client = dial_once(address, transport, options, now + (limit - now) / 2);
+  const TimeNs limit = std::min(deadline, deadline_after(now, dialling.options.handshake_timeout));
+  auto client = dial_once(address, transport, dialling, now + (limit - now) / 2);
   if (client.status().code() != StatusCode::kDeadlineExceeded) return client;
-  return dial_once(address, transport, options, deadline);
+  return dial_once(address, transport, dialling, deadline);
 }
 
 Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const std::string& transport,
-                                                  const Options& options, TimeNs deadline) {
+                                                  const Dialling& dialling, TimeNs deadline) {
   RRPC_ASSIGN_OR_RETURN(DeviceEntry * device, find_device(transport));
-  const auto config = endpoint::queue_pair_config(options.session.geometry);
+  const auto config = endpoint::queue_pair_config(dialling.options.session.geometry);
   auto cq = device->device->create_completion_queue(config.send_depth + config.receive_depth);
   RRPC_ASSIGN_OR_RETURN(auto qp, device->device->open(*cq, address.rest, config, deadline));
-  Engine& engine = client_engine();
+  Server* const serve = dialling.serve.get();
+  Engine& engine = serve != nullptr ? serve->engine() : client_engine();
+  rpc::HelloFields hello{{"wire", "1"}};
+  if (serve != nullptr) hello["serves"] = "1";
   auto connection =
       std::make_shared<Connection>(rpc::Role::kClient, engine.next_connection_id(), *device, std::move(cq),
-                                   std::move(qp), options, rpc::HelloFields{{"wire", "1"}}, nullptr);
-  std::unique_ptr<Client> client(new Client(address, connection, transport));
+                                   std::move(qp), dialling.options, std::move(hello), serve);
+  std::unique_ptr<Client> client(new Client(address, connection, transport, dialling.serve));
   const TimeNs now = now_ns();
   {
     std::lock_guard lock(connection->mutex);
-    connection->handshake_deadline = std::min(deadline, deadline_after(now, options.handshake_timeout));
+    connection->handshake_deadline = std::min(deadline, deadline_after(now, dialling.options.handshake_timeout));
+    if (serve != nullptr) serve->prepare(*connection);
     RRPC_RETURN_IF_ERROR(connection->session().start(now));
   }
   engine.add(connection);
@@ -94,18 +101,18 @@ Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const 
   return in_context("connecting to " + address.to_string(), connection->session().failure());
 }
 
-Status Client::move_up(const Options& options, TimeNs deadline) {
+Status Client::move_up(const Dialling& dialling, TimeNs deadline) {
   const rpc::HelloFields hello = peer_hello();
-  const bool may_stay = lists(options.transports, "tcp") && offers_tcp(hello);
+  const bool may_stay = lists(dialling.options.transports, "tcp") && offers_tcp(hello);
   // Where TCP would do, nobody waits long for something better.
   const TimeNs limit = may_stay ? std::min(deadline, deadline_after(now_ns(), kUpgradeTimeout)) : deadline;
   for (const std::string& transport : all_transports()) {
-    if (!lists(options.transports, transport)) why_not_[transport] = "the transports option leaves it out";
+    if (!lists(dialling.options.transports, transport)) why_not_[transport] = "the transports option leaves it out";
   }
-  for (const std::string& transport : options.transports) {
+  for (const std::string& transport : dialling.options.transports) {
     if (transport == "tcp" && may_stay) return {};
     const Status moved = transport == "tcp" ? unavailable("the server's transports option leaves it out")
-                                            : move_to(transport, hello, options, limit);
+                                            : move_to(transport, hello, dialling, limit);
     if (moved.ok()) return {};
     why_not_[transport] = moved.message();
   }
@@ -115,7 +122,7 @@ Status Client::move_up(const Options& options, TimeNs deadline) {
                      ": no transport that both ends allow can be had: " + join(reasons, "; "));
 }
 
-Status Client::move_to(const std::string& transport, const rpc::HelloFields& hello, const Options& options,
+Status Client::move_to(const std::string& transport, const rpc::HelloFields& hello, const Dialling& dialling,
                        TimeNs deadline) {
   const Candidates found = candidates(transport, hello, address_);
   if (found.addresses.empty()) return unavailable(found.why_none);
@@ -128,19 +135,19 @@ Status Client::move_to(const std::string& transport, const rpc::HelloFields& hel
     // One that doesn't answer leaves time for the next.
     const auto left = static_cast<TimeNs>(found.addresses.size() - i);
     const TimeNs share = deadline == kNever ? kNever : now + std::max<TimeNs>(deadline - now, 0) / left;
-    Status moved = try_address(address, instance == hello.end() ? "" : instance->second, options, share);
+    Status moved = try_address(address, instance == hello.end() ? "" : instance->second, dialling, share);
     if (moved.ok()) return {};
     reasons.push_back(moved.message());
   }
   return unavailable(join(reasons, "; "));
 }
 
-Status Client::try_address(const Address& address, const std::string& instance, const Options& options,
+Status Client::try_address(const Address& address, const std::string& instance, const Dialling& dialling,
                            TimeNs deadline) {
-  auto upgraded = dial_once(address, address.scheme, options, deadline);
+  auto upgraded = dial_once(address, address.scheme, dialling, deadline);
   // An adapter may fail a first connect that succeeds the next time (Soft-iWARP does).
   if (upgraded.status().code() == StatusCode::kUnavailable && address.scheme != "shm")
-    upgraded = dial_once(address, address.scheme, options, deadline);
+    upgraded = dial_once(address, address.scheme, dialling, deadline);
   RRPC_RETURN_IF_ERROR(upgraded.status());
   const rpc::HelloFields hello = (*upgraded)->peer_hello();
   const auto answering = hello.find("instance");

@@ -21,6 +21,7 @@ Connection::Connection(rpc::Role role, uint64_t id, DeviceEntry& device, std::un
                        std::unique_ptr<provider::QueuePair> qp, const Options& options, rpc::HelloFields hello,
                        RequestSink* sink, endpoint::ReceiveShare share)
     : id_(id),
+      scheme_(device.scheme),
       fork_generation_(fork_generation()),
       options_(options),
       sink_(sink),
@@ -61,7 +62,7 @@ void Connection::on_stream_changed(const rpc::StreamRef& stream) {
 
 void Connection::on_ready() {
   ready.store(true);
-  usable.store(true);
+  usable.store(session_.makes_calls());
   wake_sleepers();
 }
 

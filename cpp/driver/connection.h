@@ -52,6 +52,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
 
   uint64_t id() const { return id_; }
   const Options& options() const { return options_; }
+  std::string transport() const { return scheme_; }
   bool belongs_to_parent() const { return fork_generation_ != fork_generation(); }
 
   // Guards everything below it up to `session`.
@@ -92,6 +93,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   void wake_sleepers();
 
   const uint64_t id_;
+  const char* const scheme_;
   const int fork_generation_;
   const Options options_;
   RequestSink* const sink_;

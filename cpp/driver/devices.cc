@@ -16,14 +16,15 @@ namespace {
 
 // Where there are adapters; never unmade.
 struct VerbsEntries {
-  explicit VerbsEntries(provider::VerbsDevices opened) : cm(std::move(opened.cm)), socket(std::move(opened.socket)) {}
+  explicit VerbsEntries(provider::VerbsDevices opened)
+      : cm("verbs", std::move(opened.cm)), socket("verbs+tcp", std::move(opened.socket)) {}
   DeviceEntry cm;
   DeviceEntry socket;
 };
 
 struct Devices {
-  DeviceEntry shm{provider::create_shm_device()};
-  DeviceEntry tcp{provider::create_tcp_device()};
+  DeviceEntry shm{"shm", provider::create_shm_device()};
+  DeviceEntry tcp{"tcp", provider::create_tcp_device()};
   std::atomic<VerbsEntries*> verbs{nullptr};
 };
 

@@ -12,11 +12,12 @@
 namespace rrpc::driver {
 
 struct DeviceEntry {
-  explicit DeviceEntry(std::unique_ptr<provider::Device> d)
-      : device(std::move(d)), registrations(*device, endpoint::Pool::process(), kPinnedBytesMax) {}
+  DeviceEntry(const char* its_scheme, std::unique_ptr<provider::Device> d)
+      : scheme(its_scheme), device(std::move(d)), registrations(*device, endpoint::Pool::process(), kPinnedBytesMax) {}
   endpoint::DeviceContext context() { return {*device, endpoint::Pool::process(), registrations}; }
 
   static constexpr size_t kPinnedBytesMax = size_t{4} << 30;
+  const char* const scheme;
   std::unique_ptr<provider::Device> device;
   endpoint::RegistrationCache registrations;
 };

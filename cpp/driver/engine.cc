@@ -27,6 +27,8 @@ std::chrono::nanoseconds nap(TimeNs deadline, TimeNs longest) {
 
 }  // namespace
 
+thread_local const Engine* Engine::polling_ = nullptr;
+
 Engine::Engine(Hooks hooks)
     : hooks_(std::move(hooks)),
       epoll_fd_(epoll_create1(EPOLL_CLOEXEC)),
@@ -142,6 +144,7 @@ void Engine::run() {
       continue;
     }
     std::lock_guard token(token_);
+    const Polling here(this);
     const TimeNs now = now_ns();
     const size_t handled = poll_hot(now);
     look_around(now);
@@ -165,6 +168,7 @@ bool Engine::tick_for_workers() {
   }
   // With a worker at leisure it only has to be told.
   for (size_t handled = any ? 0 : 1; handled > 0 && !stopping_;) {
+    const Polling here(this);
     const TimeNs now = now_ns();
     (void)wait_events(0);
     handled = poll_hot(now);
@@ -186,6 +190,7 @@ Attended Engine::attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& i
     (void)eventfd_write(wake_fd_.get(), 1);  // the engine's thread sleeps with the token until now
   std::unique_lock token(token_, std::try_to_lock);
   if (!token) return Attended::kNoToken;
+  const Polling here(this);
   TimeNs now = now_ns();
   TimeNs spin_until = deadline_after(now, spin);
   bool slept = false;

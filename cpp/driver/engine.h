@@ -14,6 +14,7 @@
 #include <mutex>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "driver/connection.h"
@@ -64,10 +65,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   static bool needs_settling(const Connection& connection) {
     return connection.attendance == Attendance::kArmed || connection.leader_asleep;
   }
-  // After one who waits has polled: what it brought in for the workers may find them asleep.
-  void pass_on_work() {
-    if (hooks_.work_waits && hooks_.work_waits()) wake_one_worker();
-  }
   // An event loop leaves it for a while: it is armed at once, and the loop told when it has something. False where it
   // can't be just now.
   bool rest(const ConnectionRef& connection, const std::weak_ptr<LoopQueue>& loop, TimeNs now);
@@ -86,6 +83,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool worker_waits(TimeNs deadline);
   void wake_workers();
   void wake_one_worker();
+  // This thread has the token: it looks for work itself, before it sleeps.
+  bool polled_by_this_thread() const { return polling_ == this; }
   // Before a slow handler: a waiting worker, if any, takes over the polling.
   void offer_token();
   void stop();
@@ -122,6 +121,19 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void stir_loops(const ConnectionRef& connection);
   bool enable_epoll(Connection& connection);
   void disable_epoll(Connection& connection);
+
+  // The engine whose token this thread has.
+  static thread_local const Engine* polling_;
+  class Polling {
+   public:
+    explicit Polling(const Engine* engine) : before_(std::exchange(polling_, engine)) {}
+    ~Polling() { polling_ = before_; }
+    Polling(const Polling&) = delete;
+    Polling& operator=(const Polling&) = delete;
+
+   private:
+    const Engine* const before_;
+  };
 
   const Hooks hooks_;
   UniqueFd epoll_fd_;

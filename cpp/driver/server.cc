@@ -56,8 +56,15 @@ void Server::on_request(const ConnectionRef& connection, const rpc::ServerCallRe
   const Result<Lane> lane = work_.add(connection, call);  // and then, maybe, a look at who sleeps
   if (!lane.ok()) return connection->session().server().refuse(call, lane.status(), now_ns());
   engine_->note_deadline(call->deadline());
-  if (*lane == Lane::kLoop) return tell_loop();
-  if (in_loop_) call_worker();
+  announce(*lane);
+}
+
+// Some work for one of the lane. A worker who polls looks for it before it sleeps; what others bring in, callers and
+// those who reply, may find all of them asleep.
+void Server::announce(Lane lane) {
+  if (lane == Lane::kLoop) return tell_loop();
+  if (in_loop_) return call_worker();
+  if (!engine_->polled_by_this_thread()) engine_->wake_one_worker();
 }
 
 bool Server::take(Work& work) {
@@ -152,23 +159,15 @@ Status Server::reply(uint64_t handle, rpc::Reply reply) {
   Work work;
   bool makes_room = false;
   if (!work_.end(handle, work, makes_room)) return unknown_handle(handle);
-  if (makes_room && !in_loop_) engine_->wake_one_worker();
-  if (makes_room && in_loop_) work.lane == Lane::kLoop ? tell_loop() : call_worker();
+  if (makes_room) announce(work.lane);
   if (work.call->stream() == nullptr) note_handler_time(work);
   std::lock_guard lock(work.connection->mutex);
   const TimeNs now = now_ns();
   work.call->on_given_up.clear();
   work.connection->session().server().reply(work.call, std::move(reply), now);
   work.connection->last_active.store(now, std::memory_order_relaxed);
-  settle(work.connection, now);
+  engine_->settle(work.connection, now);
   return {};
-}
-
-// Requests that this brings in are unknown to whoever sleeps.
-void Server::settle(const ConnectionRef& connection, TimeNs now) {
-  if (!Engine::needs_settling(*connection)) return;
-  engine_->settle(connection, now);
-  if (work_waits() && !in_loop_) engine_->wake_one_worker();
 }
 
 // --- the end ---------------------------------------------------------------------------------------
@@ -202,7 +201,7 @@ LeftOver Server::drain(TimeNs deadline) {
   for (const ConnectionRef& connection : engine_->connections()) {
     std::lock_guard lock(connection->mutex);
     if (!connection->session().failed()) connection->session().drain("shutting down");
-    settle(connection, now_ns());
+    engine_->settle(connection, now_ns());
   }
   const TimeNs patience = std::min(deadline, now_ns() + kGoAwayPatience);
   while (!all_drained() && now_ns() < patience) std::this_thread::sleep_for(std::chrono::milliseconds(1));

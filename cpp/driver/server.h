@@ -68,6 +68,11 @@ class Server : public RequestSink {
   LeftOver drain(TimeNs deadline);
   void stop();
   bool ended() const { return ended_.load(); }
+
+  // For a client whose server calls back: the connection is attended to by this server's engine, and its requests come
+  // here. Before the connection starts, with its mutex held.
+  void prepare(Connection& connection);
+  Engine& engine() { return *engine_; }
   bool belongs_to_parent() const { return fork_generation_ != fork_generation(); }
 
   size_t calls_running() { return work_.waiting_or_running(); }
@@ -101,9 +106,9 @@ class Server : public RequestSink {
   bool too_late(const Work& work);
   bool wait_for_turn(TimeNs deadline);
   void call_worker();
+  void announce(Lane lane);
   void tell_loop();
   void note_handler_time(const Work& work);
-  void settle(const ConnectionRef& connection, TimeNs now);
   LeftOver under_way();
   bool all_drained();
   void close_all(const std::string& reason);

@@ -168,6 +168,12 @@ std::shared_ptr<endpoint::SharedRing> Server::shared_ring(const provider::Listen
   return it == shared_rings_.end() ? nullptr : it->second;
 }
 
+void Server::prepare(Connection& connection) {
+  connection.session().add_to_hello(more_hello());
+  if (draining_) connection.session().drain("shutting down");
+  if (in_loop_) connection.loops_asleep.push_back(loop_);
+}
+
 Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& listener, uint64_t id) {
   const auto ring = shared_ring(listener);
   while (true) {
@@ -196,15 +202,13 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
     const bool for_others = hello.contains("go_to");
     auto connection = std::make_shared<Connection>(rpc::Role::kServer, id, device, std::move(cq), std::move(*offered),
                                                    options, std::move(hello), this, std::move(share));
-    connection->session().add_to_hello(more_hello());
     std::lock_guard lock(connection->mutex);
+    prepare(*connection);
     const TimeNs now = now_ns();
     connection->last_active = now;
     connection->handshake_deadline = deadline_after(now, options_.handshake_timeout);
     if (!connection->session().start(now).ok()) continue;
     if (for_others) connection->session().server().refuse_new_calls(unavailable(kNotHere));
-    if (draining_) connection->session().drain("shutting down");
-    if (in_loop_) connection->loops_asleep.push_back(loop_);
     return connection;
   }
 }

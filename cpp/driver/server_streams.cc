@@ -22,16 +22,15 @@ Status Server::park(uint64_t handle) {
       return {};
     }
   }
-  resume(handle);
+  Lane lane = Lane::kWorkers;
+  if (work_.resume(handle, lane) && in_loop_) announce(lane);  // else the worker that parks it looks for work next
   return {};
 }
 
-// Maybe with a connection's mutex: whoever polled for it looks at what waits.
+// Maybe with a connection's mutex.
 void Server::resume(uint64_t handle) {
   Lane lane = Lane::kWorkers;
-  if (!work_.resume(handle, lane)) return;
-  if (lane == Lane::kLoop) return tell_loop();
-  if (in_loop_) call_worker();
+  if (work_.resume(handle, lane)) announce(lane);
 }
 
 }  // namespace rrpc::driver

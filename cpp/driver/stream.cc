@@ -4,11 +4,9 @@
 
 namespace rrpc::driver {
 
-// What a call to the session may leave behind: a connection to be polled once more, work for a server's workers.
+// What a call to the session may leave behind: a connection to be polled once more.
 void Stream::settle() {
-  if (!engine_->needs_settling(*connection_)) return;
-  engine_->settle(connection_, now_ns());
-  engine_->pass_on_work();
+  if (engine_->needs_settling(*connection_)) engine_->settle(connection_, now_ns());
 }
 
 template <typename Work>
@@ -34,10 +32,7 @@ Stream::Outcome Stream::try_send(rpc::OutgoingItem& item, bool patient, Status& 
     // Credits and room come with what the peer says: for want of them this thread polls itself.
     if (sent.ok() && (!*sent || !rpc::Streams::flushed(stream_))) {
       const TimeNs now = now_ns();
-      if (connection_->session().progress(now) > 0) {
-        connection_->last_active.store(now, std::memory_order_relaxed);
-        engine_->pass_on_work();
-      }
+      if (connection_->session().progress(now) > 0) connection_->last_active.store(now, std::memory_order_relaxed);
       if (!*sent) sent = streams.send(stream_, item);
     }
     if (!sent.ok()) {

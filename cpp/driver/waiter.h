@@ -71,12 +71,9 @@ class Waiter {
   static constexpr TimeNs kFollowerNap = 50 * kMillisecond;
   static constexpr TimeNs kBusySlice = 50 * kMillisecond;
 
-  // What this brings in for a server's workers is theirs: they may be asleep.
   size_t poll(TimeNs now) {
     const size_t handled = connection_->session().progress(now);
-    if (handled == 0) return 0;
-    connection_->last_active.store(now, std::memory_order_relaxed);
-    engine_.pass_on_work();
+    if (handled > 0) connection_->last_active.store(now, std::memory_order_relaxed);
     return handled;
   }
 

@@ -5,6 +5,7 @@
 
 namespace rrpc::rpc {
 
+constexpr char kServes[] = "serves";
 constexpr TimeNs kProbeStep = 250 * kMillisecond;
 
 Session::Session(Role role, endpoint::DeviceContext context, std::unique_ptr<provider::CompletionQueue> cq,
@@ -13,6 +14,8 @@ Session::Session(Role role, endpoint::DeviceContext context, std::unique_ptr<pro
     : role_(role),
       options_(options),
       hello_(std::move(hello)),
+      takes_calls_(role == Role::kServer || hello_.contains(kServes)),
+      makes_calls_(role == Role::kClient),
       events_(events),
       endpoint_(context, std::move(cq), std::move(qp), options.geometry, epoch, *this, std::move(share)),
       streams_(endpoint_, options_, events),
@@ -82,6 +85,7 @@ Status Session::on_hello(Bytes body) {
     RRPC_ASSIGN_OR_RETURN(const StreamWindow parsed, parse_window(window->second));
     streams_.set_peer_window(parsed);
   }
+  makes_calls_ = makes_calls_ || peer_hello_.contains(kServes);
   if (role_ == Role::kServer) send_hello();
   ready_ = true;
   events_.on_ready();
@@ -91,31 +95,30 @@ Status Session::on_hello(Bytes body) {
 Status Session::on_message(uint8_t type, Bytes body) {
   if (type == kHello) return on_hello(body);
   if (!ready_) return Status::protocol_error("a message of type " + std::to_string(type) + " before HELLO");
-  const bool is_server = role_ == Role::kServer;
   switch (type) {
     case kRequest:
-      if (is_server) return server_.on_request(body, now_);
+      if (takes_calls_) return server_.on_request(body, now_);
       break;
     case kRequestBulk:
-      if (is_server) return server_.on_request_bulk(body, now_);
+      if (takes_calls_) return server_.on_request_bulk(body, now_);
       break;
     case kCancel:
-      if (is_server) return server_.on_cancel(body, now_);
+      if (takes_calls_) return server_.on_cancel(body, now_);
       break;
     case kDone:
-      if (is_server) return server_.on_done(body, now_);
+      if (takes_calls_) return server_.on_done(body, now_);
       break;
     case kReply:
-      if (!is_server) return client_.on_reply(body);
+      if (makes_calls_) return client_.on_reply(body);
       break;
     case kReplyBulk:
-      if (!is_server) return client_.on_reply_bulk(body);
+      if (makes_calls_) return client_.on_reply_bulk(body);
       break;
     case kCancelAck:
-      if (!is_server) return client_.on_cancel_ack(body);
+      if (makes_calls_) return client_.on_cancel_ack(body);
       break;
     case kGoAway:
-      if (!is_server) return on_go_away(body);
+      if (makes_calls_) return on_go_away(body);
       break;
     case kItem:
     case kItemBulk:
@@ -123,7 +126,7 @@ Status Session::on_message(uint8_t type, Bytes body) {
     case kWindow:
       return on_windows(body);
     case kGoAwayAck:
-      if (!is_server) break;
+      if (!takes_calls_) break;
       if (!go_away_sent_) return Status::protocol_error("an answer to a GOAWAY that never was");
       drained_ = true;
       return {};
@@ -163,7 +166,8 @@ Status Session::on_windows(Bytes body) {
 }
 
 Status Session::on_go_away(Bytes body) {
-  client_.refuse_new_calls(unavailable("the server takes no new calls: " + std::string(as_text(body))));
+  const std::string peer = role_ == Role::kClient ? "the server" : "the client";
+  client_.refuse_new_calls(unavailable(peer + " takes no new calls: " + std::string(as_text(body))));
   go_away_ack_owed_ = true;
   events_.on_go_away();
   return {};
@@ -191,7 +195,8 @@ void Session::on_failed(const Status& status) {
 }
 
 void Session::drain(const std::string& reason) {
-  server_.refuse_new_calls(unavailable("the server takes no new calls: " + reason));
+  const std::string self = role_ == Role::kServer ? "the server" : "the client";
+  server_.refuse_new_calls(unavailable(self + " takes no new calls: " + reason));
   go_away_reason_ = reason;
   go_away_owed_ = !(ready_ && endpoint_.can_send(kGoAway));
   if (go_away_owed_ || failed()) return;

@@ -53,6 +53,9 @@ class Session : private endpoint::EndpointEvents {
   bool quiet() const {
     return endpoint_.transfers_idle() && !endpoint_.lingering() && endpoint_.revocations_under_way() == 0;
   }
+  // Which half serves: a server takes calls, a client makes them; both do both where the client's HELLO has `serves`.
+  bool takes_calls() const { return takes_calls_; }
+  bool makes_calls() const { return makes_calls_; }
   const HelloFields& peer_hello() const { return peer_hello_; }
   endpoint::Endpoint& endpoint() { return endpoint_; }
   ClientSide& client() { return client_; }
@@ -77,6 +80,8 @@ class Session : private endpoint::EndpointEvents {
   const Role role_;
   const SessionOptions options_;
   const HelloFields hello_;
+  const bool takes_calls_;
+  bool makes_calls_;  // of a server, once it has heard the client's HELLO
   HelloFields more_hello_;
   HelloFields peer_hello_;
   SessionEvents& events_;

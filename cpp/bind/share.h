@@ -1,0 +1,31 @@
+// Clients and servers of the core as several Python objects hold them.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+
+#include "driver/client.h"
+#include "driver/server.h"
+
+namespace rrpc::bind {
+
+// Ending one waits for locks, so never under the GIL; and in a forked child nothing may be touched.
+template <typename T>
+std::shared_ptr<T> share(std::unique_ptr<T> owned) {
+  return {owned.release(), [](T* dying) {
+            if (dying->belongs_to_parent()) return;
+            if (PyGILState_Check() == 0) {
+              delete dying;
+              return;
+            }
+            pybind11::gil_scoped_release release;
+            delete dying;
+          }};
+}
+
+// What a Python Client is made of; what a Python Server has.
+pybind11::object wrap_client(std::unique_ptr<driver::Client> client);
+std::shared_ptr<driver::Server> server_of(pybind11::handle server);
+
+}  // namespace rrpc::bind
