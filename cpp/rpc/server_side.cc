@@ -290,6 +290,8 @@ void ServerSide::expire(TimeNs now) {
     } else {
       call->expires_at_ = kNever;
       call->overdue_ = true;
+      if (call->stream_ != nullptr)
+        streams_.end(call->stream_, deadline_exceeded("the call's deadline has passed, and its client is silent"));
       tell_given_up(*call);
     }
   }

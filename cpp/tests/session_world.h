@@ -93,6 +93,9 @@ struct SessionEnd : SessionEvents {
     if (request) request(call);
   }
   bool take_back(const ServerCallRef& call) override { return waits && waits(call); }
+  void on_stream_changed(const StreamRef& stream) override {
+    if (stream_changed) stream_changed(stream);
+  }
 
   endpoint::Pool& pool;
   std::unique_ptr<provider::Device> device;
@@ -100,6 +103,7 @@ struct SessionEnd : SessionEvents {
   std::function<void(const ClientCallRef&)> call_done;
   std::function<void(const ServerCallRef&)> request;
   std::function<bool(const ServerCallRef&)> waits;
+  std::function<void(const StreamRef&)> stream_changed;
   bool ready = false;
   bool closed = false;
   bool dead = false;  // its host was killed: nobody polls there
