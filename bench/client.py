@@ -14,7 +14,7 @@ from bench.peers.base import Connection, Mode
 from bench.processes import cpu_seconds
 from bench.settings import MIB
 
-Task = Literal["unary", "pipelined", "argument", "result", "connections", "idle", "ways"]
+Task = Literal["unary", "pipelined", "argument", "result", "connections", "idle", "ways", "traced"]
 TURNS = 20
 MODES: dict[Task, Mode] = {
     "unary": "echo",
@@ -24,6 +24,7 @@ MODES: dict[Task, Mode] = {
     "connections": "echo",
     "idle": "echo",
     "ways": "echo",
+    "traced": "echo",
 }
 
 
@@ -38,6 +39,7 @@ class Job:
     window: int
     sizes_mib: list[float]
     connections: int = 1
+    has_traced: bool = False
 
     def command(self) -> list[str]:
         return ["-m", "bench.client", json.dumps(asdict(self))]
@@ -169,6 +171,21 @@ def ways(job: Job) -> None:
     connection.close()
 
 
+def traced(job: Job) -> None:
+    """As unary, in a process that has traced a call before, or never did; a turn for each line that comes."""
+    connection, data = job.connect(), job.small()
+    assert connection.echo(data) == data
+    if job.has_traced:
+        connection.trace(data)
+    times: list[int] = []
+    for _ in range(TURNS):
+        sys.stdin.readline()
+        time_calls(lambda: connection.echo(data), job.seconds / TURNS / 5)
+        times += time_calls(lambda: connection.echo(data), job.seconds / TURNS)
+        say({"p50_us": percentile(times, 0.5) / 1e3})
+    connection.close()
+
+
 TASKS: dict[Task, Callable[[Job], None]] = {
     "unary": unary,
     "pipelined": pipelined,
@@ -177,6 +194,7 @@ TASKS: dict[Task, Callable[[Job], None]] = {
     "connections": connections,
     "idle": idle,
     "ways": ways,
+    "traced": traced,
 }
 
 

@@ -13,6 +13,8 @@ IDLE_PERCENT_MAX = 0.5
 BANDWIDTH_PART_MIN = 0.85
 BY_HAND_TIMES_MAX = 1.05
 BARE_TIMES_MAX = 1.25
+EXTRA_US_MAX = 0.5
+TRACED_TIMES_MAX = 1.05
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,14 @@ def number(value: float | None) -> str:
 
 
 def targets(found: Medians) -> list[Target]:
-    return [*small(found), *arrays(found), *connections(found), *idle(found), *generated(found)]
+    return [
+        *small(found),
+        *arrays(found),
+        *connections(found),
+        *idle(found),
+        *generated(found),
+        *extras(found),
+    ]
 
 
 def small(found: Medians) -> Iterator[Target]:
@@ -117,3 +126,17 @@ def generated(found: Medians) -> Iterator[Target]:
         yield Target(
             f"generated client's p50 / {way}'s", ours and theirs and ours / theirs, wanted, "at most"
         )
+
+
+def extras(found: Medians) -> Iterator[Target]:
+    """What a call pays for what it asks for besides."""
+    plain = found.get("W7", "generated client", "rrpc shm", "p50_us")
+    for way in ("a deadline", "metadata"):
+        asked = found.get("W7", f"with {way}", "rrpc shm", "p50_us")
+        cost = None if plain is None or asked is None else asked - plain
+        yield Target(f"{way} more, µs a call", cost, EXTRA_US_MAX, "at most")
+    never, has = (
+        found.get("W8", case, "rrpc shm", "p50_us") for case in ("never traced", "has traced a call")
+    )
+    ratio = has / never if has and never else None
+    yield Target("p50 where calls were traced / where none was", ratio, TRACED_TIMES_MAX, "at most")

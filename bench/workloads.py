@@ -4,9 +4,9 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from bench.client import MODES, Job, Task
+from bench.client import MODES, TURNS, Job, Task
 from bench.limits import LIMITS
 from bench.peers import PEERS
 from bench.processes import Child, ChildFailedError, cpu_seconds, memory_kib
@@ -38,7 +38,7 @@ class Workload:
         return {"unary": "echo", "argument": "array", "result": "array"}.get(self.task, "")
 
     def peers(self) -> list[str]:
-        if self.task == "ways":
+        if self.task in ("ways", "traced"):
             return ["rrpc shm"]
         arrays = MODES[self.task] != "echo"
         return [name for name, peer in PEERS.items() if (peer.arrays if arrays else peer.small_calls)]
@@ -60,6 +60,7 @@ WORKLOADS = [
     Workload("W5", "connections", "connections"),
     Workload("W6", "CPU of idle processes", "idle"),
     Workload("W7", "small unary call, by the generated client and by hand", "ways"),
+    Workload("W8", "small unary call, in a process that has traced calls or never did", "traced"),
 ]
 
 
@@ -108,6 +109,23 @@ def run_calls(task: Task, peer: str, settings: Settings) -> Results:
     with serving(peer, task, settings) as server, client(task, peer, server, settings) as child:
         for result in child.read_json():
             yield result["case"], result["metrics"]
+
+
+def run_traced(task: Task, peer: str, settings: Settings) -> Results:
+    """Two clients by turns."""
+    with serving(peer, task, settings) as server, ExitStack() as stack:
+        plain = job(task, peer, server, settings)
+        jobs = {"never traced": plain, "has traced a call": replace(plain, has_traced=True)}
+        clients = {
+            case: stack.enter_context(Child(each.command(), settings.child_timeout))
+            for case, each in jobs.items()
+        }
+        metrics: dict[str, Metrics] = {}
+        for _ in range(TURNS):
+            for case, child in clients.items():
+                child.write_line("go")
+                metrics[case] = child.read_json()
+        yield from metrics.items()
 
 
 def run_connections(task: Task, peer: str, settings: Settings) -> Results:
@@ -161,6 +179,7 @@ RUN: dict[Task, Callable[[Task, str, Settings], Results]] = {
     "connections": run_connections,
     "idle": run_idle,
     "ways": run_calls,
+    "traced": run_traced,
 }
 
 

@@ -42,8 +42,18 @@ def test_ways_of_one_call(tmp_path: Path) -> None:
     done = bench("--only", "W7", "--out", str(tmp_path), *TINY)
     assert done.returncode == 0, done.stderr
     records = json.loads((tmp_path / "bench.json").read_text())["records"]
-    assert [record["case"] for record in records] == ["generated client", "Client.call", "bare core"]
+    cases = [record["case"] for record in records]
+    assert cases[:3] == ["generated client", "Client.call", "bare core"]
+    assert cases[3:] == ["with a deadline", "with metadata"]
+    assert "metadata more" in done.stdout
     assert "generated client's p50 / Client.call's" in done.stdout
+
+
+def test_what_tracing_costs(tmp_path: Path) -> None:
+    done = bench("--only", "W8", "--out", str(tmp_path), *TINY)
+    assert done.returncode == 0, done.stderr
+    records = json.loads((tmp_path / "bench.json").read_text())["records"]
+    assert [record["case"] for record in records] == ["never traced", "has traced a call"]
 
 
 def test_runs_as_a_script_and_refuses_what_it_does_not_know() -> None:

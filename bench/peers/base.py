@@ -44,6 +44,10 @@ class Connection(ABC):
         """More ways to echo, where the peer has them."""
         raise NotImplementedError
 
+    def trace(self, data: bytes) -> None:
+        """Echo once and have noted down where the time goes, where the peer can."""
+        raise NotImplementedError
+
     def bytes_copied(self) -> int | None:
         """Bytes that both ends have moved so far, each copy counted; None where it isn't counted."""
         return None

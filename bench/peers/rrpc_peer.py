@@ -58,8 +58,18 @@ class RrpcConnection(Connection):
             echoed: bytes = msgpack.unpackb(reply)
             return echoed
 
-        by_hand = functools.partial(client.call, "Bench.echo")
-        return {"generated client": client.echo, "Client.call": by_hand, "bare core": bare}
+        return {
+            "generated client": client.echo,
+            "Client.call": functools.partial(client.call, "Bench.echo"),
+            "bare core": bare,
+            "with a deadline": functools.partial(client.echo, timeout=30.0),
+            "with metadata": functools.partial(client.echo, metadata={"request-id": "4711"}),
+        }
+
+    def trace(self, data: bytes) -> None:
+        with load("rrpc").trace() as trace:
+            self.echo(data)
+        assert [call.method for call in trace.calls] == ["Bench.echo"]
 
     def bytes_copied(self) -> int | None:
         ours, theirs = load("rrpc").stats(), self._client.counters()
