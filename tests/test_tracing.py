@@ -2,7 +2,9 @@
 
 import asyncio
 import contextvars
+import itertools
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -10,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lab import freeze
-from processes import Served, ServeFactory, eventually, run_python
+from lab import TRANSPORTS, LabServer, address_to_listen_on, freeze
+from processes import ServeFactory, eventually, run_python
 from rrpc_call import Run
 from tracing_checks import assert_nested, assert_no_gap
 
@@ -71,19 +73,21 @@ SERVER = ["remote read", "queue", "GIL wait", "decode", "handler", "encode", "re
 CLIENT_END = ["remote read", "GIL wait", "decode", "channel"]
 
 
-@pytest.fixture(params=["shm", "tcp"])
-def scheme(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[LabServer]]:
+    """Three, for calls by way of others."""
+    folder = tmp_path_factory.mktemp("traced")
+    numbers = itertools.count()
+    factory = ServeFactory(
+        folder, lambda scheme: address_to_listen_on(scheme, f"{folder.name}-{os.getpid()}-{next(numbers)}")
+    )
+    yield [LabServer(factory(MODULE, "Traced", listen=TRANSPORTS)) for _ in range(3)]
+    factory.close()
 
 
 @pytest.fixture
-def served(serve: ServeFactory, scheme: str) -> Served:
-    return serve(MODULE, "Traced", listen=scheme, args=["--workers", "4"])
-
-
-@pytest.fixture
-def client(served: Served) -> Iterator[rrpc.Client]:
-    with rrpc.connect(served.address, timeout=20.0) as client:
+def client(servers: list[LabServer], transport: str) -> Iterator[rrpc.Client]:
+    with rrpc.connect(servers[0].address(transport), timeout=30.0) as client:
         yield client
 
 
@@ -107,7 +111,7 @@ def longest(call: TracedCall) -> tuple[str, str]:
     return phase.name, phase.side
 
 
-def test_phases_add_up(client: rrpc.Client, served: Served) -> None:
+def test_phases_add_up(client: rrpc.Client, servers: list[LabServer]) -> None:
     client.call("Traced.add", 1)
     with rrpc.trace() as trace:
         began = time.monotonic_ns()
@@ -121,7 +125,7 @@ def test_phases_add_up(client: rrpc.Client, served: Served) -> None:
     assert (call.method, call.attempts, call.error, call.estimated) == ("Traced.add", 1, "", False)
     assert (call.client.pid, call.client.thread) == (threading.main_thread().native_id, "MainThread")
     assert call.server is not None
-    assert (call.server.pid, call.server.host) == (served.pid, call.client.host)
+    assert (call.server.pid, call.server.host) == (servers[0].pid, call.client.host)
 
 
 def test_a_slow_handler(client: rrpc.Client) -> None:
@@ -149,8 +153,8 @@ def test_large_arrays_are_read(client: rrpc.Client) -> None:
         assert_in_order(call)
 
 
-def test_a_full_queue(serve: ServeFactory, scheme: str) -> None:
-    served = serve(MODULE, "Traced", listen=scheme, args=["--workers", "1"])
+def test_a_full_queue(serve: ServeFactory, transport: str) -> None:
+    served = serve(MODULE, "Traced", listen=transport, args=["--workers", "1"])
     with rrpc.connect(served.address, timeout=20.0) as client, rrpc.trace() as trace:
         futures = [client.start("Traced.slow", 0.15) for _ in range(3)]
         for future in futures:
@@ -163,9 +167,9 @@ def test_a_full_queue(serve: ServeFactory, scheme: str) -> None:
     assert_nested(trace.events())
 
 
-def test_no_room_at_the_server(serve: ServeFactory, scheme: str) -> None:
+def test_no_room_at_the_server(serve: ServeFactory, transport: str) -> None:
     """More requests than the server has receives for, while it is stopped."""
-    served = serve(MODULE, "Traced", listen=scheme)
+    served = serve(MODULE, "Traced", listen=transport)
     with rrpc.connect(served.address, timeout=20.0) as client:
         freeze(served)
         with rrpc.trace() as trace:
@@ -180,10 +184,10 @@ def test_no_room_at_the_server(serve: ServeFactory, scheme: str) -> None:
     assert_nested(trace.events())
 
 
-def test_hops_nest(serve: ServeFactory, scheme: str, tmp_path: Path) -> None:
-    first, second, third = (serve(MODULE, "Traced", listen=scheme) for _ in range(3))
-    with rrpc.connect(first.address, timeout=20.0) as client, rrpc.trace() as trace:
-        client.call("Traced.by_way_of", [second.address, third.address], 2)
+def test_hops_nest(client: rrpc.Client, servers: list[LabServer], transport: str, tmp_path: Path) -> None:
+    first, second, third = servers
+    with rrpc.trace() as trace:
+        client.call("Traced.by_way_of", [second.address(transport), third.address(transport)], 2)
     (call,) = trace.calls
     handler = next(phase for phase in call.phases if phase.name == "handler")
     assert [len(call.children), *(len(child.children) for child in call.children)] == [2, 2, 2]
@@ -203,18 +207,18 @@ def test_hops_nest(serve: ServeFactory, scheme: str, tmp_path: Path) -> None:
     assert sum(event["ph"] == "X" and event["name"] == "handler" for event in written) == 7
 
 
-def test_in_asyncio(serve: ServeFactory, scheme: str) -> None:
+def test_in_asyncio(servers: list[LabServer], transport: str) -> None:
     """At both ends; tasks inherit the trace, and what was begun before it doesn't have it."""
-    first, second = (serve(MODULE, "Traced", listen=scheme) for _ in range(2))
+    first, second = (server.address(transport) for server in servers[:2])
 
     async def calls() -> tuple[rrpc.tracing.Trace, int]:
-        async with rrpc.aio.connect(first.address, timeout=20.0) as client:
+        async with rrpc.aio.connect(first, timeout=20.0) as client:
             before = asyncio.create_task(client.call("Traced.nap", 0.1))
             await asyncio.sleep(0)
             with rrpc.trace() as trace:
                 naps = [asyncio.create_task(client.call("Traced.nap", 0.05)) for _ in range(5)]
                 await asyncio.gather(*naps)
-                asked = await client.call("Traced.ask", second.address, 3)
+                asked = await client.call("Traced.ask", second, 3)
                 with pytest.raises(rrpc.NotFound):
                     await client.call("Traced.fail")
             await before
@@ -232,7 +236,7 @@ def test_in_asyncio(serve: ServeFactory, scheme: str) -> None:
     for call in naps:
         assert call.phase_seconds("handler") >= 0.05
         assert call.server is not None
-        assert call.server.pid == first.pid
+        assert call.server.pid == servers[0].pid
     assert_nested(trace.events())
 
 
@@ -288,20 +292,21 @@ def test_calls_that_fail(client: rrpc.Client) -> None:
         assert_no_gap(call)
 
 
-def test_there_is_room_for_so_many_calls(serve: ServeFactory) -> None:
-    first, second = (serve(MODULE, "Traced") for _ in range(2))
-    with rrpc.connect(first.address, timeout=20.0) as client, rrpc.trace() as trace:
-        assert client.call("Traced.by_way_of", [second.address], 300) == 300
+def test_there_is_room_for_so_many_calls(servers: list[LabServer]) -> None:
+    first, second = (server.address(TRANSPORTS[0]) for server in servers[:2])
+    with rrpc.connect(first, timeout=30.0) as client, rrpc.trace() as trace:
+        assert client.call("Traced.by_way_of", [second], 300) == 300
     (call,) = trace.calls
     assert len(call.children) + call.children_left_out == 300
     assert len(call.children) > 20
     assert f"... and {call.children_left_out} calls more" in str(trace)
 
 
-def test_a_server_that_is_not_asked_knows_nothing_of_it(client: rrpc.Client) -> None:
-    assert client.call("Traced.knows_tracing", metadata={"other": "x"}) is False
-    with rrpc.trace():
-        assert client.call("Traced.knows_tracing") is True
+def test_a_server_that_is_not_asked_knows_nothing_of_it(serve: ServeFactory) -> None:
+    with rrpc.connect(serve(MODULE, "Traced").address, timeout=30.0) as client:
+        assert client.call("Traced.knows_tracing", metadata={"other": "x"}) is False
+        with rrpc.trace():
+            assert client.call("Traced.knows_tracing") is True
 
 
 def test_it_is_imported_when_it_is_used() -> None:
