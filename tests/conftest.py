@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from aio import aio_address, aio_server, in_loop
 from impostor import impostor
 from lab import TRANSPORTS, VERBS, address_to_listen_on, lab, lab_address, lab_server
 from processes import ServeFactory
@@ -15,8 +16,11 @@ from rrpc_call import call_server, rrpc_call
 from styles import shop, shop_address, style
 
 __all__ = [
+    "aio_address",
+    "aio_server",
     "call_server",
     "impostor",
+    "in_loop",
     "lab",
     "lab_address",
     "lab_server",

@@ -54,6 +54,7 @@ class Lane:
         self.pending: deque[Any] = deque()
         """Requests that no runner has yet."""
         self.closing = False
+        self._called = 0
         self._opened = False
         self._idle: list[asyncio.Future[None]] = []
         self._runners: set[_Runner] = set()
@@ -73,15 +74,23 @@ class Lane:
         """There are calls; or nobody waits any more for the reply to the one of this handle."""
         if handle is None:
             self.pending.extend(self.core.next_in_loop())
-            if self.pending:
-                self.resume()
+            self.call_runners(1)
         else:
             runner = self._waiting.get(handle)
             if runner is not None:
                 runner.cancel()
 
-    def resume(self) -> None:
-        """Have a runner take what is pending: it goes on until there is nothing, or its handler waits."""
+    def call_runners(self, most: int) -> None:
+        """Have runners take what is pending: each goes on until there is nothing, or its handler waits."""
+        for _ in range(min(most, len(self.pending)) - self._called):
+            self._called += 1
+            self._call_runner()
+
+    def came(self) -> None:
+        """One that was called is there."""
+        self._called -= 1
+
+    def _call_runner(self) -> None:
         while self._idle:
             waker = self._idle.pop()
             if not waker.done():
@@ -96,21 +105,23 @@ class Lane:
             return False
         waker = self._loop.create_future()
         self._idle.append(waker)
-        await waker
+        try:
+            await waker
+        finally:
+            if not waker.cancelled():
+                self.came()
         return not self.closing
 
     def leave(self, runner: _Runner) -> None:
         """The runner ends."""
         self._runners.discard(runner)
-        if self.pending:
-            self.resume()
+        self.call_runners(1)
 
     def wait(self, handle: int, runner: _Runner) -> None:
         """Its handler waits for something: others go on with what is pending."""
         self._waiting[handle] = runner
         self.core.notify_given_up(handle)
-        for _ in range(len(self.pending)):
-            self.resume()
+        self.call_runners(len(self.pending))
 
     def end_wait(self, handle: int) -> None:
         """Its handler has ended."""
@@ -124,9 +135,9 @@ class Lane:
     async def close(self) -> None:
         """Cancel what runs, and wait for it; the caller, if it is a handler here, is left alone."""
         self.closing = True
-        for waker in self._idle:
-            if not waker.done():
-                waker.set_result(None)
+        while self._idle:
+            self._called += 1
+            self._call_runner()
         for runner in self._waiting.values():
             if runner.task is not asyncio.current_task():
                 runner.cancel()
@@ -159,6 +170,7 @@ class _Runner:
     async def run(self) -> None:
         """Until the handlers have left something behind, or the lane closes."""
         lane, pending = self._lane, self._lane.pending
+        lane.came()
         enter(None)
         clean = copy_context()
         try:

@@ -77,8 +77,8 @@ def running_driver() -> LoopDriver:
 
 def _open(loop: AbstractEventLoop) -> LoopDriver:
     for other in list(_drivers):
-        if other.is_closed():
-            _drivers.pop(other).queue.close()
+        if other.is_closed() and (left := _drivers.pop(other, None)) is not None:
+            left.queue.close()
     driver = _drivers[loop] = LoopDriver(loop)
     return driver
 

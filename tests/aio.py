@@ -1,0 +1,67 @@
+"""One server of aio_service for the tests of asyncio, and both loops to call it in."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from lab import TRANSPORTS, LabServer, address_to_listen_on
+from processes import ServeFactory, patience
+
+import rrpc
+
+T = TypeVar("T")
+SERVICE = (Path(__file__).parent / "aio_service.py").read_text()
+LOOPS = ("asyncio", "uvloop")
+
+Run = Callable[[Coroutine[Any, Any, T]], T]
+
+
+def _run_in_uvloop(main: Coroutine[Any, Any, T]) -> T:
+    import uvloop
+
+    return uvloop.run(main)
+
+
+@pytest.fixture(params=LOOPS)
+def in_loop(request: pytest.FixtureRequest) -> Run[Any]:
+    """``asyncio.run``, and that of uvloop; with a limit that ends what hangs."""
+    runner: Run[Any] = asyncio.run if request.param == "asyncio" else _run_in_uvloop
+
+    def limited(main: Coroutine[Any, Any, T]) -> T:
+        found: T = runner(asyncio.wait_for(main, patience(60)))
+        return found
+
+    return limited
+
+
+@pytest.fixture(scope="session")
+def aio_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    """Shared by all tests that leave it as it was."""
+    folder = tmp_path_factory.mktemp("aio")
+    shm_name = f"rrpc-aio-{folder.parent.name}-{id(folder):x}"
+    factory = ServeFactory(folder, lambda transport: address_to_listen_on(transport, shm_name))
+    yield LabServer(factory(SERVICE, "Mixed", listen=TRANSPORTS, module="aio_service"))
+    factory.close()
+
+
+@pytest.fixture
+def aio_address(aio_server: LabServer, transport: str) -> str:
+    """Of the shared server, once for each transport."""
+    return aio_server.address(transport)
+
+
+async def until(condition: Callable[[], Coroutine[Any, Any, bool]], seconds: float = 20.0) -> None:
+    """Waits until the condition holds."""
+
+    async def wait() -> None:
+        while not await condition():
+            await asyncio.sleep(0.005)
+
+    await asyncio.wait_for(wait(), patience(seconds))
+
+
+async def counts_are(client: rrpc.aio.Client, waiting: int) -> bool:
+    found: list[int] = await client.call("Mixed.counts")
+    return found[0] == waiting
