@@ -293,7 +293,7 @@ def test_a_blocking_call_in_a_coroutine_is_refused(aio_address: str) -> None:
             asyncio.run(blocks())
 
         async def awaits_future() -> None:
-            await client.start("Mixed.echo", "x")  # type: ignore[func-returns-value]
+            await client.start("Mixed.echo", "x")
 
         with pytest.raises(TypeError, match="this future is a blocking client's"):
             asyncio.run(awaits_future())

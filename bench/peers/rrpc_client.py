@@ -13,7 +13,7 @@ import numpy as np
 import rrpc
 from numpy.typing import NDArray
 
-__all__ = ["BenchBase", "BenchClient"]
+__all__ = ["AsyncBenchClient", "BenchBase", "BenchClient"]
 
 
 class _Echo(rrpc.UnaryMethod[bytes]):
@@ -154,6 +154,146 @@ class BenchClient(rrpc.Client):
     fetch = rrpc.stub(_Fetch)
     fetch_pool = rrpc.stub(_FetchPool)
     counters = rrpc.stub(_Counters)
+
+
+class _AsyncEcho(rrpc.aio.UnaryMethod[bytes]):
+    rpc_name = "Bench.echo"
+
+    async def __call__(
+        self,
+        data: bytes,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> bytes:
+        return await self._start((data,), timeout, metadata)
+
+    def start(
+        self,
+        data: bytes,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[bytes]:
+        """As calling it, without waiting for the result."""
+        return self._start((data,), timeout, metadata)
+
+
+class _AsyncSend(rrpc.aio.UnaryMethod[int]):
+    rpc_name = "Bench.send"
+
+    async def __call__(
+        self,
+        array: NDArray[np.float32],
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> int:
+        return await self._start((array,), timeout, metadata)
+
+    def start(
+        self,
+        array: NDArray[np.float32],
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[int]:
+        """As calling it, without waiting for the result."""
+        return self._start((array,), timeout, metadata)
+
+
+class _AsyncFetch(rrpc.aio.UnaryMethod[NDArray[np.float32]]):
+    """An ordinary array, held and touched."""
+
+    rpc_name = "Bench.fetch"
+
+    async def __call__(
+        self,
+        nbytes: int,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+        out: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
+        """An ordinary array, held and touched."""
+        return await self._start((nbytes,), timeout, metadata, out)
+
+    def start(
+        self,
+        nbytes: int,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+        out: NDArray[np.float32] | None = None,
+    ) -> rrpc.aio.Future[NDArray[np.float32]]:
+        """As calling it, without waiting for the result."""
+        return self._start((nbytes,), timeout, metadata, out)
+
+
+class _AsyncFetchPool(rrpc.aio.UnaryMethod[NDArray[np.float32]]):
+    """An array born in registered memory, held and touched."""
+
+    rpc_name = "Bench.fetch_pool"
+
+    async def __call__(
+        self,
+        nbytes: int,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+        out: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
+        """An array born in registered memory, held and touched."""
+        return await self._start((nbytes,), timeout, metadata, out)
+
+    def start(
+        self,
+        nbytes: int,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+        out: NDArray[np.float32] | None = None,
+    ) -> rrpc.aio.Future[NDArray[np.float32]]:
+        """As calling it, without waiting for the result."""
+        return self._start((nbytes,), timeout, metadata, out)
+
+
+class _AsyncCounters(rrpc.aio.UnaryMethod[dict[str, int]]):
+    """What this process has moved."""
+
+    rpc_name = "Bench.counters"
+
+    async def __call__(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> dict[str, int]:
+        """What this process has moved."""
+        return await self._start((), timeout, metadata)
+
+    def start(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[dict[str, int]]:
+        """As calling it, without waiting for the result."""
+        return self._start((), timeout, metadata)
+
+
+class AsyncBenchClient(rrpc.aio.Client):
+    """Echo, take an array, give an array."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
+        "Bench": "97676acac67318bc1f68ac2c4897d431",
+    }
+
+    echo = rrpc.stub(_AsyncEcho)
+    send = rrpc.stub(_AsyncSend)
+    fetch = rrpc.stub(_AsyncFetch)
+    fetch_pool = rrpc.stub(_AsyncFetchPool)
+    counters = rrpc.stub(_AsyncCounters)
 
 
 @rrpc.service(name="Bench")

@@ -13,7 +13,7 @@ import numpy as np
 import rrpc
 from numpy.typing import NDArray
 
-__all__ = ["BlobStoreBase", "BlobStoreClient"]
+__all__ = ["AsyncBlobStoreClient", "BlobStoreBase", "BlobStoreClient"]
 
 
 class _Begin(rrpc.UnaryMethod[str]):
@@ -255,6 +255,247 @@ class BlobStoreClient(rrpc.Client):
     read = rrpc.stub(_Read)
     names = rrpc.stub(_Names)
     delete = rrpc.stub(_Delete)
+
+
+class _AsyncBegin(rrpc.aio.UnaryMethod[str]):
+    """Start an upload; the answer names it in the calls that follow."""
+
+    rpc_name = "BlobStore.begin"
+
+    async def __call__(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> str:
+        """Start an upload; the answer names it in the calls that follow."""
+        return await self._start((name,), timeout, metadata)
+
+    def start(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[str]:
+        """As calling it, without waiting for the result."""
+        return self._start((name,), timeout, metadata)
+
+
+class _AsyncWrite(rrpc.aio.UnaryMethod[None]):
+    """Put a chunk in its place; chunks may come in any order."""
+
+    rpc_name = "BlobStore.write"
+
+    async def __call__(
+        self,
+        upload: str,
+        offset: int,
+        chunk: NDArray[np.uint8],
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> None:
+        """Put a chunk in its place; chunks may come in any order."""
+        await self._start((upload, offset, chunk), timeout, metadata)
+
+    def start(
+        self,
+        upload: str,
+        offset: int,
+        chunk: NDArray[np.uint8],
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[None]:
+        """As calling it, without waiting for the result."""
+        return self._start((upload, offset, chunk), timeout, metadata)
+
+
+class _AsyncCommit(rrpc.aio.UnaryMethod[None]):
+    """Check what was written, then give it its name; whatever bore the name before is gone."""
+
+    rpc_name = "BlobStore.commit"
+
+    async def __call__(
+        self,
+        upload: str,
+        name: str,
+        size: int,
+        digest: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> None:
+        """Check what was written, then give it its name; whatever bore the name before is gone."""
+        await self._start((upload, name, size, digest), timeout, metadata)
+
+    def start(
+        self,
+        upload: str,
+        name: str,
+        size: int,
+        digest: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[None]:
+        """As calling it, without waiting for the result."""
+        return self._start((upload, name, size, digest), timeout, metadata)
+
+
+class _AsyncAbort(rrpc.aio.UnaryMethod[None]):
+    """Give an upload up."""
+
+    rpc_name = "BlobStore.abort"
+
+    async def __call__(
+        self,
+        upload: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> None:
+        """Give an upload up."""
+        await self._start((upload,), timeout, metadata)
+
+    def start(
+        self,
+        upload: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[None]:
+        """As calling it, without waiting for the result."""
+        return self._start((upload,), timeout, metadata)
+
+
+class _AsyncStat(rrpc.aio.UnaryMethod[tuple[int, str, str]]):
+    """Size, version and SHA-256; the version changes when the name is given to another file."""
+
+    rpc_name = "BlobStore.stat"
+
+    async def __call__(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> tuple[int, str, str]:
+        """Size, version and SHA-256; the version changes when the name is given to another file."""
+        return await self._start((name,), timeout, metadata)
+
+    def start(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[tuple[int, str, str]]:
+        """As calling it, without waiting for the result."""
+        return self._start((name,), timeout, metadata)
+
+
+class _AsyncRead(rrpc.aio.UnaryMethod[NDArray[np.uint8]]):
+    """A chunk of that version of a file; shorter only at the end of it."""
+
+    rpc_name = "BlobStore.read"
+
+    async def __call__(
+        self,
+        name: str,
+        version: str,
+        offset: int,
+        count: int,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+        out: NDArray[np.uint8] | None = None,
+    ) -> NDArray[np.uint8]:
+        """A chunk of that version of a file; shorter only at the end of it."""
+        return await self._start((name, version, offset, count), timeout, metadata, out)
+
+    def start(
+        self,
+        name: str,
+        version: str,
+        offset: int,
+        count: int,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+        out: NDArray[np.uint8] | None = None,
+    ) -> rrpc.aio.Future[NDArray[np.uint8]]:
+        """As calling it, without waiting for the result."""
+        return self._start((name, version, offset, count), timeout, metadata, out)
+
+
+class _AsyncNames(rrpc.aio.UnaryMethod[list[tuple[str, int]]]):
+    """Every file's name and size, by name."""
+
+    rpc_name = "BlobStore.names"
+
+    async def __call__(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> list[tuple[str, int]]:
+        """Every file's name and size, by name."""
+        return await self._start((), timeout, metadata)
+
+    def start(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[list[tuple[str, int]]]:
+        """As calling it, without waiting for the result."""
+        return self._start((), timeout, metadata)
+
+
+class _AsyncDelete(rrpc.aio.UnaryMethod[None]):
+    """Forget a file."""
+
+    rpc_name = "BlobStore.delete"
+
+    async def __call__(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> None:
+        """Forget a file."""
+        await self._start((name,), timeout, metadata)
+
+    def start(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[None]:
+        """As calling it, without waiting for the result."""
+        return self._start((name,), timeout, metadata)
+
+
+class AsyncBlobStoreClient(rrpc.aio.Client):
+    """Files by name, with their SHA-256."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
+        "BlobStore": "f0f46778c6fc48a11b4111d88ea1aa17",
+    }
+
+    begin = rrpc.stub(_AsyncBegin)
+    write = rrpc.stub(_AsyncWrite)
+    commit = rrpc.stub(_AsyncCommit)
+    abort = rrpc.stub(_AsyncAbort)
+    stat = rrpc.stub(_AsyncStat)
+    read = rrpc.stub(_AsyncRead)
+    names = rrpc.stub(_AsyncNames)
+    delete = rrpc.stub(_AsyncDelete)
 
 
 @rrpc.service(name="BlobStore")

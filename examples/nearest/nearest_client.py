@@ -13,7 +13,7 @@ import numpy as np
 import rrpc
 from numpy.typing import NDArray
 
-__all__ = ["NearestBase", "NearestClient"]
+__all__ = ["AsyncNearestClient", "NearestBase", "NearestClient"]
 
 
 class _Search(rrpc.UnaryMethod[tuple[NDArray[np.int64], NDArray[np.float32]]]):
@@ -193,6 +193,185 @@ class NearestClient(rrpc.Client):
     count = rrpc.stub(_Count)
     repeated = rrpc.stub(_Repeated)
     counters = rrpc.stub(_Counters)
+
+
+class _AsyncSearch(rrpc.aio.UnaryMethod[tuple[NDArray[np.int64], NDArray[np.float32]]]):
+    """The k nearest rows of each query: ids and distances, nearest first, of equals the lower id first."""
+
+    rpc_name = "Nearest.search"
+
+    async def __call__(
+        self,
+        queries: NDArray[np.float32],
+        k: int = 10,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+        out: NDArray[np.int64] | NDArray[np.float32] | None = None,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The k nearest rows of each query: ids and distances, nearest first, of equals the lower id first."""
+        return await self._start((queries, k), timeout, metadata, out)
+
+    def start(
+        self,
+        queries: NDArray[np.float32],
+        k: int = 10,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+        out: NDArray[np.int64] | NDArray[np.float32] | None = None,
+    ) -> rrpc.aio.Future[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """As calling it, without waiting for the result."""
+        return self._start((queries, k), timeout, metadata, out)
+
+
+class _AsyncClassify(rrpc.aio.UnaryMethod[NDArray[np.int64]]):
+    """The digit that most of the k nearest rows show; of several with as many votes, the lowest."""
+
+    rpc_name = "Nearest.classify"
+
+    async def __call__(
+        self,
+        queries: NDArray[np.float32],
+        k: int = 5,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+        out: NDArray[np.int64] | None = None,
+    ) -> NDArray[np.int64]:
+        """The digit that most of the k nearest rows show; of several with as many votes, the lowest."""
+        return await self._start((queries, k), timeout, metadata, out)
+
+    def start(
+        self,
+        queries: NDArray[np.float32],
+        k: int = 5,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+        out: NDArray[np.int64] | None = None,
+    ) -> rrpc.aio.Future[NDArray[np.int64]]:
+        """As calling it, without waiting for the result."""
+        return self._start((queries, k), timeout, metadata, out)
+
+
+class _AsyncSize(rrpc.aio.UnaryMethod[int]):
+    """How many rows can be found."""
+
+    rpc_name = "Nearest.size"
+
+    async def __call__(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> int:
+        """How many rows can be found."""
+        return await self._start((), timeout, metadata)
+
+    def start(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[int]:
+        """As calling it, without waiting for the result."""
+        return self._start((), timeout, metadata)
+
+
+class _AsyncCount(rrpc.aio.UnaryMethod[int]):
+    """How many rows arrived: something to send large arrays to."""
+
+    rpc_name = "Nearest.count"
+
+    async def __call__(
+        self,
+        rows: NDArray[np.float32],
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> int:
+        """How many rows arrived: something to send large arrays to."""
+        return await self._start((rows,), timeout, metadata)
+
+    def start(
+        self,
+        rows: NDArray[np.float32],
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[int]:
+        """As calling it, without waiting for the result."""
+        return self._start((rows,), timeout, metadata)
+
+
+class _AsyncRepeated(rrpc.aio.UnaryMethod[NDArray[np.float32]]):
+    """That many rows of the table, over and over; kept in ordinary or in registered memory."""
+
+    rpc_name = "Nearest.repeated"
+
+    async def __call__(
+        self,
+        count: int,
+        registered: bool = False,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+        out: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
+        """That many rows of the table, over and over; kept in ordinary or in registered memory."""
+        return await self._start((count, registered), timeout, metadata, out)
+
+    def start(
+        self,
+        count: int,
+        registered: bool = False,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+        out: NDArray[np.float32] | None = None,
+    ) -> rrpc.aio.Future[NDArray[np.float32]]:
+        """As calling it, without waiting for the result."""
+        return self._start((count, registered), timeout, metadata, out)
+
+
+class _AsyncCounters(rrpc.aio.UnaryMethod[dict[str, int]]):
+    """What the server's process has moved and copied."""
+
+    rpc_name = "Nearest.counters"
+
+    async def __call__(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> dict[str, int]:
+        """What the server's process has moved and copied."""
+        return await self._start((), timeout, metadata)
+
+    def start(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[dict[str, int]]:
+        """As calling it, without waiting for the result."""
+        return self._start((), timeout, metadata)
+
+
+class AsyncNearestClient(rrpc.aio.Client):
+    """k-nearest-neighbour search over a fixed table of 64-pixel digits."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
+        "Nearest": "8b2cfb0720010cb7c727576661952ce1",
+    }
+
+    search = rrpc.stub(_AsyncSearch)
+    classify = rrpc.stub(_AsyncClassify)
+    size = rrpc.stub(_AsyncSize)
+    count = rrpc.stub(_AsyncCount)
+    repeated = rrpc.stub(_AsyncRepeated)
+    counters = rrpc.stub(_AsyncCounters)
 
 
 @rrpc.service(name="Nearest")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,38 @@ from rrpc.service import MISSING, AnnotationError, Interface, Method, Parameter
 from .python_text import WIDTH, broken, camel, docstring, quoted, width
 from .python_types import Types
 
-__all__ = ["base_class", "base_name", "client_class", "client_name", "method_classes"]
+__all__ = [
+    "ASYNC",
+    "BLOCKING",
+    "Style",
+    "base_class",
+    "base_name",
+    "client_class",
+    "client_name",
+    "method_classes",
+]
 
 _OPTIONS = ["timeout: float | None = None"]
 _METADATA = "metadata"
 
 
-def client_name(interface: Interface) -> str:
-    """NearestClient of lab.search.Nearest."""
-    return f"{interface.name.rpartition('.')[2]}Client"
+@dataclasses.dataclass(frozen=True)
+class Style:
+    """How a client's methods are called."""
+
+    prefix: str
+    module: str
+    define: str
+    call: str
+
+
+BLOCKING = Style("", "rrpc", "def", "self._call")
+ASYNC = Style("Async", "rrpc.aio", "async def", "await self._start")
+
+
+def client_name(interface: Interface, style: Style = BLOCKING) -> str:
+    """NearestClient of lab.search.Nearest; AsyncNearestClient."""
+    return f"{style.prefix}{interface.name.rpartition('.')[2]}Client"
 
 
 def base_name(interface: Interface) -> str:
@@ -30,21 +53,27 @@ def base_name(interface: Interface) -> str:
     return f"{interface.name.rpartition('.')[2]}Base"
 
 
-def method_classes(interface: Interface, prefix: str) -> dict[str, str]:
-    """What the classes behind the client's methods are called."""
+def method_classes(interface: Interface, prefix: str, taken: Collection[str] = ()) -> dict[str, str]:
+    """What the classes behind the client's methods are called, none as in ``taken``."""
     classes: dict[str, str] = {}
     for name in _unary(interface):
         kind = f"_{prefix}{camel(name)}"
-        classes[name] = kind if kind not in classes.values() else f"{kind}_{len(classes)}"
+        while kind in taken or kind in classes.values():
+            kind = f"{kind}_{len(classes)}"
+        classes[name] = kind
     return classes
 
 
-def client_class(interface: Interface, classes: dict[str, str], fingerprint: str, types: Types) -> list[str]:
+def client_class(
+    interface: Interface, classes: dict[str, str], fingerprint: str, types: Types, style: Style
+) -> list[str]:
     """The text of each class that the client is made of, its own last."""
     types.use("rrpc")
-    texts = [_Method(method, types).client(classes[name]) for name, method in _unary(interface).items()]
+    texts = [
+        _Method(method, types).client(classes[name], style) for name, method in _unary(interface).items()
+    ]
     hidden = set(interface.methods)
-    lines = [f"class {client_name(interface)}(rrpc.Client):"]
+    lines = [f"class {client_name(interface, style)}({style.module}.Client):"]
     lines += docstring(interface.doc or f"Client of {interface.name}.", "    ")
     lines += _fingerprints(interface, fingerprint, types)
     lines += ["", *(f"    {name} = rrpc.stub({kind})" for name, kind in classes.items())] if classes else []
@@ -131,10 +160,11 @@ class _Method:
                 signature.append("/")
         return [*signature, *(["*"] if options and not starred else []), *options]
 
-    def client(self, kind: str) -> str:
+    def client(self, kind: str, style: Style) -> str:
         """The class behind the client's method."""
         method = self._method
-        result = self._result(min(WIDTH - 27, WIDTH - len(f"class {kind}(rrpc.UnaryMethod[]):")))
+        base = f"{style.module}.UnaryMethod"
+        result = self._result(min(WIDTH - 23 - len(style.module), WIDTH - len(f"class {kind}({base}[]):")))
         out = self._out()
         names = [parameter.name for parameter in method.parameters]
         options, given = list(_OPTIONS), "timeout"
@@ -148,17 +178,17 @@ class _Method:
         passed = f"({', '.join(names)}{',' * (len(names) == 1)}), {given}"
         returns = "" if result == "None" else "return "
         lines = [
-            *broken(f"class {kind}(", [f"rrpc.UnaryMethod[{result}]"], "):"),
+            *broken(f"class {kind}(", [f"{base}[{result}]"], "):"),
             *docstring(method.doc, "    "),
             f'    rpc_name = "{method.name}"',
             *(["    rpc_idempotent = True"] if method.idempotent else []),
             *self._errors(),
             "",
-            *broken("    def __call__(", signature, f") -> {result}:", "    "),
+            *broken(f"    {style.define} __call__(", signature, f") -> {result}:", "    "),
             *docstring(method.doc, "        ")[:-1],
-            *broken(f"        {returns}self._call(", [passed], ")", "        "),
+            *broken(f"        {returns}{style.call}(", [passed], ")", "        "),
             "",
-            *broken("    def start(", signature, f") -> rrpc.Future[{result}]:", "    "),
+            *broken("    def start(", signature, f") -> {style.module}.Future[{result}]:", "    "),
             '        """As calling it, without waiting for the result."""',
             *broken("        return self._start(", [passed], ")", "        "),
         ]

@@ -14,7 +14,16 @@ from rrpc.schema import service_of
 from rrpc.schema.fingerprint import fingerprint
 from rrpc.service import AnnotationError, Interface
 
-from .emit_methods import base_class, base_name, client_class, client_name, method_classes
+from .emit_methods import (
+    ASYNC,
+    BLOCKING,
+    Style,
+    base_class,
+    base_name,
+    client_class,
+    client_name,
+    method_classes,
+)
 from .python_classes import define
 from .python_text import WIDTH, broken, camel, docstring, quoted, width
 from .python_types import Types
@@ -24,6 +33,7 @@ __all__ = ["SIDES", "Constant", "Unit", "emit"]
 _STANDARD = {"abc", "array", "collections.abc", "dataclasses", "datetime", "decimal", "enum", "functools"}
 _STANDARD |= {"typing", "uuid"}
 SIDES = ("client", "server")
+_STYLES = (BLOCKING, ASYNC)
 
 
 @dataclass(frozen=True)
@@ -60,32 +70,41 @@ class _Emitter:
         self._interfaces = [interface.resolved() for interface in unit.interfaces]
         self._types = Types(define, homes)
         self._sides = sides
-        self._own = [
-            name(interface)
-            for interface in self._interfaces
-            for side, name in (("client", client_name), ("server", base_name))
-            if side in sides
-        ]
+        self._own = []
+        for interface in self._interfaces:
+            if "client" in sides:
+                self._own += [client_name(interface, style) for style in _STYLES]
+            if "server" in sides:
+                self._own.append(base_name(interface))
 
     def text(self, version: str) -> str:
         fingerprints = {i.name: fingerprint(service_of(i)) for i in self._interfaces}
-        several = len(self._interfaces) > 1
-        classes = {i.name: method_classes(i, camel(i.name) if several else "") for i in self._interfaces}
         types = self._types
+        classes = self._method_classes()
         types.taken |= {kind for names in classes.values() for kind in names.values()}
         constants = self._declared()
         bodies = []
         for interface in self._interfaces:
-            if "client" in self._sides:
-                bodies += client_class(
-                    interface, classes[interface.name], fingerprints[interface.name], types
-                )
+            for style in _STYLES if "client" in self._sides else ():
+                names = classes[interface.name, style]
+                bodies += client_class(interface, names, fingerprints[interface.name], types, style)
             if "server" in self._sides:
                 bodies.append(base_class(interface, fingerprints[interface.name], types))
         self._refuse_clashes(constants)
         definitions = [*types.definitions.values(), *types.aliases.values(), *constants.values(), *bodies]
         head = "\n".join(docstring(self._head(version, fingerprints), ""))
         return "\n\n".join([f"{head}\n{_imports(types)}\n\n{self._all(constants)}", *definitions])
+
+    def _method_classes(self) -> dict[tuple[str, Style], dict[str, str]]:
+        """What the classes behind each client's methods are called."""
+        several = len(self._interfaces) > 1
+        classes: dict[tuple[str, Style], dict[str, str]] = {}
+        for style in _STYLES:
+            for interface in self._interfaces:
+                taken = {kind for names in classes.values() for kind in names.values()}
+                prefix = style.prefix + (camel(interface.name) if several else "")
+                classes[interface.name, style] = method_classes(interface, prefix, taken)
+        return classes
 
     def _declared(self) -> dict[str, str]:
         """Has the classes and one-ofs written; the constants' text."""

@@ -18,6 +18,9 @@ from typing import Any, ClassVar
 import rrpc
 
 __all__ = [
+    "AsyncHealthClient",
+    "AsyncReflectionClient",
+    "AsyncStatsClient",
     "HealthBase",
     "HealthClient",
     "HealthStatus",
@@ -107,6 +110,62 @@ class HealthClient(rrpc.Client):
     }
 
     check = rrpc.stub(_RrpcHealthCheck)
+
+    def watch(
+        self,
+        service: str = "",
+        *,
+        timeout: float | None = None,
+    ) -> Iterator[HealthStatus]:
+        """The state now, and again whenever it has changed."""
+        raise rrpc.Unimplemented(
+            "rrpc.Health.watch(): this release of rrpc has no streams",
+        )
+
+
+class _AsyncRrpcHealthCheck(rrpc.aio.UnaryMethod[HealthStatus]):
+    """The state of one service, or with no name of the server: it serves if all of its services do.
+
+    NotFound if there is none of this name. It is a call as any other, and waits for a worker as they do: an
+    answer means that calls are handled.
+    """
+
+    rpc_name = "rrpc.Health.check"
+    rpc_idempotent = True
+
+    async def __call__(
+        self,
+        service: str = "",
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> HealthStatus:
+        """The state of one service, or with no name of the server: it serves if all of its services do.
+
+        NotFound if there is none of this name. It is a call as any other, and waits for a worker as they do: an
+        answer means that calls are handled.
+        """
+        return await self._start((service,), timeout, metadata)
+
+    def start(
+        self,
+        service: str = "",
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[HealthStatus]:
+        """As calling it, without waiting for the result."""
+        return self._start((service,), timeout, metadata)
+
+
+class AsyncHealthClient(rrpc.aio.Client):
+    """Whether services take calls, as the application and a shutdown say. Every server has it."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
+        "rrpc.Health": "21aede65e29e151b8058d1554cbf94da",
+    }
+
+    check = rrpc.stub(_AsyncRrpcHealthCheck)
 
     def watch(
         self,
@@ -214,6 +273,75 @@ class ReflectionClient(rrpc.Client):
     describe = rrpc.stub(_RrpcReflectionDescribe)
 
 
+class _AsyncRrpcReflectionServices(rrpc.aio.UnaryMethod[list[str]]):
+    """The names of all services, the built-in ones last."""
+
+    rpc_name = "rrpc.Reflection.services"
+    rpc_idempotent = True
+
+    async def __call__(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> list[str]:
+        """The names of all services, the built-in ones last."""
+        return await self._start((), timeout, metadata)
+
+    def start(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[list[str]]:
+        """As calling it, without waiting for the result."""
+        return self._start((), timeout, metadata)
+
+
+class _AsyncRrpcReflectionDescribe(rrpc.aio.UnaryMethod[dict[str, Any]]):
+    """The interface of a service: `version`, which is 1, and under `service` what `rrpc.schema.from_data` takes.
+
+    NotFound if there is none of this name.
+    """
+
+    rpc_name = "rrpc.Reflection.describe"
+    rpc_idempotent = True
+
+    async def __call__(
+        self,
+        service: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> dict[str, Any]:
+        """The interface of a service: `version`, which is 1, and under `service` what `rrpc.schema.from_data` takes.
+
+        NotFound if there is none of this name.
+        """
+        return await self._start((service,), timeout, metadata)
+
+    def start(
+        self,
+        service: str,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[dict[str, Any]]:
+        """As calling it, without waiting for the result."""
+        return self._start((service,), timeout, metadata)
+
+
+class AsyncReflectionClient(rrpc.aio.Client):
+    """The interfaces of a server's services. Every server has it."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
+        "rrpc.Reflection": "ef2c80b24344488d03f2af26dcbd2451",
+    }
+
+    services = rrpc.stub(_AsyncRrpcReflectionServices)
+    describe = rrpc.stub(_AsyncRrpcReflectionDescribe)
+
+
 @rrpc.service(name="rrpc.Reflection")
 class ReflectionBase(abc.ABC):
     """The interfaces of a server's services. Every server has it."""
@@ -269,6 +397,41 @@ class StatsClient(rrpc.Client):
     }
 
     process = rrpc.stub(_RrpcStatsProcess)
+
+
+class _AsyncRrpcStatsProcess(rrpc.aio.UnaryMethod[ProcessStats]):
+    """The process now."""
+
+    rpc_name = "rrpc.Stats.process"
+    rpc_idempotent = True
+
+    async def __call__(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> ProcessStats:
+        """The process now."""
+        return await self._start((), timeout, metadata)
+
+    def start(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.Future[ProcessStats]:
+        """As calling it, without waiting for the result."""
+        return self._start((), timeout, metadata)
+
+
+class AsyncStatsClient(rrpc.aio.Client):
+    """Counts of the process that answers. Every server has it."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
+        "rrpc.Stats": "8d4a26d2379acd0e0e939a205457f5e3",
+    }
+
+    process = rrpc.stub(_AsyncRrpcStatsProcess)
 
 
 @rrpc.service(name="rrpc.Stats")
