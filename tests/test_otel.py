@@ -188,6 +188,39 @@ def test_a_strangers_traceparent_is_no_harm(hops: Hops) -> None:
             assert hops.spans(4)["server Front/price"].parent is None
 
 
+@rrpc.service
+class Spy:
+    @rrpc.method
+    def traced(self) -> bool:
+        return trace.get_current_span().get_span_context().is_valid
+
+    @rrpc.method
+    def untraced(self) -> bool:
+        return trace.get_current_span().get_span_context().is_valid
+
+    @rrpc.method
+    async def untraced_async(self) -> bool:
+        return trace.get_current_span().get_span_context().is_valid
+
+    @rrpc.method
+    async def traced_async(self) -> bool:
+        await asyncio.sleep(0)
+        return trace.get_current_span().get_span_context().is_valid
+
+
+def test_a_span_is_the_current_one_in_its_handler_alone(caplog: pytest.LogCaptureFixture) -> None:
+    spans = ServerSpans(tracer_provider=TracerProvider(), exempt=["Spy.untraced", "Spy.untraced_async"])
+    listen = "tcp://127.0.0.1:0"
+    with (
+        rrpc.serve(Spy(), listen=listen, workers=1, interceptors=[spans]) as server,
+        rrpc.connect(server.addresses[0]) as client,
+    ):
+        for _ in range(3):
+            for method in ("traced", "untraced", "traced_async", "untraced_async"):
+                assert client.call(f"Spy.{method}") is (not method.startswith("un"))
+    assert not caplog.records  # OpenTelemetry logs a context that is detached elsewhere
+
+
 def test_it_isnt_imported_unless_used() -> None:
     run_python(
         "import sys, rrpc, rrpc.interceptors\n"
