@@ -192,20 +192,20 @@ def test_a_strangers_traceparent_is_no_harm(hops: Hops) -> None:
 class Spy:
     @rrpc.method
     def traced(self) -> bool:
-        return trace.get_current_span().get_span_context().is_valid
+        return bool(trace.get_current_span().get_span_context().is_valid)
 
     @rrpc.method
     def untraced(self) -> bool:
-        return trace.get_current_span().get_span_context().is_valid
+        return bool(trace.get_current_span().get_span_context().is_valid)
 
     @rrpc.method
     async def untraced_async(self) -> bool:
-        return trace.get_current_span().get_span_context().is_valid
+        return bool(trace.get_current_span().get_span_context().is_valid)
 
     @rrpc.method
     async def traced_async(self) -> bool:
         await asyncio.sleep(0)
-        return trace.get_current_span().get_span_context().is_valid
+        return bool(trace.get_current_span().get_span_context().is_valid)
 
 
 def test_a_span_is_the_current_one_in_its_handler_alone(caplog: pytest.LogCaptureFixture) -> None:
