@@ -1,5 +1,6 @@
 """The client process: ``python -m bench.client JOB`` does one job (JSON) and prints its results as JSON."""
 
+import asyncio
 import functools
 import json
 import sys
@@ -8,13 +9,25 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from bench import asynchronous
 from bench.measure import bandwidth, case_name, latency, percentile, time_calls
 from bench.peers import PEERS
 from bench.peers.base import Connection, Mode
 from bench.processes import cpu_seconds
 from bench.settings import MIB
 
-Task = Literal["unary", "pipelined", "argument", "result", "connections", "idle", "ways", "traced"]
+Task = Literal[
+    "unary",
+    "pipelined",
+    "argument",
+    "result",
+    "connections",
+    "idle",
+    "ways",
+    "traced",
+    "aio_unary",
+    "aio_pipelined",
+]
 TURNS = 20
 MODES: dict[Task, Mode] = {
     "unary": "echo",
@@ -24,6 +37,8 @@ MODES: dict[Task, Mode] = {
     "connections": "echo",
     "idle": "echo",
     "ways": "echo",
+    "aio_unary": "aio",
+    "aio_pipelined": "aio",
     "traced": "echo",
 }
 
@@ -158,6 +173,26 @@ def idle(job: Job) -> None:
     connection.close()
 
 
+def aio_unary(job: Job) -> None:
+    async def main() -> None:
+        connection = await PEERS[job.peer].connect_async(job.address)
+        metrics = await asynchronous.latency(connection, job.small(), job.seconds)
+        say([{"case": f"{job.small_bytes} B", "metrics": metrics}])
+        await connection.close()
+
+    asyncio.run(main())
+
+
+def aio_pipelined(job: Job) -> None:
+    async def main() -> None:
+        connection = await PEERS[job.peer].connect_async(job.address)
+        metrics = await asynchronous.throughput(connection, job.small(), job.seconds, job.window, job.cpu)
+        say([{"case": f"{job.window} in flight", "metrics": metrics}])
+        await connection.close()
+
+    asyncio.run(main())
+
+
 def ways(job: Job) -> None:
     """One call in several ways, by turns on one connection: a busy moment falls on all of them."""
     connection, data = job.connect(), job.small()
@@ -194,6 +229,8 @@ TASKS: dict[Task, Callable[[Job], None]] = {
     "connections": connections,
     "idle": idle,
     "ways": ways,
+    "aio_unary": aio_unary,
+    "aio_pipelined": aio_pipelined,
     "traced": traced,
 }
 

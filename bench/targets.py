@@ -78,6 +78,7 @@ def targets(found: Medians) -> list[Target]:
         *idle(found),
         *generated(found),
         *extras(found),
+        *asyncio(found),
     ]
 
 
@@ -140,3 +141,13 @@ def extras(found: Medians) -> Iterator[Target]:
     )
     ratio = has / never if has and never else None
     yield Target("p50 where calls were traced / where none was", ratio, TRACED_TIMES_MAX, "at most")
+
+
+def asyncio(found: Medians) -> Iterator[Target]:
+    """Clients and handlers that are coroutines, beside grpc.aio."""
+    ratio = found.ratio("W9", "32 B", "p50_us", "rrpc shm", "grpcio")
+    yield Target("asyncio: small unary p50 / grpc.aio's", ratio, 1 / 10, "at most")
+    rate = found.get("W10", "64 in flight", "rrpc shm", "calls_per_s")
+    yield Target("asyncio: 64 in flight, thousand calls/s", rate and rate / 1e3, 100, "at least")
+    ratio = found.ratio("W10", "64 in flight", "calls_per_s", "rrpc shm", "grpcio")
+    yield Target("asyncio: calls/s with 64 in flight / grpc.aio's", ratio, 15, "at least")

@@ -40,6 +40,8 @@ class Workload:
     def peers(self) -> list[str]:
         if self.task in ("ways", "traced"):
             return ["rrpc shm"]
+        if MODES[self.task] == "aio":
+            return [name for name, peer in PEERS.items() if peer.asyncio]
         arrays = MODES[self.task] != "echo"
         return [name for name, peer in PEERS.items() if (peer.arrays if arrays else peer.small_calls)]
 
@@ -61,6 +63,8 @@ WORKLOADS = [
     Workload("W6", "CPU of idle processes", "idle"),
     Workload("W7", "small unary call, by the generated client and by hand", "ways"),
     Workload("W8", "small unary call, in a process that has traced calls or never did", "traced"),
+    Workload("W9", "asyncio: small unary call, one in flight", "aio_unary"),
+    Workload("W10", "asyncio: small calls of as many tasks as are in flight", "aio_pipelined"),
 ]
 
 
@@ -179,6 +183,8 @@ RUN: dict[Task, Callable[[Task, str, Settings], Results]] = {
     "connections": run_connections,
     "idle": run_idle,
     "ways": run_calls,
+    "aio_unary": run_calls,
+    "aio_pipelined": run_calls,
     "traced": run_traced,
 }
 

@@ -29,6 +29,15 @@ def test_calls_and_arrays(workload: str, tmp_path: Path) -> None:
     assert "targets" in done.stdout
 
 
+@pytest.mark.parametrize("workload", ["W9", "W10"])
+def test_asyncio(workload: str, tmp_path: Path) -> None:
+    done = bench("--only", workload, "--out", str(tmp_path), *TINY)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "bench.json").read_text())
+    assert report["left_out"] == {}
+    assert {record["subject"] for record in report["records"]} == {"rrpc shm", "rrpc tcp", "grpcio"}
+
+
 @pytest.mark.parametrize("workload", ["W5", "W6"])
 def test_connections_and_idleness(workload: str, tmp_path: Path) -> None:
     done = bench("--only", workload, "--peers", "rrpc shm,unix socket", "--out", str(tmp_path), *TINY)

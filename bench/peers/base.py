@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-Mode = Literal["echo", "send", "fetch"]
+Mode = Literal["echo", "send", "fetch", "aio"]
 
 
 def touched(nbytes: int) -> Floats:
@@ -56,11 +56,22 @@ class Connection(ABC):
     def close(self) -> None: ...
 
 
+class AsyncConnection(ABC):
+    """One client's connection, in asyncio."""
+
+    @abstractmethod
+    async def echo(self, data: bytes) -> bytes: ...
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+
 class Peer(ABC):
     """A named way to serve and to connect."""
 
     small_calls = True
     arrays = True
+    asyncio = False
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -79,6 +90,10 @@ class Peer(ABC):
 
     @abstractmethod
     def connect(self, address: str, mode: Mode) -> Connection: ...
+
+    async def connect_async(self, address: str) -> AsyncConnection:
+        """To a server in mode "aio", whose handlers are coroutines too."""
+        raise NotImplementedError(self.name)
 
 
 class WarmArrays:

@@ -1,5 +1,6 @@
-"""grpcio, synchronous, over a Unix socket: generic handlers that pass bytes, so no protobuf in the way."""
+"""grpcio, over a Unix socket: generic handlers that pass bytes, so no protobuf in the way."""
 
+import asyncio
 import tempfile
 from collections import deque
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.peers.base import Connection, Floats, Mode, Peer, WarmArrays
+from bench.peers.base import AsyncConnection, Connection, Floats, Mode, Peer, WarmArrays
 from bench.peers.optional import load, missing_packages
 
 OPTIONS = [
@@ -48,27 +49,72 @@ class GrpcConnection(Connection):
         self._channel.close()
 
 
+class GrpcAsyncConnection(AsyncConnection):
+    """By grpc.aio."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = load("grpc").aio.insecure_channel(address, options=OPTIONS)
+        self._echo = self._channel.unary_unary("/bench/echo")
+
+    async def ready(self) -> None:
+        await self._channel.channel_ready()
+
+    async def echo(self, data: bytes) -> bytes:
+        answer: bytes = await self._echo(data)
+        return answer
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
 class GrpcPeer(Peer):
+    asyncio = True
+
     def missing(self) -> str:
         return missing_packages("grpc")
 
     def serve(self, mode: Mode, ready: Callable[[str], None]) -> None:
-        grpc, arrays = load("grpc"), WarmArrays()
-        calls: dict[str, Callable[[bytes, Any], bytes]] = {
-            "echo": lambda request, context: request,
-            "send": lambda request, context: b"%d" % np.frombuffer(request, np.float32).nbytes,
-            "fetch": lambda request, context: arrays[int(request)].tobytes(),
-        }
-        handlers = {name: grpc.unary_unary_rpc_method_handler(call) for name, call in calls.items()}
-        with tempfile.TemporaryDirectory() as folder:
-            server = grpc.server(ThreadPoolExecutor(4), options=OPTIONS)
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", handlers),))
-            server.add_insecure_port(f"unix:{folder}/socket")
-            server.start()
-            ready(f"unix:{folder}/socket")
-            server.wait_for_termination()
+        asyncio.run(serve_async(ready)) if mode == "aio" else serve_in_threads(ready)
 
     def connect(self, address: str, mode: Mode) -> Connection:
         connection = GrpcConnection(address)
         load("grpc").channel_ready_future(connection._channel).result(30)
         return connection
+
+    async def connect_async(self, address: str) -> AsyncConnection:
+        connection = GrpcAsyncConnection(address)
+        await connection.ready()
+        return connection
+
+
+def serve_in_threads(ready: Callable[[str], None]) -> None:
+    grpc, arrays = load("grpc"), WarmArrays()
+    calls: dict[str, Callable[[bytes, Any], bytes]] = {
+        "echo": lambda request, context: request,
+        "send": lambda request, context: b"%d" % np.frombuffer(request, np.float32).nbytes,
+        "fetch": lambda request, context: arrays[int(request)].tobytes(),
+    }
+    handlers = {name: grpc.unary_unary_rpc_method_handler(call) for name, call in calls.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        server = grpc.server(ThreadPoolExecutor(4), options=OPTIONS)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", handlers),))
+        server.add_insecure_port(f"unix:{folder}/socket")
+        server.start()
+        ready(f"unix:{folder}/socket")
+        server.wait_for_termination()
+
+
+async def serve_async(ready: Callable[[str], None]) -> None:
+    grpc = load("grpc")
+
+    async def echo(request: bytes, context: Any) -> bytes:
+        return request
+
+    handlers = {"echo": grpc.unary_unary_rpc_method_handler(echo)}
+    with tempfile.TemporaryDirectory() as folder:
+        server = grpc.aio.server(options=OPTIONS)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", handlers),))
+        server.add_insecure_port(f"unix:{folder}/socket")
+        await server.start()
+        ready(f"unix:{folder}/socket")
+        await server.wait_for_termination()

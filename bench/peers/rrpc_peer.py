@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bench.peers.base import Connection, Floats, Mode, Peer
+from bench.peers.base import AsyncConnection, Connection, Floats, Mode, Peer
 from bench.peers.optional import load
 
 if TYPE_CHECKING:
-    from bench.peers.rrpc_client import BenchClient
+    from bench.peers.rrpc_client import AsyncBenchClient, BenchClient
 
 COPIED = ("bytes_read", "bytes_written", "bytes_copied", "bytes_staged")
 
@@ -79,13 +79,24 @@ class RrpcConnection(Connection):
         self._client.close()
 
 
+class RrpcAsyncConnection(AsyncConnection):
+    def __init__(self, client: "AsyncBenchClient") -> None:
+        self._client = client
+
+    async def echo(self, data: bytes) -> bytes:
+        return await self._client.echo(data)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
 class RrpcPeer(Peer):
     def __init__(self, name: str, transport: str, pool: bool) -> None:
         super().__init__(name)
         self._transport = transport
         self._listen = "tcp" if transport == "tcp" else "rrpc"
         self._pool = pool
-        self.small_calls = not pool
+        self.small_calls = self.asyncio = not pool
 
     def missing(self) -> str:
         try:
@@ -98,7 +109,7 @@ class RrpcPeer(Peer):
         return [
             "-m",
             "rrpc.cli.serve",
-            "bench.peers.rrpc_service:Bench",
+            f"bench.peers.rrpc_service:{'AsyncBench' if mode == 'aio' else 'Bench'}",
             "--listen",
             f"{self._listen}://127.0.0.1:0",
         ]
@@ -109,3 +120,10 @@ class RrpcPeer(Peer):
         client = BenchClient(address)
         assert client.info()["transport"] == self._transport, client.info()
         return RrpcConnection(client, self._pool)
+
+    async def connect_async(self, address: str) -> AsyncConnection:
+        from bench.peers.rrpc_client import AsyncBenchClient
+
+        client = await AsyncBenchClient(address)
+        assert client.info()["transport"] == self._transport, client.info()
+        return RrpcAsyncConnection(client)

@@ -40,3 +40,10 @@ class Bench:
     def counters(self) -> dict[str, int]:
         """What this process has moved."""
         return dict(rrpc.stats())
+
+
+class AsyncBench(Bench):
+    """The same with an echo that is a coroutine."""
+
+    async def echo(self, data: bytes) -> bytes:  # type: ignore[override]
+        return data
