@@ -86,8 +86,11 @@ class _Timers:
             wait = self._heap[0][0] - monotonic() if self._heap else _LINGER_SECONDS
             if self._heap and wait <= 0:
                 return heapq.heappop(self._heap)[2]
-            if not self._changed.wait(wait) and not self._heap:
-                return None
+            if not self._changed.wait(min(wait, _LINGER_SECONDS)):
+                self._heap = [entry for entry in self._heap if not entry[2].done]  # others were cancelled
+                heapq.heapify(self._heap)
+                if not self._heap:
+                    return None
         return None
 
 

@@ -1,0 +1,336 @@
+"""Calling again: what may be, how soon, how often; and that nothing runs twice that mustn't."""
+
+import threading
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from counted_service import CountedClient
+from fleet import Fleet, fleet, nursery, wait_until_gone
+from processes import eventually, patience
+
+import rrpc
+from rrpc import HedgingPolicy, RetryBudget, RetryPolicy, StatusCode
+from rrpc.retry import PUSH_BACK
+
+__all__ = ["fleet", "nursery"]
+
+QUICK = rrpc.Backoff(initial=0.02, maximum=0.1)
+POLICY = RetryPolicy(max_attempts=4, initial_backoff=0.01, max_backoff=0.05, budget=None)
+Use = Callable[..., Any]
+
+
+@pytest.fixture(params=["shm", "tcp"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["call", "future"])
+def use(request: pytest.FixtureRequest) -> Use:
+    """Calls a method in either style."""
+    if request.param == "call":
+        return lambda method, *args, **options: method(*args, **options)
+    return lambda method, *args, **options: method.start(*args, **options).result(patience(60))
+
+
+# The rules
+
+
+class _Call:
+    """As much of an outgoing call as policies look at."""
+
+    def __init__(self, idempotent: bool = True, left: float | None = None) -> None:
+        self.idempotent = idempotent
+        self._left = left
+
+    def time_left(self) -> float | None:
+        return self._left
+
+
+def delay(policy: RetryPolicy, error: rrpc.RpcError, attempt: int = 1, **call: Any) -> float | None:
+    return policy.delay(_Call(**call), error, attempt)  # type: ignore[arg-type]
+
+
+def unsent(error: rrpc.RpcError) -> rrpc.RpcError:
+    error.not_executed = True
+    return error
+
+
+def test_what_may_be_called_again() -> None:
+    policy = RetryPolicy(codes=(StatusCode.UNAVAILABLE, StatusCode.ABORTED), budget=None)
+    assert delay(policy, rrpc.Unavailable("x")) is not None
+    assert delay(policy, rrpc.Aborted("x")) is not None
+    assert delay(policy, rrpc.Internal("x")) is None
+    assert delay(policy, rrpc.Unavailable("x"), idempotent=False) is None
+    assert delay(policy, unsent(rrpc.Unavailable("x")), idempotent=False) is not None
+    assert delay(policy, unsent(rrpc.Internal("x")), idempotent=False) is None
+    assert delay(policy, rrpc.Unavailable("x"), attempt=3) is not None
+    assert delay(policy, rrpc.Unavailable("x"), attempt=4) is None
+
+
+def test_how_long_to_wait() -> None:
+    policy = RetryPolicy(
+        max_attempts=99, initial_backoff=0.1, max_backoff=1.0, multiplier=2, jitter=0.5, budget=None
+    )
+    for attempt, most in {1: 0.1, 2: 0.2, 4: 0.8, 5: 1.0, 60: 1.0}.items():
+        delays = [policy.backoff(attempt) for _ in range(300)]
+        assert most / 2 <= min(delays) < 0.6 * most
+        assert 0.9 * most < max(delays) <= most
+    full = [RetryPolicy(initial_backoff=1.0).backoff(1) for _ in range(300)]
+    assert min(full) < 0.1
+    assert max(full) <= 1.0
+    assert delay(policy, rrpc.Unavailable("x"), left=0.01) is None  # it would pass the deadline
+    assert delay(policy, rrpc.Unavailable("x"), left=5.0) is not None
+
+
+def test_a_server_may_say_when() -> None:
+    policy = RetryPolicy(budget=None)
+    error = rrpc.Unavailable("x")
+    for text, expected in {"250": 0.25, "0": 0.0, "-1": None, "soon": None}.items():
+        error.metadata = {PUSH_BACK: text}
+        assert delay(policy, error) == expected
+
+
+def test_the_budget() -> None:
+    budget = RetryBudget(tokens=4, ratio=0.5)
+    policy = RetryPolicy(budget=budget)
+    assert delay(policy, rrpc.Unavailable("x")) is not None  # 3 are left
+    assert delay(policy, rrpc.Unavailable("x")) is None  # 2, which isn't more than half
+    for _ in range(2):
+        budget.succeeded()
+    assert budget.left == 3.0
+    assert delay(policy, rrpc.NotFound("x")) is None
+    assert budget.left == 3.0  # not a failure that may pass
+    for _ in range(9):
+        budget.succeeded()
+    assert budget.left == 4.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: RetryPolicy(max_attempts=0),
+        lambda: RetryPolicy(jitter=2),
+        lambda: RetryPolicy(codes=[99]),  # type: ignore[list-item]
+        lambda: RetryBudget(tokens=0),
+        lambda: HedgingPolicy(delay=-1),
+        lambda: rrpc.Client("shm://x", lazy=True, retry=RetryPolicy(), hedging=HedgingPolicy(1.0)),
+    ],
+)
+def test_wrong_use(wrong: Callable[[], object]) -> None:
+    with pytest.raises(ValueError):
+        wrong()
+
+
+# Retries
+
+
+def test_a_call_that_fails_is_made_again(fleet: Fleet, scheme: str, use: Use) -> None:
+    (server,) = fleet.members(1, scheme)
+    with CountedClient(server.address, retry=POLICY, timeout=patience(20)) as client:
+        assert use(client.moody, "twice", 2, 14) == "server0"
+        assert fleet.runs().count("twice") == 3
+        with pytest.raises(rrpc.Unavailable, match="in a mood"):
+            use(client.moody, "always", 99, 14)
+        assert fleet.runs().count("always") == 4
+        with pytest.raises(rrpc.Aborted):
+            use(client.moody, "other-code", 1, 10)
+        assert fleet.runs().count("other-code") == 1
+
+
+def test_what_is_not_idempotent_runs_once(fleet: Fleet, scheme: str, use: Use) -> None:
+    (server,) = fleet.members(1, scheme)
+    with CountedClient(server.address, retry=POLICY, backoff=QUICK) as client:
+        server.told("fail")
+        with pytest.raises(rrpc.Unavailable, match="told to fail"):
+            use(client.once, "x")
+        assert fleet.runs() == ["x"]
+        with pytest.raises(rrpc.Unavailable):
+            client.call("Counted.often", "y")  # by name nothing is known of the method
+        assert fleet.runs() == ["x", "y"]
+
+
+def test_what_never_left_is_made_again(fleet: Fleet, scheme: str, use: Use) -> None:
+    (server,) = fleet.members(1, scheme)
+    policy = RetryPolicy(max_attempts=100, initial_backoff=0.02, multiplier=1.0, budget=None)
+    with CountedClient(server.address, backoff=QUICK, retry=policy) as client:
+        assert use(client.once, "before") == "server0"
+        server.kill()
+        wait_until_gone(server.pid)
+        eventually(lambda: client.info()["state"] != "connected")
+        answers: list[str] = []
+        thread = threading.Thread(target=lambda: answers.append(use(client.once, "between")))
+        thread.start()
+        eventually(lambda: client.info()["channel"]["state"] == "transient_failure")
+        server.start()
+        thread.join(patience(20))
+        assert answers == ["server0"]
+    assert fleet.runs() == ["before", "between"]
+
+
+def test_never_past_the_deadline(fleet: Fleet, scheme: str, use: Use) -> None:
+    (server,) = fleet.members(1, scheme)
+    server.told("fail")
+    policy = RetryPolicy(max_attempts=10_000, initial_backoff=0.05, multiplier=1.0, jitter=0.0, budget=None)
+    with CountedClient(server.address, retry=policy) as client:
+        start = time.monotonic()
+        with pytest.raises((rrpc.Unavailable, rrpc.DeadlineExceeded)):
+            use(client.often, "x", timeout=0.3)
+        assert time.monotonic() - start < 0.3 + patience(0.2)
+        ran = len(fleet.runs())
+        assert 2 <= ran <= 7
+
+
+def test_a_budget_ends_retries(fleet: Fleet, use: Use) -> None:
+    (server,) = fleet.members(1, "shm")
+    server.told("fail")
+    policy = RetryPolicy(max_attempts=99, initial_backoff=0.001, budget=RetryBudget(tokens=10))
+    with CountedClient(server.address, retry=policy) as client:
+        for _ in range(20):
+            with pytest.raises(rrpc.Unavailable):
+                use(client.often, "x")
+        # 4 of the 10 tokens may be used for that.
+        assert len(fleet.runs()) == 20 + 4
+
+
+def test_many_retries_at_a_time(fleet: Fleet) -> None:
+    """Thousands of futures that wait to be made again, and no thread for each."""
+    (server,) = fleet.members(1, "shm")
+    with CountedClient(server.address, retry=POLICY) as client:
+        futures = [client.moody.start(f"key{i}", 1, 14, timeout=patience(60)) for i in range(500)]
+        assert threading.active_count() < 20
+        assert {future.result() for future in futures} == {"server0"}
+    assert len(fleet.runs()) == 1000
+
+
+def test_a_cancelled_retry_ends(fleet: Fleet) -> None:
+    (server,) = fleet.members(1, "shm")
+    server.told("fail")
+    policy = RetryPolicy(initial_backoff=60.0, max_backoff=60.0, jitter=0.0)
+    with CountedClient(server.address, retry=policy) as client:
+        future = client.often.start("x")
+        eventually(lambda: fleet.runs() == ["x"])
+        assert not future.done()
+        assert future.cancel()
+        eventually(future.done)
+        assert future.cancelled()
+        with pytest.raises(rrpc.Cancelled):
+            future.result()
+
+
+# Hedging
+
+
+def test_hedging_takes_the_first_answer(fleet: Fleet, scheme: str, use: Use) -> None:
+    servers = fleet.members(2, scheme)
+    servers[0].told("slow")
+    hedging = HedgingPolicy(delay=0.02, budget=None)
+    addresses = [server.address for server in servers]
+    with CountedClient(addresses, policy="round_robin", hedging=hedging) as client:
+        eventually(lambda: [e["state"] for e in client.info()["channel"]["addresses"]] == ["ready"] * 2)
+        for i in range(6):
+            assert use(client.often, f"key{i}", timeout=patience(20)) == "server1"
+        slow = [f"key{i}" for i in range(6) if fleet.ran(f"key{i}", "server0")]
+        assert slow
+        # The attempts that lost were cancelled: their handlers, which wait for that, have ended.
+        servers[0].drain()
+        wait_until_gone(servers[0].pid)
+
+
+def test_hedging_is_for_idempotent_methods(fleet: Fleet, use: Use) -> None:
+    (server,) = fleet.members(1, "shm")
+    server.told("slow")
+    hedging = HedgingPolicy(delay=0.01, max_attempts=3, budget=None)
+    with CountedClient(server.address, hedging=hedging) as client:
+        with pytest.raises(rrpc.DeadlineExceeded):
+            use(client.once, "once", timeout=0.2)
+        with pytest.raises(rrpc.DeadlineExceeded):
+            use(client.often, "often", timeout=0.2)
+        assert fleet.runs().count("once") == 1
+        eventually(lambda: fleet.runs().count("often") == 3)
+
+
+def test_hedging_goes_on_at_once_after_a_failure(fleet: Fleet, scheme: str, use: Use) -> None:
+    (server,) = fleet.members(1, scheme)
+    hedging = HedgingPolicy(delay=60.0, max_attempts=3, budget=None)
+    with CountedClient(server.address, hedging=hedging) as client:
+        start = time.monotonic()
+        assert use(client.moody, "twice", 2, 14) == "server0"
+        with pytest.raises(rrpc.Unavailable, match="in a mood"):
+            use(client.moody, "always", 99, 14)
+        with pytest.raises(rrpc.Aborted):
+            use(client.moody, "other-code", 1, 10)
+        assert time.monotonic() - start < patience(20)
+        assert [fleet.runs().count(key) for key in ("twice", "always", "other-code")] == [3, 3, 1]
+
+
+# Servers that die
+
+
+def kill_at_random(fleet: Fleet, scheme: str, kills: int, seed: int) -> None:
+    """Two servers, of which one is killed and started again, over and over, under calls of both kinds."""
+    random = Random(seed)
+    servers = fleet.members(2, scheme)
+    policy = RetryPolicy(max_attempts=20, initial_backoff=0.005, max_backoff=0.05, budget=None)
+    ending = threading.Event()
+    answers: list[str] = []
+    failed: dict[str, rrpc.RpcError] = {}
+    often_failed: list[BaseException] = []
+    addresses = [server.address for server in servers]
+    with CountedClient(
+        addresses, policy="round_robin", backoff=QUICK, retry=policy, timeout=patience(30)
+    ) as client:
+
+        def work(number: int) -> None:
+            count = 0
+            while not ending.is_set():
+                count += 1
+                keys = [f"once-{number}-{count}-{i}" for i in range(4)]
+                started = {key: client.once.start(key) for key in keys[1:]}
+                try:
+                    client.once(keys[0])
+                    answers.append(keys[0])
+                except rrpc.Unavailable as error:
+                    failed[keys[0]] = error
+                for key, future in started.items():
+                    why = future.exception()
+                    if isinstance(why, rrpc.RpcError):
+                        failed[key] = why
+                    else:
+                        answers.append(key)
+                try:
+                    client.often("often")
+                except rrpc.RpcError as error:
+                    often_failed.append(error)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(kills):
+                time.sleep(random.uniform(0.0, 0.03))  # a random moment is what this is about
+                random.choice(servers).restart()
+        finally:
+            ending.set()
+            for thread in threads:
+                thread.join(patience(60))
+    runs = [key for key in fleet.runs() if key.startswith("once")]
+    assert len(runs) == len(set(runs)), f"seed {seed}: a call ran twice"
+    assert set(answers) <= set(runs)
+    assert not {key for key, error in failed.items() if error.not_executed} & set(runs)
+    assert set(runs) <= set(answers) | failed.keys()
+    assert all(type(error) is rrpc.Unavailable for error in failed.values())
+    assert not often_failed
+    assert len(answers) > kills
+
+
+def test_kills_at_random_moments(fleet: Fleet, scheme: str) -> None:
+    kill_at_random(fleet, scheme, 15, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, 3])
+def test_hundreds_of_kills_at_random_moments(fleet: Fleet, scheme: str, seed: int) -> None:
+    kill_at_random(fleet, scheme, 150, seed)
