@@ -1,5 +1,6 @@
 """rrpc-gen: exact text, a type checker's and a formatter's verdict, --check, and what it can't write."""
 
+import asyncio
 import enum
 import inspect
 import sys
@@ -87,7 +88,7 @@ from typing import assert_type
 
 import numpy as np
 import rrpc
-from nearest_client import Hit, Metric, NearestClient, Options
+from nearest_client import AsyncNearestClient, Hit, Metric, NearestClient, Options
 from numpy.typing import NDArray
 
 def use(client: NearestClient) -> None:
@@ -97,6 +98,18 @@ def use(client: NearestClient) -> None:
     assert_type(client.search.start(distances), rrpc.Future[tuple[NDArray[np.int64], NDArray[np.float32]]])
     client.search(distances, out=ids)
     client.forget()
+
+
+async def use_async(client: AsyncNearestClient) -> None:
+    ids, distances = await client.search(np.zeros((2, 3), np.float32), k=3, timeout=1.0)
+    assert_type(ids, NDArray[np.int64])
+    assert_type(await client.best("a", Options(Metric.COSINE)), Hit)
+    future = client.search.start(distances)
+    assert_type(future, rrpc.aio.Future[tuple[NDArray[np.int64], NDArray[np.float32]]])
+    assert_type(await future, tuple[NDArray[np.int64], NDArray[np.float32]])
+    async with client as same:
+        await same.search(distances, out=ids)
+    await client.forget()
 """
 
 
@@ -150,6 +163,27 @@ def generated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def test_type_checker_linter_and_formatter_pass(generated: Path, command: str) -> None:
     (generated / "use.py").write_text(USE)
     run("-m", *command.split(), cwd=generated, timeout=100, MYPYPATH=str(ROOT))
+
+
+def test_the_asyncio_twin_calls_the_service(generated: Path) -> None:
+    import nearest
+    import nearest_client
+
+    async def main(address: str) -> None:
+        async with nearest_client.AsyncNearestClient(address, timeout=20.0) as client:
+            ids, distances = await client.search(np.zeros((2, 3), np.float32), k=4)
+            assert (ids.shape, distances.dtype) == ((2, 4), np.float32)
+            out = np.ones((2, 10), np.int64)
+            assert (await client.search(np.zeros((2, 3), np.float32), out=out))[0] is out
+            assert not out.any()
+            hits = await asyncio.gather(*(client.best("a", nearest_client.Options()) for _ in range(9)))
+            assert {type(hit) for hit in hits} == {nearest_client.Hit}
+            assert await client.forget.start() is None
+            with pytest.raises(rrpc.InvalidArgument, match=r"argument 'mode': expected one of 'a', 2"):
+                await client.best("a", nearest_client.Options(), mode="b")
+
+    with rrpc.serve(nearest.Nearest(), listen="tcp://127.0.0.1:0") as server:
+        asyncio.run(main(server.addresses[0]))
 
 
 def test_the_client_calls_the_service(generated: Path) -> None:
