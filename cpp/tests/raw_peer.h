@@ -82,6 +82,16 @@ class RawPeer {
     }
     return messages;
   }
+  // Memory of the peer's with these bytes, or zeros, which the session may read.
+  std::pair<uint64_t, uint32_t> expose_some(const std::string& bytes = std::string(100, '\0')) {
+    exposed_.assign(bytes.begin(), bytes.end());
+    exposed_region_ =
+        device_->register_memory({reinterpret_cast<std::byte*>(exposed_.data()), exposed_.size()}).value();
+    auto* const address = reinterpret_cast<std::byte*>(exposed_.data());
+    EXPECT_TRUE(qp_->adopt(*exposed_region_).ok());
+    const uint32_t rkey = qp_->expose(*exposed_region_, address, exposed_.size(), provider::kRemoteRead).value();
+    return {reinterpret_cast<uint64_t>(address), rkey};
+  }
   bool connected() const { return qp_ && qp_->state() == provider::QueuePairState::kConnected; }
   provider::QueuePair& qp() { return *qp_; }
   provider::MemoryRegion& region() { return *region_; }
@@ -100,6 +110,8 @@ class RawPeer {
   std::unique_ptr<provider::CompletionQueue> cq_;
   std::vector<std::byte> memory_;
   std::unique_ptr<provider::MemoryRegion> region_;
+  std::vector<char> exposed_;
+  std::unique_ptr<provider::MemoryRegion> exposed_region_;
   std::unique_ptr<provider::QueuePair> qp_;
   uint32_t next_ = 0;
   uint32_t data_seen_ = 0;
@@ -202,6 +214,13 @@ struct RawWorld {
       world.network.run_until(until);
     }
     return messages;
+  }
+  // As the handler of a request with streams.
+  void send_items(size_t request, int count) {
+    for (int i = 0; i < count; ++i) {
+      OutgoingItem item{as_bytes("i")};
+      EXPECT_TRUE(session().streams().send(requests[request]->stream(), item).value());
+    }
   }
   ClientCallRef start_call(std::optional<endpoint::Buffer> out = std::nullopt) {
     auto call = std::make_shared<ClientCall>();
