@@ -166,8 +166,8 @@ def test_type_checker_linter_and_formatter_pass(generated: Path, command: str) -
 
 
 def test_the_asyncio_twin_calls_the_service(generated: Path) -> None:
-    import nearest
-    import nearest_client
+    import nearest  # type: ignore[import-not-found]
+    import nearest_client  # type: ignore[import-not-found]
 
     async def main(address: str) -> None:
         async with nearest_client.AsyncNearestClient(address, timeout=20.0) as client:
@@ -187,8 +187,8 @@ def test_the_asyncio_twin_calls_the_service(generated: Path) -> None:
 
 
 def test_the_client_calls_the_service(generated: Path) -> None:
-    import nearest  # type: ignore[import-not-found]
-    import nearest_client  # type: ignore[import-not-found]
+    import nearest
+    import nearest_client
 
     assert (
         nearest_client.__doc__
