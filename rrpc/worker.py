@@ -46,13 +46,14 @@ class Worker:
             if request is None:
                 request = core.next()
                 continue
-            if request[-1]:
+            handle, name, payload, blocks, ns_left, metadata, kind = request
+            if kind:
+                del payload, blocks
                 stream, request = self._streams.of(request), None
                 self._run_stream(stream)
                 del stream
                 request = core.next()
                 continue
-            handle, name, payload, blocks, ns_left, metadata, _ = request
             request = arguments = result = None
             self._context = context = Context(core, handle, name, ns_left, metadata)
             enter(context)
@@ -74,11 +75,11 @@ class Worker:
             else:
                 blocks = arguments = result = None
                 if short:
-                    context.end()
+                    context.ended = True
                     request = core.reply_next(handle, payload)
                     continue
                 buffers = None
-            context.end()
+            context.ended = True
             request = core.next()
         self._streams.close()
 
