@@ -260,13 +260,20 @@ class OutgoingCall:
 
 class Waiting:
     """To be done: wait for this ``concurrent.futures.Future``. If the call's time is up before, cancel it and go on
-    with the error that ``late()`` gives."""
+    with the error that ``late()`` gives. ``drive(timeout)``, where there is one, gets a thread that waits there sooner.
+    """
 
-    __slots__ = ("future", "late")
+    __slots__ = ("drive", "future", "late")
 
-    def __init__(self, future: Any, late: Callable[[], RpcError]) -> None:
+    def __init__(
+        self,
+        future: Any,
+        late: Callable[[], RpcError],
+        drive: Callable[[float | None], object] | None = None,
+    ) -> None:
         self.future = future
         self.late = late
+        self.drive = drive
 
 
 class Exchange:
@@ -401,6 +408,8 @@ def _wait(call: OutgoingCall, asked: Waiting) -> Any:
     future = asked.future
     call.interrupt_with(future.cancel)
     try:
+        if asked.drive is not None:
+            asked.drive(call.time_left())
         return future.result(call.time_left())
     except (concurrent.futures.CancelledError, concurrent.futures.TimeoutError):
         if future.done() and not future.cancelled():

@@ -6,7 +6,7 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from . import _core
 from .calls import Exchange, OutgoingCall, Waiting
@@ -19,6 +19,7 @@ __all__ = ["Driven", "Future", "only"]
 
 _T = TypeVar("_T")
 _lock = threading.Lock()
+_CALLBACK_SECONDS = 0.001
 
 
 class Future(concurrent.futures.Future[_T]):
@@ -157,27 +158,26 @@ class Future(concurrent.futures.Future[_T]):
         driven.go()
         return True
 
-    # What concurrent.futures.wait() and as_completed() look at. Both hold the condition while they do.
+    if not TYPE_CHECKING:  # where they are attributes, as the base has them
+        # What concurrent.futures.wait() and as_completed() look at. Both hold the condition while they do.
 
-    @property
-    def _condition(self) -> threading.Condition:  # type: ignore[override]
-        condition: threading.Condition = self.__dict__.setdefault("_condition_", threading.Condition())
-        return condition
+        @property
+        def _condition(self):
+            return self.__dict__.setdefault("_condition_", threading.Condition())
 
-    @property
-    def _state(self) -> str:  # type: ignore[override]
-        if not self.done():
-            return "RUNNING"
-        return "CANCELLED_AND_NOTIFIED" if self.cancelled() else "FINISHED"
+        @property
+        def _state(self):
+            if not self.done():
+                return "RUNNING"
+            return "CANCELLED_AND_NOTIFIED" if self.cancelled() else "FINISHED"
 
-    @property
-    def _waiters(self) -> list[Any]:  # type: ignore[override]
-        waiters: list[Any] | None = self.__dict__.get("_waiters_")
-        if waiters is None:
-            found: list[Any] = self.__dict__.setdefault("_waiters_", [])
-            self.add_done_callback(_tell_waiters)
-            return found
-        return waiters
+        @property
+        def _waiters(self):
+            waiters = self.__dict__.get("_waiters_")
+            if waiters is None:
+                waiters = self.__dict__.setdefault("_waiters_", [])
+                self.add_done_callback(_tell_waiters)
+            return waiters
 
     def _ended(self) -> None:
         if not self._goes_on():
@@ -223,13 +223,23 @@ class Driven:
         self._callbacks: list[Callable[[], object]] = []
         self._value: Any = None
         self._error: BaseException | None = None
+        self._handle: _core.Call | None = None
 
     def done(self) -> bool:
         return self._ended.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
         self._call.channel.check_process()
-        return self._ended.wait(timeout)
+        end = None if timeout is None else monotonic() + timeout
+        while not self._ended.is_set():
+            left = None if end is None else end - monotonic()
+            handle = self._handle
+            if handle is None or (left is not None and left <= 0):
+                return self._ended.wait(left)
+            # Polls the connection, whose reply thus needs no other thread to come here.
+            if handle.wait(left):
+                self._ended.wait(_CALLBACK_SECONDS)
+        return True
 
     def result(self, timeout: float | None = None) -> tuple[Any]:
         if not self._ended.is_set() and not self.wait(timeout):
@@ -283,7 +293,7 @@ class Driven:
     def _begin(self, asked: Any) -> bool:
         """Whether it can be done here: it comes back then."""
         if type(asked) is Exchange:
-            handle = asked.start()
+            handle = self._handle = asked.start()
             self._call.interrupt_with(handle.cancel)
             handle.on_done(lambda: self._exchanged(handle))
         elif type(asked) is Waiting:
@@ -298,6 +308,7 @@ class Driven:
 
     def _exchanged(self, handle: _core.Call) -> None:
         self._call.interrupt_with(None)
+        self._handle = None
         try:
             reply = (*handle.result(0.0), handle.metadata())
         except RpcError as error:

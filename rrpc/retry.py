@@ -156,7 +156,8 @@ class HedgingPolicy:
         """In place of :func:`rrpc.calls.over`."""
         if not call.idempotent:
             return (yield from over(call))
-        return (yield Waiting(_Hedge(self, call).go(), call.late))
+        hedge = _Hedge(self, call)
+        return (yield Waiting(hedge.go(), call.late, hedge.drive))
 
 
 class _Hedge:
@@ -176,6 +177,11 @@ class _Hedge:
         self._begin()
         self._result.add_done_callback(self._stop)
         return self._result
+
+    def drive(self, timeout: float | None) -> None:
+        """Mostly there is one attempt, and its reply comes before the next: so long its connection is polled."""
+        delay = self._policy.delay
+        self._attempts[0].wait(delay if timeout is None else min(delay, timeout))
 
     def _begin(self) -> None:
         """One more attempt, if there may be one."""

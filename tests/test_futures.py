@@ -1,0 +1,116 @@
+"""Futures of calls where those of concurrent.futures are expected."""
+
+import asyncio
+import concurrent.futures
+import random
+import threading
+from typing import Any
+
+import pytest
+from lab import lab, lab_address, lab_server
+from processes import eventually, patience, volume
+
+import rrpc
+
+__all__ = ["lab", "lab_address", "lab_server"]
+
+
+class Nothing(rrpc.ClientInterceptor):
+    """Takes calls off the fast path."""
+
+    def unary(self, call: Any) -> Any:
+        return (yield call)
+
+
+@pytest.fixture(params=["plain", "driven"])
+def client(request: pytest.FixtureRequest, lab: rrpc.Client) -> rrpc.Client:
+    """Both kinds of futures: those of plain calls, and of calls that go through something."""
+    return lab if request.param == "plain" else lab.with_options(interceptors=[Nothing()])
+
+
+def test_they_are_futures(client: rrpc.Client) -> None:
+    future = client.start("Lab.add", 1)
+    assert isinstance(future, concurrent.futures.Future)
+    assert future.result() == 2
+    assert future.metadata() == {}
+
+
+def test_wait(client: rrpc.Client, request: pytest.FixtureRequest) -> None:
+    name = request.node.name
+    held = [client.start("Lab.hold", f"{name}-{i}") for i in range(3)]
+    quick = [client.start("Lab.add", i) for i in range(50)]
+    assert concurrent.futures.wait(quick, timeout=patience(20)).done == set(quick)
+    done, waiting = concurrent.futures.wait([*held, *quick], timeout=0)
+    assert waiting == set(held)
+    assert done == set(quick)
+    first = threading.Timer(0.05, lambda: client.call("Lab.release", f"{name}-1"))
+    first.start()
+    done, waiting = concurrent.futures.wait(
+        held, timeout=patience(20), return_when=concurrent.futures.FIRST_COMPLETED
+    )
+    assert done == {held[1]}
+    for i in (0, 2):
+        client.call("Lab.release", f"{name}-{i}")
+    assert concurrent.futures.wait(held, timeout=patience(20)).not_done == set()
+    failed = client.start("Lab.fail", "rpc", "x")
+    ended = concurrent.futures.wait(
+        [failed, client.start("Lab.add", 1)], patience(20), concurrent.futures.FIRST_EXCEPTION
+    )
+    assert failed in ended.done
+    assert isinstance(failed.exception(), rrpc.RpcError)
+    first.join()
+
+
+def test_as_completed(client: rrpc.Client, request: pytest.FixtureRequest) -> None:
+    names = [f"{request.node.name}-{i}" for i in range(5)]
+    held: dict[concurrent.futures.Future[Any], str] = {client.start("Lab.hold", name): name for name in names}
+    random.shuffle(names)
+    order = []
+    client.call("Lab.release", names[0])
+    for future in concurrent.futures.as_completed(held, timeout=patience(20)):
+        order.append(held[future])
+        if len(order) < len(names):
+            client.call("Lab.release", names[len(order)])
+    assert order == names
+    cancelled = client.start("Lab.hold", f"{request.node.name}-never")
+    assert cancelled.cancel()
+    assert list(concurrent.futures.as_completed([cancelled], timeout=patience(20))) == [cancelled]
+
+
+def test_in_asyncio(client: rrpc.Client, request: pytest.FixtureRequest) -> None:
+    async def work() -> None:
+        wrapped = [asyncio.wrap_future(client.start("Lab.add", i)) for i in range(100)]
+        assert await asyncio.gather(*wrapped) == list(range(1, 101))
+        with pytest.raises(rrpc.InvalidArgument):
+            await asyncio.wrap_future(client.start("Lab.add", "x"))
+        held = client.start("Lab.hold", request.node.name)
+        waiting = asyncio.wrap_future(held)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.to_thread(eventually, held.cancelled)
+
+    asyncio.run(work())
+
+
+def test_thousands_in_any_order(client: rrpc.Client) -> None:
+    count = volume(2000, 500)
+    futures = {client.start("Lab.add", i, 0): i for i in range(count)}
+    shuffled = list(futures)
+    random.shuffle(shuffled)
+    assert all(future.result() == futures[future] for future in shuffled)
+    assert threading.active_count() < 30
+
+
+def test_a_timeout_in_the_past_is_no_wait(client: rrpc.Client, request: pytest.FixtureRequest) -> None:
+    name = request.node.name
+    future = client.start("Lab.hold", name)
+    for timeout in (-1, -1e-9, 0):
+        for wait in (future.result, future.exception):
+            with pytest.raises(TimeoutError) as raised:
+                wait(timeout)
+            assert not isinstance(raised.value, rrpc.RpcError)
+    client.call("Lab.release", name)
+    assert future.result(patience(20)) is True
+    assert future.result(-1) is True
+    assert future.exception(-1) is None
