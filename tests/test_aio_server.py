@@ -230,6 +230,26 @@ except KeyboardInterrupt:
     assert ("ended" if number is signal.SIGTERM else "interrupted") in said
 
 
+def test_a_handler_may_stop_its_own_server(in_loop: Run[Any]) -> None:
+    servers: list[rrpc.aio.Server] = []
+
+    @rrpc.service
+    class Ending:
+        @rrpc.method
+        async def end(self) -> None:
+            await servers[0].stop()
+
+    async def main() -> None:
+        async with rrpc.aio.serve(Ending(), listen="tcp://127.0.0.1:0") as server:
+            servers.append(server)
+            async with rrpc.aio.connect(server.addresses[0]) as client:
+                with pytest.raises(rrpc.Unavailable):
+                    await client.call("Ending.end")
+            await server.stop()
+
+    in_loop(main())
+
+
 # A blocking server
 
 

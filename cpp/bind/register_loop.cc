@@ -54,7 +54,13 @@ std::optional<py::list> PyLoopQueue::poll() {
   run_deferred();
   if (!awake) return std::nullopt;
   py::list list;
-  for (const driver::LoopItemRef& item : items) item->deliver(list.ptr());
+  for (const driver::LoopItemRef& item : items) {
+    try {
+      item->deliver(list.ptr());
+    } catch (py::error_already_set& error) {  // the others must not be lost with it
+      error.discard_as_unraisable("rrpc._core.LoopQueue.poll");
+    }
+  }
   return list;
 }
 

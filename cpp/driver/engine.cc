@@ -81,6 +81,10 @@ void Engine::add(const ConnectionRef& connection) {
     new_hot_.push_back(connection);
     has_new_hot_ = true;
   }
+  {
+    std::lock_guard lock(connection->mutex);
+    stir_loops(connection);
+  }
   const TimeNs first_probe = deadline_after(now_ns(), connection->options().session.keepalive_interval);
   note_deadline(std::min(connection->handshake_deadline, first_probe));
   kick();

@@ -47,6 +47,7 @@ class Future(asyncio.Future[_T]):
         """Cancel the call; False if it had ended."""
         if not super().cancel(msg):
             return False
+        self.again = None
         self.call.cancel()
         return True
 
@@ -65,6 +66,7 @@ class Future(asyncio.Future[_T]):
         if payload is None:
             self._failed(rest)
             return
+        self.again = None  # which holds the arguments
         try:
             value = self.decode(payload, rest)
         except Exception as error:
