@@ -126,6 +126,14 @@ Scenario draining(Rng& rng) {
   return scenario;
 }
 
+template <Scenario (*make)(Rng&)>
+Scenario both_ways(Rng& rng) {
+  Scenario scenario = make(rng);
+  scenario.both_ways = true;
+  scenario.nested_probability = rng.chance(0.5) ? 0.5 : 0;
+  return scenario;
+}
+
 using enum StatusCode;
 TEST(SessionSim, EveryCallEndsWithItsOwnBytes) {
   const int64_t written = endpoint::counters().bytes_written;
@@ -145,6 +153,18 @@ TEST(SessionSim, LostConnectionsFailTheirCallsAndGiveMemoryBack) {
   EXPECT_TRUE(seeds(1000).count < 30 || endpoint::counters().leases_expired > expired);
 }
 TEST(SessionSim, DrainingFinishesWhatRuns) { run_seeds(400, draining, {kOk, kUnavailable}); }
+
+TEST(SessionSim, BothWaysEveryCallEndsWithItsOwnBytes) { run_seeds(300, both_ways<ordinary>, {kOk, kAborted}); }
+TEST(SessionSim, BothWaysCancelsAndDeadlinesAtEveryStep) {
+  run_seeds(600, both_ways<impatient>, {kOk, kAborted, kCancelled, kDeadlineExceeded});
+}
+TEST(SessionSim, BothWaysLimitsRefuseAndNothingElseBreaks) {
+  run_seeds(300, both_ways<limited>, {kOk, kCancelled, kResourceExhausted});
+}
+TEST(SessionSim, BothWaysLostConnectionsFailTheirCallsAndGiveMemoryBack) {
+  run_seeds(600, both_ways<breaking>, {kOk, kCancelled, kUnavailable});
+}
+TEST(SessionSim, BothWaysDrainingFinishesWhatRuns) { run_seeds(200, both_ways<draining>, {kOk, kUnavailable}); }
 
 }  // namespace
 }  // namespace rrpc::rpc

@@ -1,4 +1,4 @@
-// A random workload between two sessions, and what must hold of it whatever happens.
+// A random workload between two sessions, one way or both, and what must hold of it whatever happens.
 #pragma once
 
 #include <map>
@@ -13,6 +13,7 @@ enum Part : uint64_t {
   kMethodPart,
   kPayloadPart,
   kDetailsPart,
+  kMetadataPart,
   kArgumentPart = 100,
   kResultPart = 200,
   kOutPart = 300
@@ -21,6 +22,7 @@ enum Part : uint64_t {
 struct CallPlan {
   uint64_t key = 0;
   size_t payload_bytes = 0;
+  size_t metadata_bytes = 0;  // both ways
   std::vector<size_t> argument_bytes;
   size_t out_bytes = 0;  // of the caller's memory for the last result buffer; 0: none
   bool fails = false;
@@ -33,9 +35,11 @@ struct CallPlan {
   TestHold* out_memory = nullptr;
   bool started = false;
   bool cancelled = false;
-  CallPlan* next = nullptr;   // started when this one ends
-  CallPlan* rival = nullptr;  // cancelled when this one ends
-  bool follows = false;
+  CallPlan* next = nullptr;    // started when this one ends
+  CallPlan* rival = nullptr;   // cancelled when this one ends
+  CallPlan* nested = nullptr;  // of the other direction: made by this one's handler, which waits for it
+  std::function<void()> then;  // of a nested one
+  bool follows = false;        // isn't started on its own
   int served = 0;
   int ended = 0;
 };
@@ -52,6 +56,8 @@ struct Scenario {
   double deadline_probability = 0;
   double error_probability = 0.1;
   double lazy_probability = 0;
+  bool both_ways = false;  // the client serves too
+  double nested_probability = 0;
   uint32_t shared_receive_slots = 0;
   bool may_refuse = false;  // limits are low: calls may end with ResourceExhausted
   bool drains = false;      // the server; whatever it doesn't take was not executed
@@ -65,41 +71,60 @@ inline std::map<StatusCode, int>& outcomes() {
   return counts;
 }
 
+// The calls of one direction.
 class Workload {
  public:
-  Workload(World& world, const Scenario& scenario) : world_(world), scenario_(scenario) {
-    world.lazy_probability = scenario.lazy_probability;
-    world.client.call_done = [this](const ClientCallRef& call) { on_done(call); };
-    world.server.request = [this](const ServerCallRef& call) { on_request(call); };
+  Workload(World& world, const Scenario& scenario, SessionEnd& caller, SessionEnd& answerer)
+      : world_(world), scenario_(scenario), caller_(caller), answerer_(answerer) {
+    caller.call_done = [this](const ClientCallRef& call) { on_done(call); };
+    answerer.request = [this](const ServerCallRef& call) { on_request(call); };
     plans_.resize(scenario.call_count);
     for (size_t i = 0; i < plans_.size(); ++i) plan_call(plans_[i], i);
     for (size_t i = 0; i + 1 < plans_.size(); ++i) chain(i);
   }
+  ~Workload() {
+    caller_.call_done = nullptr;
+    answerer_.request = nullptr;
+  }
+  Workload(const Workload&) = delete;
+  Workload& operator=(const Workload&) = delete;
 
-  void run() {
-    world_.server_options = scenario_.server;
-    if (scenario_.shared_receive_slots > 0) world_.share_receives(scenario_.shared_receive_slots);
-    world_.dial(scenario_.client);
-    const auto settled = [this] {
-      return (world_.client.ready || world_.client.closed) && (world_.server.ready || world_.server.closed);
-    };
-    // Before HELLO there is no keep-alive: a driver's handshake deadline ends what hangs.
-    if (!world_.run_until(settled, kSecond)) {
-      EXPECT_TRUE(scenario_.may_break) << "no connection";
-      world_.client.session->close(unavailable("no handshake in time"));
-      if (world_.server.session) world_.server.session->close(unavailable("no handshake in time"));
+  // Has handlers of this direction's calls make some of the other's.
+  void nest(Workload& other) {
+    for (size_t i = 0; i + 1 < plans_.size(); ++i) {
+      CallPlan& inner = other.plans_[i + 1];  // so that none waits for itself
+      if (inner.follows || !chance(scenario_.nested_probability)) continue;
+      plans_[i].nested = &inner;
+      inner.follows = true;
+      nested_in_ = &other;
     }
+  }
+  void schedule_all() {
     for (CallPlan& plan : plans_)
       if (!plan.follows) schedule(plan);
-    if (scenario_.disturb) scenario_.disturb(world_);
-    // Virtual time, ample for the slowest network with the most pieces to fetch.
-    const TimeNs limit = world_.network.now() + 60 * kSecond;
-    EXPECT_TRUE(world_.run_until([this] { return all_ended(); }, limit)) << "calls hang: " << open_calls();
+  }
+  // Nested ones that no handler came to make needn't.
+  bool all_ended() const {
+    if (caller_.dead) return true;  // nobody there to be told
+    return std::ranges::all_of(
+        plans_, [](const CallPlan& plan) { return plan.ended > 0 || (plan.follows && !plan.started && !plan.call); });
+  }
+  std::string open_calls() const {
+    std::ostringstream text;
     for (const CallPlan& plan : plans_)
-      if (plan.started) {
+      if (plan.ended == 0) text << plan.key << " ";
+    return text.str();
+  }
+  // Once nothing is under way. Lets go of the calls.
+  void check_all() {
+    for (CallPlan& plan : plans_) {
+      if (plan.started && !caller_.dead) {
         EXPECT_EQ(plan.ended, 1) << "call " << plan.key;
       }
-    finish();
+      check_executions(plan);
+      plan.call.reset();
+      plan.then = nullptr;
+    }
   }
 
  private:
@@ -127,6 +152,7 @@ class Workload {
   void plan_call(CallPlan& plan, size_t index) {
     plan.key = index + 1 + (world_.rng.next() << 20);
     plan.payload_bytes = random_length();
+    if (chance(0.5)) plan.metadata_bytes = static_cast<size_t>(between(0, chance(0.1) ? 8192 : 60));
     plan.reply_bytes = random_length();
     plan.argument_bytes = random_buffers();
     plan.result_bytes = random_buffers();
@@ -162,8 +188,9 @@ class Workload {
   }
 
   void start(CallPlan& plan) {
-    if (!world_.client.session) {
+    if (!caller_.session || caller_.dead) {
       plan.ended = 1;
+      if (plan.then) std::exchange(plan.then, nullptr)();
       if (plan.next != nullptr) start(*plan.next);
       return;
     }
@@ -172,26 +199,29 @@ class Workload {
     std::memcpy(payload.data(), &plan.key, sizeof(plan.key));
     CallRequest request{method, as_bytes(payload), {}, std::nullopt, kNever};
     for (size_t i = 0; i < plan.argument_bytes.size(); ++i)
-      request.buffers.push_back(some_buffer(world_.client, plan.argument_bytes[i], plan.key, kArgumentPart + i));
+      request.buffers.push_back(some_buffer(caller_, plan.argument_bytes[i], plan.key, kArgumentPart + i));
     if (plan.out_bytes != 0) {
-      request.out = pattern_buffer(plan.out_bytes, 0, 0, some_cache(world_.client));
+      request.out = pattern_buffer(plan.out_bytes, 0, 0, some_cache(caller_));
       plan.out_memory = static_cast<TestHold*>(request.out->hold.get());
     }
+    const std::string metadata = pattern(plan.metadata_bytes, plan.key, kMetadataPart);
+    request.metadata = as_bytes(metadata);
     request.deadline = deadline_after(world_.network.now(), plan.timeout);
     plan.call = std::make_shared<ClientCall>();
     by_call_[plan.call.get()] = &plan;
-    const Status status = world_.client.session->client().start(plan.call, std::move(request), world_.network.now());
+    const Status status = caller_.session->client().start(plan.call, std::move(request), world_.network.now());
     plan.started = status.ok();
     if (status.ok()) return;
     EXPECT_EQ(plan.ended, 0) << "an error of start() means that nothing was begun";
     expect_allowed(plan, status);
     plan.ended = 1;
+    if (plan.then) std::exchange(plan.then, nullptr)();
     if (plan.next != nullptr) start(*plan.next);
   }
   void cancel(CallPlan& plan) {
-    if (!world_.client.session || !plan.started || plan.ended > 0) return;
+    if (!caller_.session || !plan.started || plan.ended > 0) return;
     plan.cancelled = true;
-    world_.client.session->client().cancel(plan.call, cancelled("by the test"));
+    caller_.session->client().cancel(plan.call, cancelled("by the test"));
     EXPECT_TRUE(plan.call->done()) << "a cancel ends the call for its caller at once";
   }
 
@@ -207,6 +237,7 @@ class Workload {
     std::memcpy(expected.data(), &key, sizeof(key));
     EXPECT_EQ(as_text(call->payload()), expected) << "payload of call " << key;
     EXPECT_EQ(call->method(), pattern(1 + key % 40, key, kMethodPart));
+    EXPECT_EQ(as_text(call->metadata()), pattern(plan.metadata_bytes, key, kMetadataPart));
     ASSERT_EQ(call->blocks().size(), plan.argument_bytes.size());
     for (size_t i = 0; i < call->blocks().size(); ++i) {
       const endpoint::PoolBlock& block = call->blocks()[i];
@@ -214,13 +245,19 @@ class Workload {
       EXPECT_TRUE(has_pattern({block.data(), block.size()}, key, kArgumentPart + i))
           << "argument " << i << " is garbage";
     }
+    if (plan.nested != nullptr) {
+      plan.nested->then = [this, call, &plan] { reply(call, plan); };
+      return nested_in_->start(*plan.nested);
+    }
     if (plan.handler_ns == 0) return reply(call, plan);
     world_.network.schedule(plan.handler_ns, [this, call, &plan] { reply(call, plan); });
   }
   void reply(const ServerCallRef& call, CallPlan& plan) {
-    if (world_.server.dead || !world_.server.session) return;
+    if (answerer_.dead || !answerer_.session) return;
     Reply reply;
     const std::string payload = pattern(plan.reply_bytes, plan.key, kPayloadPart);
+    const std::string metadata = pattern(plan.metadata_bytes, plan.key, kMetadataPart);
+    reply.metadata = as_bytes(metadata);
     const std::string details = pattern(plan.reply_bytes, plan.key, kDetailsPart);
     if (plan.fails) {
       reply.status = {kAborted, "planned " + std::to_string(plan.key)};
@@ -228,10 +265,10 @@ class Workload {
     } else {
       reply.payload = as_bytes(payload);
       for (size_t i = 0; i < plan.result_bytes.size(); ++i)
-        reply.buffers.push_back(some_buffer(world_.server, plan.result_bytes[i], plan.key, kResultPart + i));
+        reply.buffers.push_back(some_buffer(answerer_, plan.result_bytes[i], plan.key, kResultPart + i));
       if (plan.out_bytes != 0) reply.out_index = static_cast<uint16_t>(plan.result_bytes.size() - 1);
     }
-    world_.server.session->server().reply(call, std::move(reply), world_.network.now());
+    answerer_.session->server().reply(call, std::move(reply), world_.network.now());
   }
 
   void on_done(const ClientCallRef& call) {
@@ -239,11 +276,13 @@ class Workload {
     ++plan.ended;
     ++outcomes()[call->status().code()];
     check_outcome(plan, call);
+    if (plan.then) std::exchange(plan.then, nullptr)();
     if (plan.rival != nullptr) cancel(*plan.rival);
     if (plan.next != nullptr) start(*plan.next);
   }
   void check_outcome(const CallPlan& plan, const ClientCallRef& call) {
     if (!call->status().ok()) return expect_allowed(plan, call->status());
+    EXPECT_EQ(call->metadata(), pattern(plan.metadata_bytes, plan.key, kMetadataPart));
     EXPECT_FALSE(plan.fails);
     EXPECT_TRUE(has_pattern(call->payload(), plan.key, kPayloadPart)) << "result of call " << plan.key;
     EXPECT_EQ(call->payload().size(), plan.reply_bytes);
@@ -266,63 +305,97 @@ class Workload {
     EXPECT_TRUE(allowed) << "call " << plan.key << " ended with " << status.to_string();
     if (status.code() == kAborted) {
       EXPECT_EQ(plan.call->details(), pattern(plan.reply_bytes, plan.key, kDetailsPart));
+      EXPECT_EQ(plan.call->metadata(), pattern(plan.metadata_bytes, plan.key, kMetadataPart));
     }
   }
 
+  bool drained() const { return scenario_.drains && &answerer_ == &world_.server; }
   // What is said of a call that failed is true: whoever trusts it may run it again.
   void check_executions(const CallPlan& plan) {
     if (!plan.call || plan.call->status().ok()) return;
     EXPECT_FALSE(plan.call->not_executed() && plan.served > 0) << "call " << plan.key << " was executed";
-    if (scenario_.drains && plan.call->status().code() == kUnavailable) {
+    if (drained() && plan.call->status().code() == kUnavailable) {
       EXPECT_TRUE(plan.call->not_executed()) << "call " << plan.key << " is lost to the drain";
     }
   }
 
-  bool all_ended() const {
-    return std::all_of(plans_.begin(), plans_.end(), [](const CallPlan& plan) { return plan.ended > 0; });
-  }
-  std::string open_calls() const {
-    std::ostringstream text;
-    for (const CallPlan& plan : plans_)
-      if (plan.ended == 0) text << plan.key << " ";
-    return text.str();
-  }
-
-  // With both ends alive everything must come to rest; otherwise at least the survivor's memory must.
-  void finish() {
-    for (const CallPlan& plan : plans_) check_executions(plan);
-    if (scenario_.drains) {
-      const bool told =
-          world_.run_until([this] { return world_.server.session->drained(); }, world_.network.now() + kSecond);
-      EXPECT_TRUE(told || world_.server.closed) << "nobody said that no call follows";
-    }
-    for (CallPlan& plan : plans_) plan.call.reset();
-    if (!scenario_.may_break) {
-      EXPECT_FALSE(world_.client.closed) << world_.client.closed_with.to_string();
-      EXPECT_FALSE(world_.server.closed) << world_.server.closed_with.to_string();
-    }
-    const auto both = [this] { return world_.server.session && !world_.server.dead; };
-    const auto client_calls = [this] {
-      return world_.client.session ? world_.client.session->client().calls_in_flight() : 0;
-    };
-    const auto server_calls = [&] { return both() ? world_.server.session->server().calls_under_way() : 0; };
-    const auto nothing_to_revoke = [](const SessionEnd& end) {
-      return !end.session || end.dead || end.session->endpoint().revocations_under_way() == 0;
-    };
-    const auto at_rest = [&] {
-      return client_calls() == 0 && server_calls() == 0 && (!both() || world_.server.session->quiet()) &&
-             nothing_to_revoke(world_.client) && nothing_to_revoke(world_.server);
-    };
-    EXPECT_TRUE(world_.run_until(at_rest, world_.network.now() + 10 * kSecond))
-        << "left over: client " << client_calls() << " calls, server " << server_calls() << " calls";
-  }
-
   World& world_;
   const Scenario& scenario_;
+  SessionEnd& caller_;
+  SessionEnd& answerer_;
+  Workload* nested_in_ = nullptr;
   std::vector<CallPlan> plans_;
   std::map<uint64_t, CallPlan*> by_key_;
   std::map<const ClientCall*, CallPlan*> by_call_;
 };
+
+inline void connect(World& world, const Scenario& scenario) {
+  world.server_options = scenario.server;
+  world.lazy_probability = scenario.lazy_probability;
+  world.client.serves = scenario.both_ways;
+  if (scenario.shared_receive_slots > 0) world.share_receives(scenario.shared_receive_slots);
+  world.dial(scenario.client);
+  const auto settled = [&world] {
+    return (world.client.ready || world.client.closed) && (world.server.ready || world.server.closed);
+  };
+  // Before HELLO there is no keep-alive: a driver's handshake deadline ends what hangs.
+  if (world.run_until(settled, kSecond)) return;
+  EXPECT_TRUE(scenario.may_break) << "no connection";
+  world.client.session->close(unavailable("no handshake in time"));
+  if (world.server.session) world.server.session->close(unavailable("no handshake in time"));
+}
+
+// With both ends alive everything must come to rest; otherwise at least the survivor's memory must.
+inline void come_to_rest(World& world, const Scenario& scenario) {
+  if (!scenario.may_break) {
+    EXPECT_FALSE(world.client.closed) << world.client.closed_with.to_string();
+    EXPECT_FALSE(world.server.closed) << world.server.closed_with.to_string();
+  }
+  const bool server_lives = world.server.session && !world.server.dead;
+  if (scenario.drains && server_lives) {
+    const auto drained = [&world] { return world.server.session->drained(); };
+    EXPECT_TRUE(world.run_until(drained, world.network.now() + kSecond) || world.server.closed)
+        << "nobody said that no call follows";
+  }
+  const auto calls = [](const SessionEnd& end) {
+    return !end.session || end.dead ? 0
+                                    : end.session->client().calls_in_flight() + end.session->server().calls_under_way();
+  };
+  const auto nothing_to_revoke = [](const SessionEnd& end) {
+    return !end.session || end.dead || end.session->endpoint().revocations_under_way() == 0;
+  };
+  const auto at_rest = [&] {
+    return calls(world.client) == 0 && calls(world.server) == 0 &&
+           (!world.server.session || world.server.dead || world.server.session->quiet()) &&
+           nothing_to_revoke(world.client) && nothing_to_revoke(world.server);
+  };
+  EXPECT_TRUE(world.run_until(at_rest, world.network.now() + 10 * kSecond))
+      << "left over: client " << calls(world.client) << " calls, server " << calls(world.server) << " calls";
+}
+
+inline void run_workloads(World& world, const Scenario& scenario) {
+  Workload there(world, scenario, world.client, world.server);
+  std::optional<Workload> back;
+  if (scenario.both_ways) back.emplace(world, scenario, world.server, world.client);
+  if (back) there.nest(*back);
+  if (back) back->nest(there);
+  connect(world, scenario);
+  there.schedule_all();
+  if (back) back->schedule_all();
+  if (scenario.disturb) scenario.disturb(world);
+  // Virtual time, ample for the slowest network with the most pieces to fetch.
+  const TimeNs limit = world.network.now() + 60 * kSecond;
+  const auto all_ended = [&] { return there.all_ended() && (!back || back->all_ended()); };
+  EXPECT_TRUE(world.run_until(all_ended, limit))
+      << "calls hang: " << there.open_calls() << (back ? "; back: " + back->open_calls() : "");
+  come_to_rest(world, scenario);
+  EXPECT_TRUE(all_ended()) << "what handlers began late";
+  there.check_all();
+  if (back) back->check_all();
+  if (!scenario.may_break) return;
+  world.client.session.reset();  // what is left ends into the workloads
+  world.server.session.reset();
+}
 
 // Runs one seed; what went wrong is printed with its seed.
 inline void run_seed(uint64_t seed, bool trace, Scenario (*make)(Rng&)) {
@@ -334,15 +407,12 @@ inline void run_seed(uint64_t seed, bool trace, Scenario (*make)(Rng&)) {
   {
     World world(seed, scenario.plan);
     world.network.record_trace(trace);
-    {
-      Workload workload(world, scenario);
-      workload.run();
-      if (!scenario.may_break) {
-        EXPECT_EQ(Holdings::now(), before) << "with the connection still open";
-      }
-      world.client.session.reset();
-      world.server.session.reset();
+    run_workloads(world, scenario);
+    if (!scenario.may_break) {
+      EXPECT_EQ(Holdings::now(), before) << "with the connection still open";
     }
+    world.client.session.reset();
+    world.server.session.reset();
     if (world.shared_ring) {
       EXPECT_EQ(world.receives_posted(), world.shared_ring->slots()) << "a shared receive was lost";
       EXPECT_EQ(world.shared_ring->slots_reserved(), 0u);
@@ -352,8 +422,6 @@ inline void run_seed(uint64_t seed, bool trace, Scenario (*make)(Rng&)) {
       for (const std::string& line : world.network.trace()) std::cout << line << "\n";
     client_pool().set_limit(size_t{1} << 30);
     server_pool().set_limit(size_t{1} << 30);
-    world.client.call_done = nullptr;
-    world.server.request = nullptr;
   }
   EXPECT_EQ(Holdings::now(), before);
   EXPECT_EQ(TestHold::live(), holds_before) << "memory of arguments or results was not let go";

@@ -63,9 +63,10 @@ struct SessionEnd : SessionEvents {
   void make(Role role, std::unique_ptr<provider::CompletionQueue> cq, std::unique_ptr<provider::QueuePair> qp,
             const SessionOptions& options, TimeNs now, endpoint::ReceiveShare share = {}) {
     const uint32_t epoch = role == Role::kClient ? 17 : 23;
-    session =
-        std::make_unique<Session>(role, endpoint::DeviceContext{*device, pool, registrations}, std::move(cq),
-                                  std::move(qp), options, epoch, HelloFields{{"wire", "1"}}, *this, std::move(share));
+    HelloFields hello{{"wire", "1"}};
+    if (serves) hello["serves"] = "1";
+    session = std::make_unique<Session>(role, endpoint::DeviceContext{*device, pool, registrations}, std::move(cq),
+                                        std::move(qp), options, epoch, hello, *this, std::move(share));
     const Status status = session->start(now);
     ASSERT_TRUE(status.ok()) << status.to_string();
   }
@@ -104,6 +105,7 @@ struct SessionEnd : SessionEvents {
   std::function<void(const ServerCallRef&)> request;
   std::function<bool(const ServerCallRef&)> waits;
   std::function<void(const StreamRef&)> stream_changed;
+  bool serves = false;  // a client that takes calls
   bool ready = false;
   bool closed = false;
   bool dead = false;  // its host was killed: nobody polls there
