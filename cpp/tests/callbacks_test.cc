@@ -137,6 +137,18 @@ TEST_P(CallbacksTest, ManyCallersAndTheirCallbacksAtATime) {
   EXPECT_EQ(client->calls_in_flight(), 0u);
 }
 
+TEST_P(CallbacksTest, TheOnlyWorkerIsWokenForACallback) {
+  Options quiet = options();
+  quiet.session.keepalive_interval = kNever;  // no timer wakes it
+  Party there(scheme(), 1, quiet);
+  Party here("", 1, quiet);
+  auto client = here.call(there.address(), quiet);
+  for (int i = 0; i < 20; ++i) {
+    TestCall call(*client, "down", "1");
+    ASSERT_TRUE(call.wait(in_ms(10'000)).ok()) << "call " << i;
+  }
+}
+
 TEST_P(CallbacksTest, ACallbackThatTheClientDoesNotAnswerEndsWithIt) {
   Party there(scheme(), 2, options());
   for (const bool drops : {false, true}) {
