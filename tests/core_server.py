@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import core_streams
 from lab import TRANSPORTS, address_to_listen_on
 from processes import child_environment
 
@@ -101,6 +102,7 @@ METHODS = {
     b"down": down,
     b"stamps": stamps,
     b"counts": counts,
+    **core_streams.METHODS,
 }
 
 
