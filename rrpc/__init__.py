@@ -40,12 +40,15 @@ from .futures import Future
 from .health import Health
 from .interceptors import ClientInterceptor, ServerInterceptor
 from .metadata import Metadata, MetadataLike
+from .outgoing_streams import open_stream
 from .retry import HedgingPolicy, RetryBudget, RetryPolicy
 from .server import Server, serve
 from .server import use_async as _use_async
 from .server import use_builtin as _use_builtin
 from .service import AnnotationError, error, method, service
 from .status import from_status as _from_status
+from .stream_stubs import DuplexStreamMethod, RequestStreamMethod, ResponseStreamMethod
+from .streams import DuplexStream, RequestStream, ResponseStream
 from .stubs import UnaryMethod, stub
 from .types import Shape, Sized, f32, i8, i16, i32, i64, u8, u16, u32, u64
 
@@ -64,6 +67,8 @@ __all__ = [
     "Context",
     "DataLoss",
     "DeadlineExceeded",
+    "DuplexStream",
+    "DuplexStreamMethod",
     "Ejection",
     "FailedPrecondition",
     "Future",
@@ -79,7 +84,11 @@ __all__ = [
     "ProtocolError",
     "Record",
     "RemoteError",
+    "RequestStream",
+    "RequestStreamMethod",
     "ResourceExhausted",
+    "ResponseStream",
+    "ResponseStreamMethod",
     "RetryBudget",
     "RetryPolicy",
     "RpcError",
@@ -107,6 +116,7 @@ __all__ = [
     "i64",
     "interceptors",
     "method",
+    "open_stream",
     "register_resolver",
     "serve",
     "service",

@@ -155,7 +155,7 @@ class Stream:
     def park(self) -> None:
         """Of a server's: the worker lets go of the call, and :meth:`Server.next` gives its handle again, with 8 in the
         kind, once what was not possible (a try_send() that was False, a try_receive() that was None) may be, or the
-        call has ended. It still counts as being handled."""
+        call has ended. Meanwhile another call may be handled in its place."""
     def notify(self, queue: LoopQueue, target: object) -> None:
         """In the loop's thread: (target, None, None) comes out of the queue once, when what was not possible may be, or
         the call has ended."""
@@ -218,6 +218,11 @@ class Server:
         """For calls to the client that made this call, over the same connection, also after the reply; FailedPrecondition
         where it takes none. Its :meth:`Client.close` leaves the connection open. A handler that waits for such a call
         holds its worker; where that one calls again, another worker is needed."""
+    def set_aside(self, handle: int) -> None:
+        """A worker lets go of a call: another may be handled in its place, until :meth:`next` gives it again, with 8
+        in the kind, after :meth:`bring_back`."""
+    def bring_back(self, handle: int) -> None:
+        """From any thread; nothing where the call is answered."""
     def out_bytes(self, handle: int) -> int:
         """The size of the caller's ``out`` memory, 0 when there is none."""
     def call_info(self, handle: int) -> tuple[str, int, int] | None:

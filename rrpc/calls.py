@@ -40,6 +40,7 @@ __all__ = [
     "Request",
     "Waiting",
     "course",
+    "going",
     "memory_of",
     "plain_connection",
     "run",
@@ -60,8 +61,10 @@ class CallOptions:
     interceptors: tuple[Link, ...] = ()
     retry: RetryPolicy | None = None
     hedging: HedgingPolicy | None = None
+    stream_links: tuple[Link, ...] = ()
+    """What goes around calls with streams: their interceptors."""
     links: tuple[Link, ...] = field(init=False)
-    """What goes around each call: the interceptors, then retries."""
+    """What goes around each other call: the interceptors, then retries."""
     innermost: Link = field(init=False)
     plain: bool = field(init=False)
     """Whether calls can go straight to a connection that is there."""
@@ -354,12 +357,13 @@ def plain_connection(channel: Channel, options: CallOptions) -> Connection | Non
 def run(chain: Chain) -> Any:
     """The blocking driver: the call's result."""
     try:
-        return _run(chain, chain.call)
+        return going(chain, chain.call)
     finally:
         chain.call.end()
 
 
-def _run(chain: Chain, call: OutgoingCall) -> Any:
+def going(chain: Chain, call: OutgoingCall) -> Any:
+    """Carry out a course to its end, which may not be the call's."""
     asked = chain.step()
     while not chain.done:
         value = None

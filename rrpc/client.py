@@ -63,8 +63,8 @@ class Client:
             raise TypeError(
                 f"address must be a str such as rrpc://host:port, a list of them, or a Channel, not {what}"
             )
-        links = links_of(interceptors)
-        self._options = CallOptions(timeout, metadata, wait_for_ready, links, retry, hedging)
+        links, stream_links = links_of(interceptors), links_of(interceptors, "stream")
+        self._options = CallOptions(timeout, metadata, wait_for_ready, links, retry, hedging, stream_links)
         self._contract = contract_of(type(self))
         self._owns = not isinstance(address, Channel)
         if isinstance(address, Channel):
@@ -101,6 +101,7 @@ class Client:
             "metadata": metadata,
             "wait_for_ready": wait_for_ready,
             "interceptors": _KEEP if interceptors is _KEEP else links_of(interceptors),
+            "stream_links": _KEEP if interceptors is _KEEP else links_of(interceptors, "stream"),
             "retry": retry,
             "hedging": hedging,
         }
@@ -272,5 +273,5 @@ class Untyped:
         return result
 
 
-def links_of(interceptors: Iterable[ClientInterceptor] | None) -> tuple[Link, ...]:
-    return links(checked(interceptors, ClientInterceptor), "unary")
+def links_of(interceptors: Iterable[ClientInterceptor] | None, kind: str = "unary") -> tuple[Link, ...]:
+    return links(checked(interceptors, ClientInterceptor), kind)

@@ -6,7 +6,7 @@ import functools
 import inspect
 import itertools
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 
@@ -19,11 +19,13 @@ from .interceptors import Chain
 from .loops import loop_here, refuse_in_coroutine
 from .metadata import MetadataLike, joined, pack
 from .service import Interface, Method, OutSpec, Parameter, Plan
+from .streams import ResponseStream
 
-__all__ = ["UnaryMethod", "contract_of", "start_call", "stub"]
+__all__ = ["Caller", "RemoteMethod", "UnaryMethod", "contract_of", "start_call", "stub"]
 
 _R = TypeVar("_R")
-_M = TypeVar("_M", bound="UnaryMethod[Any]")
+_M = TypeVar("_M", bound="RemoteMethod")
+_ITERATOR: Any = Iterator
 _UNBOUND: tuple[Any, ...] = (object(), None, b"", None, None)
 
 
@@ -37,12 +39,11 @@ class Caller(Protocol):
     _options: CallOptions
 
 
-class UnaryMethod(Generic[_R]):
-    """The base of a generated client's methods: callable, with ``start`` for a future.
+class RemoteMethod:
+    """What the methods of a generated client have, those with streams (``rrpc/stream_stubs.py``) too.
 
     A subclass has ``rpc_name`` and defines ``__call__`` with the method's own parameters, then the keyword-only
-    ``timeout``, ``metadata`` (unless the method has a parameter of that name) and, where the result has an array,
-    ``out``. Its annotations are the checks.
+    ``timeout`` and ``metadata`` (unless the method has a parameter of that name). Its annotations are the checks.
     """
 
     rpc_name: ClassVar[str]
@@ -51,12 +52,12 @@ class UnaryMethod(Generic[_R]):
     """Those that the method declares: they are raised as these classes."""
     _plan: ClassVar[Plan]
     __name__: str
+    __call__: Callable[..., Any]
 
     def __init__(self, client: Caller) -> None:
         cls = type(self)
         _compile(cls)
         self.__name__ = cls.rpc_name.rpartition(".")[2]
-        self._decode = cls._plan.decode_result
         self._typed = cls._plan.errors.typed
         self._channel: Channel = client._channel
         self._contract: Contract | None = client._contract
@@ -69,6 +70,30 @@ class UnaryMethod(Generic[_R]):
 
     def __repr__(self) -> str:
         return f"<remote method {self.rpc_name}>"
+
+    def _bind(self, connection: Connection) -> tuple[Any, ...]:
+        """What it takes to make calls over the connection; from now on plain ones go that way."""
+        key = self._contract, type(self)
+        found = connection.bound.get(key)
+        if found is None:
+            agreement = connection.agreement(self._contract)
+            found = agreement.encoder(self._plan), agreement.wire_name(self.rpc_name)
+            connection.bound[key] = found
+        bound = (connection, *found, connection.core.call, connection.core.start)
+        if self._options.plain:
+            self._plain = bound
+        return bound
+
+
+class UnaryMethod(RemoteMethod, Generic[_R]):
+    """The base of those without streams: callable, with ``start`` for a future.
+
+    Where the result has an array, ``out`` is the last of the keywords.
+    """
+
+    def __init__(self, client: Caller) -> None:
+        super().__init__(client)
+        self._decode = self._plan.decode_result
 
     def _call(
         self,
@@ -146,19 +171,6 @@ class UnaryMethod(Generic[_R]):
         request = _Request(self, arguments, out)
         return course(OutgoingCall(self._channel, request, self._options, timeout, metadata), self._options)
 
-    def _bind(self, connection: Connection) -> tuple[Any, ...]:
-        """What it takes to make calls over the connection; from now on plain ones go that way."""
-        key = self._contract, type(self)
-        found = connection.bound.get(key)
-        if found is None:
-            agreement = connection.agreement(self._contract)
-            found = agreement.encoder(self._plan), agreement.wire_name(self.rpc_name)
-            connection.bound[key] = found
-        bound = (connection, *found, connection.core.call, connection.core.start)
-        if self._options.plain:
-            self._plain = bound
-        return bound
-
 
 class _Request:
     """A call of a stub."""
@@ -205,13 +217,13 @@ def start_call(chain: Chain) -> Future[Any]:
     return Future(driven, only)
 
 
-def _compile(cls: type[UnaryMethod[Any]]) -> Plan:
+def _compile(cls: type[RemoteMethod]) -> Plan:
     if "_plan" not in cls.__dict__:
         cls._plan = _plan_of(cls)
     return cls._plan
 
 
-def _plan_of(cls: type[UnaryMethod[Any]]) -> Plan:
+def _plan_of(cls: type[RemoteMethod]) -> Plan:
     """From the signature of ``__call__``."""
     function = cls.__dict__["__call__"]
     hints = typing.get_type_hints(function, include_extras=True)
@@ -221,7 +233,14 @@ def _plan_of(cls: type[UnaryMethod[Any]]) -> Plan:
         Parameter(p.name, hints[p.name], p.default, p.kind is p.KEYWORD_ONLY, p.kind is p.POSITIONAL_ONLY)
         for p in own
     ]
-    return Plan(cls.rpc_name, described, hints["return"], cls.rpc_errors)
+    return Plan(cls.rpc_name, described, _result(hints["return"]), cls.rpc_errors)
+
+
+def _result(hint: Any) -> Any:
+    """What the interface says where the method gives a stream."""
+    if typing.get_origin(hint) is not ResponseStream:
+        return hint
+    return _ITERATOR[typing.get_args(hint)[0]]
 
 
 class _Stub(Generic[_M]):
@@ -278,7 +297,7 @@ def _interface_of(cls: type[Caller], service: str) -> Interface:
         if isinstance(member, _Stub) and member.kind.rpc_name.rpartition(".")[0] == service:
             plan = _compile(member.kind)
             function = member.kind.__dict__["__call__"]
-            result = typing.get_type_hints(function, include_extras=True)["return"]
+            result = _result(typing.get_type_hints(function, include_extras=True)["return"])
             methods[plan.name.rpartition(".")[2]] = Method(
                 plan.name, "", plan.declared, result, function, errors=member.kind.rpc_errors
             )

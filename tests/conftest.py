@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from aio import aio_address, aio_server, in_loop
+from flow import flow, flow_address, flow_server
 from impostor import impostor
 from lab import TRANSPORTS, VERBS, address_to_listen_on, lab, lab_address, lab_server
 from processes import ServeFactory
@@ -19,6 +20,9 @@ __all__ = [
     "aio_address",
     "aio_server",
     "call_server",
+    "flow",
+    "flow_address",
+    "flow_server",
     "impostor",
     "in_loop",
     "lab",

@@ -349,7 +349,3 @@ def modules(draw: Draw, services_min: int = 0) -> Module:
             deprecated=draw(deprecated),
         )
     return Module(package, declared, services, doc=draw(docs))
-
-
-def is_stream(method: Method) -> bool:
-    return method.result_stream or any(parameter.stream for parameter in method.parameters)

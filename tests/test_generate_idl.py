@@ -48,9 +48,22 @@ class Table(NearestBase):
 
     def old(self) -> None:
         raise rrpc.FailedPrecondition(f"{self.name} is new")
+
+    def watch(self, name):
+        for i in range(2):
+            yield Row(i, np.ones(64, np.float32), name)
+
+    def add(self, rows):
+        return sum(row.id for row in rows)
+
+    def mirror(self, rows):
+        for row in rows:
+            yield row
+            yield None
 """
 
 USE = """
+from collections.abc import Iterator
 from typing import assert_type
 
 import numpy as np
@@ -66,12 +79,30 @@ def use(client: NearestClient, stamp: Stamp) -> None:
     assert_type(client.list(stamp), list[Row])
     picked: Selector | None = client.pick("all", names=["b"])
     future: rrpc.Future[NDArray[np.float32]] = client.halve.start(distances)
-    print(picked, future)
+    row = next(client.watch("it", timeout=1.0))
+    assert_type(row, Row)
+    assert_type(client.add([row]), int)
+    with client.add.open() as rows:
+        rows.send(row)
+        assert_type(rows.finish(), int)
+    with client.mirror.open() as mirrored:
+        mirrored.send(row)
+        mirrored.finish()
+        assert_type(next(mirrored), Row | None)
+    print(picked, future, list(client.mirror([row])))
     try:
         client.search(distances)
     except NotTrained as error:
         assert_type(error.missing, int)
         assert_type(error.message, str)
+
+
+class Flowing(NearestBase):
+    def watch(self, name: str) -> Iterator[Row]:
+        yield from []
+
+    def add(self, rows: Iterator[Row]) -> int:
+        return sum(row.id for row in rows)
 
 
 class Half(NearestBase):
@@ -225,11 +256,13 @@ def test_dimensions_are_checked_on_both_sides(generated: Any, client: Any) -> No
         client.halve(np.zeros((4, 2), np.float32))
 
 
-def test_streams_are_said_to_be_missing(client: Any) -> None:
-    with pytest.raises(rrpc.Unimplemented, match=r"Nearest\.watch\(\): this release of rrpc has no streams"):
-        client.watch("it")
-    with pytest.raises(rrpc.Unimplemented, match=r"Nearest\.watch\(\): this release of rrpc has no streams"):
-        client.call(f"{NAME}.watch", "it")
+def test_streams(generated: Any, client: Any) -> None:
+    rows = list(client.watch("it"))
+    assert [(row.id, row.label) for row in rows] == [(0, "it"), (1, "it")]
+    assert client.add(rows) == 1
+    assert [row and row.id for row in client.mirror(rows)] == [0, None, 1, None]
+    with pytest.raises(rrpc.InvalidArgument, match=r"Nearest\.watch\(\): argument 'name'"):
+        client.watch(3)
 
 
 def test_the_base_can_not_be_served_itself(generated: Any) -> None:

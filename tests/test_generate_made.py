@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from live_values import Values, same
 from processes import run, volume
-from schemas import is_stream, modules
+from schemas import modules
 from two_versions import make_module
 
 import rrpc
@@ -31,18 +31,35 @@ def text_of(module: Module) -> str:
     return files.single()
 
 
+def takes_stream(method: Method) -> bool:
+    return any(parameter.stream for parameter in method.parameters)
+
+
 def server_of(service: Service, base: Any, values: Values) -> Any:
-    """Implements the base: every method keeps its arguments and gives a value of its result's type."""
+    """Implements the base: every method keeps its arguments and gives a value of its result's type, of streams two."""
 
     def implement(method: Method) -> Any:
         def handler(self: Any, *arguments: Any, **named: Any) -> Any:
-            self.given = [*arguments, *named.values()]
-            return values.of(method.result)
+            self.given = list(arguments[0]) if takes_stream(method) else [*arguments, *named.values()]
+            result = values.of(method.result)
+            return [result, result] if method.result_stream else result
 
         return handler
 
-    members = {method.name: implement(method) for method in service.methods if not is_stream(method)}
+    members = {method.name: implement(method) for method in service.methods}
     return type("Implemented", (base,), members)()
+
+
+def called(method: Method, stub: Any, values: Values) -> tuple[list[Any], Any]:
+    """What was given and what came."""
+    if takes_stream(method):
+        sent = [values.of(method.parameters[0].type) for _ in range(3)]
+        came = stub(sent)
+    else:
+        positional = [values.of(p.type) for p in method.parameters if not p.keyword_only]
+        named = {p.name: values.of(p.type) for p in method.parameters if p.keyword_only}
+        sent, came = [*positional, *named.values()], stub(*positional, **named)
+    return sent, list(came) if method.result_stream else came
 
 
 def call_all(service: Service, made: Any) -> None:
@@ -55,13 +72,10 @@ def call_all(service: Service, made: Any) -> None:
         getattr(made, f"{short}Client")(server.addresses[0], timeout=20.0) as client,
     ):
         for method in service.methods:
-            if is_stream(method):
-                continue
-            positional = [values.of(p.type) for p in method.parameters if not p.keyword_only]
-            named = {p.name: values.of(p.type) for p in method.parameters if p.keyword_only}
-            result = getattr(client, method.name)(*positional, **named)
-            assert same(result, values.of(method.result)), method
-            assert same(implemented.given, [*positional, *named.values()]), method
+            sent, came = called(method, getattr(client, method.name), values)
+            result = values.of(method.result)
+            assert same(came, [result, result] if method.result_stream else result), method
+            assert same(implemented.given, sent), method
 
 
 @given(modules(services_min=1))
@@ -69,8 +83,7 @@ def call_all(service: Service, made: Any) -> None:
 def test_every_interface_can_be_served_and_called(module: Module) -> None:
     made = make_module("made_interface", text_of(module))
     for service in module.services.values():
-        if not all(map(is_stream, service.methods)):
-            call_all(service, made)
+        call_all(service, made)
 
 
 def test_the_text_is_as_formatters_and_checkers_want_it(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from lab import LAB, LabServer
-from processes import ServeFactory, eventually
+from processes import ServeFactory, eventually, patience
 
 import rrpc
 from rrpc import std
@@ -82,8 +82,10 @@ def test_their_clients(lab_address: str, lab_server: LabServer) -> None:
             rrpc.NotFound, match=r"^there is no service 'Nearest' here; there is Lab, Second$"
         ):
             health.check("Nearest")
-        with pytest.raises(rrpc.Unimplemented, match="no streams"):
-            health.watch("Lab")
+        with health.watch("Lab") as states:
+            assert next(states) is SERVING
+        with pytest.raises(rrpc.NotFound):
+            next(health.watch("Nearest"))
     with ReflectionClient(lab_address, timeout=20.0) as reflection:
         assert reflection.services() == ["Lab", "Second", *BUILTIN]
         (watch,) = [
@@ -245,3 +247,25 @@ def test_they_keep_no_server_alive() -> None:
     gone = weakref.ref(server)
     del server
     assert gone() is None
+
+
+def test_watchers_hold_no_workers(address: str) -> None:
+    with (
+        rrpc.serve(First(), listen=address, workers=1) as server,
+        HealthClient(server.addresses[0], timeout=20.0) as health,
+    ):
+        watchers = [health.watch("First") for _ in range(5)]
+        assert [next(states) for states in watchers] == [SERVING] * 5
+        assert health.check("First") is SERVING
+        server.health.set("First", False)
+        assert [next(states) for states in watchers] == [NOT_SERVING] * 5
+        watchers.pop().close()
+        server.health.set("First", False)  # which changes nothing
+        server.health.set("First", True)
+        assert [next(states) for states in watchers] == [SERVING] * 4
+        drained = threading.Thread(target=server.drain)
+        drained.start()
+        assert [list(states) for states in watchers] == [[NOT_SERVING]] * 4
+        drained.join(patience(10))
+        assert not drained.is_alive()
+        eventually(lambda: not server.health._watchers)

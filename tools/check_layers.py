@@ -48,7 +48,8 @@ CPP_WORDS_NOT_IN = [
 # Python: each module of rrpc and the modules it may import, besides itself.
 _VALUES = ("errors", "codec", "bulk")
 _HANDLING = (*_VALUES, "service", "metadata", "context", "dispatch", "status")
-_CALLING = ("channel", "calls", "futures", "loops", "retry", "stubs", "client")
+_STREAMING = ("outgoing_streams", "stream_stubs")
+_CALLING = ("channel", "calls", "futures", "loops", "retry", "stubs", "client", *_STREAMING)
 _SHELLS = (
     *_HANDLING,
     "types",
@@ -90,7 +91,12 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
         "interceptors",
         "metadata",
         "service",
+        "streams",
     ),
+    "outgoing_streams": (
+        *("errors", "codec", "calls", "channel", "client", "interceptors", "metadata", "service", "streams"),
+    ),
+    "stream_stubs": ("errors", "channel", "metadata", "outgoing_streams", "streams", "stubs"),
     "client": (
         *_VALUES,
         "calls",

@@ -182,6 +182,21 @@ class PyServer {
     return wrap_client(std::move(*client));
   }
 
+  void set_aside(uint64_t handle) {
+    check_process();
+    Status status;
+    {
+      py::gil_scoped_release release;
+      status = server_->set_aside(handle);
+    }
+    raise_if_error(status);
+  }
+  void bring_back(uint64_t handle) {
+    check_process();
+    py::gil_scoped_release release;
+    server_->bring_back(handle);
+  }
+
   size_t out_bytes(uint64_t handle) {
     driver::Work work;
     return find(handle, work) ? work.call->out_bytes() : 0;
@@ -365,6 +380,8 @@ void register_server(py::module_& module) {
            py::arg("details") = py::bytes(), py::arg("metadata") = py::bytes(), py::arg("not_seen") = false)
       .def("stream", &PyServer::stream, py::arg("handle"), py::keep_alive<0, 1>())
       .def("peer", &PyServer::peer, py::arg("handle"))
+      .def("set_aside", &PyServer::set_aside, py::arg("handle"))
+      .def("bring_back", &PyServer::bring_back, py::arg("handle"))
       .def("out_bytes", &PyServer::out_bytes, py::arg("handle"))
       .def("call_info", &PyServer::call_info, py::arg("handle"))
       .def("stamps", &PyServer::stamps, py::arg("handle"))

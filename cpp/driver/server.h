@@ -59,6 +59,9 @@ class Server : public RequestSink {
   // Its worker lets go of a call with streams: next() gives the handle again (Work::resumed) once what wasn't yet may
   // be, or the call has ended.
   Status park(uint64_t handle);
+  // The same, but next() gives the handle only after bring_back(), from any thread.
+  Status set_aside(uint64_t handle);
+  void bring_back(uint64_t handle);
   bool find(uint64_t handle, Work& work) { return work_.find(handle, work); }
   // Runs `callback` when the call is given up, at once if it has been; dropped with the reply. Maybe under the mutex.
   // False: it was answered already.
@@ -108,6 +111,7 @@ class Server : public RequestSink {
   void call_worker();
   void announce(Lane lane);
   void tell_loop();
+  void set_aside(const Work& work);
   void note_handler_time(const Work& work);
   LeftOver under_way();
   bool all_drained();

@@ -15,6 +15,7 @@ Status Server::park(uint64_t handle) {
   if (!find(handle, work)) return unknown_handle(handle);
   const rpc::StreamRef& stream = work.call->stream();
   if (stream == nullptr) return failed_precondition("the call has no streams");
+  set_aside(work);
   {
     std::lock_guard lock(work.connection->mutex);
     if (stream->waits() && !stream->may_go_on()) {
@@ -25,6 +26,25 @@ Status Server::park(uint64_t handle) {
   Lane lane = Lane::kWorkers;
   if (work_.resume(handle, lane) && in_loop_) announce(lane);  // else the worker that parks it looks for work next
   return {};
+}
+
+Status Server::set_aside(uint64_t handle) {
+  Work work;
+  if (!find(handle, work)) return unknown_handle(handle);
+  set_aside(work);
+  return {};
+}
+
+// Whoever calls this takes the next call itself, unless that is an event loop's.
+void Server::set_aside(const Work& work) {
+  bool makes_room = false;
+  work_.set_aside(work.handle, makes_room);
+  if (makes_room && work.lane == Lane::kLoop) tell_loop();
+}
+
+void Server::bring_back(uint64_t handle) {
+  resume(handle);
+  if (!in_loop_) engine_->wake_one_worker();
 }
 
 // Maybe with a connection's mutex.

@@ -25,7 +25,7 @@ Status WorkQueue::why_full() {
   std::lock_guard lock(mutex_);
   const size_t waiting = workers_.ready.size() + loop_.ready.size();
   const size_t most = workers_.max_concurrency + loop_.max_concurrency + max_queue_;
-  return waiting + running_.size() < most ? Status() : no_room();
+  return waiting + workers_.running + loop_.running < most ? Status() : no_room();
 }
 
 Result<Lane> WorkQueue::add(const ConnectionRef& connection, const rpc::ServerCallRef& call) {
@@ -72,12 +72,24 @@ bool WorkQueue::take_resumed(Queue& from, Work& work) {
     from.resumed.pop_front();
     from.count();
     if (it == running_.end()) continue;
+    if (std::exchange(it->second.aside, false)) ++from.running;
+    from.count();
     work = it->second;
     work.taken_at = now_ns();
     work.resumed = true;
     return true;
   }
   return false;
+}
+
+void WorkQueue::set_aside(uint64_t handle, bool& makes_room) {
+  std::lock_guard lock(mutex_);
+  const auto it = running_.find(handle);
+  if (it == running_.end() || std::exchange(it->second.aside, true)) return;
+  Queue& from = queue(it->second.lane);
+  makes_room = from.makes_room();
+  --from.running;
+  from.count();
 }
 
 bool WorkQueue::resume(uint64_t handle, Lane& lane) {
@@ -104,8 +116,9 @@ bool WorkQueue::end(uint64_t handle, Work& work, bool& makes_room) {
   ended = running_.extract(handle);
   if (ended.empty()) return false;
   work = std::move(ended.mapped());
+  if (work.aside) return true;
   Queue& from = queue(work.lane);
-  makes_room = from.running >= from.max_concurrency && !from.ready.empty();
+  makes_room = from.makes_room();
   --from.running;
   from.count();
   return true;

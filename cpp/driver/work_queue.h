@@ -24,6 +24,7 @@ struct Work {
   TimeNs taken_at = 0;
   Lane lane = Lane::kWorkers;
   bool resumed = false;  // one that was parked
+  bool aside = false;    // no worker has it
 };
 
 inline Status unknown_handle(uint64_t handle) {
@@ -48,6 +49,8 @@ class WorkQueue {
   bool find(uint64_t handle, Work& work);
   // It is answered, once. makes_room: one that waited may take its place.
   bool end(uint64_t handle, Work& work, bool& makes_room);
+  // No worker has it from now on, so that another may run in its place. makes_room: one waits for that.
+  void set_aside(uint64_t handle, bool& makes_room);
   // One that is handled goes to the next worker again. False: it is answered already.
   bool resume(uint64_t handle, Lane& lane);
   void drop_waiting();
@@ -62,11 +65,12 @@ class WorkQueue {
     WorkByHandle ready;            // handles rise, so the oldest call is the first
     std::deque<uint64_t> resumed;  // of those running
     bool resumed_last = false;     // what was taken: the two go in turn
-    size_t running = 0;
+    size_t running = 0;            // not counting those set aside
     size_t max_concurrency = 0;
     std::atomic<size_t> takeable{0};  // of ready, as many as may run now
 
     size_t startable() const { return std::min(ready.size(), max_concurrency - std::min(running, max_concurrency)); }
+    bool makes_room() const { return running >= max_concurrency && !ready.empty(); }  // when one of those running ends
     void count() { takeable.store(resumed.size() + startable()); }
   };
 

@@ -46,8 +46,8 @@ class Client:
         hedging: HedgingPolicy | None = None,
         **options: Any,
     ) -> None:
-        links = links_of(interceptors)
-        self._options = CallOptions(timeout, metadata, wait_for_ready, links, retry, hedging)
+        links, stream_links = links_of(interceptors), links_of(interceptors, "stream")
+        self._options = CallOptions(timeout, metadata, wait_for_ready, links, retry, hedging, stream_links)
         self._contract = contract_of(type(self))
         self._owns = not isinstance(address, Channel)
         if isinstance(address, Channel):
@@ -86,6 +86,7 @@ class Client:
             "metadata": metadata,
             "wait_for_ready": wait_for_ready,
             "interceptors": _KEEP if interceptors is _KEEP else links_of(interceptors),
+            "stream_links": _KEEP if interceptors is _KEEP else links_of(interceptors, "stream"),
             "retry": retry,
             "hedging": hedging,
         }

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from rrpc.service import MISSING, AnnotationError, Interface, Method, Parameter
+from rrpc.service import (
+    MISSING,
+    RECEIVES,
+    SENDS,
+    AnnotationError,
+    Interface,
+    Method,
+    Parameter,
+    item_of,
+    streams_as,
+)
 
 from .python_text import WIDTH, broken, camel, docstring, quoted, width
 from .python_types import Types
@@ -24,9 +34,6 @@ __all__ = [
     "client_name",
     "method_classes",
 ]
-
-_OPTIONS = ["timeout: float | None = None"]
-_METADATA = "metadata"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +63,7 @@ def base_name(interface: Interface) -> str:
 def method_classes(interface: Interface, prefix: str, taken: Collection[str] = ()) -> dict[str, str]:
     """What the classes behind the client's methods are called, none as in ``taken``."""
     classes: dict[str, str] = {}
-    for name in _unary(interface):
+    for name in interface.methods:
         kind = f"_{prefix}{camel(name)}"
         while kind in taken or kind in classes.values():
             kind = f"{kind}_{len(classes)}"
@@ -69,47 +76,51 @@ def client_class(
 ) -> list[str]:
     """The text of each class that the client is made of, its own last."""
     types.use("rrpc")
-    texts = [
-        _Method(method, types).client(classes[name], style) for name, method in _unary(interface).items()
-    ]
-    hidden = set(interface.methods)
+    if style is ASYNC:
+        classes = {name: kind for name, kind in classes.items() if not interface.methods[name].kind}
+    texts = [_class_of(interface.methods[name], kind, types, style) for name, kind in classes.items()]
     lines = [f"class {client_name(interface, style)}({style.module}.Client):"]
     lines += docstring(interface.doc or f"Client of {interface.name}.", "    ")
     lines += _fingerprints(interface, fingerprint, types)
     lines += ["", *(f"    {name} = rrpc.stub({kind})" for name, kind in classes.items())] if classes else []
-    for method in interface.methods.values():
-        if method.kind:
-            lines += ["", *_Method(method, types, hidden).unimplemented(_OPTIONS)]
     return [*texts, "\n".join(lines) + "\n"]
 
 
 def base_class(interface: Interface, fingerprint: str, types: Types) -> str:
     """The text of the abstract class that servers derive from."""
     types.use("rrpc")
-    abstract = "(abc.ABC)" if _unary(interface) else ""
-    types.use("abc") if abstract else None
+    types.use("abc")
     hidden = set(interface.methods)
     lines = [
         f"@rrpc.service(name={quoted(interface.name)})",
-        f"class {base_name(interface)}{abstract}:",
+        f"class {base_name(interface)}(abc.ABC):",
         *docstring(interface.doc or f"A server of {interface.name}.", "    "),
         *_fingerprints(interface, fingerprint, types),
     ]
     for method in interface.methods.values():
-        text = _Method(method, types, hidden)
-        lines += ["", *text.decorator()]
-        lines += text.unimplemented([]) if method.kind else ["    @abc.abstractmethod", *text.abstract()]
+        text = _Method(streams_as(Iterator, method), types, hidden)
+        lines += ["", *text.decorator(), "    @abc.abstractmethod", *text.abstract()]
     return "\n".join(lines) + "\n"
 
 
-def _unary(interface: Interface) -> dict[str, Method]:
-    return {name: method for name, method in interface.methods.items() if not method.kind}
+def _class_of(method: Method, kind: str, types: Types, style: Style) -> str:
+    """The class behind the client's method."""
+    if not method.kind:
+        return _Method(method, types).client(kind, style)
+    return _Method(streams_as(Iterable, method), types).stream_client(kind)
 
 
 def _fingerprints(interface: Interface, fingerprint: str, types: Types) -> list[str]:
     types.use("typing", "ClassVar")
     entry = f"{quoted(interface.name)}: {quoted(fingerprint)}"
     return broken("    rpc_fingerprints: ClassVar[dict[str, str]] = {", [entry], "}", "    ")
+
+
+_STREAM_CLASSES = {
+    SENDS: ("RequestStreamMethod", "_send_all"),
+    RECEIVES: ("ResponseStreamMethod", "_open"),
+    SENDS | RECEIVES: ("DuplexStreamMethod", "_exchange"),
+}
 
 
 class _Method:
@@ -160,6 +171,13 @@ class _Method:
                 signature.append("/")
         return [*signature, *(["*"] if options and not starred else []), *options]
 
+    def _options(self) -> tuple[list[str], str]:
+        """The caller's own, as parameters and passed on."""
+        options = ["timeout: float | None = None"]
+        if any(parameter.name == "metadata" for parameter in self._method.parameters):
+            return options, "timeout"
+        return [*options, "metadata: rrpc.MetadataLike | None = None"], "timeout, metadata"
+
     def client(self, kind: str, style: Style) -> str:
         """The class behind the client's method."""
         method = self._method
@@ -167,13 +185,10 @@ class _Method:
         result = self._result(min(WIDTH - 23 - len(style.module), WIDTH - len(f"class {kind}({base}[]):")))
         out = self._out()
         names = [parameter.name for parameter in method.parameters]
-        options, given = list(_OPTIONS), "timeout"
-        if _METADATA not in names:
-            options.append("metadata: rrpc.MetadataLike | None = None")
-            given += ", metadata"
+        options, given = self._options()
         if out:
             options.append(f"out: {out} | None = None")
-            given += ", out" if _METADATA not in names else ", None, out"
+            given += ", out" if "metadata" not in names else ", None, out"
         signature = self._signature(options)
         passed = f"({', '.join(names)}{',' * (len(names) == 1)}), {given}"
         returns = "" if result == "None" else "return "
@@ -219,19 +234,43 @@ class _Method:
         throws = broken("        throws=[", names, "],", "        ")
         return [start, *(f"        {each}," for each in idempotent), *throws, "    )"]
 
+    def stream_client(self, kind: str) -> str:
+        """The class behind the client's method, where it has streams."""
+        method = self._method
+        base, opened = _STREAM_CLASSES[method.kind]
+        items = self._stream_items()
+        returned = f"rrpc.ResponseStream[{items[-1]}]" if method.kind & RECEIVES else items[-1]
+        names = [parameter.name for parameter in method.parameters]
+        packed = f"({', '.join(names)}{',' * (len(names) == 1)})"
+        passed = names[0] if method.kind & SENDS else packed
+        options, given = self._options()
+        returns = "" if returned == "None" else "return "
+        lines = [
+            *broken(f"class {kind}(", [f"rrpc.{base}[{', '.join(items)}]"], "):"),
+            *docstring(method.doc, "    "),
+            f'    rpc_name = "{method.name}"',
+            *(["    rpc_idempotent = True"] if method.idempotent else []),
+            *self._errors(),
+            "",
+            *broken("    def __call__(", self._signature(options), f") -> {returned}:", "    "),
+            *docstring(method.doc, "        ")[:-1],
+            *broken(f"        {returns}self.{opened}(", [f"{passed}, {given}"], ")", "        "),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _stream_items(self) -> list[str]:
+        """The types of the items sent, and of those received or the result."""
+        annotations = [p.annotation for p in self._method.parameters] if self._method.kind & SENDS else []
+        annotations.append(self._method.result)
+        room = (WIDTH - 34) // len(annotations)
+        hints = [f"{self._hint}Item", f"{self._hint}Result"][-len(annotations) :]
+        items = [item_of(annotation)[0] for annotation in annotations]
+        return [self._types.fitted(item, room, hint) for item, hint in zip(items, hints, strict=True)]
+
     def abstract(self) -> list[str]:
         """To be implemented."""
         doc = docstring(self._method.doc, "        ")[:-1]
         return [*self._definition([], body="" if doc else " ..."), *doc]
-
-    def unimplemented(self, options: Sequence[str]) -> list[str]:
-        """What a method with streams is as yet."""
-        text = quoted(f"{self._method.name}(): this release of rrpc has no streams")
-        return [
-            *self._definition(options),
-            *docstring(self._method.doc, "        ")[:-1],
-            *broken("        raise rrpc.Unimplemented(", [text], ")", "        "),
-        ]
 
     def _definition(self, options: Sequence[str], body: str = "") -> list[str]:
         name = self._method.name.rpartition(".")[2]

@@ -48,6 +48,11 @@ class Chain:
         self._counts: list[int] = []  # how often each has yielded the call
 
     @property
+    def intercepts(self) -> bool:
+        """Whether there are interceptors."""
+        return self._outer > 0
+
+    @property
     def depth(self) -> int:
         """How many interceptors have been entered: that of the one that runs, counted from 1."""
         return len(self._stack)

@@ -6,12 +6,13 @@ import datetime
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import rrpc
 from rrpc.health import Health
 from rrpc.service import AnnotationError, Interface
+from rrpc.streams import Waker
 
 from .stubs import HealthBase, HealthStatus, ProcessStats, ReflectionBase, StatsBase
 
@@ -38,6 +39,18 @@ class HealthService(HealthBase):
 
     def check(self, service: str = "") -> HealthStatus:
         return HealthStatus.SERVING if self._health.serving(service) else HealthStatus.NOT_SERVING
+
+    def watch(self, service: str = "") -> Iterator[HealthStatus]:
+        waker, told = Waker(), None
+        with self._health.watching(waker.wake):
+            while True:
+                state = self.check(service)
+                if state is not told:
+                    told = state
+                    yield state
+                if self._health.draining:
+                    return
+                yield waker  # type: ignore[misc]  # which holds no worker
 
 
 class ReflectionService(ReflectionBase):

@@ -102,6 +102,22 @@ class _RrpcHealthCheck(rrpc.UnaryMethod[HealthStatus]):
         return self._start((service,), timeout, metadata)
 
 
+class _RrpcHealthWatch(rrpc.ResponseStreamMethod[HealthStatus]):
+    """The state now, and again whenever it has changed."""
+
+    rpc_name = "rrpc.Health.watch"
+
+    def __call__(
+        self,
+        service: str = "",
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.ResponseStream[HealthStatus]:
+        """The state now, and again whenever it has changed."""
+        return self._open((service,), timeout, metadata)
+
+
 class HealthClient(rrpc.Client):
     """Whether services take calls, as the application and a shutdown say. Every server has it."""
 
@@ -110,17 +126,7 @@ class HealthClient(rrpc.Client):
     }
 
     check = rrpc.stub(_RrpcHealthCheck)
-
-    def watch(
-        self,
-        service: str = "",
-        *,
-        timeout: float | None = None,
-    ) -> Iterator[HealthStatus]:
-        """The state now, and again whenever it has changed."""
-        raise rrpc.Unimplemented(
-            "rrpc.Health.watch(): this release of rrpc has no streams",
-        )
+    watch = rrpc.stub(_RrpcHealthWatch)
 
 
 class _AsyncRrpcHealthCheck(rrpc.aio.UnaryMethod[HealthStatus]):
@@ -167,17 +173,6 @@ class AsyncHealthClient(rrpc.aio.Client):
 
     check = rrpc.stub(_AsyncRrpcHealthCheck)
 
-    def watch(
-        self,
-        service: str = "",
-        *,
-        timeout: float | None = None,
-    ) -> Iterator[HealthStatus]:
-        """The state now, and again whenever it has changed."""
-        raise rrpc.Unimplemented(
-            "rrpc.Health.watch(): this release of rrpc has no streams",
-        )
-
 
 @rrpc.service(name="rrpc.Health")
 class HealthBase(abc.ABC):
@@ -197,11 +192,9 @@ class HealthBase(abc.ABC):
         """
 
     @rrpc.method
+    @abc.abstractmethod
     def watch(self, service: str = "") -> Iterator[HealthStatus]:
         """The state now, and again whenever it has changed."""
-        raise rrpc.Unimplemented(
-            "rrpc.Health.watch(): this release of rrpc has no streams",
-        )
 
 
 class _RrpcReflectionServices(rrpc.UnaryMethod[list[str]]):

@@ -1,6 +1,19 @@
 """Calls with streams of items."""
 
+from .calls import DuplexStream, RequestStream, ResponseStream
+from .opened import Opened
 from .receiving import Pace, received
 from .serving import ServedStream, ServedStreams
+from .waker import Waker
 
-__all__ = ["Pace", "ServedStream", "ServedStreams", "received"]
+__all__ = [
+    "DuplexStream",
+    "Opened",
+    "Pace",
+    "RequestStream",
+    "ResponseStream",
+    "ServedStream",
+    "ServedStreams",
+    "Waker",
+    "received",
+]

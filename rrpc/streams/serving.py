@@ -21,6 +21,7 @@ from rrpc.service import RECEIVES
 from rrpc.status import status_of
 
 from .receiving import received
+from .waker import Waker
 
 if TYPE_CHECKING:
     from rrpc import _core
@@ -81,6 +82,8 @@ class ServedStream:
         self.on_end: Callable[[BaseException | None], object] | None = None
         """Called with what the call failed with, or None."""
         self._waiting: tuple[bytes, Any] | None = None  # an item that there was no room for
+        self._waker: Waker | None = None  # that is to bring the handler back
+        self._sleeping: Waker | None = None
         known, observer = self._name in served.dispatch.streams, served.observer
         self._seen = None if observer is None else Observation(self._core, observer, known, request)
         self._variables = contextvars.copy_context()  # the handler's own, on whichever worker
@@ -88,9 +91,15 @@ class ServedStream:
 
     def run(self) -> None:
         """Until the call has ended or is parked; another worker may have it by then."""
-        if self._variables.run(self._send_items if self._request is None else self._begin):
-            self._served.parked[self._handle] = self
+        if not self._variables.run(self._send_items if self._request is None else self._begin):
+            return
+        self._served.parked[self._handle] = self
+        waker, self._waker = self._waker, None
+        if waker is None:
             self._stream.park()
+        else:
+            self._core.set_aside(self._handle)
+            waker.wait(partial(self._core.bring_back, self._handle))
 
     def close(self) -> None:
         """Have the handler end, whose call has ended."""
@@ -146,6 +155,8 @@ class ServedStream:
             end = monotonic() + _SLICE_S
             assert self._items is not None
             for item in self._items:
+                if type(item) is Waker:
+                    return self._sleep(item)
                 sent = encode(item)
                 del item
                 if not send(*sent):
@@ -158,11 +169,20 @@ class ServedStream:
             self._fail(error)
         return False
 
+    def _sleep(self, waker: Waker) -> bool:
+        if self.context.cancelled:
+            raise Cancelled("nobody waits for the items any more")
+        if self._sleeping is not waker:
+            self._sleeping = waker
+            self.context.add_cancel_callback(waker.wake)
+        self._waker = waker
+        return True
+
     def _reply(self, payload: bytes, buffers: Any) -> None:
         if self._seen is not None:
             self._seen.stop()
         self._core.reply(self._handle, payload, buffers or None, -1, self.context.sent)
-        self.context.ended = True
+        self.context.end()
         if self._seen is not None:
             self._seen.sent(payload, buffers)
             self._seen.end()
@@ -175,7 +195,7 @@ class ServedStream:
             self._seen.stop()
         status = status_of(self.context.method, error, self._served.tracebacks)
         self._core.reply_error(self._handle, *status, self.context.sent, self.context.unseen)
-        self.context.ended = True
+        self.context.end()
         if self._seen is not None:
             self._seen.end(status.code)
         self._ended(error)

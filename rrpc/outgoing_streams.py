@@ -1,0 +1,204 @@
+"""Calls with streams on their way out: the one way in which they begin, for stubs and by name, with interceptors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from .calls import CallOptions, OutgoingCall, Waiting, going
+from .codec import decode
+from .errors import RpcError, Unavailable
+from .interceptors import Chain, StreamHooks
+from .metadata import MetadataLike, pack
+from .service import RECEIVES, SENDS, Plan, untyped_request
+from .service.items import untyped_item
+from .streams import DuplexStream, Opened, RequestStream, ResponseStream
+
+if TYPE_CHECKING:
+    from .calls import Request
+    from .channel import Channel, Connection
+    from .client import Client
+
+__all__ = ["OutgoingStream", "StreamRequest", "begin", "begun_course", "open_stream", "opened_by"]
+
+
+class StreamRequest(Protocol):
+    """As :class:`rrpc.calls.Request`, of a call with streams."""
+
+    out: None
+    idempotent: bool
+
+    @property
+    def method(self) -> str:
+        """The full name."""
+
+    def named(self) -> Mapping[str | int, Any]:
+        """The arguments that aren't a stream, by name, or by place where the parameters' names aren't known."""
+
+    def open(self, connection: Connection, timeout: float | None, metadata: bytes) -> Opened:
+        """Send it."""
+
+
+class OutgoingStream(OutgoingCall):
+    """A call with streams, as a client's interceptors see it: they may reach its items and its end."""
+
+    __slots__ = ("chain",)
+    chain: Chain
+
+    def map_sent(self, function: Callable[[Any], Any]) -> None:
+        """Have what ``function(item)`` gives sent in place of each item."""
+        self._hooks.map_sent(self.chain.depth, function)
+
+    def map_received(self, function: Callable[[Any], Any]) -> None:
+        """Have the caller get what ``function(item)`` gives in place of each item that comes."""
+        self._hooks.map_received(self.chain.depth, function)
+
+    def on_end(self, function: Callable[[BaseException | None], object]) -> None:
+        """Have ``function(error)`` called once the call has ended; None: it went well."""
+        self._hooks.on_end(self.chain.depth, function)
+
+    @property
+    def _hooks(self) -> StreamHooks:
+        assert self.chain.hooks is not None
+        return self.chain.hooks
+
+
+def begin(
+    channel: Channel,
+    request: StreamRequest,
+    options: CallOptions,
+    timeout: float | None,
+    metadata: MetadataLike | None,
+) -> Opened:
+    """Send the request; a connection is waited for."""
+    call = begun_course(channel, request, options, timeout, metadata)
+    try:
+        opened: Opened = going(call.chain, call)
+    except BaseException:
+        call.end()
+        raise
+    return opened
+
+
+def begun_course(
+    channel: Channel,
+    request: StreamRequest,
+    options: CallOptions,
+    timeout: float | None,
+    metadata: MetadataLike | None,
+) -> OutgoingStream:
+    """The call, with the course that it is to go in ``chain``; what comes of that is an :class:`Opened`."""
+    call = OutgoingStream(channel, cast("Request", request), options, timeout, metadata)
+    hooks = StreamHooks(serving=False)
+    call.chain = Chain(options.stream_links, call, innermost=_over, hooks=hooks)
+    return call
+
+
+def _over(call: OutgoingStream) -> Generator[Any, Any, Opened]:
+    """The request over a connection of its channel; over another where the first turns out to take no calls."""
+    request: Any = call.request
+    while True:
+        call.check()
+        connection = call.channel.pick_nowait(call.wait_for_ready)
+        if connection is None:
+            soon = call.channel.pick_soon(call.wait_for_ready)
+            connection = yield Waiting(soon, call.unconnected)
+        call.attempt += 1
+        call.connection = connection
+        try:
+            opened: Opened = request.open(connection, call.time_left(), pack(call.metadata))
+        except Unavailable as error:
+            call.channel.failed(connection, error)
+            if not error.not_executed:
+                raise
+        else:
+            _attend(call, connection, opened)
+            return opened
+
+
+def _attend(call: OutgoingStream, connection: Connection, opened: Opened) -> None:
+    """What is done at the call's end, and to its items."""
+    hooks = call.chain.hooks
+    assert hooks is not None
+
+    def ended(error: BaseException | None) -> None:
+        call.end()
+        if isinstance(error, RpcError):
+            call.channel.failed(connection, error)
+        else:
+            call.channel.succeeded(connection)
+        hooks.end(error)
+
+    opened.on_end = ended
+    call.interrupt_with(opened.core.cancel)
+    if call.chain.intercepts:
+        encode, decode = opened.encode, opened.decode
+        opened.encode = lambda item: encode(hooks.sent(item))
+        opened.decode = lambda *item: hooks.received(decode(*item))
+
+
+def opened_by(plan: Plan, core: Any, sizes: Any) -> Opened:
+    """The call of a core's stream, of a method that is known."""
+    sent, received = plan.sent, plan.received
+    decode_item: Any = None
+    if received is not None:
+        decode_item = received.decode if sizes is None else functools.partial(received.decode, sizes=sizes)
+    encode_item: Any = None if sent is None else sent.encode
+    return Opened(core, plan.name, encode_item, decode_item, plan.decode_result, plan.errors.typed)
+
+
+class _Untyped:
+    """A call by name."""
+
+    out = None
+    idempotent = False
+
+    def __init__(self, method: str, kind: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if not isinstance(method, str):
+            raise TypeError(f"the method must be a str such as 'Service.method', not {type(method).__name__}")
+        self.method = method
+        self._arguments: dict[str | int, Any] = dict(enumerate(args))
+        self._arguments.update(kwargs.items())
+        self._kind = kind
+        self._payload, self._message = untyped_request(args, dict(kwargs), None)
+
+    def named(self) -> Mapping[str | int, Any]:
+        return self._arguments
+
+    def open(self, connection: Connection, timeout: float | None, metadata: bytes) -> Opened:
+        name, buffers = self.method.encode(errors="replace"), self._message or None
+        core = connection.core.open(name, self._payload, buffers, timeout, metadata, self._kind)
+        return Opened(core, self.method, untyped_item, decode, decode)
+
+
+def open_stream(
+    client: Client,
+    method: str,
+    /,
+    *args: Any,
+    sends: bool = False,
+    receives: bool = True,
+    timeout: float | None = None,
+    metadata: MetadataLike | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Call ``"Service.method"``, which has streams, without a generated client; the server checks arguments and items.
+
+    ``sends``: the method takes a stream; ``receives``: it gives one. What comes back is a :class:`ResponseStream`, a
+    :class:`RequestStream` or a :class:`DuplexStream` accordingly. An argument with the name of an option is given by
+    its place.
+    """
+    kind = SENDS * bool(sends) | RECEIVES * bool(receives)
+    if not kind:
+        raise TypeError("a call without streams is client.call()")
+    request = _Untyped(method, kind, args, kwargs)
+    opened = begin(client._channel, request, client._options, timeout, metadata)
+    return _OBJECTS[kind](opened)
+
+
+_OBJECTS: dict[int, Callable[[Opened], Any]] = {
+    SENDS: RequestStream,
+    RECEIVES: ResponseStream,
+    SENDS | RECEIVES: DuplexStream,
+}

@@ -1,0 +1,103 @@
+"""What generated clients are made of, where methods have streams: beside ``rrpc/stubs.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from .errors import InvalidArgument
+from .metadata import MetadataLike
+from .outgoing_streams import begin, opened_by
+from .streams import DuplexStream, Opened, RequestStream, ResponseStream
+from .stubs import RemoteMethod
+
+if TYPE_CHECKING:
+    from .channel import Connection
+
+__all__ = ["DuplexStreamMethod", "RequestStreamMethod", "ResponseStreamMethod", "StreamMethod"]
+
+_S = TypeVar("_S")
+_R = TypeVar("_R")
+_T = TypeVar("_T")
+
+
+class StreamMethod(RemoteMethod):
+    """What the three kinds have."""
+
+    def _begin(
+        self, arguments: tuple[Any, ...], timeout: float | None, metadata: MetadataLike | None
+    ) -> Opened:
+        return begin(self._channel, _Request(self, arguments), self._options, timeout, metadata)
+
+    def _checked(self, items: Any) -> Any:
+        if isinstance(items, Iterable):
+            return items
+        raise InvalidArgument(f"{self.rpc_name}() takes an iterable of items, not {type(items).__name__}")
+
+
+class _Request:
+    """A call of such a method."""
+
+    out = None
+
+    def __init__(self, stub: StreamMethod, arguments: tuple[Any, ...]) -> None:
+        self._stub = stub
+        self._arguments = arguments
+        self.method = stub.rpc_name
+        self.idempotent = stub.rpc_idempotent
+
+    def named(self) -> Mapping[str | int, Any]:
+        return dict(zip(self._stub._plan.names, self._arguments, strict=True))
+
+    def open(self, connection: Connection, timeout: float | None, metadata: bytes) -> Opened:
+        _, encode, name, *_ = self._stub._bind(connection)
+        plan = self._stub._plan
+        payload, message = encode(self._arguments)
+        core = connection.core.open(name, payload, message or None, timeout, metadata, plan.kind)
+        return opened_by(plan, core, message.sizes)
+
+
+class ResponseStreamMethod(StreamMethod, Generic[_T]):
+    """The base of methods that give a stream."""
+
+    def _open(
+        self, arguments: tuple[Any, ...], timeout: float | None, metadata: MetadataLike | None = None
+    ) -> ResponseStream[_T]:
+        return ResponseStream(self._begin(arguments, timeout, metadata))
+
+
+class RequestStreamMethod(StreamMethod, Generic[_S, _R]):
+    """The base of methods that take a stream and give one result."""
+
+    def open(
+        self, *, timeout: float | None = None, metadata: MetadataLike | None = None
+    ) -> RequestStream[_S, _R]:
+        """The same call, with an object that sends the items one by one."""
+        return RequestStream(self._begin((), timeout, metadata))
+
+    def _send_all(
+        self, items: Iterable[_S], timeout: float | None, metadata: MetadataLike | None = None
+    ) -> _R:
+        source = iter(self._checked(items))
+        call = self._begin((), timeout, metadata)
+        call.send_all(source)
+        result: _R = call.result()
+        return result
+
+
+class DuplexStreamMethod(StreamMethod, Generic[_S, _T]):
+    """The base of methods that take a stream and give one."""
+
+    def open(
+        self, *, timeout: float | None = None, metadata: MetadataLike | None = None
+    ) -> DuplexStream[_S, _T]:
+        """The same call, with an object that sends the items one by one."""
+        return DuplexStream(self._begin((), timeout, metadata))
+
+    def _exchange(
+        self, items: Iterable[_S], timeout: float | None, metadata: MetadataLike | None = None
+    ) -> ResponseStream[_T]:
+        source = iter(self._checked(items))
+        call = self._begin((), timeout, metadata)
+        call.feed(source)  # a thread goes through the items beside the answers
+        return ResponseStream(call)

@@ -1,0 +1,136 @@
+"""Calls with streams, as their caller has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from types import GeneratorType
+from typing import Generic, TypeVar, cast
+
+from rrpc.metadata import Metadata, unpack
+
+from .opened import Opened
+
+__all__ = ["DuplexStream", "RequestStream", "ResponseStream"]
+
+_S = TypeVar("_S")
+_R = TypeVar("_R")
+_T = TypeVar("_T")
+_C = TypeVar("_C", bound="_Stream")
+
+
+class _Stream:
+    """What all of them have. Leaving its ``with`` statement, or dropping it, cancels a call that hasn't ended."""
+
+    def __init__(self, call: Opened) -> None:
+        self._call = call
+        self._closed = False
+
+    def cancel(self) -> bool:
+        """End the call now; False if it has ended. Whoever waits for it gets Cancelled."""
+        return self._call.cancel()
+
+    def close(self) -> None:
+        """Let go of the call: cancelled if it hasn't ended, and not to be used any more."""
+        self._closed = True
+        self._call.cancel()
+
+    def done(self) -> bool:
+        """Whether the call has ended, in whatever way; items may still wait to be taken."""
+        done: bool = self._call.core.done()
+        return done
+
+    def initial_metadata(self) -> Metadata:
+        """What the server sent ahead of its items; empty where it has sent none, or not yet."""
+        return unpack(self._call.core.initial_metadata() or b"")
+
+    def metadata(self) -> Metadata:
+        """What the server sent with the call's end; empty until then."""
+        return unpack(self._call.core.metadata())
+
+    def __enter__(self: _C) -> _C:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "ended" if self.done() else "open"
+        return f"<rrpc.{type(self).__name__} of {self._call.name}, {state}>"
+
+    def _misuse(self, what: str) -> RuntimeError:
+        return RuntimeError(f"{self._call.name}(): {what}; call the method again for another stream")
+
+
+class _Receiving(_Stream, Generic[_T]):
+    """The items that come, once: an iterator that goes on where the last loop was left."""
+
+    def __init__(self, call: Opened) -> None:
+        super().__init__(call)
+        self._items = cast("GeneratorType[_T, None, None]", call.items())
+
+    def __iter__(self) -> Iterator[_T]:
+        if self._closed:
+            raise self._misuse("the stream is closed")
+        if self._items.gi_frame is None:
+            raise self._misuse("the stream has ended, its items are given once")
+        return self._items
+
+    def __next__(self) -> _T:
+        if self._closed:
+            raise self._misuse("the stream is closed")
+        return next(self._items)
+
+    def close(self) -> None:
+        super().close()
+        with suppress(ValueError):  # another thread runs it, and now gets Cancelled
+            self._items.close()
+
+
+class _Sending(_Stream, Generic[_S]):
+    """Takes the items that are to be sent."""
+
+    def __init__(self, call: Opened) -> None:
+        super().__init__(call)
+        self._finished = False
+
+    def send(self, item: _S) -> None:
+        """Send an item, waiting while the server is too far behind. Raises the call's error once it has failed."""
+        if self._closed or self._finished:
+            raise self._misuse("send() after " + ("close()" if self._closed else "finish()"))
+        self._call.send(item)
+
+    def _finish(self) -> None:
+        if self._closed:
+            raise self._misuse("finish() after close()")
+        if self._finished:
+            raise self._misuse("finish() for the second time")
+        self._finished = True
+        self._call.core.finish()
+
+
+class ResponseStream(_Receiving[_T]):
+    """The items that a server sends in answer to a call: an iterator."""
+
+
+class RequestStream(_Sending[_S], Generic[_S, _R]):
+    """Sends items one by one, and gives the server's one result::
+
+    with client.add.open() as rows:
+        rows.send(row)
+        count = rows.finish()
+    """
+
+    def finish(self) -> _R:
+        """There are no more items: wait for the result."""
+        self._finish()
+        result: _R = self._call.result()
+        return result
+
+
+class DuplexStream(_Sending[_S], _Receiving[_T], Generic[_S, _T]):
+    """Sends items and gives those that the server sends, each in their own time; two threads may share that."""
+
+    def finish(self) -> None:
+        """There are no more items to send; those of the server go on."""
+        self._finish()
