@@ -96,9 +96,10 @@ class Dispatch:
 
 def traced(handler: Any, context: Any, stamps: tuple[int, int, int] | None) -> Any:
     """For a call whose caller may ask where its time goes: the handler, or what stands in its place then."""
-    from .tracing.served import traced_handler
+    from .tracing.served import traced_call, traced_handler
 
-    return traced_handler(handler, context, stamps)
+    part = traced_call(context, stamps)
+    return handler if part is None else traced_handler(handler, part)
 
 
 def check_memory(core: Any, handle: int, out: Any) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rrpc.context import Context, enter
 from rrpc.errors import Cancelled, Internal
+from rrpc.metadata import TRACE_BYTES
 from rrpc.observe import Observation, Observer
 from rrpc.service import RECEIVES
 from rrpc.status import status_of
@@ -88,6 +89,8 @@ class ServedStream:
         self._seen = None if observer is None else Observation(self._core, observer, known, request)
         self._variables = contextvars.copy_context()  # the handler's own, on whichever worker
         self.context = Context(self._core, self._handle, self._name, ns_left, metadata)
+        self._asks = TRACE_BYTES in metadata
+        self._trace: Any = None
 
     def run(self) -> None:
         """Until the call has ended or is parked; another worker may have it by then."""
@@ -111,6 +114,8 @@ class ServedStream:
         assert self._request is not None
         request, self._request = self._request, None
         try:
+            if self._asks:
+                self._trace = _traced(self.context, self._core.stamps(self._handle))
             handler = self._handler()
             begin = self._prepare(handler, *request)
             result = begin() if handler.around is None else handler.around(self, begin)
@@ -161,6 +166,8 @@ class ServedStream:
                 del item
                 if not send(*sent):
                     self._waiting = sent
+                    if self._trace is not None:
+                        self._trace.window_waits += 1
                     return True
                 if monotonic() > end:  # others want the worker too
                     return True
@@ -179,6 +186,9 @@ class ServedStream:
         return True
 
     def _reply(self, payload: bytes, buffers: Any) -> None:
+        if self._trace is not None:
+            self._trace.ends("handler")
+            self._trace.answer()
         if self._seen is not None:
             self._seen.stop()
         self._core.reply(self._handle, payload, buffers or None, -1, self.context.sent)
@@ -191,6 +201,9 @@ class ServedStream:
     def _fail(self, error: BaseException) -> None:
         """What the handler raised, or the call's end while the handler was at it."""
         self._close()
+        if self._trace is not None:
+            self._trace.ends("handler")
+            self._trace.answer()
         if self._seen is not None:
             self._seen.stop()
         status = status_of(self.context.method, error, self._served.tracebacks)
@@ -215,6 +228,12 @@ class ServedStream:
             import logging
 
             logging.getLogger("rrpc.server").exception("%s() raised while it was closed", self.context.method)
+
+
+def _traced(context: Context, stamps: tuple[int, int, int] | None) -> Any:
+    from rrpc.tracing.served import traced_call
+
+    return traced_call(context, stamps)
 
 
 def _none(*arguments: Any) -> Any:

@@ -8,13 +8,14 @@ from time import monotonic_ns
 from typing import Any
 
 from rrpc.errors import RpcError
-from rrpc.metadata import TRACE
+from rrpc.metadata import EMPTY, TRACE
+from rrpc.metadata import unpack as unpack_metadata
 
 from .model import CLIENT, Phase, TracedCall, here
 from .timeline import chain, join
 from .wire import ServerPart, unpack
 
-__all__ = ["Recording", "around", "record"]
+__all__ = ["Recording", "link", "record"]
 
 STAMPS = ("begun", "arguments exposed", "request sent", "reply received", "results fetched", "results taken")
 _ANSWER_BYTES = 6000  # of the metadata of a reply, which has at most 8 KiB unless asked for more
@@ -35,10 +36,21 @@ def record(call: Any) -> Recording:
     return recording
 
 
-def around(call: Any, calls: list[TracedCall]) -> Generator[Any, Any, Any]:
-    """A link that stands around all others of the call, which becomes one of ``calls``."""
+def link(call: Any, calls: list[TracedCall]) -> Generator[Any, Any, Any]:
+    """What stands around all others of the call's links: the call becomes one of ``calls``."""
+    seen = isinstance(call.request, _Noted)  # by a trace around this one
     recording = record(call)
     calls.append(recording.traced)
+    if seen:
+        return _through(call)
+    return _around_stream(call, recording) if hasattr(call, "map_sent") else _around(call, recording)
+
+
+def _through(call: Any) -> Generator[Any, Any, Any]:
+    return (yield call)
+
+
+def _around(call: Any, recording: Recording) -> Generator[Any, Any, Any]:
     try:
         result = yield call
     except BaseException as error:
@@ -48,6 +60,28 @@ def around(call: Any, calls: list[TracedCall]) -> Generator[Any, Any, Any]:
     return result
 
 
+def _around_stream(call: Any, recording: Recording) -> Generator[Any, Any, Any]:
+    """Of a call with streams (:class:`rrpc.outgoing_streams.OutgoingStream`), until its end."""
+    traced = recording.traced
+
+    def sent(item: Any) -> Any:
+        traced.items_sent += 1
+        return item
+
+    def received(item: Any) -> Any:
+        traced.items_received += 1
+        return item
+
+    call.map_sent(sent)
+    call.map_received(received)
+    call.on_end(recording.end)
+    try:
+        return (yield call)
+    except BaseException as error:
+        recording.end(error)
+        raise
+
+
 class Recording:
     """What is noted down of one call on its way."""
 
@@ -55,6 +89,7 @@ class Recording:
         self.traced = TracedCall(call.method, here(), monotonic_ns())
         self._call = call
         self._attempts: list[_Attempt] = []
+        self._opened: Any = None
 
     def begin_attempt(self) -> None:
         now = monotonic_ns()
@@ -63,6 +98,12 @@ class Recording:
 
     def decoded(self) -> None:
         self._attempts[-1].end_ns = monotonic_ns()
+
+    def opened(self, opened: Any) -> None:
+        """Of a call with streams: the request is on its way."""
+        self._attempts[-1].opened_ns = monotonic_ns()
+        self._opened = opened
+        opened.core = _CountedCore(opened.core, self.traced)
 
     def _end_attempt(self, now: int) -> None:
         """The core's stamps are there once the exchange is over."""
@@ -79,8 +120,17 @@ class Recording:
             self._end_attempt(traced.end_ns)
             traced.error = _code_name(error)
             traced.attempts = len(self._attempts)
-            traced.phases = self._phases(_said(self._call, error))
+            traced.phases = self._phases(self._said(error))
+            self._opened = None
         return traced
+
+    def _said(self, error: BaseException | None) -> ServerPart | None:
+        """What the server told with its last answer."""
+        metadata = getattr(error, "metadata", EMPTY) if error is not None else self._call.reply_metadata
+        if error is None and self._opened is not None:
+            metadata = unpack_metadata(self._opened.core.metadata())
+        said = metadata.get(TRACE)
+        return unpack(said) if isinstance(said, bytes) else None
 
     def _phases(self, said: ServerPart | None) -> list[Phase]:
         traced = self.traced
@@ -100,10 +150,14 @@ class _Attempt:
 
     begin_ns: int
     end_ns: int = 0
+    opened_ns: int = 0
     stamps: Mapping[str, int] = field(default_factory=dict)
     """Of the core, where it was begun."""
 
     def phases(self, traced: TracedCall, said: ServerPart | None) -> list[Phase]:
+        if self.opened_ns:
+            opened = chain(self.begin_ns, CLIENT, [("encode", self.opened_ns)])
+            return opened + join(traced, said, self.opened_ns, self.end_ns, ("stream", CLIENT))
         at = [self.stamps.get(name, 0) for name in STAMPS]
         begun_ns, exposed_ns, sent_ns, replied_ns, ended_ns, taken_ns = at
         if not begun_ns:
@@ -138,12 +192,35 @@ class _Noted:
         self.recording.decoded()
         return result
 
+    def open(self, connection: Any, *arguments: Any) -> Any:
+        """Of a call with streams."""
+        self.recording.begin_attempt()
+        opened = self._request.open(connection, *arguments)
+        self.recording.opened(opened)
+        return opened
 
-def _said(call: Any, error: BaseException | None) -> ServerPart | None:
-    """What the server told with its last answer."""
-    metadata = call.reply_metadata if error is None else getattr(error, "metadata", {})
-    said = metadata.get(TRACE)
-    return unpack(said) if isinstance(said, bytes) else None
+
+class _CountedCore:
+    """A core's stream that counts how often there was no room for an item."""
+
+    def __init__(self, core: Any, traced: TracedCall) -> None:
+        self._core = core
+        self._traced = traced
+        self._waits = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    def send(self, payload: bytes, buffers: Any = None, timeout: float | None = None) -> None:
+        if not self.try_send(payload, buffers):
+            self._core.send(payload, buffers, timeout)
+            self._waits = False
+
+    def try_send(self, payload: bytes, buffers: Any = None) -> bool:
+        sent: bool = self._core.try_send(payload, buffers)
+        self._traced.window_waits += not sent and not self._waits
+        self._waits = not sent
+        return sent
 
 
 def _code_name(error: BaseException | None) -> str:

@@ -21,10 +21,16 @@ def chain(begin_ns: int, side: str, ends: Iterable[tuple[str, int]]) -> list[Pha
     return phases
 
 
-def join(call: TracedCall, part: ServerPart | None, sent_ns: int, replied_ns: int) -> list[Phase]:
-    """The phases between a request's leaving and its reply's arrival."""
+def join(
+    call: TracedCall,
+    part: ServerPart | None,
+    sent_ns: int,
+    replied_ns: int,
+    last: tuple[str, str] = ("reply", SERVER),
+) -> list[Phase]:
+    """The phases between a request's leaving and its reply's arrival; ``last`` comes behind the server's."""
     if part is None:
-        return chain(sent_ns, CLIENT, [("away", replied_ns)])
+        return chain(sent_ns, CLIENT, [("away" if last[1] == SERVER else last[0], replied_ns)])
     end_ns = part.phases[-1].end_ns if part.phases else part.begin_ns
     offset_ns = 0
     same_clock = part.place.host == call.client.host
@@ -34,6 +40,7 @@ def join(call: TracedCall, part: ServerPart | None, sent_ns: int, replied_ns: in
     call.estimated = offset_ns != 0
     call.server = part.place
     call.children_left_out = part.children_left_out
+    call.window_waits += part.window_waits
     for child in part.children:
         child.shift(offset_ns)
     call.children = part.children
@@ -46,5 +53,5 @@ def join(call: TracedCall, part: ServerPart | None, sent_ns: int, replied_ns: in
     return [
         *chain(sent_ns, CLIENT, [("send", begin_ns)]),
         *(phase for phase in phases if phase.end_ns > phase.begin_ns),
-        *chain(end_ns, SERVER, [("reply", replied_ns)]),
+        *chain(end_ns, last[1], [(last[0], replied_ns)]),
     ]

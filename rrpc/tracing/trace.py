@@ -12,7 +12,7 @@ from rrpc.context import current, enter
 
 from . import chrome, show
 from .model import TracedCall
-from .record import around
+from .record import link
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,7 +47,7 @@ class Trace:
         self._before = None
 
     def _link(self, call: Any) -> Generator[Any, Any, Any]:
-        return around(call, self.calls)
+        return link(call, self.calls)
 
     def all_calls(self) -> Iterator[TracedCall]:
         """Those made by handlers too."""

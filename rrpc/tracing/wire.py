@@ -27,6 +27,7 @@ class ServerPart:
     phases: list[Phase]
     children: list[TracedCall] = field(default_factory=list)
     children_left_out: int = 0
+    window_waits: int = 0
 
 
 def pack(part: ServerPart, bytes_max: int) -> bytes:
@@ -52,6 +53,7 @@ def _packed(part: ServerPart, kept: int) -> bytes:
         _lengths(part.phases),
         calls,
         left_out,
+        part.window_waits,
     ]
     packed: bytes = msgpack.packb(parts, unicode_errors="replace")
     return packed
@@ -87,13 +89,13 @@ def _call(call: TracedCall, places: dict[Place, int]) -> list[Any]:
 def unpack(packed: bytes) -> ServerPart | None:
     """None where it isn't what a server of this version says: a trace does without."""
     try:
-        version, places, begin_ns, lengths, calls, left_out = msgpack.unpackb(packed)
+        version, places, begin_ns, lengths, calls, left_out, waits = msgpack.unpackb(packed)
         if version != _VERSION:
             return None
         known = [Place(_text(h), _count(p), _text(n), _count(t), _text(m)) for h, p, n, t, m in places]
         phases = _phases(_count(begin_ns), lengths)
         children = [_call_from(call, known) for call in calls]
-        return ServerPart(known[0], begin_ns, phases, children, _count(left_out))
+        return ServerPart(known[0], begin_ns, phases, children, _count(left_out), _count(waits))
     except Exception:  # whatever a peer may have written there
         return None
 
