@@ -91,7 +91,8 @@ def begun_course(
     """The call, with the course that it is to go in ``chain``; what comes of that is an :class:`Opened`."""
     call = OutgoingStream(channel, cast("Request", request), options, timeout, metadata)
     hooks = StreamHooks(serving=False)
-    call.chain = Chain(options.stream_links, call, innermost=_over, hooks=hooks)
+    links = (*call.links_around, *options.stream_links)
+    call.chain = Chain(links, call, innermost=_over, hooks=hooks)
     return call
 
 

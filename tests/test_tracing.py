@@ -23,11 +23,15 @@ import rrpc.tracing
 from rrpc.tracing import TracedCall
 
 MODULE = """
-import asyncio, sys, time, numpy as np, rrpc, rrpc.aio
+import asyncio, sys, threading, time, numpy as np, rrpc, rrpc.aio
+from collections.abc import Iterator
 from numpy.typing import NDArray
 
 @rrpc.service
 class Traced:
+    items = 0
+    started = threading.Event()
+
     @rrpc.method
     def add(self, a: int, b: int = 1) -> int:
         return a + b
@@ -63,6 +67,37 @@ class Traced:
     async def ask(self, address: str, times: int) -> int:
         async with rrpc.aio.connect(address, timeout=20.0) as client:
             return sum(await asyncio.gather(*(client.call("Traced.add", 0) for _ in range(times))))
+
+    @rrpc.method
+    def count(self, until: int, size: int) -> Iterator[NDArray[np.uint8]]:
+        self.items = 0
+        for _ in range(until):
+            self.items += 1
+            yield np.zeros(size, np.uint8)
+
+    @rrpc.method
+    def late_sum(self, numbers: Iterator[int]) -> int:
+        assert self.started.wait(30)
+        self.started.clear()
+        return sum(numbers)
+
+    @rrpc.method
+    def go(self) -> None:
+        self.started.set()
+
+    @rrpc.method
+    def made(self) -> int:
+        return self.items
+
+    @rrpc.method
+    def sum(self, numbers: Iterator[int]) -> int:
+        return sum(numbers)
+
+    @rrpc.method
+    def ask_each(self, addresses: list[str]) -> Iterator[int]:
+        for address in addresses:
+            with rrpc.connect(address, timeout=20.0) as client:
+                yield client.call("Traced.add", 1)
 
     @rrpc.method
     def knows_tracing(self) -> bool:
@@ -238,6 +273,63 @@ def test_in_asyncio(servers: list[LabServer], transport: str) -> None:
         assert call.server is not None
         assert call.server.pid == servers[0].pid
     assert_nested(trace.events())
+
+
+def test_streams(client: rrpc.Client, servers: list[LabServer], transport: str) -> None:
+    addresses = [server.address(transport) for server in servers]
+    with rrpc.trace() as trace:
+        assert len(list(rrpc.open_stream(client, "Traced.count", 50, 10))) == 50
+        with rrpc.open_stream(client, "Traced.sum", sends=True, receives=False) as numbers:
+            for number in range(20):
+                numbers.send(number)
+            assert numbers.finish() == 190
+        assert list(rrpc.open_stream(client, "Traced.ask_each", addresses)) == [2, 2, 2]
+        with rrpc.open_stream(client, "Traced.count", 1000, 10) as left:
+            next(left)
+    given, taken, asked, dropped = trace.calls
+    assert (given.items_sent, given.items_received) == (0, 50)
+    assert (taken.items_sent, taken.items_received) == (20, 0)
+    assert [child.method for child in asked.children] == ["Traced.add"] * 3
+    assert (dropped.items_received, dropped.error) == (1, "CANCELLED")
+    for call in (*trace.calls, *asked.children):
+        assert_no_gap(call)
+    for call in (given, taken, asked):
+        assert {"encode", "send", "handler"} <= set(names(call))
+        assert call.server is not None
+        assert call.server.pid == servers[0].pid
+    assert_nested(trace.events())
+    assert "20 items sent, 0 received" in str(trace)
+
+
+def test_waits_for_room_in_a_stream_are_counted(servers: list[LabServer], transport: str) -> None:
+    """The client takes nothing until the server has made more items than it may be ahead."""
+    with rrpc.connect(servers[0].address(transport), timeout=30.0, stream_window_items=4) as client:
+        with rrpc.trace() as trace:
+            stream = rrpc.open_stream(client, "Traced.count", 100, 10)
+            eventually(lambda: client.call("Traced.made") == 5)
+            assert len(list(stream)) == 100
+        given = trace.calls[0]
+        assert (given.items_received, given.error) == (100, "")
+        assert given.window_waits > 0
+
+
+def test_waits_for_the_server_to_take_items_are_counted(client: rrpc.Client) -> None:
+    sums = []
+
+    def send() -> None:
+        with rrpc.open_stream(client, "Traced.late_sum", sends=True, receives=False) as numbers:
+            for _ in range(2000):
+                numbers.send(1)
+            sums.append(numbers.finish())
+
+    with rrpc.trace() as trace:
+        sender = threading.Thread(target=contextvars.copy_context().run, args=(send,))
+        sender.start()
+        eventually(lambda: trace.calls and trace.calls[0].window_waits == 1)
+    client.call("Traced.go")
+    sender.join()
+    assert sums == [2000]
+    assert trace.calls[0].items_sent == 2000
 
 
 def test_nothing_is_collected_outside(client: rrpc.Client) -> None:

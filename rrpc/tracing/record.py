@@ -89,6 +89,7 @@ class Recording:
         self.traced = TracedCall(call.method, here(), monotonic_ns())
         self._call = call
         self._attempts: list[_Attempt] = []
+        self._decoded_ns = 0
         self._opened: Any = None
 
     def begin_attempt(self) -> None:
@@ -96,8 +97,11 @@ class Recording:
         self._end_attempt(now)
         self._attempts.append(_Attempt(now))
 
+    def encoded(self) -> None:
+        self._attempts[-1].encoded_ns = monotonic_ns()
+
     def decoded(self) -> None:
-        self._attempts[-1].end_ns = monotonic_ns()
+        self._decoded_ns = monotonic_ns()
 
     def opened(self, opened: Any) -> None:
         """Of a call with streams: the request is on its way."""
@@ -108,18 +112,24 @@ class Recording:
     def _end_attempt(self, now: int) -> None:
         """The core's stamps are there once the exchange is over."""
         if self._attempts:
-            last = self._attempts[-1]
-            last.end_ns = last.end_ns or now
-            last.stamps = self._call.stamps()
+            self._attempts[-1].end_ns = now
+            self._attempts[-1].stamps = self._call.stamps()
+
+    def _drop_losers(self) -> None:
+        """Of attempts at the same time (hedging) those that began after the one that was answered."""
+        begun_ns = self._call.stamps().get(STAMPS[0], 0)
+        while len(self._attempts) > 1 and 0 < begun_ns < self._attempts[-1].begin_ns:
+            self._attempts.pop()
 
     def end(self, error: BaseException | None = None) -> TracedCall:
         """The call has ended: its phases are made. Only the first time counts."""
         traced = self.traced
         if not traced.end_ns:
             traced.end_ns = monotonic_ns()
-            self._end_attempt(traced.end_ns)
-            traced.error = _code_name(error)
             traced.attempts = len(self._attempts)
+            self._drop_losers()
+            self._end_attempt(self._decoded_ns or traced.end_ns)
+            traced.error = _code_name(error)
             traced.phases = self._phases(self._said(error))
             self._opened = None
         return traced
@@ -149,6 +159,7 @@ class _Attempt:
     """One exchange of request and reply."""
 
     begin_ns: int
+    encoded_ns: int = 0
     end_ns: int = 0
     opened_ns: int = 0
     stamps: Mapping[str, int] = field(default_factory=dict)
@@ -161,7 +172,8 @@ class _Attempt:
         at = [self.stamps.get(name, 0) for name in STAMPS]
         begun_ns, exposed_ns, sent_ns, replied_ns, ended_ns, taken_ns = at
         if not begun_ns:
-            return chain(self.begin_ns, CLIENT, [("encode", self.end_ns)])
+            encoded_ns = self.encoded_ns or self.end_ns
+            return chain(self.begin_ns, CLIENT, [("encode", encoded_ns), ("away", self.end_ns)])
         phases = chain(self.begin_ns, CLIENT, [("encode", begun_ns), ("registration", exposed_ns)])
         phases += chain(max(begun_ns, exposed_ns), CLIENT, [("credit wait", sent_ns or ended_ns)])
         if sent_ns:
@@ -185,6 +197,7 @@ class _Noted:
     def encode(self, connection: Any) -> tuple[bytes, bytes, Any]:
         self.recording.begin_attempt()
         encoded: tuple[bytes, bytes, Any] = self._request.encode(connection)
+        self.recording.encoded()
         return encoded
 
     def decode(self, payload: bytes, blocks: list[Any] | None, message: Any) -> Any:
