@@ -58,6 +58,20 @@ class OutgoingStream(OutgoingCall):
         """Have ``function(error)`` called once the call has ended; None: it went well."""
         self._hooks.on_end(self.chain.depth, function)
 
+    def opened(self, found: Any) -> Opened:
+        """For drivers: what the course has come to."""
+        if not isinstance(found, Opened):
+            raise TypeError(
+                f"{self.method}(): an interceptor's stream() returned {type(found).__name__}; "
+                "it returns what its `yield call` gave"
+            )
+        return found
+
+    def failed(self, error: BaseException) -> None:
+        """For drivers: the course has come to nothing."""
+        self.end()
+        self._hooks.end(error)
+
     @property
     def _hooks(self) -> StreamHooks:
         assert self.chain.hooks is not None
@@ -74,11 +88,10 @@ def begin(
     """Send the request; a connection is waited for."""
     call = begun_course(channel, request, options, timeout, metadata)
     try:
-        opened: Opened = going(call.chain, call)
-    except BaseException:
-        call.end()
+        return call.opened(going(call.chain, call))
+    except BaseException as error:
+        call.failed(error)
         raise
-    return opened
 
 
 def begun_course(

@@ -189,6 +189,57 @@ def test_a_strangers_traceparent_is_no_harm(hops: Hops) -> None:
 
 
 @rrpc.service
+class Relay:
+    """Gives the items of the next one, after its own."""
+
+    def __init__(self, name: str, following: rrpc.Client | None) -> None:
+        self.name = name
+        self.following = following
+
+    @rrpc.method
+    def items(self, count: int) -> Iterator[str]:
+        for _ in range(count):
+            yield self.name
+        if self.following is not None:
+            yield from rrpc.open_stream(self.following, "Relay.items", count)
+        if count == 13:
+            raise rrpc.OutOfRange("13")
+
+
+@pytest.mark.parametrize(("count", "code"), [(2, "OK"), (5000, "OK"), (13, "OUT_OF_RANGE")])
+def test_streams_are_one_trace_too(transport: str, new_address: Any, count: int, code: str) -> None:
+    """Also where the handler goes on in other threads, as the caller has room."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    client, server = ClientSpans(tracer_provider=provider), ServerSpans(tracer_provider=provider)
+    around: dict[str, Any] = {"interceptors": [client], "timeout": 30.0}
+    with (
+        rrpc.serve(Relay("b", None), listen=new_address(transport), interceptors=[server]) as second,
+        rrpc.connect(second.addresses[0], **around) as to_second,
+        rrpc.serve(Relay("a", to_second), listen=new_address(transport), interceptors=[server]) as first,
+        rrpc.connect(first.addresses[0], **around) as to_first,
+    ):
+        if code == "OK":
+            items = list(rrpc.open_stream(to_first, "Relay.items", count))
+            assert items == ["a"] * count + ["b"] * count
+        else:
+            with pytest.raises(rrpc.OutOfRange):
+                list(rrpc.open_stream(to_first, "Relay.items", count))
+        eventually(lambda: len(exporter.get_finished_spans()) == 4)
+    spans = exporter.get_finished_spans()
+    child_of = {None if span.parent is None else span.parent.span_id: span for span in spans}
+    way, parent = [], None
+    while parent in child_of:
+        way.append(child_of[parent].kind.name)
+        parent = child_of[parent].context.span_id
+    assert way == ["CLIENT", "SERVER", "CLIENT", "SERVER"]
+    for span in spans:
+        assert span.attributes is not None
+        assert span.attributes["rpc.response.status_code"] == code
+
+
+@rrpc.service
 class Spy:
     @rrpc.method
     def traced(self) -> bool:
