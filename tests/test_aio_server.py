@@ -137,6 +137,43 @@ def test_calls_given_up_at_any_moment_leave_no_task(address: str, in_loop: Run[A
     in_loop(main())
 
 
+def test_what_a_handler_calls_inherits_deadline_and_cancellation(address: str, in_loop: Run[Any]) -> None:
+    async def main() -> None:
+        async with serving(address) as (_, behind, service):
+
+            @rrpc.service
+            class Front:
+                @rrpc.method
+                async def forever(self) -> None:
+                    await behind.call("Mixed.forever")
+
+                @rrpc.method
+                async def time_left(self) -> list[float | None]:
+                    inherited = await behind.call("Mixed.time_left")
+                    own = await behind.call("Mixed.time_left", timeout=5.0)
+                    with rrpc.detached():
+                        return [inherited, own, await behind.call("Mixed.time_left")]
+
+            async with (
+                rrpc.aio.serve(Front(), listen="tcp://127.0.0.1:0") as front,
+                rrpc.aio.connect(front.addresses[0]) as client,
+            ):
+                call = client.start("Front.forever")
+                await until(lambda: _waits(service, 1))
+                call.cancel()
+                await until(lambda: _waits(service, 0))
+                with pytest.raises(rrpc.DeadlineExceeded):
+                    await client.call("Front.forever", timeout=0.1)
+                await until(lambda: _waits(service, 0))
+                assert service.cancelled == 2
+                inherited, own, detached = await client.call("Front.time_left", timeout=20.0)
+                assert 5 < inherited <= 20
+                assert own <= 5
+                assert detached is None
+
+    in_loop(main())
+
+
 def test_so_many_at_a_time_and_no_more(in_loop: Run[Any]) -> None:
     async def main() -> None:
         async with serving("tcp://127.0.0.1:0", max_concurrency=3, max_queue=2) as (server, client, service):
