@@ -14,6 +14,7 @@ from .client import Client, connect
 from .codec import Record, copies
 from .codec import use_allocator as _use_allocator
 from .context import Context, context, detached
+from .context import use_client as _use_client
 from .errors import (
     Aborted,
     AlreadyExists,
@@ -193,6 +194,12 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'rrpc' has no attribute {name!r}")
 
 
+def _client_of(core: _core.Client, cls: type[Any] | None) -> Any:
+    from .channel.peer import PeerChannel
+
+    return (Client if cls is None else cls)(PeerChannel(core))
+
+
 def _builtin(server: Server, workers: int) -> Sequence[object]:
     from .std.server import builtin
 
@@ -209,4 +216,5 @@ def _async_lane(*parts: Any) -> Any:
 _core.set_error_factory(_from_status)
 _use_allocator(empty)
 _use_builtin(_builtin)
+_use_client(_client_of)
 _use_async(_async_lane)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, overload
 
 from .metadata import Metadata, MetadataLike, merged, pack, unpack
 
-__all__ = ["Around", "Context", "around", "context", "current", "detached", "enter"]
+__all__ = ["Around", "Context", "around", "context", "current", "detached", "enter", "use_client"]
 
+_T = TypeVar("_T")
 _current: ContextVar[Context | Around | None] = ContextVar("rrpc.context", default=None)
 current = _current.get
 """For clients: what the calls made here inherit from, unless it's None or has ended; all that they cost elsewhere."""
@@ -118,6 +119,18 @@ class Context:
             event.wait(left)
         return True
 
+    @overload
+    def client(self) -> Any: ...
+    @overload
+    def client(self, cls: type[_T]) -> _T: ...
+    def client(self, cls: type[Any] | None = None) -> Any:
+        """A client of the caller, for calls back over the same connection: of this class, or for calls by name.
+
+        It may be kept, and works as long as the connection does. FailedPrecondition: the caller takes no calls, as
+        it was connected without ``serve=``.
+        """
+        return _client_of(self._core.peer(self._handle), cls)
+
     def timeout_of(self, timeout: float | None) -> float | None:
         """For clients: of a call that is made by the handler, where ``timeout`` is the call's own."""
         left = self.time_left()
@@ -167,6 +180,19 @@ class _Children:
         self.cancelled = True
         for call in list(self.calls):
             call.cancel()
+
+
+def _no_client(core: Any, cls: type[Any] | None) -> Any:
+    raise NotImplementedError
+
+
+_client_of: Callable[[Any, type[Any] | None], Any] = _no_client
+
+
+def use_client(make: Callable[[Any, type[Any] | None], Any]) -> None:
+    """What makes a client, of a class or a plain one, of the core's; they are of a layer above this one."""
+    global _client_of
+    _client_of = make
 
 
 class Around:

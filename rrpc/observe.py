@@ -120,7 +120,7 @@ class ObservedCore:
         self.stopped, self.out_bytes = core.stopped, core.out_bytes
         # What the context of a handler asks.
         self.call_info, self.stamps = core.call_info, core.stamps
-        self.is_cancelled, self.on_cancel = core.is_cancelled, core.on_cancel
+        self.is_cancelled, self.on_cancel, self.peer = core.is_cancelled, core.on_cancel, core.peer
 
     def next(self) -> _Request | None:
         request = self._core.next()

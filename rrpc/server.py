@@ -114,6 +114,11 @@ class Server:
         _started.add(self)
         return self
 
+    @property
+    def started(self) -> bool:
+        """Whether :meth:`start` was called."""
+        return bool(self._threads)
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until every worker has ended; False if they haven't within ``timeout`` seconds."""
         from time import monotonic

@@ -13,7 +13,7 @@ ADDRESS = "rrpc://127.0.0.1:7471"
 @pytest.mark.parametrize("scheme", ["rrpc", "tcp"])
 def test_the_page_s_code_runs(serve: ServeFactory, tmp_path: Path, scheme: str) -> None:
     service, *steps = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(steps) == 4
+    assert len(steps) == 5
     server = serve(service, "Rows", listen=scheme, module="rows")
     run("-m", "rrpc.cli.gen", "rows:Rows", "-o", "rows_client.py", cwd=tmp_path)
     program = "\n".join(steps)

@@ -25,6 +25,12 @@ _C = TypeVar("_C", bound="Channel")
 _EJECTION = Ejection()
 
 
+def _core_of(server: Any) -> Any:
+    if not getattr(server, "started", False):
+        raise TypeError(f"serve= takes an rrpc.Server that has been started, not {server!r:.60}")
+    return server._core
+
+
 class Channel(Upkeep):
     """The way to a service: its addresses, and the connections to them.
 
@@ -35,7 +41,8 @@ class Channel(Upkeep):
 
     It connects when a call needs it, within ``connect_timeout`` seconds, and again after a connection was lost.
     Between attempts that fail it waits as ``backoff`` says; calls meanwhile fail with Unavailable, or wait if they are
-    told to. Other ``options`` are the transport's, as for :class:`Client`.
+    told to. ``serve`` is a :class:`rrpc.Server`, started, whose services the servers may call over these connections
+    (:meth:`rrpc.Context.client`); it need not listen. Other ``options`` are the transport's, as for :class:`Client`.
 
     Many clients and threads may use it. After a fork the child needs a channel of its own.
     """
@@ -49,10 +56,13 @@ class Channel(Upkeep):
         poll: str = "adaptive",
         backoff: Backoff | None = None,
         ejection: Ejection | None = _EJECTION,
+        serve: Any = None,
         **options: Any,
     ) -> None:
         names = Names(target)
         options = merged({"poll": poll, **options})
+        if serve is not None:
+            options["serve"] = _core_of(serve)
         chosen = policy_named(policy)
         super().__init__(names, chosen, options, connect_timeout, backoff or Backoff(), ejection)
 

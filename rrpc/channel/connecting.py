@@ -71,7 +71,7 @@ class Attempt(Task):
 
     def _work(self) -> None:
         left = None if self._end is None else max(0.0, self._end - monotonic())
-        connection = Connection(self.address, self._options, left)
+        connection = Connection.to(self.address, self._options, left)
         try:
             for contract in self._contracts:
                 connection.agreement(contract, self._end)

@@ -45,9 +45,9 @@ class Connection:
         "usable",
     )
 
-    def __init__(self, address: str, options: Mapping[str, Any], timeout: float | None) -> None:
+    def __init__(self, address: str, core: _core.Client) -> None:
         self.address = address
-        self.core = _core.Client(address, dict(options), timeout)
+        self.core = core
         self.since = monotonic()
         self.usable: Callable[[], bool] = self.core.usable
         """Cheap: whether calls can be begun here."""
@@ -60,7 +60,15 @@ class Connection:
         self.bound: dict[Hashable, Any] = {}
         """For stubs: what each of them worked out for this connection."""
         self._agreements: dict[Contract, Agreement] = {}
-        _log_choice(address, self.core)
+
+    @classmethod
+    def to(cls, address: str, options: Mapping[str, Any], timeout: float | None) -> Connection:
+        """Connect. The option ``serve`` is the server that takes the peer's calls."""
+        options = dict(options)
+        serve = options.pop("serve", None)
+        core = _core.Client(address, options, timeout, serve)
+        _log_choice(address, core)
+        return cls(address, core)
 
     def agreement(self, contract: Contract | None, end: float | None = None) -> Agreement:
         """How calls of the contract's services are made here.
