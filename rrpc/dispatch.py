@@ -9,7 +9,7 @@ from typing import Any
 from .errors import InvalidArgument, Unimplemented
 from .service import RECEIVES, SENDS, Interface, Method, Plan, interface_of
 
-__all__ = ["Dispatch", "Handler", "check_memory", "traced"]
+__all__ = ["Dispatch", "Handler", "check_memory"]
 
 _KINDS = {
     0: "arguments and gives one result",
@@ -53,6 +53,8 @@ class Dispatch:
         self._add(services)
         self.names = list(self.interfaces)
         """Of the services, without the built-in ones."""
+        self.metadata_bytes_max = 0
+        """Of a reply, as the server's options have it."""
 
     def add_builtin(self, services: Sequence[object]) -> None:
         """A service of the user's that has the name of one goes first."""
@@ -75,6 +77,19 @@ class Dispatch:
             raise self.unimplemented(name.decode(errors="replace"), kind)
         return handler
 
+    def traced(self, handler: Any, context: Any, stamps: tuple[int, int, int] | None) -> Any:
+        """The handler, or what stands in its place for a call whose caller asks where its time goes."""
+        from .tracing.served import traced_handler
+
+        part = self.trace(context, stamps)
+        return handler if part is None else traced_handler(handler, part)
+
+    def trace(self, context: Any, stamps: tuple[int, int, int] | None) -> Any:
+        """What notes that down, or None where the caller doesn't ask for it."""
+        from .tracing.served import traced_call
+
+        return traced_call(context, stamps, self.metadata_bytes_max)
+
     def unimplemented(self, name: str, kind: int = 0) -> Unimplemented:
         """The error for a name that no handler for such calls has."""
         if name.startswith("\0"):
@@ -92,14 +107,6 @@ class Dispatch:
         return Unimplemented(
             f"there is no service {service[:80]!r} here (asked for {name[:80]!r}); there is {there}"
         )
-
-
-def traced(handler: Any, context: Any, stamps: tuple[int, int, int] | None) -> Any:
-    """For a call whose caller may ask where its time goes: the handler, or what stands in its place then."""
-    from .tracing.served import traced_call, traced_handler
-
-    part = traced_call(context, stamps)
-    return handler if part is None else traced_handler(handler, part)
 
 
 def check_memory(core: Any, handle: int, out: Any) -> None:

@@ -61,7 +61,9 @@ class Server:
         self._listen = [listen] if isinstance(listen, str) else list(listen)
         self._threads: list[threading.Thread] = []
         # It knows how many the workers are, so that a call which one of them is about to take doesn't count as waiting.
-        self._core = _core.Server(merged({**options, "max_concurrency": workers, "max_queue": max_queue}))
+        every = merged({**options, "max_concurrency": workers, "max_queue": max_queue})
+        self._core = _core.Server(every)
+        self._dispatch.metadata_bytes_max = every["metadata_bytes_max"]
         self._streams = ServedStreams(self._core, self._dispatch, tracebacks, observer)
         self._workers = [self._worker(tracebacks, observer) for _ in range(workers)]
         self.addresses: list[str] = []

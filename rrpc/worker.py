@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .context import Context, enter
-from .dispatch import Dispatch, check_memory, traced
+from .dispatch import Dispatch, check_memory
 from .metadata import TRACE_BYTES
 from .status import status_of
 from .streams.serving import ServedStream, ServedStreams
@@ -60,7 +60,7 @@ class Worker:
             try:
                 handler = handlers[name]
                 if metadata and TRACE_BYTES in metadata:
-                    handler = traced(handler, context, core.stamps(handle))
+                    handler = self._dispatch.traced(handler, context, core.stamps(handle))
                 arguments, out, sizes = handler.decode(payload, blocks)
                 if out is not None:
                     check_memory(core, handle, out)

@@ -394,6 +394,21 @@ def test_there_is_room_for_so_many_calls(servers: list[LabServer]) -> None:
     assert f"... and {call.children_left_out} calls more" in str(trace)
 
 
+@pytest.mark.parametrize(("at_server", "at_client"), [(150, 8192), (8192, 100), (30, 8192)])
+def test_a_trace_has_room_in_the_metadata_or_goes_without(at_server: int, at_client: int) -> None:
+    from lab_service import Lab
+
+    with (
+        rrpc.serve(Lab(), listen="tcp://127.0.0.1:0", metadata_bytes_max=at_server) as server,
+        rrpc.connect(server.addresses[0], timeout=20.0, metadata_bytes_max=at_client) as client,
+        rrpc.trace() as trace,
+    ):
+        assert client.call("Lab.add", 1, 2) == 3
+    (call,) = trace.calls
+    assert ("handler" in names(call)) == (at_server == 150)
+    assert_no_gap(call)
+
+
 def test_a_server_that_is_not_asked_knows_nothing_of_it(serve: ServeFactory) -> None:
     with rrpc.connect(serve(MODULE, "Traced").address, timeout=30.0) as client:
         assert client.call("Traced.knows_tracing", metadata={"other": "x"}) is False

@@ -117,7 +117,7 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "status": ("errors", "codec", "metadata", "service"),
     "worker": ("observe", "context", "dispatch", "metadata", "status", "streams"),
     "served": ("errors", "metadata", "context", "dispatch", "interceptors", "streams"),
-    "streams": (*_HANDLING, "observe", "tracing"),
+    "streams": (*_HANDLING, "observe"),
     "server": (
         *(
             "dispatch",

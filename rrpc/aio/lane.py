@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rrpc.context import Context, enter
-from rrpc.dispatch import Dispatch, Handler, check_memory, traced
+from rrpc.dispatch import Dispatch, Handler, check_memory
 from rrpc.errors import Cancelled
 from rrpc.metadata import TRACE_BYTES
 from rrpc.observe import ObservedCore, Observer
@@ -200,7 +200,7 @@ class _Runner:
         try:
             handler = self._lane.dispatch.handlers[name]
             if metadata and TRACE_BYTES in metadata:
-                handler = traced(handler, context, core.stamps(handle))
+                handler = self._lane.dispatch.traced(handler, context, core.stamps(handle))
             arguments, out, sizes = handler.decode(payload, blocks)
             if out is not None:
                 check_memory(core, handle, out)

@@ -63,6 +63,7 @@ class Upkeep:
         )
         self._policy = policy
         self._options = options
+        self.metadata_bytes_max: int = options["metadata_bytes_max"]
         self._connect_timeout = connect_timeout
         self._backoff = backoff
         self._ejection = ejection

@@ -115,7 +115,7 @@ class ServedStream:
         request, self._request = self._request, None
         try:
             if self._asks:
-                self._trace = _traced(self.context, self._core.stamps(self._handle))
+                self._trace = self._served.dispatch.trace(self.context, self._core.stamps(self._handle))
             handler = self._handler()
             begin = self._prepare(handler, *request)
             result = begin() if handler.around is None else handler.around(self, begin)
@@ -228,12 +228,6 @@ class ServedStream:
             import logging
 
             logging.getLogger("rrpc.server").exception("%s() raised while it was closed", self.context.method)
-
-
-def _traced(context: Context, stamps: tuple[int, int, int] | None) -> Any:
-    from rrpc.tracing.served import traced_call
-
-    return traced_call(context, stamps)
 
 
 def _none(*arguments: Any) -> Any:

@@ -18,7 +18,7 @@ from .wire import ServerPart, unpack
 __all__ = ["Recording", "link", "record"]
 
 STAMPS = ("begun", "arguments exposed", "request sent", "reply received", "results fetched", "results taken")
-_ANSWER_BYTES = 6000  # of the metadata of a reply, which has at most 8 KiB unless asked for more
+_ANSWER_PART = 3 / 4  # of the metadata of a reply
 
 
 def record(call: Any) -> Recording:
@@ -31,7 +31,7 @@ def record(call: Any) -> Recording:
         return request.recording
     recording = Recording(call)
     call.request = _Noted(request, recording)
-    call.metadata[TRACE] = str(_ANSWER_BYTES)
+    call.metadata[TRACE] = str(int(call.channel.metadata_bytes_max * _ANSWER_PART))
     call.traced = True
     return recording
 

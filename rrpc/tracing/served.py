@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["traced_call", "traced_handler"]
 
-_ANSWER_BYTES_MAX = 30_000
 _OVERHEAD_BYTES = 16  # of a name and a value in the metadata
 
 
@@ -56,12 +55,12 @@ class _Part:
         return link(call, self._calls)
 
 
-def traced_call(context: Context, stamps: tuple[int, int, int] | None) -> _Part | None:
+def traced_call(context: Context, stamps: tuple[int, int, int] | None, bytes_max: int) -> _Part | None:
     """None where the caller doesn't ask where the call's time goes."""
     asked = context.metadata.get(TRACE)
     if not isinstance(asked, str) or not asked.isdecimal() or stamps is None:
         return None
-    return _Part(context, stamps, min(int(asked), _ANSWER_BYTES_MAX))
+    return _Part(context, stamps, min(int(asked), bytes_max))
 
 
 def traced_handler(handler: Any, part: _Part) -> Any:
