@@ -77,6 +77,14 @@ def test_connecting_where_the_backlog_is_full(transport: str) -> None:
             filler.close()
 
 
+def test_a_call_s_deadline_covers_connecting(silent_tcp: str) -> None:
+    with rrpc.Client(f"tcp://{silent_tcp}", lazy=True) as client:
+        with deadline(0.3):
+            client.call("Lab.add", 1, timeout=0.3)
+        with deadline(0.3):
+            client.start("Lab.add", 1, timeout=0.3).result()
+
+
 def test_connecting_to_a_stopped_server(served: Served) -> None:
     freeze(served)
     with deadline(0.3):
