@@ -45,6 +45,16 @@ def test_both_kinds_in_one_service(address: str, in_loop: Run[Any]) -> None:
     in_loop(main())
 
 
+def test_handlers_that_wait_hold_up_no_others(address: str, in_loop: Run[Any]) -> None:
+    async def main() -> None:
+        async with serving(address) as (_, client, service):
+            held = [client.start("Mixed.hold") for _ in range(100)]
+            await asyncio.gather(client.call("Mixed.open"), *held)
+            assert service.waiting == 0
+
+    in_loop(main())
+
+
 def test_builtin_services_answer_too(in_loop: Run[Any]) -> None:
     async def main() -> None:
         async with serving("tcp://127.0.0.1:0") as (server, client, _):
