@@ -19,6 +19,7 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -145,7 +146,7 @@ class OutgoingCall:
             wait = self._around.timeout_of(wait)
         self.channel = channel
         self.request = request
-        self.deadline: float | None = None if wait is None else monotonic() + wait
+        self.deadline: float | None = None if wait is None or wait == inf else monotonic() + wait
         """By :func:`time.monotonic`; it covers connecting, all attempts, and what is slept between them."""
         self.metadata: dict[str, Any] = joined(options.metadata, metadata)
         """What is sent; links may change it."""

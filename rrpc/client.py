@@ -139,8 +139,9 @@ class Client:
             refuse_in_coroutine(f"{type(self).__name__}.call()", "rrpc.aio.Client.call()", 1)
         request = Untyped(method, args, kwargs, out)
         connection = plain_connection(self._channel, self._options)
+        wait = self._options.timeout if timeout is None else timeout
+        end = None if wait is None else monotonic() + wait
         if out is None and connection is not None:
-            wait = self._options.timeout if timeout is None else timeout
             try:
                 reply, blocks = connection.core.call(*request.encoded(), None, wait, self._pack(metadata))
             except Unavailable as error:
@@ -148,7 +149,7 @@ class Client:
                     raise
             else:
                 return decode(reply, blocks)
-        return run(self._course(request, timeout, metadata))
+        return run(self._course(request, None if end is None else end - monotonic(), metadata))
 
     def start(
         self,

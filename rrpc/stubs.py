@@ -108,6 +108,8 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
             return self._start(arguments, timeout, metadata, out).result()
         connection, encode, name, call, _ = self._plain
         around = current()
+        wait = self._timeout if timeout is None else timeout
+        end = None if wait is None else monotonic() + wait
         if connection is self._channel.ready and (around is None or around.ended):
             packed = self._packed if metadata is None else self._pack(metadata)
             payload, buffers = encode(arguments)
@@ -117,7 +119,7 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
                     payload,
                     buffers or None,
                     None,
-                    self._timeout if timeout is None else timeout,
+                    wait,
                     packed,
                 )
             except RpcError as error:
@@ -126,7 +128,8 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
             else:
                 result: _R = self._decode(reply, blocks, None, buffers.sizes)
                 return result
-        value: _R = run(self._course(arguments, timeout, metadata, None))
+        left = None if end is None else end - monotonic()
+        value: _R = run(self._course(arguments, left, metadata, None))
         return value
 
     def _start(

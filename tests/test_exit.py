@@ -22,6 +22,15 @@ OPEN_AT_EXIT = {
     + HELD
     + "threading.Thread(target=held.result, daemon=True).start(); time.sleep(0.1)",
     "a closed client": CLIENT + "client.close(); gc.disable()",
+    "connecting": "import socket\n"
+    "silent = socket.create_server(('127.0.0.1', 0))\n"
+    "lazy = rrpc.Client(f'tcp://127.0.0.1:{silent.getsockname()[1]}', lazy=True)\n"
+    "held = lazy.start('Lab.add', 1)",
+    "waiting for a server": "lazy = rrpc.Client('shm:///nobody', lazy=True, wait_for_ready=True)\n"
+    "held = [lazy.start('Lab.add', 1, timeout=100.0) for _ in range(10)]",
+    "a retry that sleeps": "policy = rrpc.RetryPolicy(initial_backoff=60.0, max_backoff=60.0)\n"
+    "lazy = rrpc.Client('shm:///nobody', lazy=True, retry=policy)\n"
+    "held = lazy.start('Lab.add', 1)\n",
     "cycles": CLIENT + HELD + "x = [client, held]; x.append(x); del x, client, held",
     "pool memory": "a = rrpc.zeros(1 << 20)",
     "a server": SERVER,

@@ -108,6 +108,7 @@ class PyClient {
     {
       py::gil_scoped_release release;
       client = driver::Client::connect(address, parsed, deadline, std::move(server));
+      stay_out_of_an_ending_interpreter();
     }
     if (!client.ok()) raise_status(client.status(), {.not_executed = true});
     client_ = share(std::move(*client));
