@@ -1,5 +1,6 @@
 """Errors that an interface declares: on the server, on the wire, and as the classes of a generated client."""
 
+import asyncio
 import copy
 import dataclasses
 import importlib
@@ -34,10 +35,13 @@ service Desk {
   train(missing: int) -> int throws NotTrained, Gone [idempotent];
   lose() throws Gone;
   raise_it(what: string);
+  watch(upto: int) -> stream int throws NotTrained;
 }
 """
 
 SERVER = """
+from collections.abc import Iterator
+
 import rrpc
 from desk_rpc import DeskBase, Gone, NotTrained, Where
 
@@ -60,6 +64,10 @@ class Desk(DeskBase):
 
     def lose(self) -> None:
         raise Gone
+
+    def watch(self, upto: int) -> Iterator[int]:
+        yield from range(upto)
+        raise NotTrained(upto)
 
     def raise_it(self, what: str) -> None:
         raise {"gone": Gone(), "untrained": NotTrained(9)}[what]
@@ -231,6 +239,27 @@ def test_with_metadata_and_interceptors_too(module: Any, desk: Any) -> None:
     with pytest.raises(lab.NotTrained):
         desk.with_options(interceptors=[Watch()]).train(5)
     assert [type(error) for error in seen] == [lab.NotTrained]
+
+
+def test_at_the_end_of_a_stream(module: Any, desk: Any) -> None:
+    items = iter(desk.watch(3))
+    assert [next(items), next(items), next(items)] == [0, 1, 2]
+    with pytest.raises(module("desk_rpc").NotTrained) as caught:
+        next(items)
+    assert caught.value.missing == 3
+
+
+def test_in_asyncio(module: Any, desk_server: LabServer, transport: str) -> None:
+    lab = module("desk_rpc")
+
+    async def use() -> None:
+        async with lab.AsyncDeskClient(desk_server.address(transport), timeout=patience(30)) as desk:
+            for arguments in ({}, {"metadata": {"a": "b"}}):
+                with pytest.raises(lab.NotTrained) as caught:
+                    await desk.train(5, **arguments)
+                assert (caught.value.missing, caught.value.metadata) == (5, {"hint": "train"})
+
+    asyncio.run(use())
 
 
 def test_one_that_the_client_does_not_know(desk: Any) -> None:
