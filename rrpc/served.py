@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .context import context
@@ -110,6 +110,10 @@ class IncomingCall:
     def _make(self) -> Any:
         raise NotImplementedError
 
+    async def _make_async(self) -> Any:
+        result = self._make()  # of an async generator the items
+        return await result if isinstance(result, Awaitable) else result
+
     def _sleep(self, seconds: float) -> None:
         self.context.wait_cancelled(seconds)
         self._check()
@@ -200,6 +204,7 @@ class IncomingStream(IncomingCall):
 
     def _make(self) -> Any:
         self._reached = True
+        self._served.arguments = ()  # the handler's alone from now on
         return self._begin()
 
 
@@ -223,12 +228,7 @@ class _Intercepted:
         return call, _drive(Chain(self._links, call, once=True), call)
 
     async def _run_async(self, call: _Unary) -> tuple[_Unary, Any]:
-        try:
-            chain = Chain(self._links, call, once=True)
-            return call, await drive_async(chain, call._make, call._sleep_async)
-        except BaseException:
-            call.context.unseen = not call._reached
-            raise
+        return call, await _drive_async(Chain(self._links, call, once=True), call)
 
     def encode(self, answered: tuple[_Unary, Any], out: None, sizes: None) -> tuple[bytes, Any]:
         call, result = answered
@@ -240,6 +240,14 @@ class _Intercepted:
 def _drive(chain: Chain, call: IncomingCall) -> Any:
     try:
         return drive(chain, call._make, call._sleep)
+    except BaseException:
+        call.context.unseen = not call._reached
+        raise
+
+
+async def _drive_async(chain: Chain, call: IncomingCall) -> Any:
+    try:
+        return await drive_async(chain, call._make_async, call._sleep_async)
     except BaseException:
         call.context.unseen = not call._reached
         raise
@@ -258,10 +266,7 @@ def _around_stream(
         served.decode = lambda *item: hooks.received(decode(*item))
         served.on_end = hooks.end
         call._chain = Chain(links, call, once=True, hooks=hooks)
-        try:
-            return _drive(call._chain, call)
-        finally:
-            served.arguments = ()
+        return (_drive_async if handler.is_async else _drive)(call._chain, call)
 
     return around
 

@@ -35,6 +35,12 @@ class Numbers:
         return sum(numbers)
 
     @rrpc.method
+    def first(self, numbers: Iterator[int]) -> int:
+        for number in numbers:
+            return number
+        raise rrpc.NotFound("there is none")
+
+    @rrpc.method
     def doubled(self, numbers: Iterator[int]) -> Iterator[int]:
         self.begun.append("doubled")
         for number in numbers:
@@ -207,6 +213,14 @@ def test_calls_that_dont_begin(address: str) -> None:
             rrpc.open_stream(client, "Numbers.up_to", 3)
         assert [type(error) for error in here.ended] == [rrpc.ResourceExhausted]
         assert service.begun == []
+
+
+def test_what_a_handler_raised_has_been_executed(address: str) -> None:
+    with numbers(address, [AtClient()], [AtServer()]) as (_, client):
+        stream = rrpc.open_stream(client, "Numbers.first", sends=True, receives=False)
+        with pytest.raises(rrpc.NotFound, match="there is none") as raised:
+            stream.finish()
+        assert not raised.value.not_executed
 
 
 def test_metadata_and_sleep(address: str) -> None:
