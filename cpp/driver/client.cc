@@ -139,7 +139,7 @@ void Client::on_unusable(std::function<void()> callback) {
 WaitResult Client::wait(const rpc::ClientCallRef& call, TimeNs deadline, const std::atomic<bool>& interrupt) {
   if (call->done()) return WaitResult::kDone;
   if (belongs_to_parent()) return WaitResult::kTimeout;
-  const WaitResult result = Waiter(engine_, connection_, std::min(deadline, call->deadline()), interrupt)
+  const WaitResult result = Waiter(engine_, connection_, call.get(), std::min(deadline, call->deadline()), interrupt)
                                 .wait([&call] { return call->done(); }, [&call] { call->watched = true; });
   if (result != WaitResult::kTimeout || now_ns() < call->deadline()) return result;
   cancel(call, call->deadline_passed());
@@ -148,7 +148,8 @@ WaitResult Client::wait(const rpc::ClientCallRef& call, TimeNs deadline, const s
 
 void Client::wait_for_handshake(TimeNs deadline) {
   const auto settled = [this] { return connection_->closed.load() || connection_->ready.load(); };
-  while (Waiter(engine_, connection_, deadline, kNoInterrupt).wait(settled, [] {}) == WaitResult::kInterrupted) {
+  while (Waiter(engine_, connection_, nullptr, deadline, kNoInterrupt).wait(settled, [] {}) ==
+         WaitResult::kInterrupted) {
   }
 }
 

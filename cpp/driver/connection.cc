@@ -41,12 +41,14 @@ int Connection::kick_fd() {
 }
 
 // The mutex is held: a sleeper has looked at what it waits for after the last change, or is told of this one.
-void Connection::wake_sleepers() {
+// Only those who wait for the cause: a thousand streams may share the connection.
+void Connection::wake_sleepers(const void* cause) {
   {
     std::lock_guard lock(wait_mutex);
-    wait_condition.notify_all();
+    for (Follower* follower : followers)
+      if (cause == nullptr || follower->cause == cause) follower->condition.notify_one();
   }
-  if (leader_asleep) wake_leader();
+  if (leader_asleep && (cause == nullptr || leader_cause == cause)) wake_leader();
 }
 
 void Connection::wake_leader() {
@@ -55,7 +57,7 @@ void Connection::wake_leader() {
 }
 
 void Connection::on_stream_changed(const rpc::StreamRef& stream) {
-  if (stream->sleepers.load(std::memory_order_relaxed) > 0) wake_sleepers();
+  if (stream->sleepers.load(std::memory_order_relaxed) > 0) wake_sleepers(stream.get());
   for (const auto& tell : std::exchange(stream->on_change, {})) tell();
   if (stream->parked_as != 0 && stream->may_go_on()) sink_->resume(std::exchange(stream->parked_as, 0));
 }
@@ -63,13 +65,13 @@ void Connection::on_stream_changed(const rpc::StreamRef& stream) {
 void Connection::on_ready() {
   ready.store(true);
   usable.store(session_.makes_calls());
-  wake_sleepers();
+  wake_sleepers(nullptr);
 }
 
 void Connection::on_closed(const Status&) {
   closed.store(true);
   end_use();
-  wake_sleepers();
+  wake_sleepers(nullptr);
 }
 
 void Connection::end_use() {
@@ -78,7 +80,7 @@ void Connection::end_use() {
 }
 
 void Connection::on_call_done(const rpc::ClientCallRef& call) {
-  if (call->watched.load(std::memory_order_relaxed)) wake_sleepers();
+  if (call->watched.load(std::memory_order_relaxed)) wake_sleepers(call.get());
   if (call->on_done) std::exchange(call->on_done, nullptr)();
 }
 

@@ -64,6 +64,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   std::atomic<Attendance> attendance{Attendance::kHot};
   std::vector<provider::WaitHandle> epoll_handles;
   bool leader_asleep = false;
+  const void* leader_cause = nullptr;  // as a follower's
   // Event loops that have left it to the engine, to be told when it has something.
   std::vector<std::weak_ptr<LoopQueue>> loops_asleep;
   int kick_fd();  // of the leader, made when first needed
@@ -77,7 +78,12 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
 
   // Callers that sleep. Taken after `mutex`, never before it.
   std::mutex wait_mutex;
-  std::condition_variable wait_condition;
+  struct Follower {
+    std::condition_variable condition;
+    const void* cause = nullptr;  // the call or the stream that it waits for; null: the connection
+  };
+  std::vector<Follower*> followers;
+  std::atomic<size_t> follower_count{0};
   bool has_leader = false;
 
  private:
@@ -90,7 +96,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   void on_stream_changed(const rpc::StreamRef& stream) override;
   Status why_full() override { return sink_ == nullptr ? Status() : sink_->why_full(); }
   bool take_back(const rpc::ServerCallRef& call) override { return sink_ != nullptr && sink_->take_back(call); }
-  void wake_sleepers();
+  void wake_sleepers(const void* cause);
 
   const uint64_t id_;
   const char* const scheme_;

@@ -61,7 +61,7 @@ Stream::Outcome Stream::try_receive(size_t count, std::vector<rpc::Item>& items,
 WaitResult Stream::wait(const std::function<uint32_t()>& changes, uint32_t seen, TimeNs deadline,
                         const std::atomic<bool>& interrupt) {
   bool counted = false;
-  const WaitResult result = Waiter(*engine_, connection_, std::min(deadline, deadline_), interrupt)
+  const WaitResult result = Waiter(*engine_, connection_, stream_.get(), std::min(deadline, deadline_), interrupt)
                                 .wait([&] { return changes() != seen; },
                                       [&] {
                                         ++stream_->sleepers;

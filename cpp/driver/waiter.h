@@ -22,14 +22,24 @@ enum class WaitResult : uint8_t { kDone, kTimeout, kInterrupted };
 
 class Waiter {
  public:
-  Waiter(Engine& engine, const ConnectionRef& connection, TimeNs deadline, const std::atomic<bool>& interrupt)
-      : engine_(engine), connection_(connection), deadline_(deadline), interrupt_(interrupt) {}
+  // `cause`: the call or the stream that is waited for; null: the connection itself.
+  Waiter(Engine& engine, const ConnectionRef& connection, const void* cause, TimeNs deadline,
+         const std::atomic<bool>& interrupt)
+      : engine_(engine), connection_(connection), cause_(cause), deadline_(deadline), interrupt_(interrupt) {}
 
   // Until `done()`, which may be asked without the connection's mutex. `watch()` is called with it before this thread
   // sleeps: whoever brings the thing about must wake sleepers from then on. kInterrupted: a signal came or the
   // interrupt is set; see to it and wait again.
   template <typename Done, typename Watch>
   WaitResult wait(Done done, Watch watch) {
+    const WaitResult result = poll_then_sleep(done, watch);
+    if (result != WaitResult::kInterrupted) hand_over();
+    return result;
+  }
+
+ private:
+  template <typename Done, typename Watch>
+  WaitResult poll_then_sleep(Done done, Watch watch) {
     Connection& connection = *connection_;
     TimeNs now = now_ns();
     const TimeNs slice_end = now + kBusySlice;
@@ -67,7 +77,6 @@ class Waiter {
     return sleep(done);
   }
 
- private:
   static constexpr TimeNs kFollowerNap = 50 * kMillisecond;
   static constexpr TimeNs kBusySlice = 50 * kMillisecond;
 
@@ -87,8 +96,15 @@ class Waiter {
     const WaitResult result = sleep_as_leader(done);
     wait_lock.lock();
     connection.has_leader = false;
-    connection.wait_condition.notify_all();  // one of the followers takes over
     return result;
+  }
+
+  // One who leaves for good while nobody leads has a follower take over.
+  void hand_over() {
+    if (connection_->follower_count.load(std::memory_order_relaxed) == 0) return;
+    std::lock_guard lock(connection_->wait_mutex);
+    if (!connection_->has_leader && !connection_->followers.empty())
+      connection_->followers.front()->condition.notify_one();
   }
 
   template <typename Done>
@@ -98,6 +114,7 @@ class Waiter {
     std::vector<pollfd> fds;
     std::unique_lock lock(connection.mutex);
     engine_.detach(connection);
+    connection.leader_cause = cause_;
     const int kick_fd = connection.kick_fd();
     WaitResult result = WaitResult::kDone;
     bool signalled = false;
@@ -140,14 +157,21 @@ class Waiter {
   WaitResult sleep_as_follower(Done done, std::unique_lock<std::mutex>& wait_lock) {
     Connection& connection = *connection_;
     const TimeNs nap = std::min(kFollowerNap, std::max<TimeNs>(deadline_ - now_ns(), 0));
-    connection.wait_condition.wait_for(wait_lock, std::chrono::nanoseconds(nap),
-                                       [&] { return done() || !connection.has_leader || connection.closed.load(); });
+    Connection::Follower self;
+    self.cause = cause_;
+    connection.followers.push_back(&self);
+    ++connection.follower_count;
+    self.condition.wait_for(wait_lock, std::chrono::nanoseconds(nap),
+                            [&] { return done() || !connection.has_leader || connection.closed.load(); });
+    std::erase(connection.followers, &self);
+    --connection.follower_count;
     if (done()) return WaitResult::kDone;
     return now_ns() >= deadline_ ? WaitResult::kTimeout : WaitResult::kInterrupted;
   }
 
   Engine& engine_;
   const ConnectionRef& connection_;
+  const void* const cause_;
   const TimeNs deadline_;
   const std::atomic<bool>& interrupt_;
 };
