@@ -39,7 +39,7 @@ class Handler:
         """Takes the arguments by position."""
         self.around: Callable[[Any, Callable[[], Any]], Any] | None = None
         """Of a call with streams: takes the :class:`streams.ServedStream` and what calls the function."""
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 class Dispatch:

@@ -84,7 +84,8 @@ class Server:
         return Worker(core, self._dispatch, tracebacks, self._streams)
 
     def _async_lane(self, names: dict[bytes, bytes], most: int | None, *rest: Any) -> AsyncLane | None:
-        methods = [name for name, handler in self._dispatch.handlers.items() if handler.is_async]
+        handlers = {**self._dispatch.handlers, **self._dispatch.streams}
+        methods = [name for name, handler in handlers.items() if handler.is_async]
         if not methods:
             return None
         methods += [identifier for identifier, name in names.items() if name in methods]

@@ -14,7 +14,7 @@ from .stubs import RemoteMethod
 if TYPE_CHECKING:
     from .channel import Connection
 
-__all__ = ["DuplexStreamMethod", "RequestStreamMethod", "ResponseStreamMethod", "StreamMethod"]
+__all__ = ["DuplexStreamMethod", "RequestStreamMethod", "ResponseStreamMethod", "StreamMethod", "StubRequest"]
 
 _S = TypeVar("_S")
 _R = TypeVar("_R")
@@ -27,7 +27,7 @@ class StreamMethod(RemoteMethod):
     def _begin(
         self, arguments: tuple[Any, ...], timeout: float | None, metadata: MetadataLike | None
     ) -> Opened:
-        return begin(self._channel, _Request(self, arguments), self._options, timeout, metadata)
+        return begin(self._channel, StubRequest(self, arguments), self._options, timeout, metadata)
 
     def _checked(self, items: Any) -> Any:
         if isinstance(items, Iterable):
@@ -35,7 +35,7 @@ class StreamMethod(RemoteMethod):
         raise InvalidArgument(f"{self.rpc_name}() takes an iterable of items, not {type(items).__name__}")
 
 
-class _Request:
+class StubRequest:
     """A call of such a method."""
 
     out = None

@@ -19,7 +19,6 @@ from .interceptors import Chain
 from .loops import loop_here, refuse_in_coroutine
 from .metadata import MetadataLike, joined, pack
 from .service import Interface, Method, OutSpec, Parameter, Plan
-from .streams import ResponseStream
 
 __all__ = ["Caller", "RemoteMethod", "UnaryMethod", "contract_of", "start_call", "stub"]
 
@@ -241,7 +240,7 @@ def _plan_of(cls: type[RemoteMethod]) -> Plan:
 
 def _result(hint: Any) -> Any:
     """What the interface says where the method gives a stream."""
-    if typing.get_origin(hint) is not ResponseStream:
+    if not getattr(typing.get_origin(hint), "gives_items", False):
         return hint
     return _ITERATOR[typing.get_args(hint)[0]]
 

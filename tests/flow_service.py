@@ -1,8 +1,9 @@
 """The service that the tests of streams call; served by rrpc-serve."""
 
+import asyncio
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -130,6 +131,44 @@ class Flow:
     @rrpc.method
     def refuse(self, values: Iterator[int]) -> Iterator[int]:
         raise rrpc.FailedPrecondition("not today")
+
+    @rrpc.method
+    async def later(self, n: int, fail: bool = False) -> AsyncIterator[int]:
+        """As count, in the loop."""
+        _count("begun")
+        try:
+            for i in range(n):
+                yield i
+                _count("given")
+            if fail:
+                raise rrpc.NotFound("no more", details={"n": n})
+        finally:
+            _count("closed")
+
+    @rrpc.method
+    async def add_later(self, values: AsyncIterator[int]) -> int:
+        total = 0
+        async for value in values:
+            await asyncio.sleep(0)
+            total += value
+        return total
+
+    @rrpc.method
+    async def sums_later(self, values: AsyncIterator[int]) -> AsyncIterator[int]:
+        total = 0
+        async for value in values:
+            total += value
+            yield total
+
+    @rrpc.method
+    async def sleeps(self) -> AsyncIterator[int]:
+        """One item, then none."""
+        _count("begun")
+        try:
+            yield 1
+            await asyncio.sleep(1000)
+        finally:
+            _count("closed")
 
     @rrpc.method
     def go_on(self) -> None:

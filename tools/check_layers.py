@@ -91,7 +91,6 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
         "interceptors",
         "metadata",
         "service",
-        "streams",
     ),
     "outgoing_streams": (
         *("errors", "codec", "calls", "channel", "client", "interceptors", "metadata", "service", "streams"),

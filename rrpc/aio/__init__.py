@@ -12,16 +12,32 @@
 from typing import TYPE_CHECKING, Any
 
 from .client import Client, connect
+from .stream_stubs import DuplexStreamMethod, RequestStreamMethod, ResponseStreamMethod
 from .stubs import UnaryMethod
 
 if TYPE_CHECKING:
     from .future import Future
     from .server import Server, serve
+    from .streams import DuplexStream, RequestStream, ResponseStream
 
-__all__ = ["Client", "Future", "Server", "UnaryMethod", "connect", "serve"]
+__all__ = [
+    "Client",
+    "DuplexStream",
+    "DuplexStreamMethod",
+    "Future",
+    "RequestStream",
+    "RequestStreamMethod",
+    "ResponseStream",
+    "ResponseStreamMethod",
+    "Server",
+    "UnaryMethod",
+    "connect",
+    "serve",
+]
 
 # Modules with generated clients import this one, used or not: what needs asyncio comes when it is asked for.
-_LATER = {"Future": "future", "Server": "server", "serve": "server"}
+_STREAMS = ("DuplexStream", "RequestStream", "ResponseStream")
+_LATER = {"Future": "future", "Server": "server", "serve": "server", **dict.fromkeys(_STREAMS, "streams")}
 
 
 def __getattr__(name: str) -> Any:

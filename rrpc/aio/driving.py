@@ -11,24 +11,28 @@ from rrpc.interceptors import Chain, Sleep
 
 from .loop import running_driver
 
-__all__ = ["run"]
+__all__ = ["going", "run"]
 
 
 async def run(chain: Chain) -> Any:
     """The call's result."""
     call: OutgoingCall = chain.call
     try:
-        asked = chain.step()
-        while not chain.done:
-            try:
-                value = await _DO.get(type(asked), _await)(call, asked)
-            except BaseException as error:  # noqa: PERF203
-                asked = chain.step(None, error)
-            else:
-                asked = chain.step(value)
-        return asked
+        return await going(chain, call, chain.step())
     finally:
         call.end()
+
+
+async def going(chain: Chain, call: OutgoingCall, asked: Any) -> Any:
+    """Carry out a course that has begun to its end, which may not be the call's."""
+    while not chain.done:
+        try:
+            value = await _DO.get(type(asked), _await)(call, asked)
+        except BaseException as error:  # noqa: PERF203
+            asked = chain.step(None, error)
+        else:
+            asked = chain.step(value)
+    return asked
 
 
 class _Exchanged(asyncio.Future[Any]):

@@ -21,8 +21,10 @@ from rrpc.errors import Cancelled
 from rrpc.metadata import TRACE_BYTES
 from rrpc.observe import ObservedCore, Observer
 from rrpc.status import status_of
+from rrpc.streams import ServedStreams
 
 from .loop import running_driver
+from .serving import AsyncServedStream
 
 if TYPE_CHECKING:
     from rrpc import _core
@@ -48,6 +50,7 @@ class Lane:
         self.dispatch = dispatch
         self.tracebacks = tracebacks
         self.observer = observer
+        self.streams = ServedStreams(core, dispatch, tracebacks, observer)
         self._methods = methods
         self._max_concurrency = max_concurrency
         self._loop: asyncio.AbstractEventLoop
@@ -191,6 +194,8 @@ class _Runner:
 
     def _begin(self, request: Any) -> Coroutine[Any, Any, None] | None:
         """Handle the call; where its handler waits, the rest of that is to be awaited."""
+        if request[-1]:
+            return self._serve(AsyncServedStream(self._lane.streams, request), request[0])
         handle, name, payload, blocks, ns_left, metadata, _ = request
         core = self._core
         if isinstance(core, ObservedCore):
@@ -214,6 +219,17 @@ class _Runner:
             self._fail(handle, name, context, error)
             return None
         return self._finish(handle, handler, context, _rest(coroutine, waits_for), out, sizes)
+
+    async def _serve(self, stream: AsyncServedStream, handle: int) -> None:
+        """A call with streams."""
+        self.context = stream.context
+        self._lane.wait(handle, self)
+        try:
+            await stream.serve()
+        except asyncio.CancelledError:
+            self._spoilt = True
+        finally:
+            self._lane.end_wait(handle)
 
     async def _finish(
         self, handle: int, handler: Handler, context: Context, rest: Any, out: Any, sizes: Any

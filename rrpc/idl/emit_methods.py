@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,8 +76,6 @@ def client_class(
 ) -> list[str]:
     """The text of each class that the client is made of, its own last."""
     types.use("rrpc")
-    if style is ASYNC:
-        classes = {name: kind for name, kind in classes.items() if not interface.methods[name].kind}
     texts = [_class_of(interface.methods[name], kind, types, style) for name, kind in classes.items()]
     lines = [f"class {client_name(interface, style)}({style.module}.Client):"]
     lines += docstring(interface.doc or f"Client of {interface.name}.", "    ")
@@ -107,7 +105,15 @@ def _class_of(method: Method, kind: str, types: Types, style: Style) -> str:
     """The class behind the client's method."""
     if not method.kind:
         return _Method(method, types).client(kind, style)
-    return _Method(streams_as(Iterable, method), types).stream_client(kind)
+    taken: Any = Iterable if style is BLOCKING else _AnyIterable()
+    return _Method(streams_as(taken, method), types).stream_client(kind, style)
+
+
+class _AnyIterable:
+    """What an asyncio client takes items from."""
+
+    def __getitem__(self, item: Any) -> Any:
+        return AsyncIterable[item] | Iterable[item]
 
 
 def _fingerprints(interface: Interface, fingerprint: str, types: Types) -> list[str]:
@@ -190,7 +196,7 @@ class _Method:
             options.append(f"out: {out} | None = None")
             given += ", out" if "metadata" not in names else ", None, out"
         signature = self._signature(options)
-        passed = f"({', '.join(names)}{',' * (len(names) == 1)}), {given}"
+        passed = [f"({', '.join(names)}{',' * (len(names) == 1)})", *given.split(", ")]
         returns = "" if result == "None" else "return "
         lines = [
             *broken(f"class {kind}(", [f"{base}[{result}]"], "):"),
@@ -201,11 +207,11 @@ class _Method:
             "",
             *broken(f"    {style.define} __call__(", signature, f") -> {result}:", "    "),
             *docstring(method.doc, "        ")[:-1],
-            *broken(f"        {returns}{style.call}(", [passed], ")", "        "),
+            *broken(f"        {returns}{style.call}(", passed, ")", "        "),
             "",
             *broken("    def start(", signature, f") -> {style.module}.Future[{result}]:", "    "),
             '        """As calling it, without waiting for the result."""',
-            *broken("        return self._start(", [passed], ")", "        "),
+            *broken("        return self._start(", passed, ")", "        "),
         ]
         return "\n".join(lines) + "\n"
 
@@ -234,27 +240,30 @@ class _Method:
         throws = broken("        throws=[", names, "],", "        ")
         return [start, *(f"        {each}," for each in idempotent), *throws, "    )"]
 
-    def stream_client(self, kind: str) -> str:
+    def stream_client(self, kind: str, style: Style) -> str:
         """The class behind the client's method, where it has streams."""
         method = self._method
         base, opened = _STREAM_CLASSES[method.kind]
+        waits = style is ASYNC and method.kind == SENDS
         items = self._stream_items()
-        returned = f"rrpc.ResponseStream[{items[-1]}]" if method.kind & RECEIVES else items[-1]
+        returned = f"{style.module}.ResponseStream[{items[-1]}]" if method.kind & RECEIVES else items[-1]
         names = [parameter.name for parameter in method.parameters]
-        packed = f"({', '.join(names)}{',' * (len(names) == 1)})"
-        passed = names[0] if method.kind & SENDS else packed
         options, given = self._options()
-        returns = "" if returned == "None" else "return "
+        packed = f"({', '.join(names)}{',' * (len(names) == 1)})"
+        passed = [names[0] if method.kind & SENDS else packed, *given.split(", ")]
+        start = f"        {'return ' * (returned != 'None')}{'await ' * waits}self.{opened}("
         lines = [
-            *broken(f"class {kind}(", [f"rrpc.{base}[{', '.join(items)}]"], "):"),
+            *broken(f"class {kind}(", [f"{style.module}.{base}[{', '.join(items)}]"], "):"),
             *docstring(method.doc, "    "),
             f'    rpc_name = "{method.name}"',
             *(["    rpc_idempotent = True"] if method.idempotent else []),
             *self._errors(),
             "",
-            *broken("    def __call__(", self._signature(options), f") -> {returned}:", "    "),
+            *broken(
+                f"    {'async ' * waits}def __call__(", self._signature(options), f") -> {returned}:", "    "
+            ),
             *docstring(method.doc, "        ")[:-1],
-            *broken(f"        {returns}self.{opened}(", [f"{passed}, {given}"], ")", "        "),
+            *broken(start, passed, ")", "        "),
         ]
         return "\n".join(lines) + "\n"
 
@@ -262,7 +271,7 @@ class _Method:
         """The types of the items sent, and of those received or the result."""
         annotations = [p.annotation for p in self._method.parameters] if self._method.kind & SENDS else []
         annotations.append(self._method.result)
-        room = (WIDTH - 34) // len(annotations)
+        room = (WIDTH - 38) // len(annotations)
         hints = [f"{self._hint}Item", f"{self._hint}Result"][-len(annotations) :]
         items = [item_of(annotation)[0] for annotation in annotations]
         return [self._types.fitted(item, room, hint) for item, hint in zip(items, hints, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 import typing
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,13 @@ SENDS, RECEIVES = 2, 4
 def item_of(annotation: Any) -> tuple[Any, bool]:
     """What of an annotation is sent, and whether any number of times."""
     origin = typing.get_origin(annotation)
+    if origin in (
+        typing.Union,
+        types.UnionType,
+    ):  # as asyncio clients have it: AsyncIterable[T] | Iterable[T]
+        members = typing.get_args(annotation)
+        if all(typing.get_origin(member) in ITERATORS for member in members):
+            annotation, origin = members[0], typing.get_origin(members[0])
     if isinstance(annotation, type) and annotation in ITERATORS:
         origin = annotation
     if origin not in ITERATORS:

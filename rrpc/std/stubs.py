@@ -164,6 +164,22 @@ class _AsyncRrpcHealthCheck(rrpc.aio.UnaryMethod[HealthStatus]):
         return self._start((service,), timeout, metadata)
 
 
+class _AsyncRrpcHealthWatch(rrpc.aio.ResponseStreamMethod[HealthStatus]):
+    """The state now, and again whenever it has changed."""
+
+    rpc_name = "rrpc.Health.watch"
+
+    def __call__(
+        self,
+        service: str = "",
+        *,
+        timeout: float | None = None,
+        metadata: rrpc.MetadataLike | None = None,
+    ) -> rrpc.aio.ResponseStream[HealthStatus]:
+        """The state now, and again whenever it has changed."""
+        return self._open((service,), timeout, metadata)
+
+
 class AsyncHealthClient(rrpc.aio.Client):
     """Whether services take calls, as the application and a shutdown say. Every server has it."""
 
@@ -172,6 +188,7 @@ class AsyncHealthClient(rrpc.aio.Client):
     }
 
     check = rrpc.stub(_AsyncRrpcHealthCheck)
+    watch = rrpc.stub(_AsyncRrpcHealthWatch)
 
 
 @rrpc.service(name="rrpc.Health")

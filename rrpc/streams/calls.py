@@ -112,6 +112,8 @@ class _Sending(_Stream, Generic[_S]):
 class ResponseStream(_Receiving[_T]):
     """The items that a server sends in answer to a call: an iterator."""
 
+    gives_items = True
+
 
 class RequestStream(_Sending[_S], Generic[_S, _R]):
     """Sends items one by one, and gives the server's one result::

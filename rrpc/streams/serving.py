@@ -111,16 +111,11 @@ class ServedStream:
 
     def _begin(self) -> bool:
         enter(self.context)
-        assert self._request is not None
-        request, self._request = self._request, None
         try:
-            if self._asks:
-                self._trace = self._served.dispatch.trace(self.context, self._core.stamps(self._handle))
-            handler = self._handler()
-            begin = self._prepare(handler, *request)
+            handler, begin = self._prepared()
             result = begin() if handler.around is None else handler.around(self, begin)
             if self._kind & RECEIVES:
-                self._items = _iterator(self._name, result)
+                self._items = self._iterator(result)
             else:
                 self._reply(*handler.encode(result))
         except BaseException as error:
@@ -128,14 +123,15 @@ class ServedStream:
             return False
         return self._items is not None and self._send_items()
 
-    def _handler(self) -> Handler:
+    def _prepared(self) -> tuple[Handler, Callable[[], Any]]:
+        """The handler, and what calls its function."""
+        if self._asks:
+            self._trace = self._served.dispatch.trace(self.context, self._core.stamps(self._handle))
+        assert self._request is not None
+        (payload, blocks), self._request = self._request, None
         self.context.unseen = True
         handler = self._served.dispatch.stream_of(self._name, self._kind)
         self.context.unseen = False
-        return handler
-
-    def _prepare(self, handler: Handler, payload: bytes, blocks: Any) -> Callable[[], Any]:
-        """What calls the handler's function."""
         arguments, _, sizes = handler.decode(payload, blocks)
         self.arguments = arguments if handler.around is not None else ()
         plan, seen = handler.plan, self._seen
@@ -145,9 +141,18 @@ class ServedStream:
             )
             self.encode = self.encode if seen is None else seen.counts_sent(self.encode)
         if plan.sent is None:
-            return partial(handler.function, *arguments)
+            return handler, partial(handler.function, *arguments)
         self.decode = plan.sent.decode if seen is None else seen.counts_received(plan.sent.decode)
-        return lambda: handler.function(*arguments, received(self._stream.receive, self.decode))
+        return handler, lambda: handler.function(*arguments, self._received())
+
+    def _received(self) -> Any:
+        return received(self._stream.receive, self.decode)
+
+    def _iterator(self, result: Any) -> Iterator[Any]:
+        if isinstance(result, Iterable):
+            return iter(result)
+        shown = type(result).__name__
+        raise Internal(f"{self.context.method}(): the handler gave {shown}, and no items: let it yield them")
 
     def _send_items(self) -> bool:
         """True: it is to be parked."""
@@ -225,19 +230,13 @@ class ServedStream:
         try:
             close()
         except BaseException:
-            import logging
+            self._log_close()
 
-            logging.getLogger("rrpc.server").exception("%s() raised while it was closed", self.context.method)
+    def _log_close(self) -> None:
+        import logging
+
+        logging.getLogger("rrpc.server").exception("%s() raised while it was closed", self.context.method)
 
 
 def _none(*arguments: Any) -> Any:
     raise AssertionError("the call has no items that way")
-
-
-def _iterator(name: bytes, result: Any) -> Iterator[Any]:
-    if not isinstance(result, Iterable):
-        shown = (
-            f"{name.decode()}(): the handler gave {type(result).__name__}, and no items: let it yield them"
-        )
-        raise Internal(shown)
-    return iter(result)

@@ -1,0 +1,50 @@
+"""The core's streams in an event loop: what isn't possible yet is awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Any
+
+from rrpc.streams import Pace
+
+from .loop import running_driver
+
+if TYPE_CHECKING:
+    from rrpc import _core
+
+__all__ = ["changed", "received"]
+
+
+class _News(asyncio.Future[None]):
+    def arrived(self, _: Any, __: Any) -> None:
+        if not self.done():
+            self.set_result(None)
+
+
+async def changed(stream: _core.Stream) -> None:
+    """Until what wasn't possible may be, or the call has ended."""
+    driver = running_driver()
+    news = _News(loop=driver.loop)
+    stream.notify(driver.queue, news)
+    driver.poll_soon()
+    await news
+
+
+async def received(stream: _core.Stream, decode: Callable[..., Any]) -> AsyncGenerator[Any, None]:
+    """The items that come, decoded."""
+    pace = Pace()
+    while True:
+        batch = stream.try_receive(pace.count)
+        if batch is None:
+            await changed(stream)
+            continue
+        if not batch:
+            return
+        pace.begin()
+        items, with_buffers = len(batch), batch[-1][1] is not None
+        batch.reverse()
+        take = batch.pop  # so that nothing here keeps an item's memory
+        while batch:
+            yield decode(*take())
+        pace.end(items, with_buffers)

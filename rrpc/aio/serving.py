@@ -1,0 +1,75 @@
+"""Calls with streams whose handlers are coroutines or async generators."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterable
+from time import monotonic
+from typing import Any
+
+from rrpc.context import enter
+from rrpc.errors import Cancelled
+from rrpc.service import RECEIVES
+from rrpc.streams import ServedStream
+
+from .receiving import changed, received
+
+__all__ = ["AsyncServedStream"]
+
+_SLICE_S = 0.002
+
+
+class AsyncServedStream(ServedStream):
+    """One call, in a task that waits where a worker would park it."""
+
+    async def serve(self) -> None:
+        """To its end."""
+        enter(self.context)
+        result: Any = None
+        try:
+            handler, begin = self._prepared()
+            result = begin() if handler.around is None else handler.around(self, begin)
+            if inspect.isawaitable(result):
+                result = await result
+            if self._kind & RECEIVES:
+                await self._send_all(result)
+                self._reply(b"\xc0", None)
+            else:
+                self._reply(*handler.encode(result))
+        except BaseException as error:
+            await self._close_async(result)
+            if not isinstance(error, asyncio.CancelledError):
+                self._fail(error)
+                return
+            self._fail(Cancelled(f"{self.context.method}(): the handler was cancelled"))
+            raise
+
+    async def _send_all(self, items: Any) -> None:
+        if isinstance(items, AsyncIterable):
+            end = monotonic() + _SLICE_S
+            async for item in items:
+                await self._send(item)
+                if monotonic() > end:  # the loop has others to see to
+                    await asyncio.sleep(0)
+                    end = monotonic() + _SLICE_S
+        else:
+            for item in self._iterator(items):
+                await self._send(item)
+
+    async def _send(self, item: Any) -> None:
+        payload, buffers = self.encode(item)
+        while not self._stream.try_send(payload, buffers):
+            await changed(self._stream)
+
+    async def _close_async(self, items: Any) -> None:
+        close = getattr(items, "aclose", None) or getattr(items, "close", None)
+        try:
+            waits = None if close is None else close()
+            if inspect.isawaitable(waits):
+                await waits
+        except BaseException:
+            self._log_close()
+
+    def _received(self) -> Any:
+        return received(self._stream, self.decode)

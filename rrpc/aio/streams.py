@@ -1,0 +1,273 @@
+"""Calls with streams, as coroutines have them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from rrpc.errors import RpcError
+from rrpc.metadata import EMPTY, Metadata, unpack
+from rrpc.streams import Opened
+
+from .driving import going
+from .loop import running_driver
+from .receiving import changed, received
+
+if TYPE_CHECKING:
+    from rrpc.outgoing_streams import OutgoingStream
+
+__all__ = ["Begun", "DuplexStream", "RequestStream", "ResponseStream"]
+
+_S = TypeVar("_S")
+_R = TypeVar("_R")
+_T = TypeVar("_T")
+_C = TypeVar("_C", bound="_Stream")
+
+Items = AsyncIterable[Any] | Iterable[Any]
+_feeders: set[asyncio.Task[None]] = set()
+
+
+class Begun:
+    """A call that is sent at once where there is a connection, else by a task."""
+
+    def __init__(self, call: OutgoingStream) -> None:
+        running_driver()
+        self.call = call
+        self._opened: Opened | None = None
+        self._opening: asyncio.Task[Opened] | None = None
+        try:
+            asked = call.chain.step()
+        except BaseException:
+            call.end()
+            raise
+        if call.chain.done:
+            self._opened = asked
+        else:
+            self._opening = asyncio.ensure_future(self._open(asked))
+
+    async def _open(self, asked: Any) -> Opened:
+        try:
+            opened: Opened = await going(self.call.chain, self.call, asked)
+        except BaseException:
+            self.call.end()
+            raise
+        return opened
+
+    @property
+    def name(self) -> str:
+        return self.call.method
+
+    @property
+    def opened(self) -> Opened | None:
+        """What there is already."""
+        if self._opening is not None and self._opening.done() and not self._opening.cancelled():
+            self._opened = None if self._opening.exception() else self._opening.result()
+        return self._opened
+
+    async def get(self) -> Opened:
+        """Once the request is sent; raises why it wasn't."""
+        if self._opened is None:
+            assert self._opening is not None
+            self._opened = await asyncio.shield(self._opening)
+        return self._opened
+
+    def cancel(self) -> bool:
+        opened = self.opened
+        if opened is not None:
+            return opened.cancel()
+        return self._opening is not None and self._opening.cancel()
+
+    def done(self) -> bool:
+        opened = self.opened
+        if opened is not None:
+            done: bool = opened.core.done()
+            return done
+        return self._opening is None or self._opening.done()
+
+    async def items(self) -> AsyncGenerator[Any, None]:
+        """What the server sends, then how the call ended."""
+        try:
+            opened = await self.get()
+            async for item in received(opened.core, opened.decode):
+                yield item
+        except BaseException as error:
+            raise self._outcome(error) from None
+        await self.result()
+
+    async def result(self) -> Any:
+        """Wait for the reply; raises what the call failed with."""
+        try:
+            opened = await self.get()
+            while not opened.core.done():
+                await changed(opened.core)
+        except BaseException as error:
+            raise self._outcome(error) from None
+        return opened.result()
+
+    def _outcome(self, error: BaseException) -> BaseException:
+        """End the call for this; gives what is to be raised."""
+        opened = self.opened
+        if opened is not None:
+            return opened.outcome(error)
+        self.cancel()
+        return error
+
+    async def send(self, item: Any) -> None:
+        """Wait until there is room, and send it."""
+        opened = await self.get()
+        payload, buffers = opened.encode(item)
+        while not opened.core.try_send(payload, buffers):
+            await changed(opened.core)
+
+    async def send_all(self, items: Items) -> None:
+        """To the last, or until the server has ended the call without waiting for that."""
+        try:
+            if isinstance(items, AsyncIterable):
+                async for item in items:
+                    await self.send(item)
+            else:
+                for item in items:
+                    await self.send(item)
+            (await self.get()).core.finish()
+        except BaseException as error:
+            opened = self.opened
+            if opened is not None and isinstance(error, RpcError) and opened.core.done():
+                return  # the call's own outcome says it
+            if opened is not None:
+                opened.failures.append(error)
+            self.cancel()
+            raise
+
+    def feed(self, items: Items) -> None:
+        """:meth:`send_all` in a task of its own; what ``items`` raise ends the call."""
+        task = asyncio.ensure_future(self._feed(items))
+        _feeders.add(task)
+        task.add_done_callback(_feeders.discard)
+
+    async def _feed(self, items: Items) -> None:
+        with suppress(Exception):  # whoever waits for the answers hears of it
+            await self.send_all(items)
+
+
+class _Stream:
+    """What all of them have. Leaving its ``async with`` statement cancels a call that hasn't ended."""
+
+    def __init__(self, call: Begun) -> None:
+        self._call = call
+        self._closed = False
+
+    def cancel(self) -> bool:
+        """End the call now; False if it has ended. Whoever waits for it gets Cancelled."""
+        return self._call.cancel()
+
+    def close(self) -> None:
+        """Let go of the call: cancelled if it hasn't ended, and not to be used any more."""
+        self._closed = True
+        self._call.cancel()
+
+    def done(self) -> bool:
+        """Whether the call has ended, in whatever way; items may still wait to be taken."""
+        return self._call.done()
+
+    def initial_metadata(self) -> Metadata:
+        """What the server sent ahead of its items; empty where it has sent none, or not yet."""
+        opened = self._call.opened
+        return EMPTY if opened is None else unpack(opened.core.initial_metadata() or b"")
+
+    def metadata(self) -> Metadata:
+        """What the server sent with the call's end; empty until then."""
+        opened = self._call.opened
+        return EMPTY if opened is None else unpack(opened.core.metadata())
+
+    async def __aenter__(self: _C) -> _C:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "ended" if self.done() else "open"
+        return f"<rrpc.aio.{type(self).__name__} of {self._call.name}, {state}>"
+
+    def _misuse(self, what: str) -> RuntimeError:
+        return RuntimeError(f"{self._call.name}(): {what}; call the method again for another stream")
+
+
+class _Receiving(_Stream, Generic[_T]):
+    """The items that come, once: an async iterator that goes on where the last loop was left."""
+
+    def __init__(self, call: Begun) -> None:
+        super().__init__(call)
+        self._items: Any = call.items()
+
+    def __aiter__(self) -> AsyncIterator[_T]:
+        if self._closed:
+            raise self._misuse("the stream is closed")
+        if self._items.ag_frame is None:
+            raise self._misuse("the stream has ended, its items are given once")
+        items: AsyncIterator[_T] = self._items
+        return items
+
+    async def __anext__(self) -> _T:
+        if self._closed:
+            raise self._misuse("the stream is closed")
+        item: _T = await self._items.__anext__()
+        return item
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.close()
+        with suppress(RuntimeError):  # another task runs it, and now gets Cancelled
+            await self._items.aclose()
+
+
+class _Sending(_Stream, Generic[_S]):
+    """Takes the items that are to be sent."""
+
+    def __init__(self, call: Begun) -> None:
+        super().__init__(call)
+        self._finished = False
+
+    async def send(self, item: _S) -> None:
+        """Send an item, waiting while the server is too far behind. Raises the call's error once it has failed."""
+        if self._closed or self._finished:
+            raise self._misuse("send() after " + ("close()" if self._closed else "finish()"))
+        await self._call.send(item)
+
+    async def _finish(self) -> None:
+        if self._closed:
+            raise self._misuse("finish() after close()")
+        if self._finished:
+            raise self._misuse("finish() for the second time")
+        self._finished = True
+        (await self._call.get()).core.finish()
+
+
+class ResponseStream(_Receiving[_T]):
+    """The items that a server sends in answer to a call: an async iterator."""
+
+    gives_items = True
+
+
+class RequestStream(_Sending[_S], Generic[_S, _R]):
+    """Sends items one by one, and gives the server's one result::
+
+    async with client.add.open() as rows:
+        await rows.send(row)
+        count = await rows.finish()
+    """
+
+    async def finish(self) -> _R:
+        """There are no more items: wait for the result."""
+        await self._finish()
+        result: _R = await self._call.result()
+        return result
+
+
+class DuplexStream(_Sending[_S], _Receiving[_T], Generic[_S, _T]):
+    """Sends items and gives those that the server sends, each in their own time; two tasks may share that."""
+
+    async def finish(self) -> None:
+        """There are no more items to send; those of the server go on."""
+        await self._finish()
