@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import rrpc
 from rrpc.schema import Service
-from rrpc.service import Interface, Mismatch, Plan, compile_check
+from rrpc.service import RECEIVES, SENDS, Interface, Method, Mismatch, Plan, compile_check
 
 from .calling.given import split, value_of
 from .calling.metadata import metadata_of, show_metadata
@@ -31,7 +31,12 @@ _EPILOG = """values:
   k=5  on=true  tags='["a", "b"]'  track='{"name": "walk"}'   JSON
   name=walk  unit=FOOT  day=2026-01-31                         bare text, names of enum members
   points=@points.npy  track=@track.json  blob=@file  k=@-      from a file, or from stdin
+streams:
+  a line of JSON for each item that comes; items to send are the arguments, or without any the lines of stdin
 Exit codes: 0 done, 1 the call failed, 2 bad usage."""
+
+_PRINTED = object()
+"""In a result's place: the items of a stream, which are on stdout."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -110,6 +115,8 @@ def _run(client: rrpc.Client, options: Any) -> int:
         call = functools.partial(_call_untyped, client, options)
     with _traced(options.trace):
         result = call()
+    if result is _PRINTED:
+        return 0
     return _show(result, output, options.json)
 
 
@@ -144,16 +151,30 @@ def _call(client: rrpc.Client, service: Service, name: str, options: Any) -> Any
     from rrpc.schema.to_python import to_interface
 
     interface = to_interface(service)
-    if interface.methods[name].kind:
-        raise BadInput(f"{service.name}.{name} has a stream: it can be described, and not called yet")
+    if interface.methods[name].kind & SENDS:
+        return _stream(client, interface.methods[name], options.arguments, {}, options)
     plan, values = _bound(interface, name, options.arguments)
     count = plan.positional_count
     named = dict(zip(plan.names[count:], values[count:], strict=True))
+    if interface.methods[name].kind:
+        return _stream(client, interface.methods[name], values[:count], named, options)
     result = _result(client, f"{service.name}.{name}", values[:count], named, options)
     try:
         return compile_check(interface.methods[name].result)(result)
     except Mismatch as mismatch:
         raise rrpc.Internal(f"the result{mismatch.path} isn't as declared: {mismatch}") from None
+
+
+def _stream(
+    client: rrpc.Client, method: Method, by_place: Sequence[Any], by_name: dict[str, Any], options: Any
+) -> Any:
+    from .calling.streams import call_stream
+
+    client = client.with_options(timeout=options.timeout, metadata=metadata_of(options.metadata))
+    if method.kind & RECEIVES and options.output is not None:
+        raise BadInput("-o is for one result: the items of a stream are printed, a line each")
+    result = call_stream(client, method, by_place, by_name, options.json)
+    return _PRINTED if method.kind & RECEIVES else result
 
 
 def _bound(interface: Interface, name: str, arguments: Sequence[str]) -> tuple[Plan, list[Any]]:
