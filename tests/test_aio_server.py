@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from aio import SERVICE, Run, counts_are, until
 from aio_service import Mixed
@@ -27,7 +28,7 @@ async def serving(
     service = Mixed()
     async with (
         rrpc.aio.serve(service, listen=address, **options) as server,
-        rrpc.aio.connect(server.addresses[0]) as client,
+        rrpc.aio.connect(server.addresses[0], poll=options.get("poll", "adaptive")) as client,
     ):
         yield server, client, service
 
@@ -53,6 +54,19 @@ def test_handlers_that_wait_hold_up_no_others(address: str, in_loop: Run[Any]) -
             assert service.waiting == 0
 
     in_loop(main())
+
+
+@pytest.mark.parametrize("poll", ["event", "busy"])
+def test_every_way_to_poll(address: str, poll: str) -> None:
+    array = np.arange(200_000, dtype=np.float64)
+
+    async def main() -> None:
+        async with serving(address, poll=poll) as (_, client, _):
+            for number in range(10):
+                assert await client.call("Mixed.echo_later", str(number)) == str(number)
+            np.testing.assert_array_equal(await client.call("Mixed.double", array), array * 2)
+
+    asyncio.run(main())
 
 
 def test_builtin_services_answer_too(in_loop: Run[Any]) -> None:

@@ -46,17 +46,18 @@ class LoopDriver:
         if arrived is None:
             self._polling = False
             return
-        rest = iter(arrived)
-        while True:
-            try:
-                for target, first, second in rest:
-                    target.arrived(first, second)
-                break
-            except Exception as error:
-                self.loop.call_exception_handler(
-                    {"message": "rrpc: what arrived was refused", "exception": error}
-                )
-        self.loop.call_soon(self._poll, context=self._context)
+        try:
+            for target, first, second in (rest := iter(arrived)):
+                target.arrived(first, second)
+        except Exception as error:
+            self.loop.call_exception_handler(
+                {"message": "rrpc: what arrived was refused", "exception": error}
+            )
+            for target, first, second in rest:
+                self.loop.call_soon(target.arrived, first, second, context=self._context)
+        finally:
+            # Last: those woken by what arrived come first, so that what they begin is polled for too.
+            self.loop.call_soon(self._poll, context=self._context)
 
 
 _drivers: dict[AbstractEventLoop, LoopDriver] = {}
