@@ -16,6 +16,7 @@ from lab import TRANSPORTS, LabServer, address_to_listen_on, freeze
 from processes import ServeFactory, eventually, run_python
 from rrpc_call import Run
 from tracing_checks import assert_nested, assert_no_gap
+from two_versions import generate
 
 import rrpc
 import rrpc.aio
@@ -357,6 +358,41 @@ def test_threads_have_it_where_their_context_does(client: rrpc.Client) -> None:
             thread.start()
             thread.join()
     assert [call.client.thread for call in trace.calls] == ["copied"]
+
+
+@rrpc.service
+class Flaky:
+    """Its method fails, or takes its time, twice; then it gives how often it was called."""
+
+    calls = 0
+
+    @rrpc.method(idempotent=True)
+    def at_last(self, pause: float) -> int:
+        self.calls += 1
+        if self.calls <= 2:
+            time.sleep(pause)
+            raise rrpc.Unavailable("not yet")
+        return self.calls
+
+
+def test_attempts() -> None:
+    retry = rrpc.RetryPolicy(initial_backoff=0.03, jitter=0.0, budget=None)
+    hedging = rrpc.HedgingPolicy(delay=0.02, max_attempts=3, codes=(), budget=None)
+    kind = generate(Flaky).FlakyClient
+    for options, pause in (({"retry": retry}, 0.0), ({"hedging": hedging}, 0.5)):
+        with (
+            rrpc.serve(Flaky(), listen="tcp://127.0.0.1:0") as server,
+            kind(server.addresses[0], timeout=20.0, **options) as client,
+            rrpc.trace() as trace,
+        ):
+            assert client.at_last(pause) == 3
+        (call,) = trace.calls
+        assert (call.attempts, call.error) == (3, "")
+        assert_no_gap(call)
+        assert_nested(trace.events())
+        waited = call.phase_seconds("channel" if pause == 0 else "away")
+        assert waited >= 0.04
+        assert "(3 attempts)" in str(trace)
 
 
 def test_calls_that_fail(client: rrpc.Client) -> None:

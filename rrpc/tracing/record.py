@@ -89,7 +89,6 @@ class Recording:
         self.traced = TracedCall(call.method, here(), monotonic_ns())
         self._call = call
         self._attempts: list[_Attempt] = []
-        self._decoded_ns = 0
         self._opened: Any = None
 
     def begin_attempt(self) -> None:
@@ -101,7 +100,7 @@ class Recording:
         self._attempts[-1].encoded_ns = monotonic_ns()
 
     def decoded(self) -> None:
-        self._decoded_ns = monotonic_ns()
+        self._attempts[-1].decoded_ns = monotonic_ns()
 
     def opened(self, opened: Any) -> None:
         """Of a call with streams: the request is on its way."""
@@ -119,7 +118,8 @@ class Recording:
         """Of attempts at the same time (hedging) those that began after the one that was answered."""
         begun_ns = self._call.stamps().get(STAMPS[0], 0)
         while len(self._attempts) > 1 and 0 < begun_ns < self._attempts[-1].begin_ns:
-            self._attempts.pop()
+            loser = self._attempts.pop()
+            self._attempts[-1].decoded_ns = loser.decoded_ns
 
     def end(self, error: BaseException | None = None) -> TracedCall:
         """The call has ended: its phases are made. Only the first time counts."""
@@ -128,7 +128,7 @@ class Recording:
             traced.end_ns = monotonic_ns()
             traced.attempts = len(self._attempts)
             self._drop_losers()
-            self._end_attempt(self._decoded_ns or traced.end_ns)
+            self._end_attempt(traced.end_ns)
             traced.error = _code_name(error)
             traced.phases = self._phases(self._said(error))
             self._opened = None
@@ -162,6 +162,7 @@ class _Attempt:
     encoded_ns: int = 0
     end_ns: int = 0
     opened_ns: int = 0
+    decoded_ns: int = 0
     stamps: Mapping[str, int] = field(default_factory=dict)
     """Of the core, where it was begun."""
 
@@ -178,7 +179,7 @@ class _Attempt:
         phases += chain(max(begun_ns, exposed_ns), CLIENT, [("credit wait", sent_ns or ended_ns)])
         if sent_ns:
             phases += join(traced, said, sent_ns, replied_ns or ended_ns)
-        ends = [("remote read", ended_ns), ("GIL wait", taken_ns), ("decode", self.end_ns)]
+        ends = [("remote read", ended_ns), ("GIL wait", taken_ns), ("decode", self.decoded_ns)]
         return phases + chain(replied_ns or ended_ns, CLIENT, ends)
 
 
