@@ -1,7 +1,8 @@
 """Interceptors around calls with streams, at both ends."""
 
+import asyncio
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +15,7 @@ import rrpc
 from rrpc.interceptors import ClientLogging, ClientToken, ServerLogging, ServerToken, Sleep
 
 Steps = Generator[Any, Any, Any]
+Serving = Callable[..., Any]
 
 
 @rrpc.service
@@ -50,6 +52,32 @@ class Numbers:
     def arrays(self, count: int) -> Iterator[NDArray[np.float64]]:
         for number in range(count):
             yield np.full(100_000, float(number))
+
+
+class AsyncNumbers(Numbers):
+    """The same with async handlers."""
+
+    async def up_to(self, end: int, *, start: int = 0) -> AsyncIterator[int]:  # type: ignore[override]
+        for number in super().up_to(end, start=start):
+            await asyncio.sleep(0)
+            yield number
+
+    async def total(self, numbers: AsyncIterator[int]) -> int:  # type: ignore[override]
+        self.begun.append("total")
+        return sum([number async for number in numbers])
+
+    async def first(self, numbers: AsyncIterator[int]) -> int:  # type: ignore[override]
+        async for number in numbers:
+            return number
+        raise rrpc.NotFound("there is none")
+
+    async def doubled(self, numbers: AsyncIterator[int]) -> AsyncIterator[int]:  # type: ignore[override]
+        async for number in numbers:
+            yield number * 2
+
+    async def arrays(self, count: int) -> AsyncIterator[NDArray[np.float64]]:  # type: ignore[override]
+        for values in super().arrays(count):
+            yield values
 
 
 class Hooked:
@@ -99,18 +127,23 @@ class AroundHandler(rrpc.ServerInterceptor):
         return (yield from self._stream(call))
 
 
-@contextmanager
-def numbers(address: str, client: Any = (), server: Any = ()) -> Iterator[tuple[Numbers, rrpc.Client]]:
-    """A server, a client, and their interceptors."""
-    service = Numbers()
-    with (
-        rrpc.serve(service, listen=address, interceptors=server) as served,
-        rrpc.connect(served.addresses[0], timeout=30.0, interceptors=client) as connected,
-    ):
-        yield service, connected
+@pytest.fixture(params=[Numbers, AsyncNumbers])
+def numbers(request: pytest.FixtureRequest) -> Serving:
+    """Gives what gives a service and its client, out of the address and the interceptors of both ends."""
+
+    @contextmanager
+    def serving(address: str, client: Any = (), server: Any = ()) -> Iterator[tuple[Numbers, rrpc.Client]]:
+        service = request.param()
+        with (
+            rrpc.serve(service, listen=address, interceptors=server) as served,
+            rrpc.connect(served.addresses[0], timeout=30.0, interceptors=client) as connected,
+        ):
+            yield service, connected
+
+    return serving
 
 
-def test_items_of_the_server(address: str) -> None:
+def test_items_of_the_server(numbers: Serving, address: str) -> None:
     here, there = AtClient(step=100), AtServer(step=10)
     with numbers(address, [here], [there]) as (_, client):
         assert list(rrpc.open_stream(client, "Numbers.up_to", 3, start=1)) == [111, 112]
@@ -125,7 +158,7 @@ def test_items_of_the_server(address: str) -> None:
     assert there.facts["peer"]
 
 
-def test_items_of_the_client(address: str) -> None:
+def test_items_of_the_client(numbers: Serving, address: str) -> None:
     here, there = AtClient(step=100), AtServer(step=10)
     with numbers(address, [here], [there]) as (_, client):
         with rrpc.open_stream(client, "Numbers.total", sends=True, receives=False) as stream:
@@ -138,7 +171,7 @@ def test_items_of_the_client(address: str) -> None:
     assert here.ended == there.ended == [None]
 
 
-def test_items_of_both(address: str) -> None:
+def test_items_of_both(numbers: Serving, address: str) -> None:
     here, there = AtClient(step=100), AtServer(step=10)
     with numbers(address, [here], [there]) as (_, client):
         with rrpc.open_stream(client, "Numbers.doubled", sends=True) as stream:
@@ -151,7 +184,7 @@ def test_items_of_both(address: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["client", "server"])
-def test_the_first_is_the_outermost(address: str, end: str) -> None:
+def test_the_first_is_the_outermost(numbers: Serving, address: str, end: str) -> None:
     """The outermost is next to the caller, and next to the wire at a server."""
 
     def appending(name: str) -> Any:
@@ -171,7 +204,7 @@ def test_the_first_is_the_outermost(address: str, end: str) -> None:
         assert list(rrpc.open_stream(client, "Numbers.up_to", 1)) == [21]
 
 
-def test_how_streams_end(address: str) -> None:
+def test_how_streams_end(numbers: Serving, address: str) -> None:
     here, there = AtClient(), AtServer()
     with numbers(address, [here], [there]) as (_, client):
         with pytest.raises(rrpc.OutOfRange, match="not 13"):
@@ -184,7 +217,7 @@ def test_how_streams_end(address: str) -> None:
         assert [type(error) for error in (here.ended[1], there.ended[1])] == [rrpc.Cancelled, rrpc.Cancelled]
 
 
-def test_a_server_that_stops_ends_parked_streams(address: str) -> None:
+def test_a_server_that_stops_ends_parked_streams(numbers: Serving, address: str) -> None:
     there = AtServer()
     with numbers(address, server=[there]) as (_, client):
         stream = rrpc.open_stream(client, "Numbers.up_to", 1 << 40, start=14)
@@ -193,7 +226,7 @@ def test_a_server_that_stops_ends_parked_streams(address: str) -> None:
     assert there.ended[0] is not None
 
 
-def test_calls_that_dont_begin(address: str) -> None:
+def test_calls_that_dont_begin(numbers: Serving, address: str) -> None:
     def refuse(call: Any) -> Steps:
         if call.method == "Numbers.up_to":
             raise rrpc.ResourceExhausted("not today")
@@ -215,7 +248,7 @@ def test_calls_that_dont_begin(address: str) -> None:
         assert service.begun == []
 
 
-def test_what_a_handler_raised_has_been_executed(address: str) -> None:
+def test_what_a_handler_raised_has_been_executed(numbers: Serving, address: str) -> None:
     with numbers(address, [AtClient()], [AtServer()]) as (_, client):
         stream = rrpc.open_stream(client, "Numbers.first", sends=True, receives=False)
         with pytest.raises(rrpc.NotFound, match="there is none") as raised:
@@ -223,7 +256,7 @@ def test_what_a_handler_raised_has_been_executed(address: str) -> None:
         assert not raised.value.not_executed
 
 
-def test_metadata_and_sleep(address: str) -> None:
+def test_metadata_and_sleep(numbers: Serving, address: str) -> None:
     def add(call: Any) -> Steps:
         call.metadata["added"] = "yes"
         yield Sleep(0.001)
@@ -239,7 +272,7 @@ def test_metadata_and_sleep(address: str) -> None:
     assert there.facts["metadata"] == {"mine": "too", "added": "yes"}
 
 
-def test_a_server_may_answer_in_the_handlers_place(address: str) -> None:
+def test_a_server_may_answer_in_the_handlers_place(numbers: Serving, address: str) -> None:
     def answer(call: Any) -> Steps:
         if call.method == "Numbers.up_to":
             return iter([7, 8])
@@ -254,7 +287,7 @@ def test_a_server_may_answer_in_the_handlers_place(address: str) -> None:
     assert service.begun == []
 
 
-def test_items_stay_as_declared(address: str) -> None:
+def test_items_stay_as_declared(numbers: Serving, address: str) -> None:
     class Wrong(rrpc.ServerInterceptor):
         def stream(self, call: Any) -> Steps:
             call.map_sent(str)
@@ -268,7 +301,7 @@ def test_items_stay_as_declared(address: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["client", "server"])
-def test_an_error_of_a_hook_ends_the_stream(address: str, end: str) -> None:
+def test_an_error_of_a_hook_ends_the_stream(numbers: Serving, address: str, end: str) -> None:
     def fails(item: Any) -> Any:
         if item == 2:
             raise rrpc.DataLoss("two")
@@ -284,14 +317,14 @@ def test_an_error_of_a_hook_ends_the_stream(address: str, end: str) -> None:
         list(rrpc.open_stream(client, "Numbers.up_to", 1 << 40, start=0))
 
 
-def test_arrays_pass_through(address: str) -> None:
+def test_arrays_pass_through(numbers: Serving, address: str) -> None:
     here, there = AtClient(step=1), AtServer(step=10)
     with numbers(address, [here], [there]) as (_, client):
         for index, values in enumerate(rrpc.open_stream(client, "Numbers.arrays", 3)):
             assert (values == index + 11).all()
 
 
-def test_faulty_ones(address: str) -> None:
+def test_faulty_ones(numbers: Serving, address: str) -> None:
     def three(call: Any) -> Steps:
         yield 3
 
@@ -313,7 +346,7 @@ def test_faulty_ones(address: str) -> None:
             list(rrpc.open_stream(connected, "Numbers.up_to", 3))
 
 
-def test_unary_calls_arent_theirs(address: str) -> None:
+def test_unary_calls_arent_theirs(numbers: Serving, address: str) -> None:
     here, there = AtClient(), AtServer()
     with numbers(address, [here], [there]) as (_, client):
         client.call("rrpc.Health.check", "")
@@ -323,7 +356,7 @@ def test_unary_calls_arent_theirs(address: str) -> None:
 # Ready-made
 
 
-def test_logging(address: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_logging(numbers: Serving, address: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "rrpc.calls")
     with numbers(address, [ClientLogging()], [ServerLogging()]) as (_, client):
         with pytest.raises(rrpc.OutOfRange):
@@ -349,7 +382,7 @@ def test_logging(address: str, caplog: pytest.LogCaptureFixture) -> None:
     assert all(record.rpc_peer for record in records())
 
 
-def test_tokens(address: str) -> None:
+def test_tokens(numbers: Serving, address: str) -> None:
     guard = ServerToken("right")
     with numbers(address, [ClientToken("right")], [guard]) as (_, client):
         assert list(rrpc.open_stream(client, "Numbers.up_to", 2)) == [0, 1]

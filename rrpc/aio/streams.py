@@ -39,21 +39,20 @@ class Begun:
         self._opening: asyncio.Task[Opened] | None = None
         try:
             asked = call.chain.step()
-        except BaseException:
-            call.end()
+            if call.chain.done:
+                self._opened = call.opened(asked)
+        except BaseException as error:
+            call.failed(error)
             raise
-        if call.chain.done:
-            self._opened = asked
-        else:
+        if self._opened is None:
             self._opening = asyncio.ensure_future(self._open(asked))
 
     async def _open(self, asked: Any) -> Opened:
         try:
-            opened: Opened = await going(self.call.chain, self.call, asked)
-        except BaseException:
-            self.call.end()
+            return self.call.opened(await going(self.call.chain, self.call, asked))
+        except BaseException as error:
+            self.call.failed(error)
             raise
-        return opened
 
     @property
     def name(self) -> str:
