@@ -15,6 +15,7 @@ from lab import TRANSPORTS, VERBS, address_to_listen_on, lab, lab_address, lab_s
 from processes import ServeFactory
 from rrpc_call import call_server, rrpc_call
 from styles import shop, shop_address, style
+from tracing_checks import traced, traced_servers
 
 __all__ = [
     "aio_address",
@@ -32,6 +33,8 @@ __all__ = [
     "shop",
     "shop_address",
     "style",
+    "traced",
+    "traced_servers",
 ]  # fixtures from modules beside
 
 # A shell has its background jobs ignore interrupts, and what they start inherits that.

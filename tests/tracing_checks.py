@@ -1,12 +1,53 @@
-"""What holds for every trace."""
+"""Servers whose calls are traced, and what holds for every trace."""
 
 import itertools
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from lab import TRANSPORTS, LabServer, address_to_listen_on
+from processes import ServeFactory
 
+import rrpc
 from rrpc.tracing import TracedCall
+
+TRACED = (Path(__file__).parent / "traced_service.py").read_text()
+CLIENT_BEGIN = ["channel", "encode", "registration", "credit wait", "send"]
+SERVER = ["remote read", "queue", "GIL wait", "decode", "handler", "encode", "reply"]
+CLIENT_END = ["remote read", "GIL wait", "decode", "channel"]
+
+
+@pytest.fixture(scope="session")
+def traced_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[LabServer]]:
+    """Three, for calls by way of others."""
+    folder = tmp_path_factory.mktemp("traced")
+    numbers = itertools.count()
+    factory = ServeFactory(
+        folder, lambda scheme: address_to_listen_on(scheme, f"{folder.name}-{os.getpid()}-{next(numbers)}")
+    )
+    yield [LabServer(factory(TRACED, "Traced", listen=TRANSPORTS)) for _ in range(3)]
+    factory.close()
+
+
+@pytest.fixture
+def traced(traced_servers: list[LabServer], transport: str) -> Iterator[rrpc.Client]:
+    """A client of the first of them, once for each transport."""
+    with rrpc.connect(traced_servers[0].address(transport), timeout=30.0) as client:
+        yield client
+
+
+def names(call: TracedCall) -> list[str]:
+    return [phase.name for phase in call.phases]
+
+
+def assert_in_order(call: TracedCall) -> None:
+    """Some phases may take no time, and then they aren't there."""
+    expected = iter([*CLIENT_BEGIN, *SERVER, *CLIENT_END])
+    assert all(name in expected for name in names(call)), names(call)
+    sides = [side for side, _ in itertools.groupby(phase.side for phase in call.phases)]
+    assert sides in (["client", "server", "client"], ["client"]), sides
 
 
 def assert_no_gap(traced: TracedCall) -> None:

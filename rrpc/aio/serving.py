@@ -59,6 +59,9 @@ class AsyncServedStream(ServedStream):
 
     async def _send(self, item: Any) -> None:
         payload, buffers = self.encode(item)
+        if self._stream.try_send(payload, buffers):
+            return
+        self._note_wait()
         while not self._stream.try_send(payload, buffers):
             await changed(self._stream)
 

@@ -171,8 +171,7 @@ class ServedStream:
                 del item
                 if not send(*sent):
                     self._waiting = sent
-                    if self._trace is not None:
-                        self._trace.window_waits += 1
+                    self._note_wait()
                     return True
                 if monotonic() > end:  # others want the worker too
                     return True
@@ -191,9 +190,7 @@ class ServedStream:
         return True
 
     def _reply(self, payload: bytes, buffers: Any) -> None:
-        if self._trace is not None:
-            self._trace.ends("handler")
-            self._trace.answer()
+        self._answer_trace()
         if self._seen is not None:
             self._seen.stop()
         self._core.reply(self._handle, payload, buffers or None, -1, self.context.sent)
@@ -206,9 +203,7 @@ class ServedStream:
     def _fail(self, error: BaseException) -> None:
         """What the handler raised, or the call's end while the handler was at it."""
         self._close()
-        if self._trace is not None:
-            self._trace.ends("handler")
-            self._trace.answer()
+        self._answer_trace()
         if self._seen is not None:
             self._seen.stop()
         status = status_of(self.context.method, error, self._served.tracebacks)
@@ -217,6 +212,16 @@ class ServedStream:
         if self._seen is not None:
             self._seen.end(status.code)
         self._ended(error)
+
+    def _note_wait(self) -> None:
+        """There is no room for an item."""
+        if self._trace is not None:
+            self._trace.window_waits += 1
+
+    def _answer_trace(self) -> None:
+        if self._trace is not None:
+            self._trace.ends("handler")
+            self._trace.answer()
 
     def _ended(self, error: BaseException | None) -> None:
         if self.on_end is not None:
