@@ -196,8 +196,12 @@ def __getattr__(name: str) -> Any:
 
 def _client_of(core: _core.Client, cls: type[Any] | None) -> Any:
     from .channel.peer import PeerChannel
+    from .loops import loop_here
 
-    return (Client if cls is None else cls)(PeerChannel(core))
+    if cls is None:
+        running = loop_here()
+        cls = Client if running is None or running() is None else aio.Client
+    return cls(PeerChannel(core))
 
 
 def _builtin(server: Server, workers: int) -> Sequence[object]:

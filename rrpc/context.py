@@ -124,7 +124,8 @@ class Context:
     @overload
     def client(self, cls: type[_T]) -> _T: ...
     def client(self, cls: type[Any] | None = None) -> Any:
-        """A client of the caller, for calls back over the same connection: of this class, or for calls by name.
+        """A client of the caller, for calls back over the same connection: of this class, or for calls by name (in
+        an event loop one of :mod:`rrpc.aio`).
 
         It may be kept, and works as long as the connection does. FailedPrecondition: the caller takes no calls, as
         it was connected without ``serve=``.

@@ -198,6 +198,30 @@ def test_what_a_handler_calls_inherits_deadline_and_cancellation(address: str, i
     in_loop(main())
 
 
+def test_handlers_in_loops_call_each_other_back(address: str, in_loop: Run[Any]) -> None:
+    @rrpc.service
+    class Bounce:
+        @rrpc.method
+        async def bounce(self, depth: int) -> int:
+            if not depth:
+                return 0
+            caller = rrpc.context().client()
+            below: int = await caller.call("Bounce.bounce", depth - 1)
+            return below + 1
+
+    async def main() -> None:
+        async with (
+            rrpc.aio.serve(Bounce(), listen=address) as server,
+            rrpc.aio.serve(Bounce(), listen=()) as own,
+            rrpc.aio.connect(server.addresses[0], serve=own, timeout=20.0) as client,
+        ):
+            assert await client.call("Bounce.bounce", 7) == 7
+            found = await asyncio.gather(*(client.call("Bounce.bounce", depth) for depth in range(20)))
+            assert found == list(range(20))
+
+    in_loop(main())
+
+
 def test_so_many_at_a_time_and_no_more(in_loop: Run[Any]) -> None:
     async def main() -> None:
         async with serving("tcp://127.0.0.1:0", max_concurrency=3, max_queue=2) as (server, client, service):

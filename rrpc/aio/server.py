@@ -24,7 +24,6 @@ class Server:
 
     def __init__(self, *services: object, listen: str | Sequence[str] = (), **options: Any) -> None:
         self._server = BlockingServer(*services, listen=listen, **options)
-        self._started = False
         self._ended = asyncio.Event()
 
     @property
@@ -59,12 +58,20 @@ class Server:
         """As :meth:`rrpc.Server.stats`."""
         return self._server.stats()
 
+    @property
+    def started(self) -> bool:
+        """Whether it takes calls."""
+        return self._server.started
+
+    @property
+    def _core(self) -> Any:  # for serve= of clients
+        return self._server._core
+
     async def start(self) -> Server:
         """Listen, and take calls from now on, those of async methods in this loop. ``await server`` does the same."""
         if self._server.lane is not None:
             self._server.lane.open_here()
         await asyncio.to_thread(self._server.start)
-        self._started = True
         return self
 
     async def listen(self, address: str) -> str:
@@ -95,7 +102,7 @@ class Server:
         return self.start().__await__()
 
     async def __aenter__(self) -> Server:
-        return self if self._started else await self.start()
+        return self if self.started else await self.start()
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.stop()
