@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextvars
 import threading
 from collections.abc import Callable, Mapping
 from time import monotonic
@@ -180,6 +181,10 @@ class Future(concurrent.futures.Future[_T]):
             return waiters
 
     def _ended(self) -> None:
+        # On whatever thread: where that is in a handler, what is called here is no call of that handler's.
+        contextvars.Context().run(self._go_on_or_tell)
+
+    def _go_on_or_tell(self) -> None:
         if not self._goes_on():
             self._run_callbacks()
 

@@ -1,6 +1,8 @@
 """What handlers see of their calls; served by rrpc-serve."""
 
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,12 @@ def _wait(name: str, seconds: float = 30.0) -> bool:
 
 def _event(name: str) -> threading.Event:
     return _events.setdefault(name, threading.Event())
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.001)
 
 
 @rrpc.service
@@ -125,6 +133,26 @@ class Seen:
         thread.start()
         thread.join()
         return found
+
+    @rrpc.method
+    def in_callbacks(self, address: str) -> list[str]:
+        """What a callback of a future sees that this handler waits for, and so may run itself."""
+        seen: list[str] = []
+
+        def look(future: Any) -> None:
+            try:
+                seen.append(rrpc.context().method)
+            except RuntimeError:
+                seen.append("no context")
+
+        with rrpc.connect(address) as client:
+            futures = [client.start("Seen.echo", i) for i in range(20)]
+            for future in futures:
+                future.add_done_callback(look)
+            for future in futures:
+                future.result()
+            _wait_for(lambda: len(seen) == len(futures))
+        return seen
 
     @rrpc.method
     def still_there_when_detached(self) -> bool:

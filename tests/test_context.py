@@ -55,6 +55,10 @@ def test_outside_of_handlers(seen: rrpc.Client) -> None:
         rrpc.context()
 
 
+def test_callbacks_of_futures_belong_to_no_handler(seen: rrpc.Client) -> None:
+    assert seen.call("Seen.in_callbacks", seen.address) == ["no context"] * 20
+
+
 def test_a_worker_has_no_context_between_its_calls(transport: str, address: str) -> None:
     contexts: list[rrpc.Context] = []
 
