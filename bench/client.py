@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any, Literal
 
 from bench import asynchronous
@@ -27,8 +28,11 @@ Task = Literal[
     "traced",
     "aio_unary",
     "aio_pipelined",
+    "streams",
 ]
 TURNS = 20
+ITEMS = 20_000
+ARRAYS = 32
 MODES: dict[Task, Mode] = {
     "unary": "echo",
     "pipelined": "echo",
@@ -37,6 +41,7 @@ MODES: dict[Task, Mode] = {
     "connections": "echo",
     "idle": "echo",
     "ways": "echo",
+    "streams": "echo",
     "aio_unary": "aio",
     "aio_pipelined": "aio",
     "traced": "echo",
@@ -206,6 +211,36 @@ def ways(job: Job) -> None:
     connection.close()
 
 
+def streams(job: Job) -> None:
+    """Small items both ways, and arrays beside results of the same size, by turns on one connection."""
+    connection, data = job.connect(), job.small()
+    results = [items("received", functools.partial(connection.receive, data), job)]
+    results.append(items("sent", functools.partial(connection.stream, data), job))
+    if connection.receive_records(1) is not None:
+        results.append(items("records received", connection.receive_records, job))
+    nbytes = int(MIB)
+    each = functools.partial(connection.fetch_each, nbytes, ARRAYS)
+    alone = fetch_call(connection, nbytes)
+    streamed, fetched = [], []
+    for _ in range(TURNS):
+        streamed += [time / ARRAYS for time in time_calls(each, job.seconds / TURNS)]
+        fetched += time_calls(alone, job.seconds / TURNS)
+    results.append({"case": "1 MiB items", "metrics": {"gbps": nbytes / median(streamed)}})
+    results.append({"case": "1 MiB results", "metrics": {"gbps": nbytes / median(fetched)}})
+    say(results)
+    connection.close()
+
+
+def items(case: str, pass_items: Callable[[int], object], job: Job) -> dict[str, Any]:
+    """One stream after the other, ``ITEMS`` in each."""
+    assert pass_items(ITEMS) == ITEMS
+    cpu_before = job.cpu()
+    times = time_calls(lambda: pass_items(ITEMS), job.seconds)
+    cpu_spent, count = job.cpu() - cpu_before, ITEMS * len(times)
+    metrics = {"items_per_s": ITEMS / median(times) * 1e9, "cpu_us_per_item": cpu_spent / count * 1e6}
+    return {"case": case, "metrics": metrics}
+
+
 def traced(job: Job) -> None:
     """As unary, in a process that has traced a call before, or never did; a turn for each line that comes."""
     connection, data = job.connect(), job.small()
@@ -232,6 +267,7 @@ TASKS: dict[Task, Callable[[Job], None]] = {
     "aio_unary": aio_unary,
     "aio_pipelined": aio_pipelined,
     "traced": traced,
+    "streams": streams,
 }
 
 

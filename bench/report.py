@@ -17,14 +17,16 @@ from bench.targets import Medians, Target, number, targets
 from bench.workloads import WORKLOADS, Outcome, Workload
 
 OURS = "rrpc shm"
-MAIN_METRICS = ("p50_us", "gbps", "calls_per_s")
-HIGHER_IS_BETTER = {"gbps", "calls_per_s"}
+MAIN_METRICS = ("p50_us", "items_per_s", "gbps", "calls_per_s")
+HIGHER_IS_BETTER = {"gbps", "calls_per_s", "items_per_s"}
 PACKAGES = ("rrpc", "numpy", "grpcio", "pyzmq", "msgpack")
 UNITS = {
     "p50_us": "p50 µs",
     "p99_us": "p99 µs",
     "calls_per_s": "calls/s",
     "cpu_us_per_call": "CPU µs a call",
+    "items_per_s": "items/s",
+    "cpu_us_per_item": "CPU µs an item",
     "gbps": "GB/s",
     "cpu_s_per_gb": "CPU s/GB",
     "copies": "copies",

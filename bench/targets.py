@@ -79,6 +79,7 @@ def targets(found: Medians) -> list[Target]:
         *generated(found),
         *extras(found),
         *asyncio(found),
+        *streams(found),
     ]
 
 
@@ -151,3 +152,11 @@ def asyncio(found: Medians) -> Iterator[Target]:
     yield Target("asyncio: 64 in flight, thousand calls/s", rate and rate / 1e3, 100, "at least")
     ratio = found.ratio("W10", "64 in flight", "calls_per_s", "rrpc shm", "grpcio")
     yield Target("asyncio: calls/s with 64 in flight / grpc.aio's", ratio, 15, "at least")
+
+
+def streams(found: Medians) -> Iterator[Target]:
+    for case in ("received", "sent", "records received"):
+        rate = found.get("W11", case, "rrpc shm", "items_per_s")
+        yield Target(f"streams: items {case}, thousand/s", rate and rate / 1e3, 300, "at least")
+    item, result = (found.get("W11", f"1 MiB {what}", "rrpc shm", "gbps") for what in ("items", "results"))
+    yield Target("streams: 1 MiB items / 1 MiB results", item and result and item / result, 0.8, "at least")

@@ -40,6 +40,8 @@ class Workload:
     def peers(self) -> list[str]:
         if self.task in ("ways", "traced"):
             return ["rrpc shm"]
+        if self.task == "streams":
+            return [name for name, peer in PEERS.items() if peer.streams]
         if MODES[self.task] == "aio":
             return [name for name, peer in PEERS.items() if peer.asyncio]
         arrays = MODES[self.task] != "echo"
@@ -65,6 +67,7 @@ WORKLOADS = [
     Workload("W8", "small unary call, in a process that has traced calls or never did", "traced"),
     Workload("W9", "asyncio: small unary call, one in flight", "aio_unary"),
     Workload("W10", "asyncio: small calls of as many tasks as are in flight", "aio_pipelined"),
+    Workload("W11", "streams of small items, and of arrays beside results of their size", "streams"),
 ]
 
 
@@ -186,6 +189,7 @@ RUN: dict[Task, Callable[[Task, str, Settings], Results]] = {
     "aio_unary": run_calls,
     "aio_pipelined": run_calls,
     "traced": run_traced,
+    "streams": run_calls,
 }
 
 

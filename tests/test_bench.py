@@ -69,3 +69,13 @@ def test_runs_as_a_script_and_refuses_what_it_does_not_know() -> None:
     done = bench("--only", "W99", program=("bench/run.py",))
     assert done.returncode == 2
     assert "no such workload or peer: W99" in done.stderr
+
+
+def test_streams(tmp_path: Path) -> None:
+    done = bench("--only", "W11", "--peers", "rrpc shm,grpcio", "--out", str(tmp_path), *TINY)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "bench.json").read_text())
+    assert report["left_out"] == {}
+    cases = {record["case"] for record in report["records"] if record["subject"] == "rrpc shm"}
+    assert cases == {"received", "sent", "records received", "1 MiB items", "1 MiB results"}
+    assert "streams: items received, thousand/s" in done.stdout

@@ -44,6 +44,22 @@ class Connection(ABC):
         """More ways to echo, where the peer has them."""
         raise NotImplementedError
 
+    def receive(self, data: bytes, count: int) -> int:
+        """Have so many items as a stream; how many came."""
+        raise NotImplementedError
+
+    def receive_records(self, count: int) -> int | None:
+        """The same with small records, where the peer has those."""
+        return None
+
+    def stream(self, data: bytes, count: int) -> int:
+        """Send so many items as a stream; how many the server had."""
+        raise NotImplementedError
+
+    def fetch_each(self, nbytes: int, count: int) -> int:
+        """Have the server's array as each item of a stream; the bytes in all."""
+        raise NotImplementedError
+
     def trace(self, data: bytes) -> None:
         """Echo once and have noted down where the time goes, where the peer can."""
         raise NotImplementedError
@@ -72,6 +88,7 @@ class Peer(ABC):
     small_calls = True
     arrays = True
     asyncio = False
+    streams = False
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,9 +1,10 @@
 """grpcio, over a Unix socket: generic handlers that pass bytes, so no protobuf in the way."""
 
 import asyncio
+import itertools
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,6 +26,9 @@ class GrpcConnection(Connection):
         self._echo = self._channel.unary_unary("/bench/echo")
         self._send = self._channel.unary_unary("/bench/send")
         self._fetch = self._channel.unary_unary("/bench/fetch")
+        self._repeat = self._channel.unary_stream("/bench/repeat")
+        self._take = self._channel.stream_unary("/bench/take")
+        self._fetch_each = self._channel.unary_stream("/bench/fetch_each")
 
     def echo(self, data: bytes) -> bytes:
         answer: bytes = self._echo(data)
@@ -44,6 +48,16 @@ class GrpcConnection(Connection):
 
     def fetch(self, nbytes: int) -> Floats:
         return np.frombuffer(self._fetch(b"%d" % nbytes), np.float32)
+
+    def receive(self, data: bytes, count: int) -> int:
+        return sum(1 for _ in self._repeat(b"%d " % count + data))
+
+    def stream(self, data: bytes, count: int) -> int:
+        return int(self._take(itertools.repeat(data, count)))
+
+    def fetch_each(self, nbytes: int, count: int) -> int:
+        items = self._fetch_each(b"%d %d" % (nbytes, count))
+        return sum(np.frombuffer(item, np.float32).nbytes for item in items)
 
     def close(self) -> None:
         self._channel.close()
@@ -69,6 +83,7 @@ class GrpcAsyncConnection(AsyncConnection):
 
 class GrpcPeer(Peer):
     asyncio = True
+    streams = True
 
     def missing(self) -> str:
         return missing_packages("grpc")
@@ -95,6 +110,7 @@ def serve_in_threads(ready: Callable[[str], None]) -> None:
         "fetch": lambda request, context: arrays[int(request)].tobytes(),
     }
     handlers = {name: grpc.unary_unary_rpc_method_handler(call) for name, call in calls.items()}
+    handlers |= stream_handlers(grpc, arrays)
     with tempfile.TemporaryDirectory() as folder:
         server = grpc.server(ThreadPoolExecutor(4), options=OPTIONS)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", handlers),))
@@ -102,6 +118,25 @@ def serve_in_threads(ready: Callable[[str], None]) -> None:
         server.start()
         ready(f"unix:{folder}/socket")
         server.wait_for_termination()
+
+
+def stream_handlers(grpc: Any, arrays: WarmArrays) -> dict[str, Any]:
+    def repeat(request: bytes, context: Any) -> Iterator[bytes]:
+        count, data = request.split(b" ", 1)
+        return itertools.repeat(data, int(count))
+
+    def fetch_each(request: bytes, context: Any) -> Iterator[bytes]:
+        nbytes, count = map(int, request.split())
+        return (arrays[nbytes].tobytes() for _ in range(count))
+
+    def take(items: Iterator[bytes], context: Any) -> bytes:
+        return b"%d" % sum(1 for _ in items)
+
+    return {
+        "repeat": grpc.unary_stream_rpc_method_handler(repeat),
+        "fetch_each": grpc.unary_stream_rpc_method_handler(fetch_each),
+        "take": grpc.stream_unary_rpc_method_handler(take),
+    }
 
 
 async def serve_async(ready: Callable[[str], None]) -> None:

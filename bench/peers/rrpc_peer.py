@@ -1,6 +1,7 @@
 """rrpc itself, over one transport, with ordinary arrays or arrays from its pool."""
 
 import functools
+import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,18 @@ class RrpcConnection(Connection):
             "with metadata": functools.partial(client.echo, metadata={"request-id": "4711"}),
         }
 
+    def receive(self, data: bytes, count: int) -> int:
+        return sum(1 for _ in self._client.repeat(data, count))
+
+    def receive_records(self, count: int) -> int | None:
+        return sum(1 for _ in self._client.rows(count))
+
+    def stream(self, data: bytes, count: int) -> int:
+        return self._client.take(itertools.repeat(data, count))
+
+    def fetch_each(self, nbytes: int, count: int) -> int:
+        return sum(array.nbytes for array in self._client.fetch_each(nbytes, count))
+
     def trace(self, data: bytes) -> None:
         with load("rrpc").trace() as trace:
             self.echo(data)
@@ -96,7 +109,7 @@ class RrpcPeer(Peer):
         self._transport = transport
         self._listen = "tcp" if transport == "tcp" else "rrpc"
         self._pool = pool
-        self.small_calls = self.asyncio = not pool
+        self.small_calls = self.asyncio = self.streams = not pool
 
     def missing(self) -> str:
         try:

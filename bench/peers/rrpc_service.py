@@ -1,10 +1,22 @@
 """The service that the benchmark calls, served by rrpc-serve as any other."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import rrpc
 from numpy.typing import NDArray
 
 from bench.peers.base import WarmArrays
+
+
+@dataclass
+class Row:
+    """A small record."""
+
+    number: int
+    name: str
+    weight: float
 
 
 @rrpc.service
@@ -35,6 +47,26 @@ class Bench:
             self._pool_arrays[nbytes] = rrpc.empty(nbytes // 4, np.float32)
             self._pool_arrays[nbytes][:] = self._arrays[nbytes]
         return self._pool_arrays[nbytes]
+
+    @rrpc.method
+    def repeat(self, data: bytes, times: int) -> Iterator[bytes]:
+        for _ in range(times):
+            yield data
+
+    @rrpc.method
+    def rows(self, times: int) -> Iterator[Row]:
+        for i in range(times):
+            yield Row(i, "row", 0.5)
+
+    @rrpc.method
+    def take(self, items: Iterator[bytes]) -> int:
+        return sum(1 for _ in items)
+
+    @rrpc.method
+    def fetch_each(self, nbytes: int, times: int) -> Iterator[NDArray[np.float32]]:
+        """The ordinary array, so many times."""
+        for _ in range(times):
+            yield self._arrays[nbytes]
 
     @rrpc.method
     def counters(self) -> dict[str, int]:
