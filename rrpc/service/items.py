@@ -13,6 +13,7 @@ from rrpc.errors import Internal, InvalidArgument, RpcError
 from .checks import compile_check
 from .dimensions import Dimensions, Sizes
 from .mismatch import Mismatch
+from .records import DataclassCheck
 from .senders import PLAIN, sender
 
 __all__ = ["Items", "untyped_item"]
@@ -40,8 +41,15 @@ class Items:
         self._send = sender(annotation, self._check)
         self._plain = type(None) if annotation is None else annotation
         plain = self._plain in PLAIN
-        self.encode: _Encode = self._encode_plain if plain else self._encode
-        self.decode: _Decode = self._decode_plain if plain else self._decode
+        record = isinstance(self._check, DataclassCheck) and dimensions is None
+        self.encode: _Encode = self._encode
+        self.decode: _Decode = self._decode
+        if plain:
+            self.encode, self.decode = self._encode_plain, self._decode_plain
+        elif record:
+            known: Any = self._check
+            self._record, self._prefix = known, known.prefix
+            self.encode, self.decode = self._encode_record, self._decode_record
 
     def _encode(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, Message | None]:
         """An item's payload and buffers; ``sizes`` are those that the arguments have."""
@@ -85,6 +93,26 @@ class Items:
             except Exception:  # malformed: the full decoder tells
                 value = self
             if type(value) is self._plain:
+                return value
+        return self._decode(payload, blocks)
+
+    def _encode_record(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, Message | None]:
+        members = self._record.plain_members(value)
+        if members is not None:
+            try:
+                return self._prefix + pack(members, _NO_BUFFERS), None
+            except Refused:
+                pass
+        return self._encode(value)
+
+    def _decode_record(self, payload: bytes, blocks: list[Any] | None, sizes: Sizes | None = None) -> Any:
+        if blocks is None and payload.startswith(self._prefix):
+            try:
+                members = _unpack(payload[len(self._prefix) :])
+                value = self._record.of_plain(members)
+            except Exception:
+                value = None
+            if value is not None:
                 return value
         return self._decode(payload, blocks)
 

@@ -6,6 +6,8 @@ import dataclasses
 import typing
 from typing import Any
 
+import msgpack
+
 from rrpc.codec import Message, Record, prepare, record_mark
 
 from .containers import tuple_check
@@ -39,6 +41,8 @@ class DataclassCheck:
         self._plain: tuple[type, ...] = ()
         """The classes of the fields, where a value of exactly these needs no other look."""
         self._mark = record_mark(kind.__name__)
+        self.prefix = b"\xc1\x92" + msgpack.packb(self._mark)
+        """What a payload begins with that is an instance; the map of its fields is the rest."""
 
     def _resolve(self) -> dict[str, Check]:
         # At first use: a dataclass may name itself, or one that is defined after it.
@@ -55,12 +59,29 @@ class DataclassCheck:
 
     def send(self, value: Any, message: Message) -> Any:
         """An instance, checked and as the packer takes it."""
-        if type(value) is self._kind and self._plain:
-            members = getattr(value, "__dict__", _NOTHING)
-            if tuple(members) == self._names and tuple(map(type, members.values())) == self._plain:
-                message.marked = True
-                return [self._mark, members]
-        return prepare(self(value), message)
+        members = self.plain_members(value)
+        if members is None:
+            return prepare(self(value), message)
+        message.marked = True
+        return [self._mark, members]
+
+    def plain_members(self, value: Any) -> dict[str, Any] | None:
+        """The fields of an instance, where they're packed as they are; else None."""
+        if type(value) is not self._kind or not self._plain:
+            return None
+        members: dict[str, Any] = getattr(value, "__dict__", _NOTHING)
+        good = tuple(members) == self._names and tuple(map(type, members.values())) == self._plain
+        return members if good else None
+
+    def of_plain(self, members: Any) -> Any:
+        """The instance of fields that came as they were packed; None where they need another look."""
+        if self._fields is None:
+            self._resolve()
+        if type(members) is not dict or tuple(members) != self._names:
+            return None
+        if not self._plain or tuple(map(type, members.values())) != self._plain:
+            return None
+        return self._made(members, members)
 
     def __call__(self, value: Any) -> Any:
         kind = self._kind
