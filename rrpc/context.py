@@ -87,6 +87,10 @@ class Context:
         """Have the reply, be it a result or an error, carry this too; a name that was set before gets new values."""
         self.sent = pack(merged(unpack(self.sent), metadata) if self.sent else metadata)
 
+    def send_initial_metadata(self, metadata: MetadataLike) -> None:
+        """Of a call with streams: send this ahead of the items, once and before the first of them."""
+        self._core.stream(self._handle).send_initial_metadata(pack(metadata))
+
     def time_left(self) -> float | None:
         """Seconds until the deadline, 0 behind it; None: there is none."""
         return None if self.deadline is None else max(0.0, self.deadline - monotonic())

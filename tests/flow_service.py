@@ -92,6 +92,15 @@ class Flow:
             yield rrpc.context().method
 
     @rrpc.method
+    def badges(self, fail: bool = False) -> Iterator[str]:
+        """What the caller's metadata says; some of its own goes ahead of the items, some with the end."""
+        rrpc.context().send_initial_metadata({"room": "7"})
+        yield str(rrpc.context().metadata["badge"])
+        rrpc.context().set_metadata({"left": "at noon"})
+        if fail:
+            raise rrpc.Aborted("fire")
+
+    @rrpc.method
     def add(self, values: Iterator[int]) -> int:
         return sum(values)
 

@@ -243,3 +243,15 @@ def test_the_handlers_context_is_its_own_throughout(flow: Any) -> None:
 def test_unary_and_stream_calls_take_the_others_for_none(flow: Any) -> None:
     with pytest.raises(rrpc.Unimplemented, match=r"Flow\.count\(\) takes arguments and gives a stream"):
         flow.call("Flow.count", 5)
+
+
+def test_metadata_at_both_ends(flow: Any) -> None:
+    stream = flow.badges(metadata={"badge": "blue"})
+    assert next(stream) == "blue"
+    assert stream.initial_metadata() == {"room": "7"}
+    assert list(stream) == []
+    assert stream.metadata() == {"left": "at noon"}
+    stream = flow.badges(fail=True, metadata={"badge": "blue"})
+    with pytest.raises(rrpc.Aborted) as caught:
+        list(stream)
+    assert caught.value.metadata == {"left": "at noon"}
