@@ -161,3 +161,33 @@ def test_attempts() -> None:
         waited = call.phase_seconds("channel" if pause == 0 else "away")
         assert waited >= 0.04
         assert "(3 attempts)" in str(trace)
+
+
+@rrpc.service
+class Caller:
+    @rrpc.method
+    def name(self) -> str:
+        return "the caller"
+
+
+@rrpc.service
+class Asking:
+    @rrpc.method
+    def ask(self) -> str:
+        answer: str = rrpc.context().client().call("Caller.name")
+        return answer
+
+
+def test_calls_back_to_the_client() -> None:
+    with (
+        rrpc.serve(Asking(), listen="tcp://127.0.0.1:0") as server,
+        rrpc.Server(Caller()).start() as own,
+        rrpc.connect(server.addresses[0], serve=own, timeout=20.0) as client,
+        rrpc.trace() as trace,
+    ):
+        assert client.call("Asking.ask") == "the caller"
+    (call,) = trace.calls
+    assert [child.method for child in call.children] == ["Caller.name"]
+    for each in trace.all_calls():
+        assert_no_gap(each)
+        assert "handler" in names(each)

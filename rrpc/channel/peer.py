@@ -22,6 +22,8 @@ __all__ = ["PeerChannel"]
 class PeerChannel(Channel):
     """One connection, which this end can't make again, and doesn't close."""
 
+    metadata_bytes_max = 8192  # what both ends take unless they are told otherwise
+
     def __init__(self, core: _core.Client) -> None:
         self._connection = Connection(core.info()["address"], core)
         self.ready = self._connection

@@ -168,8 +168,11 @@ class _Attempt:
 
     def phases(self, traced: TracedCall, said: ServerPart | None) -> list[Phase]:
         if self.opened_ns:
-            opened = chain(self.begin_ns, CLIENT, [("encode", self.opened_ns)])
-            return opened + join(traced, said, self.opened_ns, self.end_ns, ("stream", CLIENT))
+            sent_ns = self.opened_ns
+            if said is not None and self.begin_ns <= said.begin_ns < sent_ns:
+                sent_ns = said.begin_ns  # the server was at it before this thread went on
+            opened = chain(self.begin_ns, CLIENT, [("encode", sent_ns)])
+            return opened + join(traced, said, sent_ns, self.end_ns, ("stream", CLIENT))
         at = [self.stamps.get(name, 0) for name in STAMPS]
         begun_ns, exposed_ns, sent_ns, replied_ns, ended_ns, taken_ns = at
         if not begun_ns:
