@@ -78,8 +78,9 @@ NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& in
     if (ended_) return NextResult::kEnded;
     if (interrupt.load()) return NextResult::kInterrupted;
     if (take(work)) {
-      if (too_late(work)) continue;
-      return NextResult::kWork;
+      if (!too_late(work)) return NextResult::kWork;
+      work = {};  // its connection and arguments aren't this worker's to keep while it waits
+      continue;
     }
     if (now_ns() >= deadline) return NextResult::kTimeout;
     if (in_loop_) {
