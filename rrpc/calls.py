@@ -228,12 +228,22 @@ class OutgoingCall:
         if interrupt is not None and self._cancelled:
             interrupt()
 
-    def check(self) -> None:
+    def nap(self, seconds: float) -> tuple[float, bool]:
+        """For drivers: how long to sleep, and whether it is the deadline that ends it; timers may be early."""
+        left = self.time_left()
+        return (seconds, False) if left is None or seconds < left else (left, True)
+
+    def check(self, late: bool = False) -> None:
         """Raise what ends the call now: Cancelled or DeadlineExceeded."""
+        error: RpcError
         if self._cancelled:
-            raise unsent(Cancelled("the call was cancelled by its caller"))
-        if self.deadline is not None and monotonic() >= self.deadline:
-            raise unsent(DeadlineExceeded(f"{self.method}(): the deadline passed before the call was sent"))
+            error = Cancelled("the call was cancelled by its caller")
+        elif late or (self.deadline is not None and monotonic() >= self.deadline):
+            before = "sent again" if self.attempt else "sent"
+            error = DeadlineExceeded(f"{self.method}(): the deadline passed before the call was {before}")
+        else:
+            return
+        raise error if self.attempt else unsent(error)
 
     def late(self) -> RpcError:
         """What ends the call when its time is up while it waits for answers."""
@@ -401,12 +411,12 @@ def _exchange(call: OutgoingCall, exchange: Exchange) -> tuple[bytes, Any, bytes
 
 
 def _sleep(call: OutgoingCall, seconds: float) -> None:
-    left = call.time_left()
+    seconds, late = call.nap(seconds)
     woken = threading.Event()
     call.interrupt_with(woken.set)
-    woken.wait(seconds if left is None else min(left, seconds))
+    woken.wait(seconds)
     call.interrupt_with(None)
-    call.check()
+    call.check(late)
 
 
 def _wait(call: OutgoingCall, asked: Waiting) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextvars
+import functools
 import threading
 from collections.abc import Callable, Mapping
 from time import monotonic
@@ -304,8 +305,8 @@ class Driven:
         elif type(asked) is Waiting:
             self._wait_for(asked)
         elif type(asked) is Sleep:
-            left = self._call.time_left()
-            timer = after(asked.seconds if left is None else min(left, asked.seconds), self._slept)
+            seconds, late = self._call.nap(asked.seconds)
+            timer = after(seconds, functools.partial(self._slept, late))
             self._call.interrupt_with(timer.fire)
         else:
             return False
@@ -321,10 +322,10 @@ class Driven:
         else:
             self.go(reply)
 
-    def _slept(self) -> None:
+    def _slept(self, late: bool) -> None:
         self._call.interrupt_with(None)
         try:
-            self._call.check()
+            self._call.check(late)
         except RpcError as error:
             self.go(None, error)
         else:

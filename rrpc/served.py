@@ -122,16 +122,17 @@ class IncomingCall:
         import asyncio
 
         left = self.time_left()
+        late = left is not None and left <= seconds  # timers may be early
         try:
             await asyncio.sleep(seconds if left is None else min(left, seconds))
         except asyncio.CancelledError:
             self._check()  # which says more, if it was the call that ended
             raise
-        self._check()
+        self._check(late)
 
-    def _check(self) -> None:
+    def _check(self, late: bool = False) -> None:
         """Raise what has ended the call."""
-        if self.time_left() == 0:
+        if late or self.time_left() == 0:
             raise DeadlineExceeded(f"{self.method}(): the deadline passed while an interceptor slept")
         if self.cancelled:
             raise Cancelled(f"{self.method}(): the caller gave the call up while an interceptor slept")

@@ -146,6 +146,25 @@ def test_sleep_ends_with_the_deadline(shop_address: str, style: str, shop: Shop)
     assert shop.handled == []
 
 
+def test_a_sleep_after_an_attempt(style: str, shop_address: str, shop: Shop) -> None:
+    """A handler has seen the call, whatever ends it then."""
+
+    def again(call: Any) -> Steps:
+        try:
+            return (yield call)
+        except rrpc.Aborted:
+            yield Sleep(3600)
+            return None
+
+    with (
+        calling(style, shop_address, interceptors=[Around(again)]) as call,
+        pytest.raises(rrpc.DeadlineExceeded) as raised,
+    ):
+        call("Shop.flaky", 3, timeout=0.1)
+    assert not raised.value.not_executed
+    assert shop.handled == ["flaky"]
+
+
 def test_arrays_pass_through(shop_address: str, style: str) -> None:
     def around(call: Any) -> Steps:
         return (yield call)

@@ -79,16 +79,16 @@ async def _wait(call: OutgoingCall, waiting: Waiting) -> Any:
 
 
 async def _sleep(call: OutgoingCall, sleep: Sleep) -> None:
-    left = call.time_left()
+    seconds, late = call.nap(sleep.seconds)
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
     call.interrupt_with(lambda: loop.call_soon_threadsafe(woken.set))
     try:
-        await asyncio.wait_for(woken.wait(), sleep.seconds if left is None else min(left, sleep.seconds))
+        await asyncio.wait_for(woken.wait(), seconds)
     except asyncio.TimeoutError:
         pass
     finally:
         call.interrupt_with(None)
-    call.check()
+    call.check(late)
 
 
 async def _await(call: OutgoingCall, awaitable: Any) -> Any:
