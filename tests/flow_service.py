@@ -81,6 +81,12 @@ class Flow:
         yield n - 1
 
     @rrpc.method
+    def until_told(self) -> Iterator[int]:
+        """Items without end, until go_on was called."""
+        while not _go_on.is_set():
+            yield 0
+
+    @rrpc.method
     def wrong(self) -> Iterator[int]:
         yield 1
         yield "two"  # type: ignore[misc]

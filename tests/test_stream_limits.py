@@ -101,27 +101,19 @@ def test_slow_streams_leave_the_workers_to_others(narrow: Any) -> None:
         assert [sum(stream) for stream in streams] == [499_500] * 16
 
 
-def test_endless_streams_share_the_workers(flow: Any) -> None:
-    """Of clients that take whatever comes: none of them keeps a worker for itself."""
-    streams = [flow.count(1 << 40) for _ in range(6)]
-    ended = threading.Event()
-
-    def take(stream: Any) -> None:
-        for _ in stream:
-            if ended.is_set():
-                return
-
-    with nothing_left(flow):
-        takers = [threading.Thread(target=take, args=(stream,)) for stream in streams]
-        for taker in takers:
-            taker.start()
-        assert flow.add([1, 2]) == 3
-        assert list(flow.count(10)) == list(range(10))
-        ended.set()
-        for taker in takers:
-            taker.join(patience(20))
-        for stream in streams:
-            stream.close()
+def test_a_stream_that_never_waits_gives_others_their_turn(address: str) -> None:
+    """The one worker goes from the stream, whose client takes whatever comes, to the call that ends it."""
+    window = 1 << 20
+    options = {"stream_window_items": window, "stream_window_bytes": 1 << 30}
+    with (
+        rrpc.serve(Flow(), listen=address, workers=1) as server,
+        flow_rpc.FlowClient(server.addresses[0], timeout=60.0, **options) as client,
+    ):
+        client.hold()
+        stream = client.until_told()
+        assert next(stream) == 0
+        client.go_on()
+        assert sum(1 for _ in stream) < window - 1  # else it had the worker until there was no room
 
 
 def test_a_server_that_is_killed(served: Served) -> None:
