@@ -2,12 +2,14 @@
 
 import asyncio
 import gc
+import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
 from aio import Run, until
 from flow import flow_rpc, nothing_left
+from processes import volume
 
 import rrpc
 
@@ -194,3 +196,29 @@ def test_blocking_clients_of_async_handlers(flow: Any) -> None:
         assert list(flow.sums_later([1, 2, 3])) == [1, 3, 6]
         with flow.sleeps() as stream:
             assert next(stream) == 1
+
+
+@pytest.mark.slow
+def test_a_thousand_streams_some_of_them_left(in_flow: Any, handlers: dict[str, str]) -> None:
+    chance = random.Random(1)
+
+    async def main(client: Any) -> None:
+        count, sums = getattr(client, handlers["count"]), getattr(client, handlers["sums"])
+
+        async def use(number: int) -> None:
+            stream = count(300) if number % 2 else sums(range(300))
+            async for value in stream:
+                if chance.random() < 0.01:
+                    stream.cancel()
+                    return
+                if value % 50 == 0:
+                    await asyncio.sleep(0)
+
+        tasks = [asyncio.ensure_future(use(number)) for number in range(volume(1000, 100))]
+        for task in tasks[::10]:
+            asyncio.get_running_loop().call_later(chance.random() * 0.5, task.cancel)
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(error) for error in ended} <= {type(None), asyncio.CancelledError}
+        assert await client.add([1]) == 1
+
+    in_flow(main)
