@@ -86,8 +86,10 @@ class Channel(Upkeep):
         """
         self.check_process()
         ready = self.ready
-        if ready is not None and ready.usable():
-            return ready
+        if ready is not None:
+            if ready.usable():
+                return ready
+            self._lost(ready, ready.why_unusable())
         found, error = self._changed(lambda: self._choose(wait_for_ready, monotonic()))
         if error is not None:
             raise error

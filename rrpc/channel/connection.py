@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rrpc import _core
 from rrpc.codec import decode
+from rrpc.errors import RpcError
 from rrpc.service import Interface, untyped_request
 from rrpc.versions import Agreement, agree
 
@@ -91,6 +92,15 @@ class Connection:
 
         hello = self.core.peer_hello()
         return agree(contract.fingerprints, hello, describe, contract.interface, self.address)
+
+    def why_unusable(self) -> RpcError | None:
+        """What calls get here now; None if they can be begun."""
+        if not self.usable():
+            try:
+                self.core.start(b"", b"", None, None, 0.0)  # refused before anything is sent
+            except RpcError as error:
+                return error.with_traceback(None)
+        return None
 
     def close(self) -> None:
         """Calls in flight fail with Unavailable."""

@@ -96,6 +96,7 @@ class Subchannel:
     __slots__ = (
         "address",
         "connection",
+        "ended",
         "error",
         "failed_at",
         "failures",
@@ -114,6 +115,8 @@ class Subchannel:
         """The last one, which is good where the state is ready."""
         self.error: RpcError | None = None
         """Why the last attempt failed."""
+        self.ended = ""
+        """What calls over the last connection were told in the end."""
         self.failures = 0
         self.failed_at = 0.0
         self.retry_at = 0.0
@@ -129,6 +132,7 @@ class Subchannel:
         self.state = READY
         self.connection = connection
         self.error = None
+        self.ended = ""
         connection.record = self.record
 
     def failed(self, error: RpcError, now: float, backoff: Backoff) -> None:
@@ -136,12 +140,15 @@ class Subchannel:
         self.failures += 1
         self.state = TRANSIENT_FAILURE
         self.error = error
+        if self.ended and self.ended != error.message:
+            self.error = type(error)(f"{error.message}; and the last connection ended: {self.ended}")
         self.failed_at = now
         self.retry_at = now + backoff.delay(self.failures)
 
     def lost(self, now: float, backoff: Backoff, error: RpcError | None = None) -> None:
         """The connection takes no more calls. One that was lost at once counts as a failed attempt."""
         assert self.connection is not None
+        self.ended = "" if error is None else error.message
         if now - self.connection.since < backoff.initial:
             ended = f"{self.address}: a new connection takes no calls; the server may be shutting down"
             self.failed(Unavailable(ended) if error is None else error, now, backoff)

@@ -276,7 +276,7 @@ def _ended(channel: weakref.ref[Upkeep], subchannel: Subchannel, task: Task) -> 
 def _lost(channel: weakref.ref[Upkeep], connection: weakref.ref[Connection]) -> None:
     there, which = channel(), connection()
     if there is not None and which is not None:
-        there._lost(which)
+        there._lost(which, which.why_unusable())
 
 
 def _go_on(channel: weakref.ref[Upkeep]) -> None:
