@@ -161,25 +161,39 @@ class Future(concurrent.futures.Future[_T]):
         return True
 
     if not TYPE_CHECKING:  # where they are attributes, as the base has them
-        # What concurrent.futures.wait() and as_completed() look at. Both hold the condition while they do.
+        # What concurrent.futures.wait() and as_completed() look at, with the condition held: the state mustn't change
+        # meanwhile, so from their first look on it is the one that was last shown.
 
         @property
         def _condition(self):
-            return self.__dict__.setdefault("_condition_", threading.Condition())
+            found = self.__dict__.get("_condition_")
+            if found is None:
+                self.__dict__.setdefault("_waiters_", [])
+                mine = threading.Condition()
+                found = self.__dict__.setdefault("_condition_", mine)
+                if found is mine:
+                    self.add_done_callback(_tell_waiters)
+            return found
 
         @property
         def _state(self):
+            return (
+                self.__dict__.get("_shown_", "RUNNING")
+                if "_condition_" in self.__dict__
+                else self._end_state()
+            )
+
+        @property
+        def _waiters(self):
+            return self.__dict__.setdefault("_waiters_", [])
+
+        def _end_state(self):
             if not self.done():
                 return "RUNNING"
             return "CANCELLED_AND_NOTIFIED" if self.cancelled() else "FINISHED"
 
-        @property
-        def _waiters(self):
-            waiters = self.__dict__.get("_waiters_")
-            if waiters is None:
-                waiters = self.__dict__.setdefault("_waiters_", [])
-                self.add_done_callback(_tell_waiters)
-            return waiters
+    def _show_end(self) -> None:
+        self.__dict__["_shown_"] = "CANCELLED_AND_NOTIFIED" if self.cancelled() else "FINISHED"
 
     def _ended(self) -> None:
         # On whatever thread: where that is in a handler, what is called here is no call of that handler's.
@@ -211,6 +225,7 @@ def only(value: Any, out: Any) -> Any:
 
 def _tell_waiters(future: Future[Any]) -> None:
     with future._condition:
+        future._show_end()
         for waiter in future._waiters:
             waiter.add_cancelled(future) if future.cancelled() else waiter.add_result(future)
         future._condition.notify_all()

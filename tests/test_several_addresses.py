@@ -128,6 +128,16 @@ def test_round_robin_while_a_server_is_killed_and_comes_back(
     assert len(running.errors) <= 9
 
 
+def test_connections_come_back_without_calls(fleet: Fleet, scheme: str) -> None:
+    servers = fleet.members(2, scheme)
+    with CountedClient([s.address for s in servers], policy="round_robin", backoff=QUICK) as client:
+        eventually(lambda: states(client) == ["ready"] * 2)
+        servers[1].kill()
+        eventually(lambda: states(client)[1] != "ready")
+        servers[1].start()
+        eventually(lambda: states(client) == ["ready"] * 2)
+
+
 @pytest.mark.parametrize("policy", ["pick_first", "round_robin", "least_outstanding"])
 def test_a_drain_under_load_loses_no_call(
     fleet: Fleet, scheme: str, load: Callable[..., Load], policy: str
