@@ -95,9 +95,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _over_verbs(item: pytest.Item) -> bool:
     if item.get_closest_marker("slow") or item.get_closest_marker("no_verbs"):
         return False
-    return (
-        "transport" in getattr(item, "fixturenames", ()) or Path(__file__).parent / "vm" in item.path.parents
-    )
+    fixtures = getattr(item, "fixturenames", ())
+    return bool({"transport", "scheme"} & set(fixtures)) or Path(__file__).parent / "vm" in item.path.parents
 
 
 _skipped: list[tuple[str, str]] = []

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from counted_service import runs_of
+from lab import TRANSPORTS
 from processes import child_environment, eventually
 
 NURSERY = """
@@ -61,6 +63,7 @@ class Member:
 
     def restart(self) -> None:
         self.kill()
+        wait_until_gone(self.pid)
         self.start()
 
     def told(self, what: str, yes: bool = True) -> None:
@@ -111,6 +114,14 @@ class Fleet:
         """Not started yet: its address is good once it is."""
         return Member(self, name, self._new_address(transport))
 
+    def late(self, name: str, transport: str) -> Member:
+        """Not started yet, but its address is where it will listen, and closed until then."""
+        late = self.member(name, transport)
+        if late.address.endswith(":0"):
+            with socket.create_server(("127.0.0.1", 0)) as taken:
+                late.address = late.address[:-1] + str(taken.getsockname()[1])
+        return late
+
     def members(self, count: int, transport: str) -> list[Member]:
         return [self.member(f"server{i}", transport).start() for i in range(count)]
 
@@ -132,6 +143,12 @@ class Fleet:
         for pid in self._pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(params=[transport for transport in TRANSPORTS if transport != "rrpc"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    """As the fixture transport, but for addresses of which each leads one way only."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -13,19 +13,14 @@ from typing import Any
 
 import pytest
 from counted_service import CountedClient
-from fleet import Fleet, fleet, nursery, wait_until_gone
+from fleet import Fleet, fleet, nursery, scheme, wait_until_gone
 from processes import eventually, patience
 
 import rrpc
 
-__all__ = ["fleet", "nursery"]
+__all__ = ["fleet", "nursery", "scheme"]
 
 QUICK = rrpc.Backoff(initial=0.02, maximum=0.1)
-
-
-@pytest.fixture(params=["shm", "tcp"])
-def scheme(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def states(client: rrpc.Client) -> list[str]:
@@ -62,9 +57,7 @@ def test_a_restarted_server_is_found_again(fleet: Fleet, scheme: str) -> None:
 
 
 def test_a_client_connects_at_once_unless_it_is_lazy(fleet: Fleet, scheme: str) -> None:
-    server = fleet.member("late", scheme)
-    if scheme == "tcp":  # one that is closed
-        server.address = f"tcp://127.0.0.1:{_free_port()}"
+    server = fleet.late("late", scheme)
     with pytest.raises(rrpc.Unavailable):
         CountedClient(server.address)
     client = CountedClient(server.address, lazy=True, backoff=QUICK)
@@ -85,9 +78,7 @@ def test_a_client_connects_at_once_unless_it_is_lazy(fleet: Fleet, scheme: str) 
 
 
 def test_calls_wait_for_a_server_if_told_to(fleet: Fleet, scheme: str) -> None:
-    server = fleet.member("late", scheme)
-    if scheme == "tcp":
-        server.address = f"tcp://127.0.0.1:{_free_port()}"
+    server = fleet.late("late", scheme)
     with CountedClient(server.address, lazy=True, wait_for_ready=True, backoff=QUICK) as client:
         start = time.monotonic()
         with pytest.raises(rrpc.DeadlineExceeded, match="no connection within its timeout: ") as raised:
@@ -121,7 +112,7 @@ def test_many_futures_need_no_threads(fleet: Fleet) -> None:
         assert {future.result() for future in started} == {"late"}
 
 
-def test_connecting_has_a_deadline(scheme: str) -> None:
+def test_connecting_has_a_deadline() -> None:
     """To something that takes connections and says nothing."""
     with silent() as address:
         client = rrpc.Client(address, lazy=True, connect_timeout=0.6)
@@ -142,11 +133,6 @@ def silent() -> Iterator[str]:
     """A TCP address where nobody answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"tcp://127.0.0.1:{listening.getsockname()[1]}"
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def test_clients_share_a_channel(fleet: Fleet, scheme: str) -> None:

@@ -8,23 +8,18 @@ from typing import Any
 
 import pytest
 from counted_service import CountedClient
-from fleet import Fleet, fleet, nursery, wait_until_gone
+from fleet import Fleet, fleet, nursery, scheme, wait_until_gone
 from processes import eventually, patience
 
 import rrpc
 from rrpc import HedgingPolicy, RetryBudget, RetryPolicy, StatusCode
 from rrpc.retry import PUSH_BACK
 
-__all__ = ["fleet", "nursery"]
+__all__ = ["fleet", "nursery", "scheme"]
 
 QUICK = rrpc.Backoff(initial=0.02, maximum=0.1)
 POLICY = RetryPolicy(max_attempts=4, initial_backoff=0.01, max_backoff=0.05, budget=None)
 Use = Callable[..., Any]
-
-
-@pytest.fixture(params=["shm", "tcp"])
-def scheme(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture(params=["call", "future"])

@@ -8,19 +8,14 @@ from typing import Any
 
 import pytest
 from counted_service import CountedClient
-from fleet import Fleet, fleet, nursery, wait_until_gone
+from fleet import Fleet, fleet, nursery, scheme, wait_until_gone
 from processes import eventually, patience
 
 import rrpc
 
-__all__ = ["fleet", "nursery"]
+__all__ = ["fleet", "nursery", "scheme"]
 
 QUICK = rrpc.Backoff(initial=0.02, maximum=0.1)
-
-
-@pytest.fixture(params=["shm", "tcp"])
-def scheme(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def states(client: rrpc.Client) -> list[str]:
