@@ -96,7 +96,8 @@ def test_only_so_much_is_said() -> None:
     said = unpack(packed)
     assert said is not None
     assert len(said.children) + said.children_left_out == 100
-    assert pack(many, 20) == b""
+    for none in (20, 1, 0, -5):
+        assert pack(many, none) == b""
 
 
 @given(

@@ -191,3 +191,26 @@ def test_calls_back_to_the_client() -> None:
     for each in trace.all_calls():
         assert_no_gap(each)
         assert "handler" in names(each)
+
+
+@rrpc.service
+class Spoken:
+    """Its reply's metadata leaves no room for more."""
+
+    @rrpc.method
+    def ask(self, address: str) -> int:
+        rrpc.context().set_metadata({"long": "x" * 7000})
+        with rrpc.connect(address, timeout=20.0) as client:
+            given: int = client.call("Traced.add", 1)
+        return given
+
+
+@pytest.mark.parametrize("room", ["20", "6000"])
+def test_a_reply_that_has_no_room_for_a_trace(traced_servers: list[LabServer], room: str) -> None:
+    """However little of it a caller asks for."""
+    with (
+        rrpc.serve(Spoken(), listen="tcp://127.0.0.1:0") as server,
+        rrpc.connect(server.addresses[0], timeout=20.0) as client,
+    ):
+        future = client.start("Spoken.ask", traced_servers[0].address("tcp"), metadata={"rrpc-trace": room})
+        assert future.result() == 2

@@ -32,6 +32,8 @@ class ServerPart:
 
 def pack(part: ServerPart, bytes_max: int) -> bytes:
     """With as many of the calls, the first ones, as there is room for; empty where there is none at all."""
+    if bytes_max <= 0:
+        return b""
     kept = len(part.children)
     while True:
         packed = _packed(part, kept)
