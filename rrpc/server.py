@@ -97,25 +97,32 @@ class Server:
         worker.run()
 
     def listen(self, address: str) -> str:
-        """Listen on one more address; gives the one really bound. Raises InvalidArgument or Unavailable."""
+        """Listen on one more address; gives the one really bound; else InvalidArgument, AlreadyExists, Unavailable."""
         bound = self._core.listen(address)
         self.addresses.append(bound)
         return bound
 
     def start(self) -> Server:
-        """Listen, and take calls from now on."""
+        """Listen, and take calls from now on. Where it can't, it has stopped."""
         if self._threads:
             raise RuntimeError("the server has been started already")
         if self.lane is not None:
             self.lane.open()
+        try:
+            self._begin()
+        except BaseException:
+            self.stop()  # the lane's thread, above all, which would keep the process
+            raise
+        _started.add(self)
+        return self
+
+    def _begin(self) -> None:
         for address in self._listen:
             self.listen(address)
         for index, worker in enumerate(self._workers):
             thread = threading.Thread(target=self._run, args=(worker,), name=f"rrpc-worker-{index}")
-            self._threads.append(thread)
             thread.start()
-        _started.add(self)
-        return self
+            self._threads.append(thread)
 
     @property
     def started(self) -> bool:

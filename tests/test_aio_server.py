@@ -357,6 +357,23 @@ def test_a_blocking_server_runs_async_handlers_in_a_loop_of_its_own(transport: s
     assert not [thread for thread in threading.enumerate() if thread.name == "rrpc-loop"]
 
 
+def test_a_server_that_cant_listen_leaves_nothing_behind(transport: str, address: str) -> None:
+    with rrpc.serve(Mixed(), listen=address) as server:
+        taken = server.addresses[0]
+        threads = set(threading.enumerate())
+        with pytest.raises(rrpc.InvalidArgument):
+            rrpc.serve(Mixed(), listen="nothing://here")
+        refused = rrpc.Server(Mixed(), listen=["tcp://127.0.0.1:0", taken])
+        with pytest.raises(rrpc.AlreadyExists):
+            refused.start()
+        assert not refused.started
+        assert set(threading.enumerate()) == threads
+        with pytest.raises(rrpc.Unavailable):
+            rrpc.connect(refused.addresses[0])
+        with rrpc.connect(taken) as client:
+            assert client.call("Mixed.echo", "still here") == "still here"
+
+
 def test_the_interpreter_ends_with_a_server_that_nobody_stopped() -> None:
     code = """
 import asyncio, rrpc

@@ -75,7 +75,7 @@ class Server:
         return self
 
     async def listen(self, address: str) -> str:
-        """Listen on one more address; gives the one really bound. Raises InvalidArgument or Unavailable."""
+        """Listen on one more address; gives the one really bound; else InvalidArgument, AlreadyExists, Unavailable."""
         return await asyncio.to_thread(self._server.listen, address)
 
     async def wait(self) -> None:
