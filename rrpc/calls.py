@@ -24,7 +24,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .context import current
-from .errors import Cancelled, DeadlineExceeded, RpcError, Unavailable, unsent
+from .errors import Cancelled, DeadlineExceeded, RpcError, goes_elsewhere, unsent
 from .interceptors import Chain, Sleep
 from .metadata import EMPTY, Metadata, MetadataLike, joined, pack, unpack
 
@@ -347,7 +347,7 @@ def over(call: OutgoingCall) -> Generator[Any, Any, Any]:
             payload, blocks, packed = yield exchange
         except RpcError as error:
             call.channel.failed(connection, error)
-            if not (error.not_executed and isinstance(error, Unavailable)):
+            if not goes_elsewhere(error):
                 raise request.error(error) from None
         else:
             call.channel.succeeded(connection)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from .calls import CallOptions, Link, OutgoingCall, course, memory_of, plain_connection, run
 from .channel import Channel, Connection, Contract
 from .codec import decode
-from .errors import RpcError, Unavailable
+from .errors import RpcError, Unavailable, goes_elsewhere
 from .futures import Future
 from .interceptors import Chain, ClientInterceptor, checked, links
 from .loops import loop_here, refuse_in_coroutine
@@ -145,7 +145,7 @@ class Client:
             try:
                 reply, blocks = connection.core.call(*request.encoded(), None, wait, self._pack(metadata))
             except Unavailable as error:
-                if not error.not_executed:
+                if not goes_elsewhere(error):
                     raise
             else:
                 return decode(reply, blocks)
@@ -175,7 +175,7 @@ class Client:
         try:
             call = connection.core.start(*request.encoded(), memory_of(out), wait, self._pack(metadata))
         except Unavailable as error:
-            if not error.not_executed:
+            if not goes_elsewhere(error):
                 raise
             return start_call(again())
         return Future(call, decode, out, again)

@@ -33,6 +33,7 @@ __all__ = [
     "Unimplemented",
     "Unknown",
     "class_of",
+    "goes_elsewhere",
     "unsent",
 ]
 
@@ -73,6 +74,7 @@ class RpcError(Exception):
     """Whether it is certain that no handler has seen the call: making it again does nothing twice."""
 
     _declared: str = ""  # the name under which the interface declares it
+    _answered: bool = False  # by a handler or an interceptor: its connection takes other calls
 
     def __init__(self, message: str = "", *, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -213,6 +215,11 @@ def unsent(error: _E) -> _E:
     """``error``, of a call that never left."""
     error.not_executed = True
     return error
+
+
+def goes_elsewhere(error: RpcError) -> bool:
+    """Whether the call is to be made over another connection: this one takes none, and no handler has seen the call."""
+    return isinstance(error, Unavailable) and error.not_executed and not error._answered
 
 
 def class_of(code: int) -> type[RpcError]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from . import _core
 from .calls import Exchange, OutgoingCall, Waiting
 from .channel.timers import after
-from .errors import Cancelled, RpcError, Unavailable
+from .errors import Cancelled, RpcError, goes_elsewhere
 from .interceptors import Chain, Sleep
 from .metadata import EMPTY, Metadata, unpack
 
@@ -144,7 +144,7 @@ class Future(concurrent.futures.Future[_T]):
 
     def _moves_on(self, call: Any, error: RpcError) -> bool:
         """Make the call again over another connection, if it may be."""
-        if not (isinstance(error, Unavailable) and error.not_executed):
+        if not goes_elsewhere(error):
             return False
         with _lock:
             if self._call is not call:

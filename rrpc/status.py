@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from .codec import Message, Refused, decode, encode
-from .errors import Internal, ProtocolError, RemoteError, RpcError, StatusCode, class_of
+from .errors import Internal, ProtocolError, RemoteError, RpcError, StatusCode, Unavailable, class_of
 from .metadata import unpack
 from .service import declared
 
@@ -17,6 +17,7 @@ _TRACEBACK_CHARS = 65_536
 
 # Keys of the map that travels beside code and message; what the user calls details is one entry of it.
 _TYPE, _TRACEBACK, _PROTOCOL, _DETAILS, _DECLARED = "type", "traceback", "protocol", "details", "error"
+_ANSWERED = "answered"
 
 
 class Status(NamedTuple):
@@ -46,6 +47,7 @@ def status_of(method: str, error: BaseException, tracebacks: bool = False) -> St
             return _status(fault.code, f"{method}(): {fault}", {})
         facts |= {_DECLARED: name} if name else {}
         facts |= {_DETAILS: details} if details else {}
+        facts |= {_ANSWERED: True} if isinstance(error, Unavailable) else {}
         return _status(error.code, str(error), facts, method)
     _log("%s() raised", method, exc_info=error)
     kind = type(error)
@@ -131,6 +133,7 @@ def _error(code: int, message: str, protocol_error: bool, facts: dict[Any, Any])
         error.details = details
     if isinstance(name, str):
         error._declared = name
+    error._answered = facts.get(_ANSWERED) is True
     return error
 
 

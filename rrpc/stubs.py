@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 from .calls import CallOptions, OutgoingCall, course, memory_of, run
 from .channel import Channel, Connection, Contract
 from .context import current
-from .errors import RpcError, Unavailable
+from .errors import RpcError, Unavailable, goes_elsewhere
 from .futures import Driven, Future, only
 from .interceptors import Chain
 from .loops import loop_here, refuse_in_coroutine
@@ -122,7 +122,7 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
                     packed,
                 )
             except RpcError as error:
-                if not (isinstance(error, Unavailable) and error.not_executed):
+                if not goes_elsewhere(error):
                     raise self._typed(error) from None
             else:
                 result: _R = self._decode(reply, blocks, None, buffers.sizes)
@@ -154,7 +154,7 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         try:
             call = start(name, payload, buffers or None, memory_of(out), wait, packed)
         except Unavailable as error:
-            if not error.not_executed:
+            if not goes_elsewhere(error):
                 raise
             return start_call(again())
         decode = self._decode

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, TypeVar
 
-from rrpc.errors import RpcError, Unavailable
+from rrpc.errors import RpcError, goes_elsewhere
 from rrpc.interceptors import Chain
 from rrpc.metadata import EMPTY, unpack
 
@@ -76,7 +76,7 @@ class Future(asyncio.Future[_T]):
 
     def _failed(self, error: RpcError) -> None:
         again, self.again = self.again, None
-        if again is None or not isinstance(error, Unavailable) or not error.not_executed:
+        if again is None or not goes_elsewhere(error):
             self.set_exception(error if self.typed is None else self.typed(error))
             return
         make, arguments, end, *rest = again

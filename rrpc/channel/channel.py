@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rrpc.errors import DeadlineExceeded, RpcError, Unavailable
+from rrpc.errors import DeadlineExceeded, RpcError, goes_elsewhere
 from rrpc.options import merged
 
 from .connecting import Attempt
@@ -107,7 +107,7 @@ class Channel(Upkeep):
         """A call over the connection ended so."""
         if self._ejection is not None and self._policy.keeps_all:
             connection.record.failed(error, monotonic(), self._ejection)
-        if (error.not_executed and isinstance(error, Unavailable)) or not connection.usable():
+        if goes_elsewhere(error) or not connection.usable():
             self._lost(connection, error)
 
     def succeeded(self, connection: Connection) -> None:

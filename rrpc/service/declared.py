@@ -139,4 +139,5 @@ class DeclaredErrors:
         except Mismatch:
             return error
         typed.message, typed.metadata, typed.not_executed = error.message, error.metadata, error.not_executed
+        typed._answered = error._answered
         return typed
