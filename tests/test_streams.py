@@ -241,8 +241,11 @@ def test_the_handlers_context_is_its_own_throughout(flow: Any) -> None:
 
 
 def test_unary_and_stream_calls_take_the_others_for_none(flow: Any) -> None:
-    with pytest.raises(rrpc.Unimplemented, match=r"Flow\.count\(\) takes arguments and gives a stream"):
-        flow.call("Flow.count", 5)
+    for name in ("count", "later"):
+        text = rf"Flow\.{name}\(\) takes arguments and gives a stream"
+        with pytest.raises(rrpc.Unimplemented, match=text) as raised:
+            flow.call(f"Flow.{name}", 5)
+        assert raised.value.not_executed
 
 
 def test_metadata_at_both_ends(flow: Any) -> None:

@@ -216,7 +216,7 @@ class _Runner:
                 self._reply(handle, handler, context, stop.value, out, sizes)
                 return None
         except BaseException as error:
-            self._fail(handle, name, context, error)
+            self._fail(handle, context, error)
             return None
         return self._finish(handle, handler, context, _rest(coroutine, waits_for), out, sizes)
 
@@ -240,7 +240,7 @@ class _Runner:
             self._reply(handle, handler, context, result, out, sizes)
         except BaseException as error:
             self._spoilt = self._spoilt or isinstance(error, asyncio.CancelledError)
-            self._fail(handle, handler.method.name.encode(), context, error)
+            self._fail(handle, context, error)
         finally:
             self._lane.end_wait(handle)
 
@@ -251,8 +251,11 @@ class _Runner:
         self._core.reply(handle, payload, buffers or None, buffers.out_index, context.sent)
         context.end()
 
-    def _fail(self, handle: int, name: bytes, context: Context, error: BaseException) -> None:
-        shown = name.decode(errors="replace")
+    def _fail(self, handle: int, context: Context, error: BaseException) -> None:
+        shown, dispatch = context.method, self._lane.dispatch
+        if isinstance(error, KeyError) and shown.encode() not in dispatch.handlers:
+            error = dispatch.unimplemented(shown)  # it has streams
+            context.unseen = True
         if isinstance(error, asyncio.CancelledError):
             error = Cancelled(f"{shown}(): the handler was cancelled")
         status = status_of(shown, error, self._lane.tracebacks)
