@@ -37,8 +37,8 @@ class Handler:
         self.encode = self.plan.encode_result
         self.function = _positional(self.plan, function)
         """Takes the arguments by position."""
-        self.around: Callable[[Any, Callable[[], Any]], Any] | None = None
-        """Of a call with streams: takes the :class:`streams.ServedStream` and what calls the function."""
+        self.around: Callable[[Any], Any] | None = None
+        """Of a call with streams: takes the :class:`streams.ServedStream`, whose ``begin()`` calls the function."""
         self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
@@ -49,6 +49,8 @@ class Dispatch:
         self.handlers: dict[bytes, Handler] = {}
         self.streams: dict[bytes, Handler] = {}
         """Of the methods that have a stream; the others are in ``handlers``."""
+        self.missing_stream: Callable[[bytes, int], Any] | None = None
+        """What gives that which stands for a method with streams that isn't there; takes its name and its kind."""
         self.interfaces: dict[str, Interface] = {}
         self._add(services)
         self.names = list(self.interfaces)
@@ -71,11 +73,14 @@ class Dispatch:
                 group[method.name.encode()] = Handler(method, getattr(instance, name))
 
     def stream_of(self, name: bytes, kind: int) -> Handler:
-        """The handler of a call with streams; raises Unimplemented."""
+        """The handler of a call with streams, or what stands for one that isn't there; raises Unimplemented."""
         handler = self.streams.get(name)
-        if handler is None or handler.plan.kind != kind:
+        if handler is not None and handler.plan.kind == kind:
+            return handler
+        if self.missing_stream is None:
             raise self.unimplemented(name.decode(errors="replace"), kind)
-        return handler
+        missing: Handler = self.missing_stream(name, kind)
+        return missing
 
     def traced(self, handler: Any, context: Any, stamps: tuple[int, int, int] | None) -> Any:
         """The handler, or what stands in its place for a call whose caller asks where its time goes."""

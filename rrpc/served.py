@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .context import context
@@ -28,10 +29,11 @@ def intercept(dispatch: Dispatch, interceptors: Sequence[ServerInterceptor]) -> 
     stream = links(interceptors, "stream")
     if stream:
         for handler in dispatch.streams.values():
-            handler.around = _around_stream(handler, stream)
+            handler.around = partial(_around_stream, handler, stream)
+        dispatch.missing_stream = lambda name, kind: _Missing(dispatch, name, kind, stream)
     if unary:
         known = {name: _Intercepted(handler, unary) for name, handler in dispatch.handlers.items()}
-        dispatch.handlers = _Handlers(known, lambda name: _Intercepted(_Missing(dispatch, name), unary))
+        dispatch.handlers = _Handlers(known, lambda name: _Intercepted(_Missing(dispatch, name, 0), unary))
 
 
 class _Handlers(dict[bytes, Any]):
@@ -169,12 +171,11 @@ class _Unary(IncomingCall):
 class IncomingStream(IncomingCall):
     """A call of a server with streams: interceptors may reach its items and its end."""
 
-    __slots__ = ("_begin", "_chain", "_peer", "_served")
+    __slots__ = ("_chain", "_peer", "_served")
 
-    def __init__(self, handler: Handler, served: ServedStream, begin: Callable[[], Any]) -> None:
+    def __init__(self, handler: Handler, served: ServedStream) -> None:
         super().__init__(handler, served.context)
         self._served = served
-        self._begin = begin
         self._peer = self.context.peer  # which isn't known any more at the end
         self._chain: Chain
 
@@ -201,12 +202,12 @@ class IncomingStream(IncomingCall):
         return self._chain.hooks
 
     def _values(self) -> Sequence[Any]:
-        return self._served.arguments
+        return self._served.arguments()
 
     def _make(self) -> Any:
+        self._served.arguments()
         self._reached = True
-        self._served.arguments = ()  # the handler's alone from now on
-        return self._begin()
+        return self._served.begin()
 
 
 class _Intercepted:
@@ -254,35 +255,29 @@ async def _drive_async(chain: Chain, call: IncomingCall) -> Any:
         raise
 
 
-def _around_stream(
-    handler: Handler, links: Sequence[Link]
-) -> Callable[[ServedStream, Callable[[], Any]], Any]:
-    """For ``handler.around``."""
-
-    def around(served: ServedStream, begin: Callable[[], Any]) -> Any:
-        call = IncomingStream(handler, served, begin)
-        hooks = StreamHooks(serving=True)
-        encode, decode = served.encode, served.decode
-        served.encode = lambda item: encode(hooks.sent(item))
-        served.decode = lambda *item: hooks.received(decode(*item))
-        served.on_end = hooks.end
-        call._chain = Chain(links, call, once=True, hooks=hooks)
-        return (_drive_async if handler.is_async else _drive)(call._chain, call)
-
-    return around
+def _around_stream(handler: Any, links: Sequence[Link], served: ServedStream) -> Any:
+    call = IncomingStream(handler, served)
+    hooks = StreamHooks(serving=True)
+    served.map_sent, served.map_received, served.on_end = hooks.sent, hooks.received, hooks.end
+    call._chain = Chain(links, call, once=True, hooks=hooks)
+    return (_drive_async if handler.is_async else _drive)(call._chain, call)
 
 
 class _Missing:
-    """Stands for a method that isn't there."""
+    """Stands for a method that isn't there, or isn't one for such calls."""
 
-    __slots__ = ("_dispatch", "_name")
+    __slots__ = ("_error", "_links", "is_async")
     method = None
     plan = None
-    is_async = False
 
-    def __init__(self, dispatch: Dispatch, name: bytes) -> None:
-        self._dispatch = dispatch
-        self._name = name
+    def __init__(self, dispatch: Dispatch, name: bytes, kind: int, links: Sequence[Link] = ()) -> None:
+        self._error = dispatch.unimplemented(name.decode(errors="replace"), kind)
+        self._links = links
+        other = dispatch.handlers.get(name) or dispatch.streams.get(name)
+        self.is_async = other is not None and other.is_async  # calls of that name come to the loop
 
     def decode(self, payload: bytes, blocks: list[Any] | None) -> Any:
-        raise self._dispatch.unimplemented(self._name.decode(errors="replace"))
+        raise self._error
+
+    def around(self, served: ServedStream) -> Any:
+        return _around_stream(self, self._links, served)

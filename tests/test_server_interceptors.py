@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from processes import ServeFactory, eventually, run_serve
 from styles import AsyncShop, Shop
 
 import rrpc
-from rrpc.interceptors import ServerLogging, Sleep
+from rrpc.interceptors import ServerLogging, ServerToken, Sleep
 
 Steps = Generator[Any, Any, Any]
 Serving = Callable[..., Any]
@@ -198,6 +198,37 @@ def test_awaitables(serving: Serving, address: str) -> None:
                 rrpc.RemoteError, match=r"yielded an awaitable \(coroutine\), but nothing can"
             ):
                 client.call("Shop.price", "apple")
+
+
+@rrpc.service
+class Guarded:
+    @rrpc.method
+    async def one(self) -> int:
+        return 1
+
+    @rrpc.method
+    async def many(self) -> AsyncIterator[int]:
+        yield 1
+
+
+def test_a_check_may_be_async_though_no_handler_is_reached(address: str) -> None:
+    """A method that is called as what it isn't comes to the loop as every call of it does."""
+
+    async def check(token: str, call: Any) -> bool:
+        await asyncio.sleep(0)
+        return token == "right"
+
+    with rrpc.serve(Guarded(), listen=address, interceptors=[ServerToken(check)]) as server:
+        for token, error in (("right", rrpc.Unimplemented), ("wrong", rrpc.Unauthenticated)):
+            metadata = {"authorization": f"Bearer {token}"}
+            with rrpc.connect(server.addresses[0], timeout=30.0, metadata=metadata) as client:
+                for call in (
+                    lambda: client.call("Guarded.many"),
+                    lambda: list(rrpc.open_stream(client, "Guarded.one")),
+                ):
+                    with pytest.raises(error) as raised:
+                        call()
+                    assert raised.value.not_executed
 
 
 @pytest.mark.parametrize(

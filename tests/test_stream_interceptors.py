@@ -346,6 +346,35 @@ def test_faulty_ones(numbers: Serving, address: str) -> None:
             list(rrpc.open_stream(connected, "Numbers.up_to", 3))
 
 
+def test_calls_that_reach_no_handler_are_seen(numbers: Serving, address: str) -> None:
+    """Whether such a method is there at all, and takes such arguments, is nothing that interceptors wait for."""
+    seen: list[str] = []
+    ended: list[BaseException | None] = []
+
+    def look(call: Any) -> Steps:
+        seen.append(call.method)
+        call.on_end(ended.append)
+        return (yield call)
+
+    with numbers(address, server=[AroundHandler(look)]) as (service, client):
+        with pytest.raises(rrpc.InvalidArgument, match="'end': expected int, got str") as raised:
+            list(rrpc.open_stream(client, "Numbers.up_to", "x"))
+        assert raised.value.not_executed
+        for name, text in (
+            ("Numbers.sell", "Numbers has no method 'sell'; it has"),
+            ("Bank.sell", "there is no service 'Bank' here"),
+            ("Numbers.total", r"total\(\) takes a stream and gives one result; the call has arguments"),
+            ("rrpc.Health.check", r"check\(\) takes arguments and gives one result; the call has"),
+        ):
+            with pytest.raises(rrpc.Unimplemented, match=text) as unknown:
+                list(rrpc.open_stream(client, name))
+            assert unknown.value.not_executed
+        eventually(lambda: len(ended) == 5)
+        assert service.begun == []
+    assert seen == ["Numbers.up_to", "Numbers.sell", "Bank.sell", "Numbers.total", "rrpc.Health.check"]
+    assert sorted(type(error).__name__ for error in ended) == ["InvalidArgument", *["Unimplemented"] * 4]
+
+
 def test_unary_calls_arent_theirs(numbers: Serving, address: str) -> None:
     here, there = AtClient(), AtServer()
     with numbers(address, [here], [there]) as (_, client):
@@ -387,7 +416,15 @@ def test_tokens(numbers: Serving, address: str) -> None:
     with numbers(address, [ClientToken("right")], [guard]) as (_, client):
         assert list(rrpc.open_stream(client, "Numbers.up_to", 2)) == [0, 1]
     with numbers(address, [], [guard]) as (service, client):
-        with pytest.raises(rrpc.Unauthenticated) as raised:
-            list(rrpc.open_stream(client, "Numbers.up_to", 2))
-        assert raised.value.not_executed
+        for name, arguments in (
+            ("Numbers.up_to", [2]),
+            ("Numbers.up_to", ["x"]),
+            ("Numbers.up_to", []),
+            ("Numbers.total", []),
+            ("Numbers.sell", []),
+            ("Bank.sell", []),
+        ):
+            with pytest.raises(rrpc.Unauthenticated) as raised:
+                list(rrpc.open_stream(client, name, *arguments))
+            assert raised.value.not_executed
         assert service.begun == []

@@ -28,10 +28,11 @@ class AsyncServedStream(ServedStream):
         enter(self.context)
         result: Any = None
         try:
-            handler, begin = self._prepared()
-            result = begin() if handler.around is None else handler.around(self, begin)
+            handler = self._find_handler()
+            result = self.begin() if handler.around is None else handler.around(self)
             if inspect.isawaitable(result):
                 result = await result
+            self.arguments()  # also where something has answered in the handler's place
             if self._kind & RECEIVES:
                 await self._send_all(result)
                 self._reply(b"\xc0", None)
@@ -58,7 +59,7 @@ class AsyncServedStream(ServedStream):
                 await self._send(item)
 
     async def _send(self, item: Any) -> None:
-        payload, buffers = self.encode(item)
+        payload, buffers = self._encode(item)
         if self._stream.try_send(payload, buffers):
             return
         self._note_wait()
@@ -75,4 +76,4 @@ class AsyncServedStream(ServedStream):
             self._log_close()
 
     def _received(self) -> Any:
-        return received(self._stream, self.decode)
+        return received(self._stream, self._decode)

@@ -63,23 +63,25 @@ class ServedStreams:
 class ServedStream:
     """One call, which a worker has, or none while it is parked.
 
-    What stands around the call (``Handler.around``) may replace ``encode`` and ``decode`` and set ``on_end`` before it
-    begins it.
+    What stands around the call (``Handler.around``) may set ``map_sent``, ``map_received`` and ``on_end`` before it
+    asks for the arguments or begins it.
     """
 
     def __init__(self, served: ServedStreams, request: Any) -> None:
         self._handle, self._name, payload, blocks, ns_left, metadata, self._kind = request
-        self._request: tuple[bytes, Any] | None = payload, blocks
+        self._request: tuple[bytes, Any] | None = payload, blocks  # until it is decoded
+        self._handler: Handler
         self._served = served
         self._core = served.core
         self._stream = self._core.stream(self._handle)
         self._items: Iterator[Any] | None = None
-        self.arguments: Sequence[Any] = ()
-        """Those that aren't a stream, for what stands around the call, until it has begun."""
-        self.encode: Callable[..., tuple[bytes, Any]] = _none
-        """Of an item that the handler gives."""
-        self.decode: Callable[..., Any] = _none
-        """Of an item that the client sent: takes its payload and its blocks."""
+        self._arguments: Sequence[Any] = ()
+        self._encode: Callable[..., tuple[bytes, Any]] = _none  # an item that the handler gives
+        self._decode: Callable[..., Any] = _none  # an item that the client sent: its payload and its blocks
+        self.map_sent: Callable[[Any], Any] | None = None
+        """What gives the item that is sent in place of the handler's."""
+        self.map_received: Callable[[Any], Any] | None = None
+        """What gives the item that the handler gets in place of the client's."""
         self.on_end: Callable[[BaseException | None], object] | None = None
         """Called with what the call failed with, or None."""
         self._waiting: tuple[bytes, Any] | None = None  # an item that there was no room for
@@ -94,7 +96,7 @@ class ServedStream:
 
     def run(self) -> None:
         """Until the call has ended or is parked; another worker may have it by then."""
-        if not self._variables.run(self._send_items if self._request is None else self._begin):
+        if not self._variables.run(self._begin if self._items is None else self._send_items):
             return
         self._served.parked[self._handle] = self
         waker, self._waker = self._waker, None
@@ -112,8 +114,9 @@ class ServedStream:
     def _begin(self) -> bool:
         enter(self.context)
         try:
-            handler, begin = self._prepared()
-            result = begin() if handler.around is None else handler.around(self, begin)
+            handler = self._find_handler()
+            result = self.begin() if handler.around is None else handler.around(self)
+            self.arguments()  # also where something has answered in the handler's place
             if self._kind & RECEIVES:
                 self._items = self._iterator(result)
             else:
@@ -123,30 +126,44 @@ class ServedStream:
             return False
         return self._items is not None and self._send_items()
 
-    def _prepared(self) -> tuple[Handler, Callable[[], Any]]:
-        """The handler, and what calls its function."""
+    def _find_handler(self) -> Handler:
         if self._asks:
             self._trace = self._served.dispatch.trace(self.context, self._core.stamps(self._handle))
-        assert self._request is not None
-        (payload, blocks), self._request = self._request, None
         self.context.unseen = True
-        handler = self._served.dispatch.stream_of(self._name, self._kind)
+        self._handler = self._served.dispatch.stream_of(self._name, self._kind)
         self.context.unseen = False
-        arguments, _, sizes = handler.decode(payload, blocks)
-        self.arguments = arguments if handler.around is not None else ()
-        plan, seen = handler.plan, self._seen
+        return self._handler
+
+    def arguments(self) -> Sequence[Any]:
+        """Those that aren't a stream, decoded when they are first asked for; none once the call has begun."""
+        if self._request is not None:
+            self._arguments, _, sizes = self._handler.decode(*self._request)
+            self._request = None
+            self._translate_items(sizes)
+        return self._arguments
+
+    def _translate_items(self, sizes: Any) -> None:
+        plan, seen = self._handler.plan, self._seen
         if plan.received is not None:
-            self.encode = (
-                plan.received.encode if sizes is None else partial(plan.received.encode, sizes=sizes)
-            )
-            self.encode = self.encode if seen is None else seen.counts_sent(self.encode)
-        if plan.sent is None:
-            return handler, partial(handler.function, *arguments)
-        self.decode = plan.sent.decode if seen is None else seen.counts_received(plan.sent.decode)
-        return handler, lambda: handler.function(*arguments, self._received())
+            encode = plan.received.encode if sizes is None else partial(plan.received.encode, sizes=sizes)
+            encode = encode if seen is None else seen.counts_sent(encode)
+            map_sent = self.map_sent
+            self._encode = encode if map_sent is None else lambda item: encode(map_sent(item))
+        if plan.sent is not None:
+            decode = plan.sent.decode if seen is None else seen.counts_received(plan.sent.decode)
+            map_received = self.map_received
+            self._decode = decode if map_received is None else lambda *item: map_received(decode(*item))
+
+    def begin(self) -> Any:
+        """Call the handler, whose alone the arguments are from now on."""
+        arguments, function = self.arguments(), self._handler.function
+        self._arguments = ()
+        if self._handler.plan.sent is None:
+            return function(*arguments)
+        return function(*arguments, self._received())
 
     def _received(self) -> Any:
-        return received(self._stream.receive, self.decode)
+        return received(self._stream.receive, self._decode)
 
     def _iterator(self, result: Any) -> Iterator[Any]:
         if isinstance(result, Iterable):
@@ -157,7 +174,7 @@ class ServedStream:
     def _send_items(self) -> bool:
         """True: it is to be parked."""
         try:
-            send, encode = self._stream.try_send, self.encode
+            send, encode = self._stream.try_send, self._encode
             if self._waiting is not None:
                 if not send(*self._waiting):
                     return True
@@ -226,6 +243,7 @@ class ServedStream:
     def _ended(self, error: BaseException | None) -> None:
         if self.on_end is not None:
             self.on_end(error)
+        self._request, self._arguments = None, ()  # who keeps the call doesn't keep their memory
 
     def _close(self) -> None:
         self._waiting = None
