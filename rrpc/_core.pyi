@@ -11,6 +11,7 @@ A *buffer* is any object whose ``PyBUF_SIMPLE`` export is contiguous; it is held
 read it. A :class:`Block` is pool memory that returns to the pool when its last reference goes.
 """
 
+import enum
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -119,6 +120,11 @@ class Client:
 
 _Request = tuple[int, bytes, bytes, list[Block] | None, int, bytes, int]
 
+class Awaited(enum.Enum):
+    ROOM = ...
+    ITEMS = ...
+    END = ...
+
 class Stream:
     """The items of one call, at either end: (payload, buffers) each. Any thread may use it.
 
@@ -154,11 +160,11 @@ class Stream:
         """Of a client's: give the call up, unless it has ended."""
     def park(self) -> None:
         """Of a server's: the worker lets go of the call, and :meth:`Server.next` gives its handle again, with 8 in the
-        kind, once what was not possible (a try_send() that was False, a try_receive() that was None) may be, or the
-        call has ended. Meanwhile another call may be handled in its place."""
-    def notify(self, queue: LoopQueue, target: object) -> None:
-        """In the loop's thread: (target, None, None) comes out of the queue once, when what was not possible may be, or
-        the call has ended."""
+        kind, once there is room for what a try_send() was False for, or the call has ended; at once where there was
+        none. Meanwhile another call may be handled in its place."""
+    def notify(self, queue: LoopQueue, target: object, what: Awaited) -> None:
+        """In the loop's thread: (target, None, None) comes out of the queue once, when that may have come (room for what
+        a try_send() was False for, items where a try_receive() was None), or the call has ended."""
 
 class Server:
     def __init__(self, options: dict[str, Any]) -> None: ...

@@ -41,6 +41,10 @@ class FlowServer:
     def address(self, transport: str) -> str:
         return self.served.addresses[TRANSPORTS.index(transport)]
 
+    @property
+    def pid(self) -> int:
+        return self.served.pid
+
 
 @pytest.fixture(scope="session")
 def flow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowServer]:

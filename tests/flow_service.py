@@ -144,6 +144,12 @@ class Flow:
             yield total
 
     @rrpc.method
+    def swallow(self, values: Iterator[int]) -> Iterator[int]:
+        """Takes all, then gives as many; it begins once go_on was called."""
+        _go_on.wait()
+        yield from range(sum(1 for _ in values))
+
+    @rrpc.method
     def refuse(self, values: Iterator[int]) -> Iterator[int]:
         raise rrpc.FailedPrecondition("not today")
 
@@ -174,6 +180,12 @@ class Flow:
         async for value in values:
             total += value
             yield total
+
+    @rrpc.method
+    async def swallow_later(self, values: AsyncIterator[int]) -> AsyncIterator[int]:
+        """Takes all, then gives as many."""
+        for i in range(len([value async for value in values])):
+            yield i
 
     @rrpc.method
     async def sleeps(self) -> AsyncIterator[int]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from aio import Run, until
 from flow import flow_rpc, nothing_left
-from processes import volume
+from processes import cpu_seconds, volume
 
 import rrpc
 
@@ -141,6 +142,24 @@ def test_a_producer_is_ahead_by_the_window(
                     assert await given() <= 1 + WINDOW + 2
 
     in_loop(main())
+
+
+def test_waiting_for_items_after_there_was_no_room_takes_no_processor_time(in_flow: Any) -> None:
+    async def main(client: Any) -> None:
+        async def fill() -> None:
+            while True:
+                await stream.send(1)
+
+        async with client.swallow.open() as stream:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(fill(), 1)
+            await client.go_on()
+            before = cpu_seconds(os.getpid())
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(stream.__anext__(), 1)
+            assert cpu_seconds(os.getpid()) - before < 0.5
+
+    in_flow(main)
 
 
 def test_many_streams_in_one_loop(in_flow: Any, handlers: dict[str, str]) -> None:

@@ -180,12 +180,12 @@ def test_a_loop_is_told_once(connect: Connect) -> None:
     queue = _core.LoopQueue()
     for i in range(20):
         assert stream.try_receive() is None
-        stream.notify(queue, f"news {i}")
+        stream.notify(queue, f"news {i}", _core.Awaited.ITEMS)
         stream.send(b"%d" % i)
         assert eventually(queue.poll) == [(f"news {i}", None, None)]
         assert stream.try_receive() == [(b"%d" % i, None)]
     assert stream.try_receive() is None
-    stream.notify(queue, "end")
+    stream.notify(queue, "end", _core.Awaited.END)
     stream.cancel()
     eventually(lambda: queue.poll() == [("end", None, None)])
     queue.close()

@@ -6,15 +6,16 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
-from flow import FLOW, flow_rpc, held, nothing_left
+from flow import FLOW, FlowServer, flow_rpc, held, nothing_left
 from flow_service import Flow
-from processes import ROOT, Served, ServeFactory, child_environment, eventually, patience, volume
+from processes import ROOT, Served, ServeFactory, child_environment, cpu_seconds, eventually, patience, volume
 
 import rrpc
 
@@ -52,6 +53,21 @@ def test_a_producer_is_ahead_by_the_window_of_items(narrow: Any) -> None:
         eventually(lambda: narrow.counts()["given"] - before >= WINDOW)
         stays(lambda: narrow.counts()["given"] - before, 1 + WINDOW + IN_HANDS)
         assert [next(stream) for _ in range(100)] == list(range(1, 101))
+
+
+@pytest.mark.parametrize("method", ["swallow", "swallow_later"])
+def test_waiting_for_room_takes_no_processor_time(flow_server: FlowServer, narrow: Any, method: str) -> None:
+    """Nor where the client's own items have come to their end."""
+    narrow.go_on()
+    with nothing_left(narrow), getattr(narrow, method).open() as stream:
+        for _ in range(8 * WINDOW):
+            stream.send(1)
+        stream.finish()
+        assert next(stream) == 0
+        before = cpu_seconds(flow_server.pid)
+        time.sleep(1)
+        assert cpu_seconds(flow_server.pid) - before < 0.5
+        assert list(stream) == list(range(1, 8 * WINDOW))
 
 
 def test_a_producer_is_ahead_by_the_window_of_bytes(narrow: Any) -> None:

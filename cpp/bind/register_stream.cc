@@ -176,14 +176,19 @@ void PyStream::park() {
   raise_if_error(status);
 }
 
-void PyStream::notify(const PyLoopQueue& queue, py::object target) {
+void PyStream::notify(const PyLoopQueue& queue, py::object target, rpc::Awaited what) {
   check_process();
   const auto news = std::make_shared<PyLoopNews>(std::move(target));
   py::gil_scoped_release release;
-  stream_->notify(queue.queue(), news);
+  stream_->notify(queue.queue(), news, what);
 }
 
 void register_stream(py::module_& module) {
+  using rpc::Awaited;
+  py::enum_<Awaited>(module, "Awaited")
+      .value("ROOM", Awaited::kRoom)
+      .value("ITEMS", Awaited::kItems)
+      .value("END", Awaited::kEnd);
   py::class_<PyStream>(module, "Stream")
       .def("send", &PyStream::send, py::arg("payload"), py::arg("buffers") = py::none(),
            py::arg("timeout") = py::none())
@@ -198,7 +203,7 @@ void register_stream(py::module_& module) {
       .def("done", &PyStream::done)
       .def("cancel", &PyStream::cancel)
       .def("park", &PyStream::park)
-      .def("notify", &PyStream::notify, py::arg("queue"), py::arg("target"));
+      .def("notify", &PyStream::notify, py::arg("queue"), py::arg("target"), py::arg("what"));
 }
 
 }  // namespace rrpc::bind

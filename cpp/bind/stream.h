@@ -43,7 +43,7 @@ class PyStream {
   bool done() const { return call() != nullptr ? call()->done() : stream_->ended(); }
   void cancel();
   void park();
-  void notify(const PyLoopQueue& queue, py::object target);
+  void notify(const PyLoopQueue& queue, py::object target, rpc::Awaited what);
 
  private:
   using Outcome = driver::Stream::Outcome;

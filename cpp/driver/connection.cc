@@ -59,7 +59,8 @@ void Connection::wake_leader() {
 void Connection::on_stream_changed(const rpc::StreamRef& stream) {
   if (stream->sleepers.load(std::memory_order_relaxed) > 0) wake_sleepers(stream.get());
   for (const auto& tell : std::exchange(stream->on_change, {})) tell();
-  if (stream->parked_as != 0 && stream->may_go_on()) sink_->resume(std::exchange(stream->parked_as, 0));
+  if (stream->parked_as != 0 && stream->has_come(rpc::Awaited::kRoom))
+    sink_->resume(std::exchange(stream->parked_as, 0));
 }
 
 void Connection::on_ready() {

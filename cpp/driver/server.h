@@ -56,8 +56,8 @@ class Server : public RequestSink {
   Status reply(uint64_t handle, rpc::Reply reply);
   // The streams of a call that is being handled.
   Result<std::unique_ptr<Stream>> stream(uint64_t handle);
-  // Its worker lets go of a call with streams: next() gives the handle again (Work::resumed) once what wasn't yet may
-  // be, or the call has ended.
+  // Its worker lets go of a call with streams: next() gives the handle again (Work::resumed) once there is room for the
+  // item that there was none for, or the call has ended.
   Status park(uint64_t handle);
   // The same, but next() gives the handle only after bring_back(), from any thread.
   Status set_aside(uint64_t handle);

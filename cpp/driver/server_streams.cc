@@ -18,7 +18,7 @@ Status Server::park(uint64_t handle) {
   set_aside(work);
   {
     std::lock_guard lock(work.connection->mutex);
-    if (stream->waits() && !stream->may_go_on()) {
+    if (!stream->has_come(rpc::Awaited::kRoom)) {
       stream->parked_as = handle;
       return {};
     }

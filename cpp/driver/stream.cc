@@ -86,10 +86,10 @@ WaitResult Stream::wait_for_items(TimeNs deadline, const std::atomic<bool>& inte
   return wait([this] { return stream_->item_changes(); }, items_seen_, deadline, interrupt);
 }
 
-void Stream::notify(const std::shared_ptr<LoopQueue>& queue, const LoopItemRef& news) {
+void Stream::notify(const std::shared_ptr<LoopQueue>& queue, const LoopItemRef& news, rpc::Awaited what) {
   queue->await(*news, connection_, engine_);
   std::lock_guard lock(connection_->mutex);
-  if (stream_->may_go_on())
+  if (stream_->has_come(what))
     queue->push(news);
   else
     stream_->on_change.push_back([queue, news] { queue->push(news); });

@@ -43,8 +43,8 @@ class Stream {
   // kTimeout: `deadline` has passed; at the call's own deadline the call ends, and another try says so.
   WaitResult wait_for_room(TimeNs deadline, const std::atomic<bool>& interrupt);
   WaitResult wait_for_items(TimeNs deadline, const std::atomic<bool>& interrupt);
-  // In the loop's thread: pushes `news` once, when what was not yet may be now.
-  void notify(const std::shared_ptr<LoopQueue>& queue, const LoopItemRef& news);
+  // In the loop's thread: pushes `news` once, when that may have come.
+  void notify(const std::shared_ptr<LoopQueue>& queue, const LoopItemRef& news, rpc::Awaited what);
 
   Status send_initial_metadata(Bytes metadata);
   // None: none has come, or none yet.

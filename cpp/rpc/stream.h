@@ -58,6 +58,9 @@ class StreamOwner {
   virtual void on_stream_failed(uint64_t call_id, Status why, TimeNs now) = 0;
 };
 
+// What somebody asks to be told of who can't wait.
+enum class Awaited : uint8_t { kRoom, kItems, kEnd };
+
 class Stream {
  public:
   bool sends() const { return sends_; }
@@ -76,11 +79,11 @@ class Stream {
   // The peer sends no more, and all it sent was taken.
   bool exhausted() const { return items_.empty() && (peer_finished_ || !receives_); }
   const std::optional<std::string>& initial_metadata() const { return initial_metadata_; }
-  // Somebody was told that there is no room, or nothing to take.
-  bool waits() const { return refused_bytes_.has_value() || found_none_; }
-  // What was refused since the last change: for one who asks to be told rather than waits.
-  bool may_go_on() const {
-    return ended() || (refused_bytes_ && has_room(*refused_bytes_)) || (found_none_ && (readable() || exhausted()));
+  // Whether it has come; room for the item that was last refused, if there was none for it.
+  bool has_come(Awaited what) const {
+    if (ended()) return true;
+    if (what == Awaited::kRoom) return !refused_bytes_ || has_room(*refused_bytes_);
+    return what == Awaited::kItems && (readable() || exhausted());
   }
 
   // The driver's.
@@ -131,7 +134,6 @@ class Stream {
   bool tells_ = true;     // the peer wants to know what was taken
   bool owes_window_ = false;
   bool saw_exposed_ = false;  // the peer may keep memory until it is told that the call is done with
-  bool found_none_ = false;
   uint32_t arrived_ = 0, fetched_ = 0, taken_ = 0, fetch_next_ = 0;
   uint64_t arrived_bytes_ = 0, taken_bytes_ = 0;
   bool fetched_exposed_ = false;  // since the last WINDOW

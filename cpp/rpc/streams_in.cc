@@ -187,7 +187,6 @@ void Streams::take(const StreamRef& stream, size_t count, std::vector<Item>& out
     ++s.taken_;
     s.taken_bytes_ += out.back().bytes_;
   }
-  s.found_none_ = out.empty();
   tell(stream);
 }
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any
 
+from rrpc._core import Awaited
 from rrpc.streams import Pace
 
 from .loop import running_driver
@@ -22,11 +23,11 @@ class _News(asyncio.Future[None]):
             self.set_result(None)
 
 
-async def changed(stream: _core.Stream) -> None:
-    """Until what wasn't possible may be, or the call has ended."""
+async def changed(stream: _core.Stream, what: _core.Awaited) -> None:
+    """Until that may have come, or the call has ended."""
     driver = running_driver()
     news = _News(loop=driver.loop)
-    stream.notify(driver.queue, news)
+    stream.notify(driver.queue, news, what)
     driver.poll_soon()
     await news
 
@@ -37,7 +38,7 @@ async def received(stream: _core.Stream, decode: Callable[..., Any]) -> AsyncGen
     while True:
         batch = stream.try_receive(pace.count)
         if batch is None:
-            await changed(stream)
+            await changed(stream, Awaited.ITEMS)
             continue
         if not batch:
             return

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterable
 from time import monotonic
 from typing import Any
 
+from rrpc._core import Awaited
 from rrpc.context import enter
 from rrpc.errors import Cancelled
 from rrpc.service import RECEIVES
@@ -64,7 +65,7 @@ class AsyncServedStream(ServedStream):
             return
         self._note_wait()
         while not self._stream.try_send(payload, buffers):
-            await changed(self._stream)
+            await changed(self._stream, Awaited.ROOM)
 
     async def _close_async(self, items: Any) -> None:
         close = getattr(items, "aclose", None) or getattr(items, "close", None)

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterab
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from rrpc._core import Awaited
 from rrpc.errors import RpcError
 from rrpc.metadata import EMPTY, Metadata, unpack
 from rrpc.streams import Opened
@@ -100,7 +101,7 @@ class Begun:
         try:
             opened = await self.get()
             while not opened.core.done():
-                await changed(opened.core)
+                await changed(opened.core, Awaited.END)
         except BaseException as error:
             raise self._outcome(error) from None
         return opened.result()
@@ -118,7 +119,7 @@ class Begun:
         opened = await self.get()
         payload, buffers = opened.encode(item)
         while not opened.core.try_send(payload, buffers):
-            await changed(opened.core)
+            await changed(opened.core, Awaited.ROOM)
 
     async def send_all(self, items: Items) -> None:
         """To the last, or until the server has ended the call without waiting for that."""
