@@ -72,9 +72,8 @@ class Batches:
     def _batch(self, rows: Batch, chosen: NDArray[np.int64]) -> Batch:
         """Gathered right into registered memory, where the client reads it: this end copies it no more."""
         pixels = rrpc.empty((len(chosen), rows.pixels.shape[1]), np.float32)
-        np.take(
-            rows.pixels, chosen, axis=0, out=pixels, mode="clip"
-        )  # numpy's other modes have a buffer between
+        # In numpy's other modes `take` writes to a buffer of its own first.
+        np.take(rows.pixels, chosen, axis=0, out=pixels, mode="clip")
         self._count(batches_made=1)
         return Batch(pixels, rows.labels[chosen])
 
