@@ -94,6 +94,74 @@ def test_waiting_before_the_call(in_loop: Run[None], flow_address: str) -> None:
     in_loop(main())
 
 
+def test_what_is_awaited_ends_with_the_call(in_loop: Run[None], flow_address: str) -> None:
+    """Around unary calls too."""
+    calls: list[Any] = []
+    ended: list[BaseException] = []
+
+    class Waits(rrpc.ClientInterceptor):
+        def unary(self, call: Any) -> Steps:
+            calls.append(call)
+            try:
+                yield asyncio.sleep(3600)
+            except BaseException as error:
+                ended.append(error)
+                raise
+            return (yield call)
+
+        stream = unary
+
+    async def main() -> None:
+        async with flow_rpc.AsyncFlowClient(flow_address, interceptors=[Waits()]) as client:
+
+            async def count(timeout: float | None) -> list[int]:
+                return [item async for item in client.count(3, timeout=timeout)]
+
+            for make in (client.counts, lambda timeout: client.add([1], timeout=timeout), count):
+                with pytest.raises(rrpc.DeadlineExceeded) as late:
+                    await make(timeout=0.05)
+                task = asyncio.ensure_future(make(timeout=None))
+                begun = len(calls)
+                while len(calls) == begun:
+                    await asyncio.sleep(0)
+                await asyncio.to_thread(calls[-1].cancel)
+                with pytest.raises(rrpc.Cancelled) as cancelled:
+                    await task
+                assert ended == [late.value, cancelled.value]
+                assert late.value.not_executed
+                assert cancelled.value.not_executed
+                ended.clear()
+                task = asyncio.ensure_future(make(timeout=None))
+                while len(calls) == begun + 1:
+                    await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                while not ended:
+                    await asyncio.sleep(0)
+                assert [type(error) for error in ended] == [asyncio.CancelledError]
+                ended.clear()
+
+    in_loop(main())
+
+
+@pytest.mark.parametrize("error", [TimeoutError("mine"), rrpc.DeadlineExceeded("mine"), ValueError("mine")])
+def test_what_is_awaited_may_fail(in_loop: Run[None], flow_address: str, error: Exception) -> None:
+    async def fails() -> None:
+        raise error
+
+    def wait(call: Any) -> Steps:
+        yield fails()
+
+    async def main() -> None:
+        around = Around(wait)
+        async with flow_rpc.AsyncFlowClient(flow_address, timeout=30.0, interceptors=[around]) as client:
+            with pytest.raises(type(error), match="mine"):
+                await client.add([1])
+
+    in_loop(main())
+
+
 def test_calls_that_dont_begin(in_loop: Run[None], flow_address: str) -> None:
     def refuse(call: Any) -> Steps:
         if call.method.startswith("Flow."):

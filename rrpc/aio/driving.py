@@ -92,7 +92,17 @@ async def _sleep(call: OutgoingCall, sleep: Sleep) -> None:
 
 
 async def _await(call: OutgoingCall, awaitable: Any) -> Any:
-    return await awaitable
+    """What an interceptor yielded."""
+    loop, future = asyncio.get_running_loop(), asyncio.ensure_future(awaitable)
+    call.interrupt_with(lambda: loop.call_soon_threadsafe(future.cancel))
+    try:
+        return await asyncio.wait_for(future, call.time_left())
+    except (asyncio.CancelledError, asyncio.TimeoutError) as error:
+        if future.cancelled():  # else the error is its own
+            call.check(late=isinstance(error, asyncio.TimeoutError))
+        raise
+    finally:
+        call.interrupt_with(None)
 
 
 _DO: dict[type, Callable[[OutgoingCall, Any], Awaitable[Any]]] = {
