@@ -124,6 +124,7 @@ class OutgoingCall:
         "channel",
         "connection",
         "deadline",
+        "may_have_run",
         "metadata",
         "reply_metadata",
         "request",
@@ -155,6 +156,8 @@ class OutgoingCall:
         """How often it was sent, or nearly."""
         self.connection: Connection | None = None
         """That of the last attempt."""
+        self.may_have_run = False
+        """Whether a handler may have seen it, in any attempt: making it again may do something twice."""
         self.reply_metadata: Metadata = EMPTY
         """What came with the last reply; an error has its own."""
         self.traced = False
@@ -346,10 +349,12 @@ def over(call: OutgoingCall) -> Generator[Any, Any, Any]:
         try:
             payload, blocks, packed = yield exchange
         except RpcError as error:
+            call.may_have_run |= not error.not_executed
             call.channel.failed(connection, error)
             if not goes_elsewhere(error):
                 raise request.error(error) from None
         else:
+            call.may_have_run = True
             call.channel.succeeded(connection)
             call.reply_metadata = unpack(packed)
             call._result = request.decode(payload, blocks, message)

@@ -127,6 +127,7 @@ def _over(call: OutgoingStream) -> Generator[Any, Any, Opened]:
             if not error.not_executed:
                 raise
         else:
+            call.may_have_run = True
             _attend(call, connection, opened)
             return opened
 

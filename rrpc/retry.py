@@ -1,7 +1,7 @@
 """Calling again where that is safe: after failures (:class:`RetryPolicy`), or before them (:class:`HedgingPolicy`).
 
-Safe is a call that no handler has seen (``error.not_executed``), and any call of a method that the interface calls
-idempotent. Rules and names are those of gRPC's retry design (its proposal A6), with full jitter.
+Safe is a call that no handler has seen (``call.may_have_run``, whatever an interceptor's error says of other calls), and
+any call of a method that the interface calls idempotent. Rules and names are those of gRPC's retry design (its proposal A6), with full jitter.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class RetryPolicy:
         if error.code not in self.codes:
             return None
         allowed = self.budget is None or self.budget.failed()
-        if attempt >= self.max_attempts or not allowed or not (error.not_executed or call.idempotent):
+        if attempt >= self.max_attempts or not allowed or (call.may_have_run and not call.idempotent):
             return None
         delay = self.backoff(attempt)
         if PUSH_BACK in error.metadata:
@@ -201,6 +201,7 @@ class _Hedge:
         attempt.go()
 
     def _answered(self, attempt: Driven, branch: OutgoingCall) -> None:
+        self._call.may_have_run |= branch.may_have_run
         budget = self._policy.budget
         try:
             (value,) = attempt.result(0)

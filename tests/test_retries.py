@@ -36,8 +36,11 @@ def use(request: pytest.FixtureRequest) -> Use:
 class _Call:
     """As much of an outgoing call as policies look at."""
 
-    def __init__(self, idempotent: bool = True, left: float | None = None) -> None:
+    def __init__(
+        self, idempotent: bool = True, may_have_run: bool = True, left: float | None = None
+    ) -> None:
         self.idempotent = idempotent
+        self.may_have_run = may_have_run
         self._left = left
 
     def time_left(self) -> float | None:
@@ -48,19 +51,14 @@ def delay(policy: RetryPolicy, error: rrpc.RpcError, attempt: int = 1, **call: A
     return policy.delay(_Call(**call), error, attempt)  # type: ignore[arg-type]
 
 
-def unsent(error: rrpc.RpcError) -> rrpc.RpcError:
-    error.not_executed = True
-    return error
-
-
 def test_what_may_be_called_again() -> None:
     policy = RetryPolicy(codes=(StatusCode.UNAVAILABLE, StatusCode.ABORTED), budget=None)
     assert delay(policy, rrpc.Unavailable("x")) is not None
     assert delay(policy, rrpc.Aborted("x")) is not None
     assert delay(policy, rrpc.Internal("x")) is None
     assert delay(policy, rrpc.Unavailable("x"), idempotent=False) is None
-    assert delay(policy, unsent(rrpc.Unavailable("x")), idempotent=False) is not None
-    assert delay(policy, unsent(rrpc.Internal("x")), idempotent=False) is None
+    assert delay(policy, rrpc.Unavailable("x"), idempotent=False, may_have_run=False) is not None
+    assert delay(policy, rrpc.Internal("x"), idempotent=False, may_have_run=False) is None
     assert delay(policy, rrpc.Unavailable("x"), attempt=3) is not None
     assert delay(policy, rrpc.Unavailable("x"), attempt=4) is None
 
@@ -145,6 +143,29 @@ def test_what_is_not_idempotent_runs_once(fleet: Fleet, scheme: str, use: Use) -
         with pytest.raises(rrpc.Unavailable):
             client.call("Counted.often", "y")  # by name nothing is known of the method
         assert fleet.runs() == ["x", "y"]
+
+
+class _Calls(rrpc.ClientInterceptor):
+    """Makes a call of another server, which is down, once its call has been answered."""
+
+    def unary(self, call: Any) -> Any:
+        result = yield call
+        with rrpc.Client("tcp://127.0.0.1:1", lazy=True) as other:
+            other.call("Audit.note", call.method)
+        return result
+
+
+def test_what_an_interceptor_calls_says_nothing_of_its_own_call(fleet: Fleet, use: Use) -> None:
+    (server,) = fleet.members(1, "shm")
+    interceptors = [rrpc.interceptors.Retry(POLICY), _Calls()]
+    with CountedClient(server.address, interceptors=interceptors) as client:
+        with pytest.raises(rrpc.Unavailable) as raised:
+            use(client.once, "once")
+        assert raised.value.not_executed  # the call of the interceptor
+        assert fleet.runs() == ["once"]
+        with pytest.raises(rrpc.Unavailable):
+            use(client.often, "often")
+        assert fleet.runs().count("often") == 4
 
 
 def test_what_never_left_is_made_again(fleet: Fleet, scheme: str, use: Use) -> None:

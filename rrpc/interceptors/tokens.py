@@ -46,8 +46,8 @@ class ClientToken(ClientInterceptor):
         call.metadata[_NAME] = _SCHEME + used
         try:
             return (yield call)
-        except Unauthenticated as error:
-            if self._get is None or not (error.not_executed or call.idempotent):
+        except Unauthenticated:
+            if self._get is None or (call.may_have_run and not call.idempotent):
                 if self._get is not None and self._token == used:
                     self._until = -1.0
                 raise
