@@ -411,20 +411,3 @@ def test_an_error_s_metadata_and_details(rrpc_call: Run) -> None:
 )
 def test_what_can_t_be_metadata(rrpc_call: Run, given: str, why: str) -> None:
     assert rrpc_call.bad("Kinds.badge", "--metadata", given) == why
-
-
-def test_streams(
-    flow_server: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = Run(flow_server.served.address, capsys)
-    assert run("Flow.count", "n=3") == (0, "0\n1\n2\n", "")
-    assert run("Flow.rows", "2", "name=x")[1].splitlines() == [
-        '{"id": 0, "name": "x", "score": 0.0}',
-        '{"id": 1, "name": "x", "score": 0.5}',
-    ]
-    assert run("Flow.add", "1", "2", "39") == (0, "42\n", "")
-    monkeypatch.setattr("sys.stdin", io.StringIO("1\n2\n\n3\n"))
-    assert run("Flow.sums") == (0, "1\n3\n6\n", "")
-    assert run("Flow.count", "3", "true")[:2] == (1, "0\n1\n2\n")
-    assert run.bad("Flow.count", "3", "-o", "here.npy").startswith("-o is for one result")
-    assert run("Flow.add", "one") == (2, "", "rrpc-call: one: expected int, got str\n")

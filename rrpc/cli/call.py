@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import signal
 import sys
 import traceback
@@ -42,6 +43,14 @@ _PRINTED = object()
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; gives its exit code."""
     options = _parser().parse_intermixed_args(arguments)
+    try:
+        return _main(options)
+    except BrokenPipeError:  # whoever read what is printed has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
+        return 128 + signal.SIGPIPE
+
+
+def _main(options: Any) -> int:
     try:
         client = rrpc.connect(
             options.address, timeout=options.timeout, connect_timeout=min(10.0, options.timeout)
@@ -173,7 +182,7 @@ def _stream(
     client = client.with_options(timeout=options.timeout, metadata=metadata_of(options.metadata))
     if method.kind & RECEIVES and options.output is not None:
         raise BadInput("-o is for one result: the items of a stream are printed, a line each")
-    result = call_stream(client, method, by_place, by_name, options.json)
+    result = call_stream(client, method, by_place, by_name, options)
     return _PRINTED if method.kind & RECEIVES else result
 
 

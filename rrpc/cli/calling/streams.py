@@ -10,19 +10,22 @@ from typing import Any
 import rrpc
 from rrpc.cli.common import BadInput
 from rrpc.service import RECEIVES, SENDS, Method, Mismatch, compile_check, item_of
+from rrpc.streams import Opened
 
 from .given import value_of
+from .metadata import show_metadata
 from .to_json import to_json
 
 __all__ = ["call_stream"]
 
 
 def call_stream(
-    client: rrpc.Client, method: Method, by_place: Sequence[Any], by_name: dict[str, Any], strict: bool
+    client: rrpc.Client, method: Method, by_place: Sequence[Any], by_name: dict[str, Any], options: Any
 ) -> Any:
     """The result; of a stream each item is printed as it comes, and there is none.
 
     Of a method that takes a stream ``by_place`` are the items as texts; without any they are read from stdin.
+    ``options`` are those of the command line.
     """
     sends, receives = bool(method.kind & SENDS), bool(method.kind & RECEIVES)
     items = _items(method, by_place) if sends else iter(())
@@ -30,14 +33,24 @@ def call_stream(
         client, method.name, *(() if sends else by_place), sends=sends, receives=receives, **by_name
     )
     with stream:
-        if receives:
-            if sends:
-                stream._call.feed(items)
-            _print(stream, method, strict)
-            return None
-        for item in items:
-            stream.send(item)
-        return _checked(stream.finish(), method.result)
+        try:
+            result = _result(stream._call, stream, items, method, options.json)
+        finally:
+            if options.show_metadata:
+                show_metadata(stream.initial_metadata())
+        if options.show_metadata:
+            show_metadata(stream.metadata())
+    return result
+
+
+def _result(call: Opened, stream: Any, items: Iterator[Any], method: Method, strict: bool) -> Any:
+    if not method.kind & RECEIVES:
+        call.send_all(items)  # unlike send(), it takes a server for done that doesn't want all of them
+        return _checked(call.result(), method.result)
+    if method.kind & SENDS:
+        call.feed(items)
+    _print(stream, method, strict)
+    return None
 
 
 def _items(method: Method, texts: Sequence[str]) -> Iterator[Any]:
