@@ -7,7 +7,7 @@ of its channel. A link is a generator function of the call, as interceptors' met
 
 A course does no I/O. It says what is to be done next, and a *driver* does that: a :class:`Sleep`, a :class:`Waiting`
 (for a connection), an :class:`Exchange` (of request and reply), in asyncio also whatever a link may await. There is a
-driver for each style: :func:`run` here blocks, ``rrpc/futures.py`` goes on in callbacks, ``rrpc/aio`` awaits.
+driver for each style: :func:`run` here blocks, ``rrpc/futures.py`` and ``rrpc/aio/driven.py`` go on in callbacks.
 
 What surrounds the caller, the handler of a call that it makes calls in, is found in ``context.current()``, the one
 context variable that every call looks at; where there is something, calls leave the fast path.

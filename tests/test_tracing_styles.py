@@ -159,7 +159,7 @@ def test_attempts() -> None:
         assert_no_gap(call)
         assert_nested(trace.events())
         waited = call.phase_seconds("channel" if pause == 0 else "away")
-        assert waited >= 0.04
+        assert waited >= 0.035  # 0.04, of which a little has passed when the wait begins
         assert "(3 attempts)" in str(trace)
 
 

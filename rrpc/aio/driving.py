@@ -1,4 +1,4 @@
-"""Calls that aren't plain, in asyncio: what their course asks for is awaited."""
+"""Calls with streams on their way: what their course asks for is awaited."""
 
 from __future__ import annotations
 
@@ -6,21 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rrpc.calls import Exchange, OutgoingCall, Waiting
+from rrpc.calls import OutgoingCall, Waiting
 from rrpc.interceptors import Chain, Sleep
 
-from .loop import running_driver
-
-__all__ = ["going", "run"]
-
-
-async def run(chain: Chain) -> Any:
-    """The call's result."""
-    call: OutgoingCall = chain.call
-    try:
-        return await going(chain, call, chain.step())
-    finally:
-        call.end()
+__all__ = ["going"]
 
 
 async def going(chain: Chain, call: OutgoingCall, asked: Any) -> Any:
@@ -33,35 +22,6 @@ async def going(chain: Chain, call: OutgoingCall, asked: Any) -> Any:
         else:
             asked = chain.step(value)
     return asked
-
-
-class _Exchanged(asyncio.Future[Any]):
-    """Ends with the reply as it came."""
-
-    def arrived(self, payload: bytes | None, rest: Any) -> None:
-        if self.done():
-            return
-        if payload is None:
-            self.set_exception(rest)
-        else:
-            self.set_result((payload, rest))
-
-
-async def _exchange(call: OutgoingCall, exchange: Exchange) -> tuple[bytes, Any, bytes]:
-    driver = running_driver()
-    future = _Exchanged(loop=driver.loop)
-    start = exchange.connection.core.start_in_loop
-    handle = exchange.handle = start(driver.queue, future, *exchange.arguments)
-    driver.poll_soon()
-    call.interrupt_with(handle.cancel)
-    try:
-        payload, blocks = await future
-    except asyncio.CancelledError:
-        handle.cancel()
-        raise
-    finally:
-        call.interrupt_with(None)
-    return payload, blocks, handle.metadata()
 
 
 async def _wait(call: OutgoingCall, waiting: Waiting) -> Any:
@@ -106,7 +66,6 @@ async def _await(call: OutgoingCall, awaitable: Any) -> Any:
 
 
 _DO: dict[type, Callable[[OutgoingCall, Any], Awaitable[Any]]] = {
-    Exchange: _exchange,
     Waiting: _wait,
     Sleep: _sleep,
 }

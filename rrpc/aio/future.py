@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextvars import Context as Variables
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from rrpc.context import enter
 from rrpc.errors import RpcError, goes_elsewhere
 from rrpc.interceptors import Chain
 from rrpc.metadata import EMPTY, unpack
 
-from .driving import run
+from .driven import Driven
 
-__all__ = ["Future"]
+if TYPE_CHECKING:
+    from rrpc.channel import Channel, Connection
+    from rrpc.context import Around, Context
+
+__all__ = ["Future", "Watched"]
 
 _T = TypeVar("_T")
 
@@ -26,7 +32,7 @@ class Future(asyncio.Future[_T]):
 
     # Set by who starts the call.
     call: Any
-    """The core's, or a task: what is cancelled."""
+    """The core's, or one that goes its course: what is cancelled."""
     decode: Callable[[bytes, Any], _T]
     """Takes the reply's payload and buffers."""
     typed: Callable[[RpcError], RpcError] | None = None
@@ -87,16 +93,57 @@ class Future(asyncio.Future[_T]):
 
     def _go(self, chain: Chain) -> None:
         self._chain = chain
-        self.call = task = self.get_loop().create_task(run(chain))
-        task.add_done_callback(self._ended)
+        self.call = driven = Driven(chain, self.get_loop(), self._ended)
+        driven.go()
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        error = None if task.cancelled() else task.exception()
+    def _ended(self, value: Any, error: BaseException | None) -> None:
         if self.done():
             return
-        if task.cancelled():
+        if isinstance(error, asyncio.CancelledError):
             super().cancel()
         elif error is not None:
             self.set_exception(error)
         else:
-            self.set_result(task.result())
+            self.set_result(value)
+
+
+class Watched(Future[_T]):
+    """One whose channel is told of its end, by which it picks connections; and which ends with the handler's call that
+    it is made in, its deadline being that one's too."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        connection: Connection,
+        around: Context | Around | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(loop=loop)
+        self.connection = connection
+        self._channel = channel
+        self._around = around
+
+    def timeout_of(self, timeout: float | None) -> float | None:
+        """Of the call, where ``timeout`` is its own."""
+        return timeout if self._around is None else self._around.timeout_of(timeout)
+
+    def begun(self) -> None:
+        """It is under way."""
+        if self._around is not None:
+            self._around.adopt(self.call)
+
+    def arrived(self, payload: bytes | None, rest: Any) -> None:
+        if self._around is not None:
+            self._around.release(self.call)
+        if self.done():
+            return
+        if payload is None:
+            self._channel.failed(self.connection, rest)
+        else:
+            self._channel.succeeded(self.connection)
+        super().arrived(payload, rest)
+
+    def _failed(self, error: RpcError) -> None:
+        variables = Variables()  # in which a call that is made again inherits what this one did
+        variables.run(enter, self._around)
+        variables.run(super()._failed, error)

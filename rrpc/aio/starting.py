@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 from rrpc.calls import memory_of, plain_connection
 from rrpc.codec import decode
 from rrpc.context import current
-from rrpc.errors import Unavailable
+from rrpc.errors import RpcError, Unavailable
 from rrpc.metadata import MetadataLike
 from rrpc.service import OutSpec
 
-from .future import Future
+from .future import Future, Watched
 from .loop import running_driver
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+    from rrpc.calls import CallOptions
+    from rrpc.channel import Channel, Connection
     from rrpc.client import Untyped
 
     from .client import Client
@@ -37,11 +41,17 @@ def start_method(
     connection, encode, name, _, start = stub._plain
     around = current()
     wait = stub._timeout if timeout is None else timeout
+    watched: Watched[Any] | None = None
     if connection is not stub._channel.ready or not (around is None or around.ended):
-        return Future.of_chain(stub._course(arguments, wait, metadata, out), driver.loop)
+        watched = _watched(stub._channel, stub._options, driver.loop)
+        bound = None if watched is None else _bound(stub, watched.connection)
+        if watched is None or bound is None:
+            return Future.of_chain(stub._course(arguments, wait, metadata, out), driver.loop)
+        connection, encode, name, _, start = bound
+        wait = watched.timeout_of(wait)
     packed = stub._packed if metadata is None else stub._pack(metadata)
     payload, buffers = encode(arguments, None if out is None else OutSpec.of(out))
-    future: Future[Any] = Future(loop=driver.loop)
+    future: Future[Any] = Future(loop=driver.loop) if watched is None else watched
     sizes = buffers.sizes
     if out is None and sizes is None:
         future.decode = stub._decode
@@ -57,6 +67,8 @@ def start_method(
         if not error.not_executed:
             raise
         return Future.of_chain(stub._course(arguments, wait, metadata, out), driver.loop)
+    if watched is not None:
+        watched.begun()
     driver.poll_soon()
     return future
 
@@ -68,11 +80,15 @@ def start_untyped(
     driver = running_driver()
     connection = plain_connection(client._channel, client._options)
     wait = client._options.timeout if timeout is None else timeout
+    watched: Watched[Any] | None = None
     if connection is None:
-        return Future.of_chain(client._course(request, wait, metadata), driver.loop)
+        watched = _watched(client._channel, client._options, driver.loop)
+        if watched is None:
+            return Future.of_chain(client._course(request, wait, metadata), driver.loop)
+        connection, wait = watched.connection, watched.timeout_of(wait)
     name, payload, buffers = request.encoded()
     out = request.out
-    future: Future[Any] = Future(loop=driver.loop)
+    future: Future[Any] = Future(loop=driver.loop) if watched is None else watched
     future.decode = decode if out is None else partial(_decode_into, decode, out)
     future.again = client._course, request, None if wait is None else monotonic() + wait, metadata
     try:
@@ -83,8 +99,33 @@ def start_untyped(
         if not error.not_executed:
             raise
         return Future.of_chain(client._course(request, wait, metadata), driver.loop)
+    if watched is not None:
+        watched.begun()
     driver.poll_soon()
     return future
+
+
+def _watched(channel: Channel, options: CallOptions, loop: AbstractEventLoop) -> Watched[Any] | None:
+    """For a call over a connection that the channel picks, or in a handler. None: it has to go its course, which then
+    tells what there is to tell."""
+    around = current()
+    if around is not None and around.ended:
+        around = None
+    if not options.plain or (around is not None and around.links):
+        return None
+    try:
+        connection = channel.pick_nowait(options.wait_for_ready)
+    except RpcError:
+        return None
+    return None if connection is None else Watched(channel, connection, around, loop)
+
+
+def _bound(stub: UnaryMethod[Any], connection: Connection) -> tuple[Any, ...] | None:
+    """As the stub's, or None where the two ends don't agree."""
+    try:
+        return stub._bind(connection)
+    except RpcError:
+        return None
 
 
 def _decode_into(decode: Any, out: Any, *rest: Any) -> Any:
