@@ -1,7 +1,8 @@
 """Calling again where that is safe: after failures (:class:`RetryPolicy`), or before them (:class:`HedgingPolicy`).
 
-Safe is a call that no handler has seen (``call.may_have_run``, whatever an interceptor's error says of other calls), and
-any call of a method that the interface calls idempotent. Rules and names are those of gRPC's retry design (its proposal A6), with full jitter.
+Safe is a call that no handler has seen (``call.may_have_run``; an error may be of another call, which an interceptor
+made), and any call of a method that the interface calls idempotent. Rules and names are those of gRPC's retry design
+(its proposal A6), with full jitter.
 """
 
 from __future__ import annotations
@@ -135,7 +136,8 @@ class RetryPolicy:
 @dataclass(frozen=True)
 class HedgingPolicy:
     """Makes a call of an idempotent method again when there is no answer after ``delay`` seconds, up to
-    ``max_attempts`` times in all; the first success is the result, and the other attempts are cancelled.
+    ``max_attempts`` times in all; the first success is the result, and the other attempts are cancelled. A call with
+    ``out=`` is made once.
 
     A failure with one of the ``codes`` has the next attempt made at once, any other one ends the call. ``budget`` is
     for all calls with this policy; None: no limit.
@@ -154,7 +156,7 @@ class HedgingPolicy:
 
     def over(self, call: OutgoingCall) -> Generator[Any, Any, Any]:
         """In place of :func:`rrpc.calls.over`."""
-        if not call.idempotent:
+        if not call.idempotent or call.request.out is not None:  # attempts would all write there
             return (yield from over(call))
         hedge = _Hedge(self, call)
         return (yield Waiting(hedge.go(), call.late, hedge.drive))

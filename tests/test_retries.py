@@ -6,9 +6,11 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from counted_service import CountedClient
 from fleet import Fleet, fleet, nursery, scheme, wait_until_gone
+from numpy.typing import NDArray
 from processes import eventually, patience
 
 import rrpc
@@ -280,6 +282,53 @@ def test_hedging_goes_on_at_once_after_a_failure(fleet: Fleet, scheme: str, use:
             use(client.moody, "other-code", 1, 10)
         assert time.monotonic() - start < patience(20)
         assert [fleet.runs().count(key) for key in ("twice", "always", "other-code")] == [3, 3, 1]
+
+
+@rrpc.service
+class Filling:
+    def __init__(self) -> None:
+        self.runs = 0
+        self.seconds = 0.3
+        self.hedged = threading.Event()
+
+    @rrpc.method(idempotent=True)
+    def fill(self) -> NDArray[np.float64]:
+        self.runs += 1
+        if self.runs == 3:
+            self.hedged.set()
+        self.hedged.wait(self.seconds)
+        return np.full(100_000, float(self.runs))
+
+
+class _Fill(rrpc.UnaryMethod[NDArray[np.float64]]):
+    rpc_name = "Filling.fill"
+    rpc_idempotent = True
+
+    def __call__(self, *, out: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        return self._call((), 30.0, None, out)
+
+    def start(self, *, out: NDArray[np.float64] | None = None) -> rrpc.Future[NDArray[np.float64]]:
+        return self._start((), 30.0, None, out)
+
+
+class _FillingClient(rrpc.Client):
+    fill = rrpc.stub(_Fill)
+
+
+def test_what_is_written_into_the_callers_memory_is_hedged_by_nothing(address: str, use: Use) -> None:
+    service = Filling()
+    hedging = HedgingPolicy(delay=0.01, budget=None)
+    with (
+        rrpc.serve(service, listen=address, workers=4) as server,
+        _FillingClient(server.addresses[0], hedging=hedging) as client,
+    ):
+        out = np.zeros(100_000)
+        assert use(client.fill, out=out) is out
+        assert service.runs == 1
+        assert set(out) == {1.0}
+        service.seconds = patience(20.0)
+        use(client.fill)
+        assert service.runs == 3
 
 
 # Servers that die

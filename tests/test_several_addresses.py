@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from counted_service import CountedClient
@@ -131,6 +131,30 @@ def test_connections_come_back_without_calls(fleet: Fleet, scheme: str) -> None:
         eventually(lambda: states(client)[1] != "ready")
         servers[1].start()
         eventually(lambda: states(client) == ["ready"] * 2)
+
+
+class Told(rrpc.Backoff):
+    """So long as the test says."""
+
+    seconds: ClassVar[float] = 60.0
+
+    def delay(self, failures: int) -> float:
+        return self.seconds
+
+
+def test_an_address_is_tried_again_while_another_has_to_wait_long(
+    fleet: Fleet, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, server = fleet.late("dead", scheme), fleet.members(1, scheme)[0]
+    addresses = [dead.address, server.address]
+    with CountedClient(addresses, policy="round_robin", backoff=Told(), wait_for_ready=True) as client:
+        eventually(lambda: states(client) == ["transient_failure", "ready"])  # tried again in a minute
+        monkeypatch.setattr(Told, "seconds", 0.02)
+        server.kill()
+        eventually(lambda: states(client)[1] == "transient_failure")
+        waiting = client.once.start("x", timeout=patience(20))
+        server.start()
+        assert waiting.result(patience(30)) == "server0"
 
 
 @pytest.mark.parametrize("policy", ["pick_first", "round_robin", "least_outstanding"])
