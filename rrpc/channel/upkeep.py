@@ -72,6 +72,7 @@ class Upkeep:
         self._due: list[tuple[Task, Subchannel]] = []
         self._waiters: list[tuple[Future[Connection], bool, float]] = []
         self._retry_timer: Timer | None = None
+        self._retry_timer_at = 0.0
         self._resolve_timer: Timer | None = None
         self._resolving = False
         self._resolved_at = 0.0
@@ -157,9 +158,15 @@ class Upkeep:
     def _set_timer(self, now: float) -> None:
         """For the next attempt that isn't asked for by a call which comes in time."""
         later = [s.retry_at for s in self._subchannels if s.state == TRANSIENT_FAILURE]
-        if later and (self._retry_timer is None or self._retry_timer.done):
-            wake = functools.partial(_go_on, weakref.ref(self))
-            self._retry_timer = after(max(0.0, min(later) - now), wake)
+        if not later:
+            return
+        at = min(later)
+        if self._retry_timer is not None and not self._retry_timer.done:
+            if self._retry_timer_at <= at:
+                return
+            self._retry_timer.cancel()
+        self._retry_timer = after(max(0.0, at - now), functools.partial(_go_on, weakref.ref(self)))
+        self._retry_timer_at = at
 
     def _ended(self, subchannel: Subchannel, task: Task) -> None:
         """A task came to an end."""
