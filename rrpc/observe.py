@@ -121,6 +121,7 @@ class ObservedCore:
         # What the context of a handler asks.
         self.call_info, self.stamps = core.call_info, core.stamps
         self.is_cancelled, self.on_cancel, self.peer = core.is_cancelled, core.on_cancel, core.peer
+        self.stream = core.stream
 
     def next(self) -> _Request | None:
         request = self._core.next()

@@ -50,7 +50,8 @@ class Worker:
             if kind:
                 del payload, blocks
                 stream, request = self._streams.of(request), None
-                self._run_stream(stream)
+                if stream is not None:
+                    self._run_stream(stream)
                 del stream
                 request = core.next()
                 continue

@@ -2,6 +2,7 @@
 
 import queue
 import time
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,31 @@ class Watched:
     @rrpc.method
     def fail(self, how: str) -> None:
         raise rrpc.NotFound(how) if how == "found" else ValueError(how)
+
+    @rrpc.method
+    def early(self) -> None:
+        rrpc.context().send_initial_metadata({"a": "b"})
+
+    @rrpc.method
+    def count(self, until: int) -> Iterator[int]:
+        yield from range(until)
+
+    @rrpc.method
+    def running(self, values: Iterator[NDArray[np.float64]]) -> Iterator[float]:
+        for one in values:
+            yield float(one.sum())
+
+
+class AsyncWatched(Watched):
+    """The same with async handlers of streams."""
+
+    async def count(self, until: int) -> AsyncIterator[int]:  # type: ignore[override]
+        for number in range(until):
+            yield number
+
+    async def running(self, values: AsyncIterator[NDArray[np.float64]]) -> AsyncIterator[float]:  # type: ignore[override]
+        async for one in values:
+            yield float(one.sum())
 
 
 @pytest.fixture
@@ -71,6 +97,61 @@ def test_each_call_is_shown_once(seen: "queue.Queue[ServedCall]", address: str) 
                 call = one(seen)
                 assert (call.method, call.known, call.code) == (method, known, code)
         assert seen.empty()
+
+
+@pytest.mark.parametrize("observed", [True, False])
+def test_a_handler_is_told_the_same_with_an_observer(observed: bool) -> None:
+    observer = (lambda call: None) if observed else None
+    with (
+        rrpc.serve(Watched(), listen="tcp://127.0.0.1:0", observer=observer) as server,
+        rrpc.connect(server.addresses[0], timeout=20.0) as client,
+        pytest.raises(rrpc.FailedPrecondition),
+    ):
+        client.call("Watched.early")
+
+
+@pytest.mark.parametrize("kind", [Watched, AsyncWatched])
+def test_streams(seen: "queue.Queue[ServedCall]", address: str, kind: type[Watched]) -> None:
+    with rrpc.serve(kind(), listen=address, observer=seen.put) as server:
+        with rrpc.connect(server.addresses[0], timeout=20.0) as client:
+            assert list(rrpc.open_stream(client, "Watched.count", 20)) == list(range(20))
+            call = one(seen)
+            assert (call.method, call.known, call.code) == ("Watched.count", True, 0)
+            assert (call.items_received, call.items_sent) == (0, 20)
+            assert call.peer
+
+            with rrpc.open_stream(client, "Watched.running", sends=True) as stream:
+                for _ in range(3):
+                    stream.send(np.ones(10_000))
+                stream.finish()
+                assert list(stream) == [10_000.0] * 3
+            call = one(seen)
+            assert (call.items_received, call.items_sent, call.code) == (3, 3, 0)
+            assert call.request_bytes_read == 240_000
+
+            with pytest.raises(rrpc.Unimplemented):
+                list(rrpc.open_stream(client, "Watched.none"))
+            call = one(seen)
+            assert (call.known, call.code, call.items_sent) == (False, 12, 0)
+        assert seen.empty()
+
+
+def test_a_parked_stream_that_a_stop_ends(seen: "queue.Queue[ServedCall]", address: str) -> None:
+    with (
+        rrpc.serve(Watched(), listen=address, observer=seen.put) as server,
+        rrpc.connect(server.addresses[0], timeout=20.0) as client,
+    ):
+        stream = rrpc.open_stream(client, "Watched.count", 1 << 40)
+        assert next(stream) == 0
+        eventually(lambda: not server.running())
+        server.stop()
+        call = one(seen)
+        assert (call.method, call.code) == ("Watched.count", rrpc.StatusCode.CANCELLED)
+        assert call.items_sent > 0
+        assert call.handler_ns > 0
+        assert seen.empty()
+        with pytest.raises(rrpc.Unavailable):
+            list(stream)
 
 
 def test_times(seen: "queue.Queue[ServedCall]") -> None:

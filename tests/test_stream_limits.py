@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,10 @@ from flow_service import Flow
 from processes import ROOT, Served, ServeFactory, child_environment, cpu_seconds, eventually, patience, volume
 
 import rrpc
+from rrpc.dispatch import Dispatch
+from rrpc.streams import ServedStreams
+from rrpc.streams.serving import PARKED
+from rrpc.worker import Worker
 
 WINDOW = 16
 IN_HANDS = 2  # an item that was taken, and one that waits for room
@@ -202,6 +207,17 @@ def test_a_server_that_stops_closes_what_is_parked(address: str) -> None:
         assert closed.wait(patience(5))
         with pytest.raises(rrpc.Unavailable):
             list(stream)
+
+
+def test_a_parked_stream_that_another_worker_has_closed() -> None:
+    """One worker has closed all that is parked, as the server has stopped, while another was given a stream of it."""
+    given = [(7, b"Flow.count", b"", None, -1, b"", PARKED), None]
+    core: Any = SimpleNamespace(next=lambda: given.pop(0), stopped=lambda: not given)
+    dispatch = Dispatch([Flow()])
+    streams = ServedStreams(core, dispatch, False, None)
+    streams.close()
+    Worker(core, dispatch, False, streams).run()
+    assert not given
 
 
 @pytest.mark.slow

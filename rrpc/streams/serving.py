@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from rrpc.context import Context, enter
-from rrpc.errors import Cancelled, Internal
+from rrpc.errors import Cancelled, Internal, StatusCode
 from rrpc.metadata import TRACE_BYTES
 from rrpc.observe import Observation, Observer
 from rrpc.service import RECEIVES
@@ -48,10 +48,10 @@ class ServedStreams:
         self.observer = observer
         self.parked: dict[int, ServedStream] = {}
 
-    def of(self, request: Any) -> ServedStream:
-        """The one that a request of the core's is about."""
+    def of(self, request: Any) -> ServedStream | None:
+        """The one that a request of the core's is about; None: another worker has closed it."""
         handle, kind = request[0], request[-1]
-        return self.parked.pop(handle) if kind & PARKED else ServedStream(self, request)
+        return self.parked.pop(handle, None) if kind & PARKED else ServedStream(self, request)
 
     def close(self) -> None:
         """The server has ended, and its calls with it: the handlers of parked streams end too."""
@@ -109,6 +109,9 @@ class ServedStream:
     def close(self) -> None:
         """Have the handler end, whose call has ended."""
         self._variables.run(self._close)
+        if self._seen is not None:
+            self._seen.stop()
+            self._seen.end(int(StatusCode.CANCELLED))
         self._variables.run(self._ended, Cancelled("the server was stopped"))
 
     def _begin(self) -> bool:
