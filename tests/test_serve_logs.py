@@ -17,6 +17,7 @@ import rrpc
 
 MODULE = """
 import logging, time
+from collections.abc import Iterator
 import numpy as np, rrpc
 from numpy.typing import NDArray
 
@@ -37,6 +38,10 @@ class Logged:
     @rrpc.method
     def fail(self) -> None:
         raise ZeroDivisionError("oh")
+
+    @rrpc.method
+    def count(self, until: int) -> Iterator[int]:
+        yield from range(until)
 """
 RFC3339 = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
 
@@ -102,8 +107,9 @@ def test_access_log_in_json(serve: ServeFactory, tmp_path: Path) -> None:
         with pytest.raises(rrpc.Unimplemented):
             client.call('no such\nmethod "', 1)
         client.call("Logged.slow", 0.05)
-        eventually(lambda: len(lines_of(log.read_text())) == 4)
-    first, second, third, fourth = lines_of(log.read_text())
+        assert len(list(rrpc.open_stream(client, "Logged.count", 7))) == 7
+        eventually(lambda: len(lines_of(log.read_text())) == 5)
+    first, second, third, fourth, fifth = lines_of(log.read_text())
     assert re.fullmatch(RFC3339, first["time"])
     assert first["time"] >= time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(before - 1))
     assert re.search(r"\d", first["peer"])
@@ -113,6 +119,7 @@ def test_access_log_in_json(serve: ServeFactory, tmp_path: Path) -> None:
     assert (second["method"], second["code"]) == ("Logged.fail", "UNKNOWN")
     assert (third["method"], third["code"]) == ('no such\nmethod "', "UNIMPLEMENTED")
     assert 50 <= fourth["handler_ms"] < 2000
+    assert [(line["items_received"], line["items_sent"]) for line in (fourth, fifth)] == [(0, 0), (0, 7)]
 
 
 def test_access_log_in_text_and_its_rotation(serve: ServeFactory, tmp_path: Path) -> None:
@@ -127,13 +134,15 @@ def test_access_log_in_text_and_its_rotation(serve: ServeFactory, tmp_path: Path
         client.call("Logged.slow", 0.0)
         with pytest.raises(rrpc.Unimplemented):
             client.call("no such\nmethod")
-        first, second = calls(log, 2)
+        assert len(list(rrpc.open_stream(client, "Logged.count", 7))) == 7
+        first, second, third = calls(log, 3)
         times = r"\d+\.\d+ms fetch=\d+\.\d+ms queue=\d+\.\d+ms handler=\d+\.\d+ms"
         assert re.fullmatch(rf"{RFC3339} \S+ Logged\.slow OK {times} in=\d+\+0 out=1\+0", first)
         assert re.search(r' "no such\\nmethod" UNIMPLEMENTED ', second)
+        assert re.fullmatch(rf"{RFC3339} \S+ Logged\.count OK {times} in=\d+\+0 out=\d+\+0 items=0\+7", third)
         log.rename(tmp_path / "old.log")
         client.call("Logged.slow", 0.0)
-        assert len(calls(tmp_path / "old.log", 3)) == 3
+        assert len(calls(tmp_path / "old.log", 4)) == 4
         served.signal(signal.SIGHUP)
         eventually(log.exists)
         client.call("Logged.slow", 0.0)

@@ -22,6 +22,7 @@ from rrpc.cli.serving.statistics import added
 
 MODULE = """
 import signal, threading, time
+from collections.abc import Iterator
 import numpy as np, rrpc
 from numpy.typing import NDArray
 
@@ -44,6 +45,12 @@ class Counted:
     @rrpc.method
     def fail(self, how: str) -> None:
         raise rrpc.NotFound(how) if how == "found" else ValueError(how)
+
+    @rrpc.method
+    def sums(self, numbers: Iterator[int]) -> Iterator[int]:
+        for number in numbers:
+            yield number
+            yield -number
 """
 
 
@@ -111,6 +118,7 @@ def test_what_calls_leave_on_the_page(served: Served) -> None:
         assert page("rrpc_call_errors_total", method="Counted.fail", code="UNKNOWN") == 1
         assert page("rrpc_call_errors_total", method="unknown", code="UNIMPLEMENTED") == 3
         assert page.labels_of("rrpc_calls_total", "method") == {"Counted.half", "Counted.fail", "unknown"}
+        assert page.labels_of("rrpc_call_items_total", "method") == set()
         moved = {"method": "Counted.half"}
         assert page("rrpc_call_bytes_total", direction="request", way="read", **moved) == 2_400_000
         assert page("rrpc_call_bytes_total", direction="reply", way="lifted", **moved) == 1_200_000
@@ -129,6 +137,19 @@ def test_what_calls_leave_on_the_page(served: Served) -> None:
             assert page.families[name].type == "histogram"
         assert page("rrpc_call_seconds_sum", **moved) >= page("rrpc_call_handler_seconds_sum", **moved) > 0
         assert page.labels_of("rrpc_build_info", "version") == {rrpc.__version__}
+
+
+def test_items_of_streams_are_counted(served: Served) -> None:
+    with rrpc.connect(served.address, timeout=20.0) as client:
+        for _ in range(2):
+            with rrpc.open_stream(client, "Counted.sums", sends=True) as stream:
+                for number in range(5):
+                    stream.send(number)
+                stream.finish()
+                assert len(list(stream)) == 10
+    page = page_with(served, "rrpc_call_items_total", 20, method="Counted.sums", direction="sent")
+    assert page("rrpc_call_items_total", method="Counted.sums", direction="received") == 10
+    assert page("rrpc_calls_total", method="Counted.sums") == 2
 
 
 def test_times_and_what_runs(serve: ServeFactory) -> None:

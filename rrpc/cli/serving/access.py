@@ -79,16 +79,20 @@ def _as_json(now: float, call: ServedCall) -> str:
         "request_bytes_read": call.request_bytes_read,
         "reply_bytes": call.reply_bytes,
         "reply_bytes_lifted": call.reply_bytes_lifted,
+        "items_received": call.items_received,
+        "items_sent": call.items_sent,
     }
     return json.dumps(line)
 
 
 def _as_text(now: float, call: ServedCall) -> str:
+    items = f" items={call.items_received}+{call.items_sent}"
     return (
         f"{utc(now)} {_word(call.peer)} {_word(call.method[:_METHOD_CHARS])} {_status(call.code)}"
         f" {_ms(call.fetch_ns + call.queue_ns + call.handler_ns)}ms"
         f" fetch={_ms(call.fetch_ns)}ms queue={_ms(call.queue_ns)}ms handler={_ms(call.handler_ns)}ms"
         f" in={call.request_bytes}+{call.request_bytes_read} out={call.reply_bytes}+{call.reply_bytes_lifted}"
+        f"{items if call.items_received or call.items_sent else ''}"
     )
 
 

@@ -125,6 +125,9 @@ def _calls(methods: dict[str, Any]) -> Iterator[Metric]:
         "left to be fetched by the caller or written to it (lifted)",
         labels=["method", "direction", "way"],
     )
+    items = CounterMetricFamily(
+        "rrpc_call_items", "items of calls with streams", labels=["method", "direction"]
+    )
     for method, numbers in methods.items():
         calls.add_metric([method], sum(numbers["codes"].values()))
         for code, count in numbers["codes"].items():
@@ -132,7 +135,10 @@ def _calls(methods: dict[str, Any]) -> Iterator[Metric]:
                 errors.add_metric([method, _code_name(code)], count)
         for kind, count in numbers["bytes"].items():
             moved.add_metric([method, *kind.split("_")], count)
-    yield from (calls, errors, moved)
+        for direction, count in numbers["items"].items():
+            if count:
+                items.add_metric([method, direction], count)
+    yield from (calls, errors, moved, items)
     for key, (name, text) in _TIMES.items():
         family = HistogramMetricFamily(name, text, labels=["method"])
         for method, numbers in methods.items():

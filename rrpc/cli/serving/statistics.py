@@ -48,6 +48,7 @@ class _Method:
     def __init__(self) -> None:
         self.codes: dict[int, int] = {}
         self.bytes = {"request_inline": 0, "request_read": 0, "reply_inline": 0, "reply_lifted": 0}
+        self.items = {"received": 0, "sent": 0}
         self.total, self.queue, self.handler = _Times(), _Times(), _Times()
 
     def add(self, call: ServedCall) -> None:
@@ -57,6 +58,8 @@ class _Method:
         moved["request_read"] += call.request_bytes_read
         moved["reply_inline"] += call.reply_bytes
         moved["reply_lifted"] += call.reply_bytes_lifted
+        self.items["received"] += call.items_received
+        self.items["sent"] += call.items_sent
         self.total.add(call.fetch_ns + call.queue_ns + call.handler_ns)
         self.queue.add(call.queue_ns)
         self.handler.add(call.handler_ns)
@@ -64,7 +67,7 @@ class _Method:
     def snapshot(self) -> _Snapshot:
         times = {name: getattr(self, name).snapshot() for name in ("total", "queue", "handler")}
         codes = {str(code): count for code, count in self.codes.items()}
-        return {"codes": codes, "bytes": dict(self.bytes), "times": times}
+        return {"codes": codes, "bytes": dict(self.bytes), "items": dict(self.items), "times": times}
 
 
 class CallStatistics:
