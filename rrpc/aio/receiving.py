@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from rrpc._core import Awaited
 from rrpc.streams import Pace
 
 from .loop import running_driver
+from .turns import others_turn, turn_end
 
 if TYPE_CHECKING:
     from rrpc import _core
@@ -35,13 +37,17 @@ async def changed(stream: _core.Stream, what: _core.Awaited) -> None:
 async def received(stream: _core.Stream, decode: Callable[..., Any]) -> AsyncGenerator[Any, None]:
     """The items that come, decoded."""
     pace = Pace()
+    end = turn_end()
     while True:
         batch = stream.try_receive(pace.count)
         if batch is None:
             await changed(stream, Awaited.ITEMS)
+            end = turn_end()
             continue
         if not batch:
             return
+        if monotonic() > end:
+            end = await others_turn()
         pace.begin()
         items, with_buffers = len(batch), batch[-1][1] is not None
         batch.reverse()

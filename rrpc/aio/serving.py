@@ -15,10 +15,9 @@ from rrpc.service import RECEIVES
 from rrpc.streams import ServedStream
 
 from .receiving import changed, received
+from .turns import others_turn, turn_end
 
 __all__ = ["AsyncServedStream"]
-
-_SLICE_S = 0.002
 
 
 class AsyncServedStream(ServedStream):
@@ -48,16 +47,17 @@ class AsyncServedStream(ServedStream):
             raise
 
     async def _send_all(self, items: Any) -> None:
+        end = turn_end()
         if isinstance(items, AsyncIterable):
-            end = monotonic() + _SLICE_S
             async for item in items:
                 await self._send(item)
-                if monotonic() > end:  # the loop has others to see to
-                    await asyncio.sleep(0)
-                    end = monotonic() + _SLICE_S
+                if monotonic() > end:
+                    end = await others_turn()
         else:
             for item in self._iterator(items):
                 await self._send(item)
+                if monotonic() > end:
+                    end = await others_turn()
 
     async def _send(self, item: Any) -> None:
         payload, buffers = self._encode(item)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rrpc._core import Awaited
@@ -15,6 +16,7 @@ from rrpc.streams import Opened
 from .driving import going
 from .loop import running_driver
 from .receiving import changed, received
+from .turns import others_turn, turn_end
 
 if TYPE_CHECKING:
     from rrpc.outgoing_streams import OutgoingStream
@@ -123,13 +125,18 @@ class Begun:
 
     async def send_all(self, items: Items) -> None:
         """To the last, or until the server has ended the call without waiting for that."""
+        end = turn_end()
         try:
             if isinstance(items, AsyncIterable):
                 async for item in items:
                     await self.send(item)
+                    if monotonic() > end:
+                        end = await others_turn()
             else:
                 for item in items:
                     await self.send(item)
+                    if monotonic() > end:
+                        end = await others_turn()
             (await self.get()).core.finish()
         except BaseException as error:
             opened = self.opened
