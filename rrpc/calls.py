@@ -432,10 +432,12 @@ def _wait(call: OutgoingCall, asked: Waiting) -> Any:
             asked.drive(call.time_left())
         return future.result(call.time_left())
     except (concurrent.futures.CancelledError, concurrent.futures.TimeoutError):
-        if future.done() and not future.cancelled():
-            raise  # DeadlineExceeded is a TimeoutError
-        future.cancel()
+        if not future.cancel():
+            return future.result()  # it has just ended; or raised DeadlineExceeded, which is a TimeoutError
         raise asked.late() from None
+    except BaseException:  # Ctrl-C: the caller goes, so what it waits for does
+        future.cancel()
+        raise
     finally:
         call.interrupt_with(None)
 

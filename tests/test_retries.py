@@ -38,9 +38,7 @@ def use(request: pytest.FixtureRequest) -> Use:
 class _Call:
     """As much of an outgoing call as policies look at."""
 
-    def __init__(
-        self, idempotent: bool = True, may_have_run: bool = True, left: float | None = None
-    ) -> None:
+    def __init__(self, idempotent: bool = True, may_have_run: bool = True, left: float | None = None) -> None:
         self.idempotent = idempotent
         self.may_have_run = may_have_run
         self._left = left

@@ -151,11 +151,14 @@ class Channel(Upkeep):
         try:
             future.result(timeout)
         except NotYet:
-            if future.done():
-                raise
-            future.cancel()
+            if not future.cancel():
+                future.result()  # it has just ended; or raised DeadlineExceeded, which is a TimeoutError
+                return
             why = f"connecting to {self.target}: not ready within {timeout} s{self.why_not()}"
             raise DeadlineExceeded(why) from None
+        except BaseException:
+            future.cancel()
+            raise
 
     def connections(self) -> list[Connection]:
         """One for each address that there was a connection to: the last."""
@@ -187,7 +190,8 @@ class Channel(Upkeep):
             for timer in (self._retry_timer, self._resolve_timer):
                 if timer is not None:
                     timer.cancel()
-        for connection in self.connections():
+            connections = list(self._live)
+        for connection in connections:
             connection.close()
         self._go_on()
 

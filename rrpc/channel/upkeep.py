@@ -68,6 +68,8 @@ class Upkeep:
         self._backoff = backoff
         self._ejection = ejection
         self._contracts: list[Contract] = []
+        self._live: weakref.WeakSet[Connection] = weakref.WeakSet()
+        """All that there are, also those that take no more calls but still have some."""
         self._lock = threading.Lock()
         self._due: list[tuple[Task, Subchannel]] = []
         self._waiters: list[tuple[Future[Connection], bool, float]] = []
@@ -179,6 +181,7 @@ class Upkeep:
             wanted = not self._closed and subchannel in self._subchannels
             if wanted and connection is not None:
                 subchannel.connected(connection)
+                self._live.add(connection)
             elif wanted:
                 why = Unavailable("interrupted") if task.error is None else task.error
                 subchannel.failed(why, monotonic(), self._backoff)
