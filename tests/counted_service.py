@@ -1,8 +1,11 @@
 """A service whose servers note each run of a handler in a file, and its client; for tests of channels and retries."""
 
+import asyncio
+import functools
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import rrpc
 from rrpc import MetadataLike
@@ -96,3 +99,25 @@ class CountedClient(rrpc.Client):
     once = rrpc.stub(_Once)
     often = rrpc.stub(_Often)
     moody = rrpc.stub(_Moody)
+
+
+@functools.cache
+def twin(kind: type[Any]) -> type[Any]:
+    """The method of the asyncio client beside a blocking one's."""
+    options = {name: getattr(kind, name) for name in ("rpc_name", "rpc_idempotent", "__call__", "start")}
+    return type(f"Async{kind.__name__}", (rrpc.aio.UnaryMethod,), options)
+
+
+class AsyncCountedClient(rrpc.aio.Client):
+    once: Any = rrpc.stub(twin(_Once))
+    often: Any = rrpc.stub(twin(_Often))
+    moody: Any = rrpc.stub(twin(_Moody))
+
+
+def call_in_loop(method: Any, *args: Any, **options: Any) -> Any:
+    """A call of a blocking client's method as an asyncio client's, on the same channel with the same options."""
+
+    async def call() -> Any:
+        return await twin(type(method))(method)(*args, **options)
+
+    return asyncio.run(call())

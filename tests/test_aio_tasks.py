@@ -112,8 +112,8 @@ async def front(handler: Callable[[], Any]) -> AsyncIterator[rrpc.aio.Client]:
     @rrpc.service
     class Front:
         @rrpc.method
-        async def go(self) -> list[int]:
-            found: list[int] = await handler()
+        async def go(self) -> list[float]:
+            found: list[float] = await handler()
             return found
 
     async with (
@@ -292,5 +292,23 @@ def test_calls_in_a_handler_end_with_it_and_are_let_go(aio_address: str, in_loop
                 with pytest.raises(rrpc.DeadlineExceeded):
                     await client.call("Front.go", timeout=patience(0.1))
                 await until(lambda: counts_are(behind, 0))
+
+    in_loop(main())
+
+
+def test_a_generated_clients_calls_inherit_the_handlers_deadline(aio_address: str, in_loop: Run[Any]) -> None:
+    async def main() -> None:
+        async with AsyncMixedClient(aio_address) as behind:
+
+            async def left() -> list[float]:
+                inherited, own = await behind.time_left(), await behind.time_left(timeout=5.0)
+                with rrpc.detached():
+                    return [inherited, own, await behind.time_left() or -1.0]
+
+            async with front(left) as client:
+                inherited, own, detached = await client.call("Front.go", timeout=20.0)
+                assert 5 < inherited <= 20
+                assert own <= 5
+                assert detached == -1.0
 
     in_loop(main())

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counted_service import CountedClient
+from counted_service import CountedClient, call_in_loop
 from fleet import Fleet, fleet, nursery, scheme, wait_until_gone
 from numpy.typing import NDArray
 from processes import eventually, patience
@@ -24,9 +24,11 @@ POLICY = RetryPolicy(max_attempts=4, initial_backoff=0.01, max_backoff=0.05, bud
 Use = Callable[..., Any]
 
 
-@pytest.fixture(params=["call", "future"])
+@pytest.fixture(params=["call", "future", "asyncio"])
 def use(request: pytest.FixtureRequest) -> Use:
-    """Calls a method in either style."""
+    """Calls a method in one of the styles."""
+    if request.param == "asyncio":
+        return call_in_loop
     if request.param == "call":
         return lambda method, *args, **options: method(*args, **options)
     return lambda method, *args, **options: method.start(*args, **options).result(patience(60))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from counted_service import CountedClient
 from fleet import Fleet, fleet, nursery, scheme, wait_until_gone
+from load import Answers
 from processes import eventually, patience
 
 import rrpc
@@ -46,12 +47,11 @@ def load() -> Iterator[Callable[..., "Load"]]:
         one.stop()
 
 
-class Load:
-    """Calls that mustn't run twice, each with a key of its own."""
+class Load(Answers):
+    """Of so many threads, each of which has a call under way."""
 
     def __init__(self, client: CountedClient, threads: int) -> None:
-        self.answers: dict[str, str] = {}
-        self.errors: dict[str, Exception] = {}
+        super().__init__()
         self._client = client
         self._ending = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(threads)]
@@ -78,27 +78,13 @@ class Load:
 
     def reaches(self, name: str) -> None:
         """Wait until the server answers, from now on."""
-        before = sum(1 for answer in list(self.answers.values()) if answer == name)
-        eventually(
-            lambda: sum(1 for answer in list(self.answers.values()) if answer == name) > before + 2,
-            20.0,
-            what=f"answers of {name}",
-        )
+        before = self.of(name)
+        eventually(lambda: self.of(name) > before + 2, 20.0, what=f"answers of {name}")
 
     def stop(self) -> None:
         self._ending.set()
         for thread in self._threads:
             thread.join(patience(60))
-
-    def check(self, runs: list[str]) -> None:
-        """None was lost, none ran twice."""
-        mine = [key for key in runs if key.startswith("key-")]
-        assert len(mine) == len(set(mine)), "a call ran twice"
-        ran = set(mine)
-        assert self.answers.keys() <= ran
-        unseen = {key for key, error in self.errors.items() if getattr(error, "not_executed", False)}
-        assert not unseen & ran, "an error says that no handler has seen a call that ran"
-        assert ran <= self.answers.keys() | self.errors.keys()
 
 
 def test_round_robin_while_a_server_is_killed_and_comes_back(
