@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from time import monotonic_ns
 from typing import Any
 
 from .errors import InvalidArgument, Unimplemented
@@ -84,16 +85,15 @@ class Dispatch:
 
     def traced(self, handler: Any, context: Any, stamps: tuple[int, int, int] | None) -> Any:
         """The handler, or what stands in its place for a call whose caller asks where its time goes."""
-        from .tracing.served import traced_handler
-
         part = self.trace(context, stamps)
-        return handler if part is None else traced_handler(handler, part)
+        return handler if part is None else part.around(handler)
 
     def trace(self, context: Any, stamps: tuple[int, int, int] | None) -> Any:
         """What notes that down, or None where the caller doesn't ask for it."""
+        reached_ns = monotonic_ns()  # before the import, which takes its time once
         from .tracing.served import traced_call
 
-        return traced_call(context, stamps, self.metadata_bytes_max)
+        return traced_call(context, stamps, reached_ns, self.metadata_bytes_max)
 
     def unimplemented(self, name: str, kind: int = 0) -> Unimplemented:
         """The error for a name that no handler for such calls has."""

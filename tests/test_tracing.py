@@ -2,13 +2,17 @@
 
 import contextvars
 import json
+import sys
 import threading
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 from lab import TRANSPORTS, LabServer, freeze
+from lab_service import Lab
 from processes import ServeFactory, eventually, run_python
 from rrpc_call import Run
 from tracing_checks import TRACED, assert_in_order, assert_nested, assert_no_gap, names
@@ -16,6 +20,7 @@ from tracing_checks import TRACED, assert_in_order, assert_nested, assert_no_gap
 import rrpc
 import rrpc.aio
 import rrpc.tracing
+from rrpc.dispatch import Dispatch
 
 
 def test_phases_add_up(traced: rrpc.Client, traced_servers: list[LabServer]) -> None:
@@ -180,8 +185,6 @@ def test_there_is_room_for_so_many_calls(traced_servers: list[LabServer]) -> Non
 
 @pytest.mark.parametrize(("at_server", "at_client"), [(150, 8192), (8192, 100), (30, 8192)])
 def test_a_trace_has_room_in_the_metadata_or_goes_without(at_server: int, at_client: int) -> None:
-    from lab_service import Lab
-
     with (
         rrpc.serve(Lab(), listen="tcp://127.0.0.1:0", metadata_bytes_max=at_server) as server,
         rrpc.connect(server.addresses[0], timeout=20.0, metadata_bytes_max=at_client) as client,
@@ -204,6 +207,19 @@ def test_it_is_imported_when_it_is_used() -> None:
     code = "import sys, rrpc; print('rrpc.tracing' in sys.modules)\nwith rrpc.trace(): pass\n"
     code += "print('rrpc.tracing' in sys.modules, 'rich' in sys.modules, 'json' in sys.modules)"
     assert run_python(code).stdout.split() == ["False", "True", "False", "False"]
+
+
+def test_the_import_is_no_wait_for_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server imports it for the first call that is traced, and has read the clock before."""
+    read: list[int] = []
+
+    class Imported(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            read.append(time.monotonic_ns())
+            return lambda context, stamps, reached_ns, bytes_max: reached_ns
+
+    monkeypatch.setitem(sys.modules, "rrpc.tracing.served", Imported("rrpc.tracing.served"))
+    assert Dispatch([Lab()]).trace(None, None) <= read[0]
 
 
 def test_rrpc_call_shows_it(rrpc_call: Run, tmp_path: Path) -> None:

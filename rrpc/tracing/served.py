@@ -17,7 +17,7 @@ from .wire import ServerPart, pack
 if TYPE_CHECKING:
     from rrpc.context import Context
 
-__all__ = ["traced_call", "traced_handler"]
+__all__ = ["traced_call"]
 
 _OVERHEAD_BYTES = 16  # of a name and a value in the metadata
 
@@ -25,16 +25,22 @@ _OVERHEAD_BYTES = 16  # of a name and a value in the metadata
 class _Part:
     """What a server notes down of one call."""
 
-    def __init__(self, context: Context, stamps: tuple[int, int, int], answer_bytes: int) -> None:
+    def __init__(
+        self, context: Context, stamps: tuple[int, int, int], reached_ns: int, answer_bytes: int
+    ) -> None:
         """``stamps``: when the request arrived, when its buffers were here, when a worker took it."""
         self._context = context
         self._answer_bytes = answer_bytes
         self._place = here()
         self._begin_ns, ready_ns, taken_ns = stamps
-        self._ends = [("remote read", ready_ns), ("queue", taken_ns), ("GIL wait", monotonic_ns())]
+        self._ends = [("remote read", ready_ns), ("queue", taken_ns), ("GIL wait", reached_ns)]
         self._calls: list[TracedCall] = []
         self.window_waits = 0
         enter(Around(context, links=(self._link,)))
+
+    def around(self, handler: Any) -> _TracedHandler:
+        """What stands in the handler's place for this call."""
+        return _TracedHandler(handler, self)
 
     def ends(self, phase: str) -> None:
         """That phase ends now."""
@@ -55,17 +61,14 @@ class _Part:
         return link(call, self._calls)
 
 
-def traced_call(context: Context, stamps: tuple[int, int, int] | None, bytes_max: int) -> _Part | None:
-    """None where the caller doesn't ask where the call's time goes."""
+def traced_call(
+    context: Context, stamps: tuple[int, int, int] | None, reached_ns: int, bytes_max: int
+) -> _Part | None:
+    """``reached_ns``: when Python had the call. None where the caller doesn't ask where the call's time goes."""
     asked = context.metadata.get(TRACE)
     if not isinstance(asked, str) or not asked.isdecimal() or stamps is None:
         return None
-    return _Part(context, stamps, min(int(asked), bytes_max))
-
-
-def traced_handler(handler: Any, part: _Part) -> Any:
-    """What stands in a handler's place for one call."""
-    return _TracedHandler(handler, part)
+    return _Part(context, stamps, reached_ns, min(int(asked), bytes_max))
 
 
 class _TracedHandler:
