@@ -12,6 +12,7 @@ from tracing_checks import assert_nested, assert_no_gap
 
 from rrpc.tracing import PHASES, Phase, Place, TracedCall
 from rrpc.tracing.chrome import events
+from rrpc.tracing.record import _Attempt
 from rrpc.tracing.show import as_table, as_text
 from rrpc.tracing.timeline import chain, join
 from rrpc.tracing.wire import ServerPart, pack, unpack
@@ -66,6 +67,33 @@ def test_another_clock_is_put_into_the_middle(there: ServerPart) -> None:
     (child,) = made.children
     assert child.begin_ns == 1000 + 10 + 20 + 45
     assert_no_gap(child)
+
+
+@pytest.mark.parametrize(
+    ("there", "sent"),
+    [
+        (part(ELSEWHERE, 7_000_000, 100), 1600),
+        (part(ELSEWHERE, 1300, 100), 1600),
+        (part(THERE, 7_000_000, 100), 1600),
+        (part(THERE, 1300, 100), 1300),
+        (part(ELSEWHERE, 7_000_000, 10), 1900),
+        (part(ELSEWHERE, 7_000_000, 1000), 1000),
+    ],
+    ids=["another host", "whose clock is close", "a clock of its own", "the same", "a short one", "too fast"],
+)
+def test_a_stream_s_server_may_begin_before_its_client_goes_on(there: ServerPart, sent: int) -> None:
+    made = TracedCall("S.m", HERE, 1000, 2200)
+    attempt = _Attempt(begin_ns=1000, opened_ns=1900, end_ns=2200)
+    made.phases = attempt.phases(made, there)
+    assert_no_gap(made)
+    step = there.phases[0].end_ns - there.phases[0].begin_ns
+    served = [phase for phase in made.phases if phase.side == "server"]
+    assert served[0].begin_ns >= sent
+    if step < 1000:
+        assert [phase.name for phase in served] == SERVED
+        assert {phase.end_ns - phase.begin_ns for phase in served} == {step}
+    assert made.phase_seconds("encode", "client") == pytest.approx((sent - 1000) * 1e-9)
+    assert made.estimated == (sent != 1300)
 
 
 def test_a_server_s_clock_that_runs_too_fast_is_clipped() -> None:

@@ -168,9 +168,7 @@ class _Attempt:
 
     def phases(self, traced: TracedCall, said: ServerPart | None) -> list[Phase]:
         if self.opened_ns:
-            sent_ns = self.opened_ns
-            if said is not None and self.begin_ns <= said.begin_ns < sent_ns:
-                sent_ns = said.begin_ns  # the server was at it before this thread went on
+            sent_ns = self.opened_ns if said is None else self._sent_ns(traced, said)
             opened = chain(self.begin_ns, CLIENT, [("encode", sent_ns)])
             return opened + join(traced, said, sent_ns, self.end_ns, ("stream", CLIENT))
         at = [self.stamps.get(name, 0) for name in STAMPS]
@@ -184,6 +182,13 @@ class _Attempt:
             phases += join(traced, said, sent_ns, replied_ns or ended_ns)
         ends = [("remote read", ended_ns), ("GIL wait", taken_ns), ("decode", self.decoded_ns)]
         return phases + chain(replied_ns or ended_ns, CLIENT, ends)
+
+    def _sent_ns(self, traced: TracedCall, said: ServerPart) -> int:
+        """When a call with streams was sent, as the server may have been at it before this thread went on."""
+        if said.place.host == traced.client.host and self.begin_ns <= said.begin_ns <= self.end_ns:
+            return min(self.opened_ns, said.begin_ns)
+        served_ns = said.phases[-1].end_ns - said.begin_ns if said.phases else 0
+        return max(self.begin_ns, min(self.opened_ns, self.end_ns - served_ns))  # by another clock
 
 
 class _Noted:
