@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import threading
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +78,17 @@ class Mixed:
         self.waiting += 1
         try:
             await self._opened.wait()
+        finally:
+            self.waiting -= 1
+        return "held"
+
+    @rrpc.method
+    async def hold_until(self, path: str) -> str:
+        """Until there is such a file."""
+        self.waiting += 1
+        try:
+            while not Path(path).exists():
+                await asyncio.sleep(0.005)
         finally:
             self.waiting -= 1
         return "held"

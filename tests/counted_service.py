@@ -102,7 +102,7 @@ class CountedClient(rrpc.Client):
 
 
 @functools.cache
-def twin(kind: type[Any]) -> type[Any]:
+def twin(kind: Any) -> type[Any]:
     """The method of the asyncio client beside a blocking one's."""
     options = {name: getattr(kind, name) for name in ("rpc_name", "rpc_idempotent", "__call__", "start")}
     return type(f"Async{kind.__name__}", (rrpc.aio.UnaryMethod,), options)

@@ -1,7 +1,9 @@
 """Clients in event loops: results, errors, cancellation, and what may be wrong about their use."""
 
 import asyncio
+import contextlib
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -115,7 +117,7 @@ async def _cancel_task(client: rrpc.aio.Client) -> None:
 
 async def _cancel_by_time(client: rrpc.aio.Client) -> None:
     with pytest.raises(asyncio.TimeoutError):
-        await asyncio.wait_for(client.call("Mixed.forever"), 0.1)
+        await asyncio.wait_for(client.call("Mixed.forever"), patience(0.2))
 
 
 async def _cancel_future(client: rrpc.aio.Client) -> None:
@@ -230,16 +232,29 @@ def test_the_servers_death_is_told_and_a_new_one_found(
                 assert isinstance(error, rrpc.Unavailable), error
             with pytest.raises(rrpc.Unavailable):
                 await client.call("Mixed.echo", "x")
+            await asyncio.to_thread(serve, SERVICE, "Mixed", listen=served.address)
+            answers: list[str] = []
+
+            async def answers_again() -> bool:
+                with contextlib.suppress(rrpc.Unavailable):
+                    answers.append(await client.call("Mixed.echo", "of the new one"))
+                return bool(answers)
+
+            await until(answers_again)
+            assert answers == ["of the new one"]
 
     in_loop(main())
 
 
-def test_a_server_that_drains_loses_no_call(serve: ServeFactory, in_loop: Run[Any]) -> None:
-    served = serve(SERVICE, "Mixed", listen="tcp", args=["--grace", "20"])
+def test_a_server_that_drains_loses_no_call(
+    serve: ServeFactory, transport: str, tmp_path: Path, in_loop: Run[Any]
+) -> None:
+    served = serve(SERVICE, "Mixed", listen=transport, args=["--grace", str(patience(20))])
+    go_on = tmp_path / "go on"
 
     async def main() -> None:
         async with rrpc.aio.connect(served.address) as client:
-            held = client.start("Mixed.hold")
+            held = client.start("Mixed.hold_until", str(go_on))
             await until(lambda: counts_are(client, 1))
             served.process.terminate()
 
@@ -252,7 +267,8 @@ def test_a_server_that_drains_loses_no_call(serve: ServeFactory, in_loop: Run[An
 
             await until(refuses)
             assert not held.done()
-            held.cancel()
+            go_on.touch()
+            assert await held == "held"
 
     in_loop(main())
     assert served.wait() == 0

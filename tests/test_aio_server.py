@@ -103,7 +103,7 @@ def test_a_call_given_up_cancels_its_handler(address: str, in_loop: Run[Any]) ->
             call.cancel()
             await until(lambda: counts_are(client, 0))
             with pytest.raises(rrpc.DeadlineExceeded):
-                await client.call("Mixed.forever", timeout=0.05)
+                await client.call("Mixed.forever", timeout=patience(0.2))
             await until(lambda: counts_are(client, 0))
             stubborn = client.start("Mixed.stubborn")
             await until(lambda: _runs(server, "Mixed.stubborn"))
@@ -187,7 +187,7 @@ def test_what_a_handler_calls_inherits_deadline_and_cancellation(address: str, i
                 call.cancel()
                 await until(lambda: _waits(service, 0))
                 with pytest.raises(rrpc.DeadlineExceeded):
-                    await client.call("Front.forever", timeout=0.1)
+                    await client.call("Front.forever", timeout=patience(0.2))
                 await until(lambda: _waits(service, 0))
                 assert service.cancelled == 2
                 inherited, own, detached = await client.call("Front.time_left", timeout=20.0)
@@ -248,7 +248,7 @@ def test_stopping_cancels_what_runs_and_draining_waits_for_it(in_loop: Run[Any])
         async with serving("tcp://127.0.0.1:0") as (server, client, service):
             held, stuck = client.start("Mixed.hold"), client.start("Mixed.forever")
             await until(lambda: _waits(service, 2))
-            draining = asyncio.ensure_future(server.drain(0.5))
+            draining = asyncio.ensure_future(server.drain(patience(0.5)))
             await until(lambda: _refuses(client))
             assert not held.done()
             service._opened.set()
