@@ -137,6 +137,8 @@ MESSAGES: dict[str, tuple[bytes, str]] = {
     "call id 0": (message(CALL, request(0, "Lab.add", 1)), "call id 0"),
     "call id twice": (GOOD + GOOD, "call id 1"),
     "call id of the core's own": (message(CALL, request(1 << 63, "Lab.add", 1)), "call id"),
+    "call id of the core's items": (message(CALL, request(1 << 62, "Lab.add", 1)), "call id"),
+    "call id of items, to be fetched": (bulk(1 << 62), "call id"),
     "descriptors missing": (message(CALL, request(1, "x", descriptor_count=4000)), "truncated request"),
     "too many descriptors": (message(CALL, request(1, "x", descriptor_count=65535)), "65535 descriptors"),
     "unknown flags": (message(CALL, request(1, "x", flags=8)), "unknown flags 8"),

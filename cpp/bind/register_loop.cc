@@ -41,7 +41,10 @@ void PyLoopNews::deliver(void* to, const py::object& first) {
 PyLoopQueue::PyLoopQueue()
     : queue_(new driver::LoopQueue, [](driver::LoopQueue* dying) {
         if (!dying->belongs_to_parent()) delete dying;  // else its locks may be held for ever
-      }) {}
+      }) {
+  if (queue_->fd() < 0)
+    raise_status(resource_exhausted("no file descriptors left for an event loop; raise 'ulimit -n'"));
+}
 
 std::optional<py::list> PyLoopQueue::poll() {
   if (queue_->belongs_to_parent()) return std::nullopt;

@@ -242,11 +242,19 @@ bool Engine::worker_waits(TimeNs deadline) {
   if (called) {
     token_.unlock();
   } else {
-    called = worker_condition_.wait_for(lock, nap(deadline, kWorkerNap),
-                                        [this] { return token_offered_ || stopping_.load() || hooks_.work_waits(); });
+    const auto end = std::chrono::steady_clock::now() + nap(deadline, kWorkerNap);
+    const auto wanted = [this] { return token_offered_ || stopping_.load() || hooks_.work_waits(); };
+    while (!(called = wanted())) {
+      if (worker_condition_.wait_until(lock, end) == std::cv_status::timeout) {
+        called = wanted();
+        break;
+      }
+      workers_called_ = std::max(workers_called_ - 1, 0);
+    }
     token_offered_ = false;
   }
   --workers_waiting_;
+  workers_called_ = std::min(workers_called_, workers_waiting_);
   return called;
 }
 
@@ -260,7 +268,11 @@ void Engine::offer_token() {
 void Engine::wake_one_worker() {
   {
     std::lock_guard lock(worker_mutex_);
-    if (workers_waiting_ > 0) return worker_condition_.notify_one();
+    // One that was called and isn't awake yet won't do for this call as well.
+    if (workers_waiting_ > workers_called_) {
+      ++workers_called_;
+      return worker_condition_.notify_one();
+    }
   }
   kick();
 }

@@ -163,6 +163,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::atomic<uint64_t> worker_nap_{0};     // counts them
   std::atomic<bool> worker_asleep_{false};  // in epoll, with the token
   int workers_waiting_ = 0;
+  int workers_called_ = 0;  // of those, by wake_one_worker()
   bool token_offered_ = false;
 
   std::thread thread_;

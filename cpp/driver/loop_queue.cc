@@ -19,9 +19,7 @@ constexpr TimeNs kSlice = 8 * kMicrosecond;
 
 void LoopCall::end() { queue_->push(shared_from_this()); }
 
-LoopQueue::LoopQueue() : fork_generation_(fork_generation()), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  RRPC_CHECK(wake_fd_, "no file descriptors left for an event loop; raise 'ulimit -n'");
-}
+LoopQueue::LoopQueue() : fork_generation_(fork_generation()), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 void LoopQueue::await(LoopItem& item, const ConnectionRef& connection, std::shared_ptr<Engine> engine) {
   item.from_ = connection.get();
@@ -143,8 +141,9 @@ void LoopQueue::tell(Add add) {
     has_items_.store(true, std::memory_order_relaxed);
     if (!std::exchange(asleep_, false)) return;
     told_ = true;
+    // Under the mutex: whoever takes `told_` finds it written, and leaves nothing that would wake the loop for ever.
+    (void)eventfd_write(wake_fd_.get(), 1);
   }
-  (void)eventfd_write(wake_fd_.get(), 1);
 }
 
 void LoopQueue::push(LoopItemRef item) {

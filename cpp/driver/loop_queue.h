@@ -56,7 +56,7 @@ class LoopQueue : public std::enable_shared_from_this<LoopQueue> {
   LoopQueue(const LoopQueue&) = delete;
   LoopQueue& operator=(const LoopQueue&) = delete;
 
-  // Readable when a sleeping loop should poll.
+  // Readable when a sleeping loop should poll; below 0 where no descriptors were left for it.
   int fd() const { return wake_fd_.get(); }
   bool belongs_to_parent() const { return fork_generation_ != fork_generation(); }
 

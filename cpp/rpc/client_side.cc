@@ -144,10 +144,11 @@ Status ClientSide::send_as_bulk(ClientCall& call, std::span<const Bytes> parts, 
   join(parts, {block.data(), length_bytes});
   endpoint_.tally(&endpoint::Counters::copies);
   endpoint_.tally(&endpoint::Counters::bytes_copied, static_cast<int64_t>(length_bytes));
+  std::byte* const body = block.data();
   RRPC_RETURN_IF_ERROR(call.exposures_.add_block(endpoint_, std::move(block)));
   const endpoint::Descriptor& descriptor = call.exposures_.last();
   const BulkBody bulk{call.id_, descriptor.address, descriptor.length_bytes, descriptor.rkey, 0};
-  queue_.push_back({call.id_, kRequestBulk, std::string(reinterpret_cast<const char*>(&bulk), sizeof(bulk))});
+  queue_.push_back({call.id_, kRequestBulk, std::string(reinterpret_cast<const char*>(&bulk), sizeof(bulk)), body});
   return {};
 }
 
@@ -158,9 +159,11 @@ void ClientSide::flush(TimeNs now) {
     QueuedRequest request = std::move(queue_.front());
     queue_.pop_front();  // before the send: one that fails clears the queue
     const ClientCallRef call = find(request.call_id);
-    if (call != nullptr && request.type == kRequest && call->deadline_ != kNever) {
+    if (call != nullptr && call->deadline_ != kNever) {
       const TimeNs timeout_ns = std::max<TimeNs>(call->deadline_ - now, 0);  // what is left after the wait
-      std::memcpy(request.body.data() + offsetof(RequestFixed, timeout_ns), &timeout_ns, sizeof(timeout_ns));
+      auto* const body =
+          request.fetched_body != nullptr ? request.fetched_body : reinterpret_cast<std::byte*>(request.body.data());
+      std::memcpy(body + offsetof(RequestFixed, timeout_ns), &timeout_ns, sizeof(timeout_ns));
     }
     if (call != nullptr) about_to_send(*call);
     const Bytes part = as_bytes(request.body);
@@ -416,9 +419,12 @@ void ClientSide::fail_all(const Status& status) {
   cancel_.clear();
   std::vector<ClientCallRef> calls;
   for (const auto& [id, call] : calls_) calls.push_back(call);
+  // All of them first: to stop a stream's reads may deliver what else has ended.
   for (const ClientCallRef& call : calls) {
     release(call);
     finish(call, status);
+  }
+  for (const ClientCallRef& call : calls) {
     if (call->stream_ != nullptr) streams_.stop(call->stream_);
     // Its landing memory belongs to the device until the transfer is reported finished.
     if (call->transferring_)

@@ -144,6 +144,7 @@ class ClientSide : private StreamOwner {
     uint64_t call_id;
     uint8_t type;
     std::string body;
+    std::byte* fetched_body = nullptr;  // what the body leads to, in memory that the call keeps
   };
 
   Status check_bounds(const CallRequest& request) const;

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "endpoint/counters.h"
 #include "rpc/client_side.h"
+#include "rpc/streams.h"
 
 namespace rrpc::rpc {
 
@@ -21,7 +22,7 @@ ServerCallRef ServerSide::find(uint64_t call_id) const {
 
 // Clients number their calls upwards, so a number at or below the last one is a repeat.
 Status ServerSide::check_new_id(uint64_t call_id) {
-  if (call_id <= last_call_id_ || (call_id & kServerCookie) != 0)
+  if (call_id <= last_call_id_ || (call_id & (kServerCookie | kItemCookie)) != 0)
     return Status::protocol_error("a request with call id " + std::to_string(call_id) + " after " +
                                   std::to_string(last_call_id_));
   // Refusals and acknowledgements wait for credits too: a peer that gives none must not pile them up.
@@ -110,7 +111,8 @@ Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
   call->kind_ = request.fixed.flags & (kClientStreams | kServerStreams);
   call->has_out_ = request.has_out();
   call->out_ = request.out;
-  if (request.fixed.timeout_ns >= 0) call->deadline_ = deadline_after(now, request.fixed.timeout_ns);
+  // Since the message came: a body that had to be fetched took its time.
+  if (request.fixed.timeout_ns >= 0) call->deadline_ = deadline_after(call->arrived_at_, request.fixed.timeout_ns);
   Status status = check_metadata(request.metadata.size(), options_, "the request");
   if (status.ok()) status = why_refused();
   if (status.ok()) status = std::move(call->failure_);

@@ -73,6 +73,7 @@ Result<bool> Streams::send(const StreamRef& stream, OutgoingItem& item) {
 
 Status Streams::send_initial_metadata(const StreamRef& stream, Bytes metadata) {
   RRPC_RETURN_IF_ERROR(check_sendable(*stream));
+  if ((stream->wire_id_ & kAnsweringBit) == 0) return failed_precondition("the caller's metadata goes with its request");
   if (stream->sent_ != 0) return failed_precondition("initial metadata goes before the first item, and once");
   RRPC_RETURN_IF_ERROR(check_metadata(metadata.size(), options_, "the stream"));
   OutgoingItem item{metadata};
@@ -165,6 +166,7 @@ void Streams::flush() {
     if (stream->flushed()) continue;
     send_next(*stream);
     if (endpoint_.failed()) return;
+    if (stream->refused_bytes_ && stream->has_room(*stream->refused_bytes_)) changed(stream, stream->room_changes_);
     await_turn(stream);
     if (stream->flushed()) stream->owner_->on_stream_idle(stream->call_id_, now_);
   }

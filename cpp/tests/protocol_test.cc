@@ -95,6 +95,7 @@ const Fault kServerFaultsAfterHello[] = {
      }},
     {"CallIdZero", "call id 0", [](RawWorld& raw) { raw.peer.send(kRequest, request_body(0)); }},
     {"CallIdOfAServer", "call id", [](RawWorld& raw) { raw.peer.send(kRequest, request_body(1ULL << 63)); }},
+    {"CallIdOfAnItem", "call id", [](RawWorld& raw) { raw.peer.send(kRequest, request_body(1ULL << 62)); }},
     {"DuplicateCallId", "call id 5 after 5",
      [](RawWorld& raw) {
        raw.peer.send(kRequest, request_body(5));

@@ -134,6 +134,17 @@ TEST(StreamWindow, ForWantOfMemoryACallEndsAndNothingElse) {
   EXPECT_FALSE(pair.call->done());
 }
 
+TEST(StreamWindow, WithoutCreditsNoMorePilesUpThanTheOwnWindow) {
+  Pair pair(1 << 20, uint64_t{1} << 40);
+  const size_t own = SessionOptions().stream_window_items;
+  size_t count = 0;
+  while (count < 10 * own && pair.send(10)) ++count;
+  EXPECT_GE(count, own);
+  EXPECT_LE(count, 2 * own) << "the window, and what the peer's ring takes";
+  pair.settle();
+  EXPECT_TRUE(pair.send(10)) << "credits came";
+}
+
 TEST(StreamWindow, TheRuleItself) {
   StreamWindow window{4, 100};
   EXPECT_TRUE(window.has_room(3, 50, 50));
