@@ -117,7 +117,9 @@ class AsyncCountedClient(rrpc.aio.Client):
 def call_in_loop(method: Any, *args: Any, **options: Any) -> Any:
     """A call of a blocking client's method as an asyncio client's, on the same channel with the same options."""
 
+    kind: Any = type(method)
+
     async def call() -> Any:
-        return await twin(type(method))(method)(*args, **options)
+        return await twin(kind)(method)(*args, **options)
 
     return asyncio.run(call())

@@ -156,3 +156,25 @@ def test_a_drain_of_the_only_server_is_waited_out(fleet: Fleet, scheme: str, in_
     load = in_loop(main())
     load.check(fleet.runs())
     assert load.errors == {}
+
+
+def test_a_failing_server_is_left_out_and_let_in_again(fleet: Fleet, scheme: str, in_loop: Run[Any]) -> None:
+    servers = fleet.members(2, scheme)
+    ejection = rrpc.Ejection(failures=3, initial=0.05, maximum=0.4)
+    addresses = [s.address for s in servers]
+
+    async def main() -> None:
+        async with AsyncCountedClient(addresses, policy="round_robin", ejection=ejection) as client:
+            await all_ready(client)
+            servers[0].told("fail")
+            failures = 0
+            while not client.info()["channel"]["addresses"][0]["ejected"]:
+                for error in await asyncio.gather(client.often("x"), return_exceptions=True):
+                    failures += isinstance(error, rrpc.Unavailable)
+            assert failures == 3
+            servers[0].told("fail", False)
+            while await client.often("x") != "server0":
+                await asyncio.sleep(0.001)
+            assert client._channel.connections()[0].record.ejections == 0
+
+    in_loop(main())

@@ -103,7 +103,7 @@ def test_a_call_given_up_cancels_its_handler(address: str, in_loop: Run[Any]) ->
             call.cancel()
             await until(lambda: counts_are(client, 0))
             with pytest.raises(rrpc.DeadlineExceeded):
-                await client.call("Mixed.forever", timeout=patience(0.2))
+                await client.call("Mixed.forever", timeout=patience(0.5))
             await until(lambda: counts_are(client, 0))
             stubborn = client.start("Mixed.stubborn")
             await until(lambda: _runs(server, "Mixed.stubborn"))
@@ -187,7 +187,7 @@ def test_what_a_handler_calls_inherits_deadline_and_cancellation(address: str, i
                 call.cancel()
                 await until(lambda: _waits(service, 0))
                 with pytest.raises(rrpc.DeadlineExceeded):
-                    await client.call("Front.forever", timeout=patience(0.2))
+                    await client.call("Front.forever", timeout=patience(0.5))
                 await until(lambda: _waits(service, 0))
                 assert service.cancelled == 2
                 inherited, own, detached = await client.call("Front.time_left", timeout=20.0)

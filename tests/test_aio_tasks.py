@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 from collections.abc import AsyncIterator, Callable, Generator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aio import Run, counts_are, until
@@ -290,7 +290,7 @@ def test_calls_in_a_handler_end_with_it_and_are_let_go(aio_address: str, in_loop
                 await until(lambda: counts_are(behind, 0))
                 await until(lambda: _is(lambda: ended == ["late", "late", "early", "early"]))
                 with pytest.raises(rrpc.DeadlineExceeded):
-                    await client.call("Front.go", timeout=patience(0.1))
+                    await client.call("Front.go", timeout=patience(0.5))
                 await until(lambda: counts_are(behind, 0))
 
     in_loop(main())
@@ -310,5 +310,46 @@ def test_a_generated_clients_calls_inherit_the_handlers_deadline(aio_address: st
                 assert 5 < inherited <= 20
                 assert own <= 5
                 assert detached == -1.0
+
+    in_loop(main())
+
+
+def test_a_call_that_is_made_again_inherits_as_before(aio_address: str, in_loop: Run[Any]) -> None:
+    """One that the first connection turns out to take no more."""
+
+    class Refused:
+        def cancel(self) -> bool:
+            return False
+
+        done = cancel
+
+    def refuse(queue: Any, call: Any, *arguments: Any) -> Refused:
+        error = rrpc.Unavailable("this server drains")
+        error.not_executed = True
+        asyncio.get_running_loop().call_soon(call.arrived, None, error, context=contextvars.Context())
+        return Refused()
+
+    async def main() -> None:
+        quick = rrpc.Backoff(initial=0.02)
+        async with AsyncMixedClient(aio_address, wait_for_ready=True, backoff=quick) as behind:
+
+            async def hold() -> list[float]:
+                bind = behind.forever._bind
+                behind.forever._bind = lambda connection: (*bind(connection)[:-1], refuse)
+                call = behind.forever.start()
+                await until(lambda: counts_are(behind, 1))
+                children = rrpc.context()._children
+                assert children is not None
+                (again,) = cast("set[rrpc.OutgoingCall]", children.calls)
+                left = again.time_left()
+                call.cancel()
+                await until(lambda: counts_are(behind, 0))
+                assert left is not None
+                return [left, len(children.calls)]
+
+            async with front(hold) as client:
+                left, after = await client.call("Front.go", timeout=patience(20.0))
+                assert after == 0
+                assert 0 < left <= patience(20.0)
 
     in_loop(main())
