@@ -186,22 +186,42 @@ class _Slept(_Wait):
 class _Awaited(_Wait):
     """What an interceptor awaits: a coroutine in a task of its own."""
 
-    __slots__ = ("_future",)
+    __slots__ = ("_future", "_late", "_timer")
 
     def __init__(self, driven: Driven, awaitable: Any) -> None:
         super().__init__(driven)
-        self._future = asyncio.ensure_future(awaitable, loop=driven.loop)
-        self._future.add_done_callback(self._over, context=driven._context)
+        future = self._future = asyncio.ensure_future(awaitable, loop=driven.loop)
+        left = driven.call.time_left()
+        self._late = False
+        self._timer = None if left is None else driven.loop.call_later(left, self._cut_short)
+        driven.call.interrupt_with(lambda: driven.soon(future.cancel))
+        future.add_done_callback(self._over, context=driven._context)
+
+    def _cut_short(self) -> None:
+        self._late = True
+        self._future.cancel()
 
     def _over(self, future: asyncio.Future[Any]) -> None:
         driven = self._ended()
         if driven is None:
             return
         if future.cancelled():
-            driven._go(None, asyncio.CancelledError())
+            driven._go(None, self._why(driven.call))
         else:
             error = future.exception()
             driven._go(None if error is not None else future.result(), error)
+
+    def _why(self, call: OutgoingCall) -> BaseException:
+        try:
+            call.check(self._late)
+        except RpcError as error:
+            return error
+        return asyncio.CancelledError()
+
+    def _ended(self) -> Driven | None:
+        if self._timer is not None:
+            self._timer.cancel()
+        return super()._ended()
 
     def give_up(self) -> bool:
         # It may take its time to end, or take no notice, as where a task awaits it.
