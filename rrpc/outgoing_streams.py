@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from .calls import CallOptions, OutgoingCall, Waiting, going
 from .codec import decode
-from .errors import RpcError, Unavailable
+from .errors import RpcError, Unavailable, goes_elsewhere
 from .interceptors import Chain, StreamHooks
 from .metadata import MetadataLike, pack
 from .service import RECEIVES, SENDS, Plan, untyped_request
 from .service.items import untyped_item
-from .streams import DuplexStream, Opened, RequestStream, ResponseStream
+from .streams import Attempts, DuplexStream, Opened, RequestStream, ResponseStream
 
 if TYPE_CHECKING:
     from .calls import Request
     from .channel import Channel, Connection
     from .client import Client
+    from .retry import StreamRetries
 
 __all__ = ["OutgoingStream", "StreamRequest", "begin", "begun_course", "open_stream", "opened_by"]
 
@@ -36,15 +37,22 @@ class StreamRequest(Protocol):
     def named(self) -> Mapping[str | int, Any]:
         """The arguments that aren't a stream, by name, or by place where the parameters' names aren't known."""
 
-    def open(self, connection: Connection, timeout: float | None, metadata: bytes) -> Opened:
-        """Send it."""
+    def open(self, connection: Connection, timeout: float | None, metadata: bytes) -> Any:
+        """Send it: the core's stream."""
+
+    def opened(self, attempts: Attempts) -> Opened:
+        """The call that has begun so."""
 
 
 class OutgoingStream(OutgoingCall):
     """A call with streams, as a client's interceptors see it: they may reach its items and its end."""
 
-    __slots__ = ("chain",)
+    __slots__ = ("chain", "ran_before", "retries")
     chain: Chain
+    retries: StreamRetries | None
+    """By whose policy it is made again when it has failed and nothing has come of it."""
+    ran_before: bool
+    """What ``may_have_run`` was before the last attempt."""
 
     def map_sent(self, function: Callable[[Any], Any]) -> None:
         """Have what ``function(item)`` gives sent in place of each item."""
@@ -71,6 +79,28 @@ class OutgoingStream(OutgoingCall):
         """For drivers: the course has come to nothing."""
         self.end()
         self._hooks.end(error)
+
+    def goes_on_after(self, error: RpcError) -> bool:
+        """For :class:`rrpc.streams.Attempts`: whether the call may be made again."""
+        if self.cancelled or self.time_left() == 0:
+            return False
+        return goes_elsewhere(error) or (self.retries is not None and self.retries.may_follow(self, error))
+
+    def again(self, attempts: Attempts, error: RpcError) -> Chain:
+        """The course of another attempt, after one that failed so; the interceptors have done their part."""
+        retries = self.retries
+        if error.not_executed:
+            self.may_have_run = self.ran_before
+        links: tuple[Any, ...] = ()
+        if goes_elsewhere(error):
+            assert self.connection is not None
+            self.channel.failed(self.connection, error)
+            links = () if retries is None else (retries.link,)
+        elif retries is not None:
+            links = (functools.partial(retries.link_after, error),)
+        else:
+            raise error
+        return Chain(links, self, innermost=functools.partial(_moved, attempts))
 
     @property
     def _hooks(self) -> StreamHooks:
@@ -103,13 +133,39 @@ def begun_course(
 ) -> OutgoingStream:
     """The call, with the course that it is to go in ``chain``; what comes of that is an :class:`Opened`."""
     call = OutgoingStream(channel, cast("Request", request), options, timeout, metadata)
-    hooks = StreamHooks(serving=False)
+    call.retries = None
     links = (*call.links_around, *options.stream_links)
-    call.chain = Chain(links, call, innermost=_over, hooks=hooks)
+    innermost = functools.partial(_first, intercepted=bool(links))
+    if options.retry is not None:
+        links = (*links, options.retry.stream_link)
+    call.chain = Chain(links, call, innermost=innermost, hooks=StreamHooks(serving=False))
     return call
 
 
-def _over(call: OutgoingStream) -> Generator[Any, Any, Opened]:
+def _first(call: OutgoingStream, intercepted: bool) -> Generator[Any, Any, Opened]:
+    """The first attempt."""
+    core = yield from _over(call)
+    opened: Opened = cast("StreamRequest", call.request).opened(Attempts(core, call, _make))
+    _attend(call, opened, intercepted)
+    return opened
+
+
+def _moved(attempts: Attempts, call: OutgoingStream) -> Generator[Any, Any, None]:
+    """Another one."""
+    core = yield from _over(call)
+    try:
+        attempts.move_to(core)
+    except BaseException:
+        core.cancel()
+        raise
+
+
+def _make(attempts: Attempts, call: OutgoingStream, error: RpcError) -> None:
+    """In the calling thread."""
+    going(call.again(attempts, error), call)
+
+
+def _over(call: OutgoingStream) -> Generator[Any, Any, Any]:
     """The request over a connection of its channel; over another where the first turns out to take no calls."""
     request: Any = call.request
     while True:
@@ -121,46 +177,50 @@ def _over(call: OutgoingStream) -> Generator[Any, Any, Opened]:
         call.attempt += 1
         call.connection = connection
         try:
-            opened: Opened = request.open(connection, call.time_left(), pack(call.metadata))
+            core = request.open(connection, call.time_left(), pack(call.metadata))
         except Unavailable as error:
             call.channel.failed(connection, error)
-            if not error.not_executed:
+            if not goes_elsewhere(error):
                 raise
         else:
-            call.may_have_run = True
-            _attend(call, connection, opened)
-            return opened
+            call.ran_before, call.may_have_run = call.may_have_run, True
+            call.interrupt_with(core.cancel)
+            return core
 
 
-def _attend(call: OutgoingStream, connection: Connection, opened: Opened) -> None:
+def _attend(call: OutgoingStream, opened: Opened, intercepted: bool) -> None:
     """What is done at the call's end, and to its items."""
     hooks = call.chain.hooks
     assert hooks is not None
 
     def ended(error: BaseException | None) -> None:
         call.end()
+        call.interrupt_with(None)
+        connection = call.connection
+        assert connection is not None
         if isinstance(error, RpcError):
             call.channel.failed(connection, error)
         else:
             call.channel.succeeded(connection)
+            if call.retries is not None:
+                call.retries.succeeded()
         hooks.end(error)
 
     opened.on_end = ended
-    call.interrupt_with(opened.core.cancel)
-    if call.chain.intercepts:
+    if intercepted:
         encode, decode = opened.encode, opened.decode
         opened.encode = lambda item: encode(hooks.sent(item))
         opened.decode = lambda *item: hooks.received(decode(*item))
 
 
-def opened_by(plan: Plan, core: Any, sizes: Any) -> Opened:
-    """The call of a core's stream, of a method that is known."""
+def opened_by(plan: Plan, attempts: Attempts, sizes: Any) -> Opened:
+    """A call that has begun, of a method that is known."""
     sent, received = plan.sent, plan.received
     decode_item: Any = None
     if received is not None:
         decode_item = received.decode if sizes is None else functools.partial(received.decode, sizes=sizes)
     encode_item: Any = None if sent is None else sent.encode
-    return Opened(core, plan.name, encode_item, decode_item, plan.decode_result, plan.errors.typed)
+    return Opened(attempts, plan.name, encode_item, decode_item, plan.decode_result, plan.errors.typed)
 
 
 class _Untyped:
@@ -181,10 +241,12 @@ class _Untyped:
     def named(self) -> Mapping[str | int, Any]:
         return self._arguments
 
-    def open(self, connection: Connection, timeout: float | None, metadata: bytes) -> Opened:
+    def open(self, connection: Connection, timeout: float | None, metadata: bytes) -> Any:
         name, buffers = self.method.encode(errors="replace"), self._message or None
-        core = connection.core.open(name, self._payload, buffers, timeout, metadata, self._kind)
-        return Opened(core, self.method, untyped_item, decode, decode)
+        return connection.core.open(name, self._payload, buffers, timeout, metadata, self._kind)
+
+    def opened(self, attempts: Attempts) -> Opened:
+        return Opened(attempts, self.method, untyped_item, decode, decode)
 
 
 def open_stream(

@@ -72,7 +72,8 @@ class RetryPolicy:
 
     Before attempt n it waits for a random time up to ``initial_backoff * multiplier ** (n - 2)``, and up to
     ``max_backoff``, seconds; with less ``jitter`` than 1, for at least the rest of that. ``codes`` are those of
-    failures that may pass. ``budget`` is for all calls with this policy; None: no limit.
+    failures that may pass. ``budget`` is for all calls with this policy; None: no limit. Calls with streams are made
+    again while nothing has come of them and all that was sent is kept.
     """
 
     max_attempts: int = 4
@@ -132,6 +133,56 @@ class RetryPolicy:
                 return result
             yield Sleep(delay)
 
+    def stream_link(self, call: Any) -> Generator[Any, Any, Any]:
+        """Around the opening of a call with streams."""
+        retries = call.retries = StreamRetries(self)
+        return (yield from retries.link(call))
+
+
+class StreamRetries:
+    """A policy's part in one call with streams, until something has come of it."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self._attempts = 0
+
+    def link(self, call: OutgoingCall) -> Generator[Any, Any, Any]:
+        """Around attempts to begin it."""
+        while True:
+            self._attempts += 1
+            try:
+                return (yield call)
+            except RpcError as error:
+                delay = self._policy.delay(call, error, self._attempts)
+                if delay is None:
+                    raise
+            yield Sleep(delay)
+
+    def link_after(self, error: RpcError, call: OutgoingCall) -> Generator[Any, Any, Any]:
+        """The same, after one that had begun failed so."""
+        delay = self._policy.delay(call, error, self._attempts)
+        if delay is None:
+            raise error
+        if call.connection is not None:
+            call.channel.failed(call.connection, error)
+        yield Sleep(delay)
+        return (yield from self.link(call))
+
+    def may_follow(self, call: Any, error: RpcError) -> bool:
+        """Whether another attempt may, as far as that can be told before it is asked for."""
+        policy = self._policy
+        left = self._attempts < policy.max_attempts and (policy.budget is None or policy.budget.allows())
+        return (
+            left
+            and error.code in policy.codes
+            and (call.idempotent or (error.not_executed and not call.ran_before))
+        )
+
+    def succeeded(self) -> None:
+        """The call has."""
+        if self._policy.budget is not None:
+            self._policy.budget.succeeded()
+
 
 @dataclass(frozen=True)
 class HedgingPolicy:
@@ -140,7 +191,7 @@ class HedgingPolicy:
     ``out=`` is made once.
 
     A failure with one of the ``codes`` has the next attempt made at once, any other one ends the call. ``budget`` is
-    for all calls with this policy; None: no limit.
+    for all calls with this policy; None: no limit. Calls with streams are made once.
     """
 
     delay: float

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from .errors import InvalidArgument
 from .metadata import MetadataLike
 from .outgoing_streams import begin, opened_by
-from .streams import DuplexStream, Opened, RequestStream, ResponseStream
+from .streams import Attempts, DuplexStream, Opened, RequestStream, ResponseStream
 from .stubs import RemoteMethod
 
 if TYPE_CHECKING:
@@ -43,18 +43,22 @@ class StubRequest:
     def __init__(self, stub: StreamMethod, arguments: tuple[Any, ...]) -> None:
         self._stub = stub
         self._arguments = arguments
+        self._sizes: Any = None
         self.method = stub.rpc_name
         self.idempotent = stub.rpc_idempotent
 
     def named(self) -> Mapping[str | int, Any]:
         return dict(zip(self._stub._plan.names, self._arguments, strict=True))
 
-    def open(self, connection: Connection, timeout: float | None, metadata: bytes) -> Opened:
+    def open(self, connection: Connection, timeout: float | None, metadata: bytes) -> Any:
         _, encode, name, *_ = self._stub._bind(connection)
         plan = self._stub._plan
         payload, message = encode(self._arguments)
-        core = connection.core.open(name, payload, message or None, timeout, metadata, plan.kind)
-        return opened_by(plan, core, message.sizes)
+        self._sizes = message.sizes
+        return connection.core.open(name, payload, message or None, timeout, metadata, plan.kind)
+
+    def opened(self, attempts: Attempts) -> Opened:
+        return opened_by(self._stub._plan, attempts, self._sizes)
 
 
 class ResponseStreamMethod(StreamMethod, Generic[_T]):

@@ -19,17 +19,18 @@ from rrpc.service import interface_of
 FLOW = (Path(__file__).parent / "flow_service.py").read_text()
 
 
-def _generated() -> Any:
-    interface = interface_of(Flow)
+def generated(service: type, name: str) -> Any:
+    """The module with its clients."""
+    interface = interface_of(service)
     assert interface is not None
-    module = types.ModuleType("flow_rpc")
-    sys.modules["flow_rpc"] = module  # where dataclasses and annotations look names up
-    text = emit(Unit("flow_service:Flow", [interface]), "0.1.0")
-    exec(compile(text, "flow_rpc.py", "exec"), module.__dict__)
+    module = types.ModuleType(name)
+    sys.modules[name] = module  # where dataclasses and annotations look names up
+    text = emit(Unit(f"{service.__module__}:{service.__name__}", [interface]), "0.1.0")
+    exec(compile(text, f"{name}.py", "exec"), module.__dict__)
     return module
 
 
-flow_rpc = _generated()
+flow_rpc = generated(Flow, "flow_rpc")
 
 
 class FlowServer:

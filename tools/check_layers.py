@@ -93,7 +93,8 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
         "service",
     ),
     "outgoing_streams": (
-        *("errors", "codec", "calls", "channel", "client", "interceptors", "metadata", "service", "streams"),
+        *("errors", "codec", "calls", "channel", "client", "interceptors", "metadata", "retry", "service"),
+        "streams",
     ),
     "stream_stubs": ("errors", "channel", "metadata", "outgoing_streams", "streams", "stubs"),
     "client": (

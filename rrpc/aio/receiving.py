@@ -34,12 +34,16 @@ async def changed(stream: _core.Stream, what: _core.Awaited) -> None:
     await news
 
 
-async def received(stream: _core.Stream, decode: Callable[..., Any]) -> AsyncGenerator[Any, None]:
-    """The items that come, decoded."""
+async def received(
+    stream: _core.Stream, decode: Callable[..., Any], first: list[Any] | None = None
+) -> AsyncGenerator[Any, None]:
+    """The items that come, decoded; ``first`` is what has come already."""
     pace = Pace()
     end = turn_end()
+    batch = first
     while True:
-        batch = stream.try_receive(pace.count)
+        if batch is None:
+            batch = stream.try_receive(pace.count)
         if batch is None:
             await changed(stream, Awaited.ITEMS)
             end = turn_end()
@@ -55,3 +59,4 @@ async def received(stream: _core.Stream, decode: Callable[..., Any]) -> AsyncGen
         while batch:
             yield decode(*take())
         pace.end(items, with_buffers)
+        batch = None

@@ -19,7 +19,9 @@ from .receiving import changed, received
 from .turns import others_turn, turn_end
 
 if TYPE_CHECKING:
+    from rrpc import _core
     from rrpc.outgoing_streams import OutgoingStream
+    from rrpc.streams import Attempts
 
 __all__ = ["Begun", "DuplexStream", "RequestStream", "ResponseStream"]
 
@@ -40,6 +42,7 @@ class Begun:
         self.call = call
         self._opened: Opened | None = None
         self._opening: asyncio.Task[Opened] | None = None
+        self._moving: asyncio.Task[None] | None = None
         try:
             asked = call.chain.step()
             if call.chain.done:
@@ -84,15 +87,26 @@ class Begun:
     def done(self) -> bool:
         opened = self.opened
         if opened is not None:
-            done: bool = opened.core.done()
-            return done
+            return self._done(opened.attempts)
         return self._opening is None or self._opening.done()
+
+    def _done(self, attempts: Attempts) -> bool:
+        core = attempts.core
+        if not core.done():
+            return False
+        if attempts.under_way:
+            return False
+        if asyncio._get_running_loop() is None or not attempts.goes_on():
+            return True
+        self._again(attempts, core, RpcError())
+        return False
 
     async def items(self) -> AsyncGenerator[Any, None]:
         """What the server sends, then how the call ended."""
         try:
             opened = await self.get()
-            async for item in received(opened.core, opened.decode):
+            first = await self._first_items(opened.attempts)
+            async for item in received(opened.core, opened.decode, first):
                 yield item
         except BaseException as error:
             raise self._outcome(error) from None
@@ -102,11 +116,62 @@ class Begun:
         """Wait for the reply; raises what the call failed with."""
         try:
             opened = await self.get()
-            while not opened.core.done():
-                await changed(opened.core, Awaited.END)
+            while not await self._ended(opened.attempts):
+                pass
         except BaseException as error:
             raise self._outcome(error) from None
         return opened.result()
+
+    async def _first_items(self, attempts: Attempts) -> list[Any]:
+        """What the server sends first; there may be no such items."""
+        while True:
+            core = attempts.core
+            try:
+                batch = core.try_receive(1)
+            except RpcError as error:
+                await self._go_on(attempts, core, error)
+                continue
+            if batch is None:
+                await changed(core, Awaited.ITEMS)
+            elif attempts.settle(core):
+                return batch
+
+    async def _ended(self, attempts: Attempts) -> bool:
+        """Wait for the attempt to end; False: there is another."""
+        core = attempts.core
+        while not core.done():
+            await changed(core, Awaited.END)
+        if attempts.kept is not None:
+            try:
+                core.result()
+            except RpcError as error:
+                await self._go_on(attempts, core, error)
+        return attempts.core is core
+
+    async def _go_on(self, attempts: Attempts, core: _core.Stream, error: RpcError) -> None:
+        """As :meth:`rrpc.streams.Attempts.go_on`."""
+        if attempts.core is core:
+            await asyncio.shield(self._again(attempts, core, error))
+
+    def _again(self, attempts: Attempts, core: _core.Stream, error: RpcError) -> asyncio.Task[None]:
+        """Another attempt, begun if that isn't so yet."""
+        if self._moving is None:
+            cause = attempts.cause(core, error)
+            attempts.under_way = True
+            self._moving = asyncio.ensure_future(self._move(attempts, cause))
+            self._moving.add_done_callback(_look_at)
+        return self._moving
+
+    async def _move(self, attempts: Attempts, cause: RpcError) -> None:
+        try:
+            chain = self.call.again(attempts, cause)
+            await going(chain, self.call, chain.step())
+        except RpcError as error:
+            attempts.fail(error, cause)
+            raise
+        finally:
+            attempts.under_way = False
+            self._moving = None
 
     def _outcome(self, error: BaseException) -> BaseException:
         """End the call for this; gives what is to be raised."""
@@ -120,8 +185,30 @@ class Begun:
         """Wait until there is room, and send it."""
         opened = await self.get()
         payload, buffers = opened.encode(item)
-        while not opened.core.try_send(payload, buffers):
-            await changed(opened.core, Awaited.ROOM)
+        attempts = opened.attempts
+        if attempts.kept is not None:
+            await self._send_kept(attempts, payload, buffers)
+            return
+        while not attempts.core.try_send(payload, buffers):
+            await changed(attempts.core, Awaited.ROOM)
+
+    async def _send_kept(self, attempts: Attempts, payload: bytes, buffers: Any) -> None:
+        waited_for = None
+        while True:
+            core = attempts.core
+            try:
+                if attempts.try_send(payload, buffers):
+                    break
+                await changed(core, Awaited.ROOM)
+                waited_for = core
+            except RpcError as error:
+                await self._go_on(attempts, core, error)
+        if waited_for is not None:
+            attempts.settle(waited_for)
+
+    async def finish(self) -> None:
+        """There are no more items to send."""
+        (await self.get()).attempts.finish()
 
     async def send_all(self, items: Items) -> None:
         """To the last, or until the server has ended the call without waiting for that."""
@@ -137,7 +224,7 @@ class Begun:
                     await self.send(item)
                     if monotonic() > end:
                         end = await others_turn()
-            (await self.get()).core.finish()
+            await self.finish()
         except BaseException as error:
             opened = self.opened
             if opened is not None and isinstance(error, RpcError) and opened.core.done():
@@ -156,6 +243,12 @@ class Begun:
     async def _feed(self, items: Items) -> None:
         with suppress(Exception):  # whoever waits for the answers hears of it
             await self.send_all(items)
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    """Nobody may be waiting for it any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 class _Stream:
@@ -195,7 +288,9 @@ class _Stream:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "ended" if self.done() else "open"
+        opened = self._call.opened
+        ended = opened is not None and opened.core.done()
+        state = "closed" if self._closed else "ended" if ended else "open"
         return f"<rrpc.aio.{type(self).__name__} of {self._call.name}, {state}>"
 
     def _misuse(self, what: str) -> RuntimeError:
@@ -248,7 +343,7 @@ class _Sending(_Stream, Generic[_S]):
         if self._finished:
             raise self._misuse("finish() for the second time")
         self._finished = True
-        (await self._call.get()).core.finish()
+        await self._call.finish()
 
 
 class ResponseStream(_Receiving[_T]):

@@ -15,12 +15,16 @@ class Policy(Protocol):
     def link(self, call: Any) -> Steps:
         """Around the call."""
 
+    def stream_link(self, call: Any) -> Steps:
+        """Around the opening of a call with streams."""
+
 
 class Retry(ClientInterceptor):
     """Makes calls that failed again, as a client does that has the policy as its ``retry``.
 
     What stands outside of it sees one call, what stands inside sees each attempt. A client's own ``retry`` is inside of
-    all interceptors. Calls with streams aren't made again.
+    all interceptors. Of a call with streams, what stands inside sees each attempt to begin it, and none of those that
+    are made once it had begun.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -30,3 +34,6 @@ class Retry(ClientInterceptor):
 
     def unary(self, call: Any) -> Steps:
         return (yield from self._policy.link(call))
+
+    def stream(self, call: Any) -> Steps:
+        return (yield from self._policy.stream_link(call))

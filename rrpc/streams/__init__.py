@@ -1,5 +1,6 @@
 """Calls with streams of items."""
 
+from .attempts import Attempts
 from .calls import DuplexStream, RequestStream, ResponseStream
 from .opened import Opened
 from .receiving import Pace, received
@@ -7,6 +8,7 @@ from .serving import ServedStream, ServedStreams
 from .waker import Waker
 
 __all__ = [
+    "Attempts",
     "DuplexStream",
     "Opened",
     "Pace",

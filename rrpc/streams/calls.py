@@ -37,8 +37,7 @@ class _Stream:
 
     def done(self) -> bool:
         """Whether the call has ended, in whatever way; items may still wait to be taken."""
-        done: bool = self._call.core.done()
-        return done
+        return self._call.attempts.done()
 
     def initial_metadata(self) -> Metadata:
         """What the server sent ahead of its items; empty where it has sent none, or not yet."""
@@ -55,7 +54,7 @@ class _Stream:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "ended" if self.done() else "open"
+        state = "closed" if self._closed else "ended" if self._call.core.done() else "open"
         return f"<rrpc.{type(self).__name__} of {self._call.name}, {state}>"
 
     def _misuse(self, what: str) -> RuntimeError:
@@ -106,7 +105,7 @@ class _Sending(_Stream, Generic[_S]):
         if self._finished:
             raise self._misuse("finish() for the second time")
         self._finished = True
-        self._call.core.finish()
+        self._call.attempts.finish()
 
 
 class ResponseStream(_Receiving[_T]):

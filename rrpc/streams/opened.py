@@ -15,27 +15,29 @@ from .receiving import received
 if TYPE_CHECKING:
     from rrpc import _core
 
+    from .attempts import Attempts
+
 __all__ = ["Opened"]
 
 
 class Opened:
-    """The core's stream, and how items and the result are to be read.
+    """Its attempts, and how items and the result are to be read.
 
     Interceptors put themselves around ``encode`` and ``decode`` and set ``on_end`` before anything is sent or received.
     """
 
-    __slots__ = ("core", "decode", "decode_result", "encode", "failures", "name", "on_end", "typed")
+    __slots__ = ("attempts", "decode", "decode_result", "encode", "failures", "name", "on_end", "typed")
 
     def __init__(
         self,
-        core: _core.Stream,
+        attempts: Attempts,
         name: str,
         encode: Callable[[Any], tuple[bytes, Any]],
         decode: Callable[[bytes, Any], Any],
         decode_result: Callable[[bytes, Any], Any],
         typed: Callable[[RpcError], BaseException] | None = None,
     ) -> None:
-        self.core = core
+        self.attempts = attempts
         self.name = name
         self.encode = encode
         self.decode = decode
@@ -47,14 +49,23 @@ class Opened:
         self.failures: list[BaseException] = []
         """What the caller's own iterable of items raised."""
 
+    @property
+    def core(self) -> _core.Stream:
+        """The core's, of the last attempt."""
+        return self.attempts.core
+
     def send(self, item: Any) -> None:
         """Wait until there is room, and send it."""
-        self.core.send(*self.encode(item))
+        attempts = self.attempts
+        if attempts.kept is None:
+            attempts.core.send(*self.encode(item))
+        else:
+            attempts.send(*self.encode(item))
 
     def result(self) -> Any:
         """Wait for the reply; raises what the call failed with."""
         try:
-            result = self.decode_result(*self.core.result())
+            result = self.decode_result(*self.attempts.result())
         except BaseException as error:
             raise self.outcome(error) from None
         self.ended(None)
@@ -63,32 +74,32 @@ class Opened:
     def items(self) -> Generator[Any, None, None]:
         """What the server sends, then how the call ended."""
         try:
-            yield from received(self.core.receive, self.decode)
+            first = self.attempts.first_items(1)
+            yield from received(self.attempts.core.receive, self.decode, first=first)
         except BaseException as error:  # GeneratorExit: whoever iterated let go of it
             raise self.outcome(error) from None
         self.result()
 
     def send_all(self, items: Iterable[Any]) -> None:
         """Send them, to the last or until the server has ended the call without waiting for that."""
-        _send_all(self.core, self.encode, items, [])
+        _send_all(self.attempts, self.encode, items, [])
 
     def feed(self, items: Iterable[Any]) -> None:
         """:meth:`send_all` in a thread of its own; what ``items`` raise ends the call."""
         # The thread may wait for an item long after the stream was dropped: it doesn't keep it.
-        core, encode, failures = self.core, self.encode, self.failures
+        attempts, encode, failures = self.attempts, self.encode, self.failures
 
         def run() -> None:
             with suppress(BaseException):
-                _send_all(core, encode, items, failures)
+                _send_all(attempts, encode, items, failures)
 
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(run,), name="rrpc-feeder", daemon=True).start()
 
     def cancel(self) -> bool:
         """End the call; False if it has ended."""
-        if self.core.done():
+        if not self.attempts.cancel():
             return False
-        self.core.cancel()
         self.ended(Cancelled(f"{self.name}(): the stream was cancelled"))
         return True
 
@@ -97,7 +108,7 @@ class Opened:
         if isinstance(error, GeneratorExit):
             self.cancel()
             return error
-        self.core.cancel()
+        self.attempts.close()
         if self.failures:
             error = self.failures[0]
         elif self.typed is not None and isinstance(error, RpcError):
@@ -115,21 +126,29 @@ class Opened:
 
 
 def _send_all(
-    core: _core.Stream,
+    attempts: Attempts,
     encode: Callable[[Any], tuple[bytes, Any]],
     items: Iterable[Any],
     failures: list[BaseException],
 ) -> None:
     source = iter(items)
     try:
+        while attempts.kept is not None:
+            for item in source:
+                attempts.send(*encode(item))
+                break
+            else:
+                attempts.finish()
+                return
+        send = attempts.core.send
         for item in source:
-            core.send(*encode(item))
-        core.finish()
+            send(*encode(item))
+        attempts.finish()
     except BaseException as error:
-        if isinstance(error, RpcError) and core.done():
+        if isinstance(error, RpcError) and attempts.core.done():
             return  # the call's own outcome says it
         failures.append(error)  # before whoever waits for items hears of it
-        core.cancel()
+        attempts.close()
         raise
     finally:
         close = getattr(source, "close", None)

@@ -38,14 +38,18 @@ class Pace:
         self.count = min(2 * self.count, _BATCH_MAX) if fast else 1
 
 
-def received(receive: Callable[..., list[Any]], decode: Decode, *also: Any) -> Generator[Any, None, None]:
-    """What comes out of the core's ``receive``, decoded; ``also`` goes to each ``decode``."""
+def received(
+    receive: Callable[..., list[Any]], decode: Decode, *, first: list[Any] | None = None
+) -> Generator[Any, None, None]:
+    """What comes out of the core's ``receive``, decoded; ``first`` is what has come out already."""
     pace = Pace()
-    while batch := receive(pace.count, None):
+    batch = receive(pace.count, None) if first is None else first
+    while batch:
         pace.begin()
         items, with_buffers = len(batch), batch[-1][1] is not None
         batch.reverse()
         take = batch.pop  # so that nothing here keeps an item's memory
         while batch:
-            yield decode(*take(), *also)
+            yield decode(*take())
         pace.end(items, with_buffers)
+        batch = receive(pace.count, None)

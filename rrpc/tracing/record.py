@@ -89,7 +89,7 @@ class Recording:
         self.traced = TracedCall(call.method, here(), monotonic_ns())
         self._call = call
         self._attempts: list[_Attempt] = []
-        self._opened: Any = None
+        self._stream: Any = None
 
     def begin_attempt(self) -> None:
         now = monotonic_ns()
@@ -102,11 +102,11 @@ class Recording:
     def decoded(self) -> None:
         self._attempts[-1].decoded_ns = monotonic_ns()
 
-    def opened(self, opened: Any) -> None:
-        """Of a call with streams: the request is on its way."""
+    def opened(self, core: Any) -> Any:
+        """Of a call with streams: the request is on its way; gives the core's stream to use."""
         self._attempts[-1].opened_ns = monotonic_ns()
-        self._opened = opened
-        opened.core = _CountedCore(opened.core, self.traced)
+        self._stream = _CountedCore(core, self.traced)
+        return self._stream
 
     def _end_attempt(self, now: int) -> None:
         """The core's stamps are there once the exchange is over."""
@@ -131,14 +131,14 @@ class Recording:
             self._end_attempt(traced.end_ns)
             traced.error = _code_name(error)
             traced.phases = self._phases(self._said(error))
-            self._opened = None
+            self._stream = None
         return traced
 
     def _said(self, error: BaseException | None) -> ServerPart | None:
         """What the server told with its last answer."""
         metadata = getattr(error, "metadata", EMPTY) if error is not None else self._call.reply_metadata
-        if error is None and self._opened is not None:
-            metadata = unpack_metadata(self._opened.core.metadata())
+        if error is None and self._stream is not None:
+            metadata = unpack_metadata(self._stream.metadata())
         said = metadata.get(TRACE)
         return unpack(said) if isinstance(said, bytes) else None
 
@@ -217,9 +217,7 @@ class _Noted:
     def open(self, connection: Any, *arguments: Any) -> Any:
         """Of a call with streams."""
         self.recording.begin_attempt()
-        opened = self._request.open(connection, *arguments)
-        self.recording.opened(opened)
-        return opened
+        return self.recording.opened(self._request.open(connection, *arguments))
 
 
 class _CountedCore:

@@ -1,0 +1,227 @@
+"""The attempts at one call with streams: it is made again, over another connection, while nothing has come of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rrpc.errors import Cancelled, RpcError, Unavailable
+
+if TYPE_CHECKING:
+    from rrpc import _core
+
+__all__ = ["Attempts"]
+
+_KEPT_ITEMS_MAX = 1024
+_KEPT_BYTES_MAX = 8 << 20  # and one item more: the windows that servers have unless they are told otherwise
+
+
+class Call(Protocol):
+    """What an outgoing call is to its attempts."""
+
+    def goes_on_after(self, error: RpcError) -> bool:
+        """Whether it may be made again, when it has failed so before anything came of it."""
+
+    def cancel(self) -> None:
+        """End it, whatever it waits for."""
+
+
+class Attempts:
+    """The core's stream of the last attempt at a call, and what was sent, for the next.
+
+    What the caller has sent is kept until there is a sign that a handler has seen the call: an item, a reply, or room
+    in a window that was full. From then on ``kept`` is None, and the call is not made again.
+    """
+
+    __slots__ = ("_again", "_call", "_error", "_finished", "_lock", "_room", "core", "kept", "under_way")
+
+    def __init__(
+        self, core: _core.Stream, call: Any, again: Callable[[Attempts, Any, RpcError], object]
+    ) -> None:
+        """``again``: makes another attempt, which comes in by :meth:`move_to`; it may wait."""
+        self.core = core
+        self.kept: list[tuple[bytes, Any]] | None = []
+        self.under_way = False
+        """Whether another attempt is being made."""
+        self._call: Call = call
+        self._again = again
+        self._lock = threading.Lock()
+        self._finished = False
+        self._room = _KEPT_BYTES_MAX
+        self._error: RpcError | None = None
+
+    def send(self, payload: bytes, buffers: Any) -> None:
+        """Wait until there is room, and send an item."""
+        while True:
+            core = self.core
+            try:
+                if not self.try_send(payload, buffers):
+                    core.send(payload, buffers)
+                    self.settle(core)
+            except RpcError as error:
+                self.go_on(core, error)
+            else:
+                return
+
+    def try_send(self, payload: bytes, buffers: Any) -> bool:
+        """False: there is no room now."""
+        with self._lock:
+            if not self.core.try_send(payload, buffers):
+                return False
+            if self.kept is not None:
+                self._keep(payload, buffers)
+            return True
+
+    def finish(self) -> None:
+        """There are no more items to send."""
+        with self._lock:
+            self._finished = True
+            self.core.finish()
+
+    def first_items(self, count: int) -> list[Any]:
+        """Wait for what the server sends first; there may be no such items."""
+        while True:
+            core = self.core
+            try:
+                batch: list[Any] = core.receive(count, None)
+            except RpcError as error:
+                self.go_on(core, error)
+            else:
+                if self.settle(core):
+                    return batch
+
+    def result(self) -> tuple[bytes, Any]:
+        """Wait for the reply."""
+        while True:
+            core = self.core
+            try:
+                reply: tuple[bytes, Any] = core.result()
+            except RpcError as error:
+                self.go_on(core, error)
+            else:
+                self.kept = None
+                return reply
+
+    def settle(self, core: _core.Stream) -> bool:
+        """A handler has seen the attempt: it was the last. False: there is another, made by another thread."""
+        if self.kept is None:
+            return core is self.core
+        with self._lock:
+            if core is not self.core:
+                return False
+            self.kept = None
+            return True
+
+    def go_on(self, core: _core.Stream, error: RpcError) -> None:
+        """Make another attempt, after one that failed; raises the call's error where there is to be none."""
+        with self._lock:
+            if core is not self.core:
+                return  # another thread has made it
+            cause = self.cause(core, error)
+            self.under_way = True
+            try:
+                self._again(self, self._call, cause)
+            except RpcError as failed:
+                self.fail(failed, cause)
+                raise
+            finally:
+                self.under_way = False
+
+    def cause(self, core: _core.Stream, error: RpcError) -> RpcError:
+        """What the attempt failed with, when nothing had come of it; else raises what the caller is to have."""
+        if self._error is not None:
+            raise self._error
+        own = self._failure(core) if self.kept is not None else None
+        if own is None:
+            raise error
+        return own
+
+    def move_to(self, core: _core.Stream) -> None:
+        """The next attempt was begun: it gets what the others got."""
+        for item in self.kept or ():
+            try:
+                sent = core.try_send(*item)
+            except RpcError:
+                if core.done():
+                    break  # whoever uses it finds out how it ended
+                raise
+            if not sent:
+                raise Unavailable(
+                    "the call was refused, and the next server's window has no room for the items that were sent"
+                )
+        if self._finished:
+            core.finish()
+        self.core = core
+        if self.kept is None:  # closed meanwhile
+            core.cancel()
+
+    def goes_on(self) -> bool:
+        """Whether the attempt has failed, and another is being made, or will be by who waits for the call."""
+        if self.under_way:
+            return True
+        own = self._failure(self.core) if self.kept is not None and self._error is None else None
+        return own is not None and self._call.goes_on_after(own)
+
+    def done(self) -> bool:
+        """Whether the call has ended; where another attempt is due, it is made."""
+        core = self.core
+        if not core.done():
+            return False
+        if self.under_way:
+            return False
+        if not self.goes_on():
+            return True
+        try:
+            self.go_on(core, RpcError())
+        except RpcError:
+            return True
+        return False
+
+    def cancel(self) -> bool:
+        """End the call; False if it has ended."""
+        refused = self.core.done()
+        if refused and not self.goes_on():
+            return False
+        self._call.cancel()
+        self.close()
+        if refused:
+            self._error = Cancelled("the call was cancelled by its caller")
+        return True
+
+    def close(self) -> None:
+        """There are to be no more attempts, and this one ends."""
+        if self.under_way:
+            self._call.cancel()
+        self.kept = self._error = None
+        self.core.cancel()
+
+    def fail(self, error: RpcError, cause: RpcError) -> None:
+        """There is to be no attempt after the one that failed so."""
+        if self.kept is not None and error is not cause:
+            self._error = error
+        self.kept = None
+
+    def _keep(self, payload: bytes, buffers: Any) -> None:
+        assert self.kept is not None
+        if len(self.kept) == _KEPT_ITEMS_MAX or self._room < 0:
+            self.kept = None  # more than is kept: the call isn't made again
+            return
+        self.kept.append((payload, buffers))
+        self._room -= len(payload) + sum(_bytes_of(buffer) for buffer in buffers or ())
+
+    @staticmethod
+    def _failure(core: _core.Stream) -> RpcError | None:
+        """What the call itself failed with, over this stream."""
+        if not core.done():
+            return None
+        try:
+            core.result()
+        except RpcError as error:
+            return None if core.initial_metadata() is not None else error
+        return None
+
+
+def _bytes_of(buffer: Any) -> int:
+    found = getattr(buffer, "nbytes", None)
+    return len(buffer) if found is None else int(found)
