@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-fast test-cpp test-python test-vm check format tidy bench bench-vm asan tsan wheel-test clean
 PY := .venv/bin/python
+# Two processes: most tests wait more than they compute.
+PYTEST := $(PY) -m pytest -q -n 2 --dist worksteal
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -19,18 +21,18 @@ demo: ## start a server and run the generated client of examples/nearest against
 
 test: build ## all tests: C++, Python, and real verbs in a virtual machine; less than 20 minutes
 	@tools/ctest.sh release
-	@$(PY) -m pytest -q $(ARGS)
+	@$(PYTEST) $(ARGS)
 	@$(MAKE) --no-print-directory test-vm
 
 test-fast: build ## the tests that take less than four minutes together
 	@tools/ctest.sh fast
-	@$(PY) -m pytest -q -m "not slow" $(ARGS)
+	@$(PYTEST) -m "not slow" $(ARGS)
 
 test-cpp: build ## the C++ tests alone
 	@tools/ctest.sh release
 
-test-python: build ## the Python tests alone; ARGS="-k name" goes to pytest
-	@$(PY) -m pytest -q $(ARGS)
+test-python: build ## the Python tests alone; ARGS="-k name" goes to pytest, and "-n 0" is one process
+	@$(PYTEST) $(ARGS)
 
 test-vm: build ## the tests over Soft-RoCE and Soft-iWARP, in virtual machines; SUITES="conformance-rxe" picks some
 	@tools/setup.sh vm

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -258,3 +259,33 @@ def test_metadata_at_both_ends(flow: Any) -> None:
     with pytest.raises(rrpc.Aborted) as caught:
         list(stream)
     assert caught.value.metadata == {"left": "at noon"}
+
+
+@rrpc.service
+class Meeting:
+    def __init__(self) -> None:
+        self.both = threading.Barrier(2)
+
+    @rrpc.method
+    def hold(self, values: Iterator[int]) -> int:
+        return sum(values)
+
+    @rrpc.method
+    def meet(self) -> None:
+        self.both.wait(patience(5))
+
+
+def test_a_handler_that_waits_for_items_leaves_calls_to_workers_that_are_idle(address: str) -> None:
+    """It takes in what arrives on its connection, and two workers have to be told of two calls."""
+    with (
+        rrpc.serve(Meeting(), listen=address, workers=3) as server,
+        rrpc.connect(server.addresses[0], timeout=patience(20)) as client,
+        rrpc.open_stream(client, "Meeting.hold", sends=True, receives=False) as held,
+    ):
+        for round in range(12):
+            held.send(round)
+            time.sleep(0.05)  # until the workers sleep; before that the test would show less, not fail
+            for call in [client.start("Meeting.meet") for _ in range(2)]:
+                call.result()
+        held.finish()
+        assert held.result() == sum(range(12))
