@@ -16,6 +16,7 @@ context variable that every call looks at; where there is something, calls leave
 from __future__ import annotations
 
 import concurrent.futures
+import contextvars
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -257,7 +258,9 @@ class OutgoingCall:
     def branch(self) -> OutgoingCall:
         """The same call, to be made beside this one."""
         options = CallOptions(wait_for_ready=self.wait_for_ready)
-        other = OutgoingCall(self.channel, self.request, options, self.time_left(), self.metadata)
+        # What surrounds the caller has this one, and ends it.
+        make = contextvars.Context().run
+        other = make(OutgoingCall, self.channel, self.request, options, None, self.metadata)
         other.deadline = self.deadline
         other.traced = self.traced
         return other

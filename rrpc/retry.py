@@ -100,14 +100,19 @@ class RetryPolicy:
         most = min(self.max_backoff, self.initial_backoff * self.multiplier ** min(attempt - 1, 100))
         return most * random.uniform(1 - self.jitter, 1)
 
-    def delay(self, call: OutgoingCall, error: RpcError, attempt: int) -> float | None:
-        """How long to wait before ``call`` is made again, of which that many attempts failed; None: it isn't."""
+    def delay(
+        self, call: OutgoingCall, error: RpcError, attempt: int, in_a_row: int | None = None
+    ) -> float | None:
+        """How long to wait before ``call`` is made again, of which that many attempts failed; None: it isn't.
+
+        ``in_a_row``: how many of them since the server last said when.
+        """
         if error.code not in self.codes:
             return None
         allowed = self.budget is None or self.budget.failed()
         if attempt >= self.max_attempts or not allowed or (call.may_have_run and not call.idempotent):
             return None
-        delay = self.backoff(attempt)
+        delay = self.backoff(attempt if in_a_row is None else in_a_row)
         if PUSH_BACK in error.metadata:
             asked = _pushed_back(error.metadata[PUSH_BACK])
             if asked is None:
@@ -118,15 +123,18 @@ class RetryPolicy:
 
     def link(self, call: OutgoingCall) -> Generator[Any, Any, Any]:
         """Around the call: see ``rrpc/calls.py``."""
-        attempt = 0
+        attempt = in_a_row = 0
         while True:
             attempt += 1
+            in_a_row += 1
             try:
                 result = yield call
             except RpcError as error:
-                delay = self.delay(call, error, attempt)
+                delay = self.delay(call, error, attempt, in_a_row)
                 if delay is None:
                     raise
+                if PUSH_BACK in error.metadata:
+                    in_a_row = 0
             else:
                 if self.budget is not None:
                     self.budget.succeeded()
@@ -219,15 +227,17 @@ class _Hedge:
     def __init__(self, policy: HedgingPolicy, call: OutgoingCall) -> None:
         self._policy = policy
         self._call = call
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._attempts: list[Driven] = []
+        self._most = policy.max_attempts
         self._ended = 0
+        self._error: RpcError | None = None
         self._settled = False
         self._timer: Timer | None = None
         self._result: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
     def go(self) -> concurrent.futures.Future[Any]:
-        self._begin()
+        self._begin(0)
         self._result.add_done_callback(self._stop)
         return self._result
 
@@ -236,22 +246,37 @@ class _Hedge:
         delay = self._policy.delay
         self._attempts[0].wait(delay if timeout is None else min(delay, timeout))
 
-    def _begin(self) -> None:
-        """One more attempt, if there may be one."""
+    def _begin(self, count: int) -> None:
+        """One more attempt than so many, unless somebody has begun it. If there may be none, and none is under way, the
+        last error is the result."""
+        branch = self._call.branch()
+        attempt = Driven(Chain((), branch, innermost=over))
         with self._lock:
-            count = len(self._attempts)
-            if self._settled or self._result.done() or count >= self._policy.max_attempts:
+            if self._settled or self._result.done() or count != len(self._attempts):
                 return
-            if count and not (self._policy.budget is None or self._policy.budget.allows()):
+            allowed = self._may_begin(count)
+            if allowed:
+                self._attempts.append(attempt)
+                self._call.attempt = count + 1
+                self._set_timer(self._policy.delay)
+            elif self._ended < count:
                 return
-            branch = self._call.branch()
-            attempt = Driven(Chain((), branch, innermost=over))
-            self._attempts.append(attempt)
-            self._call.attempt = count + 1
-            if count + 1 < self._policy.max_attempts:
-                self._timer = after(self._policy.delay, self._begin)
-        attempt.on_done(functools.partial(self._answered, attempt, branch))
-        attempt.go()
+        if allowed:
+            attempt.on_done(functools.partial(self._answered, attempt, branch))
+            attempt.go()
+        else:
+            self._resolve(None, self._error)
+
+    def _may_begin(self, count: int) -> bool:
+        budget = self._policy.budget
+        return count < self._most and (not count or budget is None or budget.allows())
+
+    def _set_timer(self, delay: float) -> None:
+        """For the next attempt, in place of the one that was set for it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        count = len(self._attempts)
+        self._timer = after(delay, functools.partial(self._begin, count)) if count < self._most else None
 
     def _answered(self, attempt: Driven, branch: OutgoingCall) -> None:
         self._call.may_have_run |= branch.may_have_run
@@ -272,16 +297,21 @@ class _Hedge:
         may_pass = error.code in self._policy.codes
         if may_pass and self._policy.budget is not None:
             self._policy.budget.failed()
+        left = self._call.time_left()
+        delay = _pushed_back(error.metadata.get(PUSH_BACK, "0"))
         with self._lock:
             self._ended += 1
-            timer = self._timer
-        if may_pass:
-            if timer is not None:
-                timer.fire()  # the next one now
-            with self._lock:
-                if self._ended < len(self._attempts):
-                    return
-        self._resolve(None, error)
+            self._error = error
+            count = len(self._attempts)
+            if delay is None or (left is not None and delay >= left):
+                self._most = count
+            waits = bool(delay) and count < self._most
+            if waits and may_pass:
+                self._set_timer(delay or 0.0)
+        if not may_pass:
+            self._resolve(None, error)
+        elif not waits:
+            self._begin(count)
 
     def _resolve(self, value: Any, error: BaseException | None) -> None:
         with self._lock:

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 from counted_service import CountedClient, call_in_loop
 from fleet import Fleet, fleet, nursery, scheme, wait_until_gone
-from numpy.typing import NDArray
 from processes import eventually, patience
 
 import rrpc
@@ -86,6 +84,19 @@ def test_a_server_may_say_when() -> None:
     for text, expected in {"250": 0.25, "0": 0.0, "-1": None, "soon": None}.items():
         error.metadata = {PUSH_BACK: text}
         assert delay(policy, error) == expected
+
+
+def test_backoff_begins_anew_when_a_server_has_said_when() -> None:
+    policy = RetryPolicy(max_attempts=9, initial_backoff=0.1, jitter=0.0, budget=None)
+    steps = policy.link(_Call())  # type: ignore[arg-type]
+    next(steps)
+    slept = []
+    for pushed_back in (None, None, "50", None, None):
+        error = rrpc.Unavailable("x")
+        error.metadata = {} if pushed_back is None else {PUSH_BACK: pushed_back}
+        slept.append(steps.throw(error).seconds)
+        next(steps)
+    assert slept == [0.1, 0.2, 0.05, 0.1, 0.2]
 
 
 def test_the_budget() -> None:
@@ -236,99 +247,6 @@ def test_a_cancelled_retry_ends(fleet: Fleet) -> None:
         assert future.cancelled()
         with pytest.raises(rrpc.Cancelled):
             future.result()
-
-
-# Hedging
-
-
-def test_hedging_takes_the_first_answer(fleet: Fleet, scheme: str, use: Use) -> None:
-    servers = fleet.members(2, scheme)
-    servers[0].told("slow")
-    hedging = HedgingPolicy(delay=0.02, budget=None)
-    addresses = [server.address for server in servers]
-    with CountedClient(addresses, policy="round_robin", hedging=hedging) as client:
-        eventually(lambda: [e["state"] for e in client.info()["channel"]["addresses"]] == ["ready"] * 2)
-        for i in range(6):
-            assert use(client.often, f"key{i}", timeout=patience(20)) == "server1"
-        slow = [f"key{i}" for i in range(6) if fleet.ran(f"key{i}", "server0")]
-        assert slow
-        # The attempts that lost were cancelled: their handlers, which wait for that, have ended.
-        servers[0].drain()
-        wait_until_gone(servers[0].pid)
-
-
-def test_hedging_is_for_idempotent_methods(fleet: Fleet, use: Use) -> None:
-    (server,) = fleet.members(1, "shm")
-    server.told("slow")
-    hedging = HedgingPolicy(delay=0.01, max_attempts=3, budget=None)
-    with CountedClient(server.address, hedging=hedging) as client:
-        with pytest.raises(rrpc.DeadlineExceeded):
-            use(client.once, "once", timeout=0.2)
-        with pytest.raises(rrpc.DeadlineExceeded):
-            use(client.often, "often", timeout=0.2)
-        assert fleet.runs().count("once") == 1
-        eventually(lambda: fleet.runs().count("often") == 3)
-
-
-def test_hedging_goes_on_at_once_after_a_failure(fleet: Fleet, scheme: str, use: Use) -> None:
-    (server,) = fleet.members(1, scheme)
-    hedging = HedgingPolicy(delay=60.0, max_attempts=3, budget=None)
-    with CountedClient(server.address, hedging=hedging) as client:
-        start = time.monotonic()
-        assert use(client.moody, "twice", 2, 14) == "server0"
-        with pytest.raises(rrpc.Unavailable, match="in a mood"):
-            use(client.moody, "always", 99, 14)
-        with pytest.raises(rrpc.Aborted):
-            use(client.moody, "other-code", 1, 10)
-        assert time.monotonic() - start < patience(20)
-        assert [fleet.runs().count(key) for key in ("twice", "always", "other-code")] == [3, 3, 1]
-
-
-@rrpc.service
-class Filling:
-    def __init__(self) -> None:
-        self.runs = 0
-        self.seconds = 0.3
-        self.hedged = threading.Event()
-
-    @rrpc.method(idempotent=True)
-    def fill(self) -> NDArray[np.float64]:
-        self.runs += 1
-        if self.runs == 3:
-            self.hedged.set()
-        self.hedged.wait(self.seconds)
-        return np.full(100_000, float(self.runs))
-
-
-class _Fill(rrpc.UnaryMethod[NDArray[np.float64]]):
-    rpc_name = "Filling.fill"
-    rpc_idempotent = True
-
-    def __call__(self, *, out: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-        return self._call((), 30.0, None, out)
-
-    def start(self, *, out: NDArray[np.float64] | None = None) -> rrpc.Future[NDArray[np.float64]]:
-        return self._start((), 30.0, None, out)
-
-
-class _FillingClient(rrpc.Client):
-    fill = rrpc.stub(_Fill)
-
-
-def test_what_is_written_into_the_callers_memory_is_hedged_by_nothing(address: str, use: Use) -> None:
-    service = Filling()
-    hedging = HedgingPolicy(delay=0.01, budget=None)
-    with (
-        rrpc.serve(service, listen=address, workers=4) as server,
-        _FillingClient(server.addresses[0], hedging=hedging) as client,
-    ):
-        out = np.zeros(100_000)
-        assert use(client.fill, out=out) is out
-        assert service.runs == 1
-        assert set(out) == {1.0}
-        service.seconds = patience(20.0)
-        use(client.fill)
-        assert service.runs == 3
 
 
 # Servers that die
