@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextvars
 import functools
+import os
 import threading
 from collections.abc import Callable, Mapping
 from time import monotonic
@@ -20,7 +21,7 @@ from .metadata import EMPTY, Metadata, unpack
 __all__ = ["Driven", "Future", "only"]
 
 _T = TypeVar("_T")
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer that ends a call may run wherever it is held
 _CALLBACK_SECONDS = 0.001
 
 
@@ -146,13 +147,16 @@ class Future(concurrent.futures.Future[_T]):
         """Make the call again over another connection, if it may be."""
         if not goes_elsewhere(error):
             return False
+        again = self._again
+        # Whoever waits for it: it is the call that was begun where nothing surrounded it.
+        driven = None if again is None else Driven(contextvars.Context().run(again))
         with _lock:
             if self._call is not call:
                 return True
-            again, self._again = self._again, None
-            if again is None:
+            if driven is None or self._again is None:
                 return False
-            driven = self._call = Driven(again())
+            self._again = None
+            self._call = driven
             self._decode = only
             watched = self._callbacks is not None
         if watched:
@@ -216,6 +220,14 @@ class Future(concurrent.futures.Future[_T]):
             import logging
 
             logging.getLogger("rrpc.client").exception("a done callback raised")
+
+
+def _anew() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_anew)
 
 
 def only(value: Any, out: Any) -> Any:

@@ -2,8 +2,11 @@
 
 import asyncio
 import concurrent.futures
+import contextvars
+import os
 import random
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +14,11 @@ from lab import lab, lab_address, lab_server
 from processes import eventually, patience, volume
 
 import rrpc
+from rrpc import futures
+from rrpc.client import Untyped
+from rrpc.context import current, enter
+from rrpc.futures import only
+from rrpc.interceptors import Chain
 
 __all__ = ["lab", "lab_address", "lab_server"]
 
@@ -114,3 +122,74 @@ def test_a_timeout_in_the_past_is_no_wait(client: rrpc.Client, request: pytest.F
     assert future.result(patience(20)) is True
     assert future.result(-1) is True
     assert future.exception(-1) is None
+
+
+class Refused:
+    """A call of the core that no handler has seen."""
+
+    def done(self) -> bool:
+        return True
+
+    def result(self, timeout: float | None) -> Any:
+        error = rrpc.Unavailable("takes no new calls")
+        error.not_executed = True
+        raise error
+
+    def on_done(self, callback: Any) -> None:
+        callback()
+
+
+def test_a_call_that_moves_on_takes_nothing_from_who_waits(lab: rrpc.Client) -> None:
+    """A handler may wait for a call that isn't its own; and others may end calls meanwhile."""
+    seen: list[Any] = []
+
+    def again() -> Chain:
+        def free() -> None:
+            seen.append(futures._lock.acquire(timeout=patience(10)))
+            futures._lock.release()
+
+        seen.append(current())
+        thread = threading.Thread(target=free)
+        thread.start()
+        thread.join()
+        return lab._course(Untyped("Lab.add", (1,), {}, None), None, None)
+
+    def in_handler() -> int:
+        enter(SimpleNamespace(ended=False))
+        future: rrpc.Future[int] = rrpc.Future(Refused(), only, None, again)  # type: ignore[arg-type]
+        return future.result(patience(20))
+
+    assert contextvars.copy_context().run(in_handler) == 2
+    assert seen == [None, True]
+
+
+def test_a_finalizer_may_end_calls_wherever_it_runs(lab: rrpc.Client) -> None:
+    ended = threading.Event()
+
+    def use() -> None:
+        with futures._lock:  # as a collection may find it
+            future = lab.start("Lab.add", 1)
+            future.add_done_callback(lambda _: ended.set())
+            assert future.result(patience(10)) == 2
+
+    threading.Thread(target=use, daemon=True).start()
+    assert ended.wait(patience(10))
+
+
+def test_a_forked_child_has_a_lock_of_its_own(lab: rrpc.Client) -> None:
+    holding, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with futures._lock:
+            holding.set()
+            let_go.wait(patience(20))
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holding.wait(patience(10))
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if futures._lock.acquire(timeout=2.0) else 1)
+    let_go.set()
+    thread.join()
+    assert os.waitpid(pid, 0)[1] == 0

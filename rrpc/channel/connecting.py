@@ -51,7 +51,11 @@ class Task:
         # It must not keep the interpreter from ending, however long it may take.
         thread = threading.Thread(target=run, name="rrpc-connecting", daemon=True)
         _threads.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except BaseException:
+            _threads.discard(thread)
+            raise
 
 
 class Attempt(Task):

@@ -47,7 +47,7 @@ class Timer:
 
 class _Timers:
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition()  # whose lock a finalizer may take again that sets a timer
         self._heap: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._thread: threading.Thread | None = None
@@ -56,11 +56,16 @@ class _Timers:
     def add(self, seconds: float, timer: Timer) -> None:
         with self._changed:
             heapq.heappush(self._heap, (monotonic() + seconds, next(self._order), timer))
-            if self._thread is None and not self._ending:
-                self._thread = threading.Thread(target=self._run, name="rrpc-timers", daemon=True)
-                self._thread.start()
-            else:
+            if self._thread is not None or self._ending:
                 self._changed.notify()
+                return
+            thread = self._thread = threading.Thread(target=self._run, name="rrpc-timers", daemon=True)
+            try:
+                thread.start()
+            except BaseException:
+                self._thread = None
+                timer.cancel()
+                raise
 
     def end(self) -> None:
         with self._changed:
@@ -87,8 +92,11 @@ class _Timers:
             if self._heap and wait <= 0:
                 return heapq.heappop(self._heap)[2]
             if not self._changed.wait(min(wait, _LINGER_SECONDS)):
-                self._heap = [entry for entry in self._heap if not entry[2].done]  # others were cancelled
-                heapq.heapify(self._heap)
+                rest: list[tuple[float, int, Timer]] = []
+                self._heap, heap = rest, self._heap
+                for entry in heap:
+                    if not entry[2].done:  # others were cancelled
+                        heapq.heappush(self._heap, entry)
                 if not self._heap:
                     return None
         return None

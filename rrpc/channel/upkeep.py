@@ -1,7 +1,8 @@
 """What goes on in a channel: which of its addresses are connected to, when, and who waits for that.
 
 Under the lock nothing is called that may run the code of others: futures are resolved, and the core is called (but for
-what :class:`Connection` calls cheap), without it.
+what :class:`Connection` calls cheap), without it. Only finalizers may run anywhere, in the thread that holds the lock,
+and end calls or begin some: so it is one that a thread may take twice, and what ends a call is put off meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from rrpc.errors import FailedPrecondition, RpcError, Unavailable, unsent
+from rrpc.errors import FailedPrecondition, ResourceExhausted, RpcError, Unavailable, unsent
 
 from .connecting import Attempt, Resolution, Task
 from .connection import Connection, Contract
@@ -70,7 +71,7 @@ class Upkeep:
         self._contracts: list[Contract] = []
         self._live: weakref.WeakSet[Connection] = weakref.WeakSet()
         """All that there are, also those that take no more calls but still have some."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._due: list[tuple[Task, Subchannel]] = []
         self._waiters: list[tuple[Future[Connection], bool, float]] = []
         self._retry_timer: Timer | None = None
@@ -103,11 +104,16 @@ class Upkeep:
     def _changed(self, choose: Callable[[], Choice]) -> Choice:
         """What ``choose`` gives under the lock; the tasks that it found to be due are begun."""
         self.check_process()
+        next_due: list[tuple[Task, Subchannel]] = []
         with self._lock:
             found = choose()
-            due, self._due = self._due, []
+            due, self._due = self._due, next_due
         for task, subchannel in due:
-            task.start(functools.partial(_ended, weakref.ref(self), subchannel))
+            try:
+                task.start(functools.partial(_ended, weakref.ref(self), subchannel))
+            except RuntimeError as error:  # noqa: PERF203
+                task.error = ResourceExhausted(f"no thread for connecting: {error}")
+                self._ended(subchannel, task)
         return found
 
     def _choose(self, wait_for_ready: bool, since: float) -> Choice:
@@ -129,8 +135,7 @@ class Upkeep:
         self._demand(now)
         if any(subchannel.state == CONNECTING for subchannel in self._subchannels):
             return None, None
-        if wait_for_ready:
-            self._set_timer(now)
+        if wait_for_ready and self._set_timer(now):
             return None, None
         return None, failure(self._subchannels)
 
@@ -148,8 +153,9 @@ class Upkeep:
             connecting = any(subchannel.state == CONNECTING for subchannel in self._subchannels)
             able = [] if connecting else sorted(able, key=lambda s: s.state != IDLE)[:1]
         for subchannel in able:
-            subchannel.state = CONNECTING
-            self._due.append((self._task(subchannel, self._connect_end()), subchannel))
+            if subchannel.state != CONNECTING:
+                subchannel.state = CONNECTING
+                self._due.append((self._task(subchannel, self._connect_end()), subchannel))
 
     def _task(self, subchannel: Subchannel, end: float | None) -> Attempt | Resolution:
         if subchannel.unresolved:
@@ -157,18 +163,19 @@ class Upkeep:
             return Resolution(self._names)
         return Attempt(subchannel.address, self._options, end, self._contracts)
 
-    def _set_timer(self, now: float) -> None:
-        """For the next attempt that isn't asked for by a call which comes in time."""
+    def _set_timer(self, now: float) -> bool:
+        """For the next attempt that isn't asked for by a call which comes in time. False: there is no thread for it."""
         later = [s.retry_at for s in self._subchannels if s.state == TRANSIENT_FAILURE]
         if not later:
-            return
+            return True
         at = min(later)
         if self._retry_timer is not None and not self._retry_timer.done:
             if self._retry_timer_at <= at:
-                return
+                return True
             self._retry_timer.cancel()
-        self._retry_timer = after(max(0.0, at - now), functools.partial(_go_on, weakref.ref(self)))
+        self._retry_timer = _after(max(0.0, at - now), functools.partial(_go_on, weakref.ref(self)))
         self._retry_timer_at = at
+        return self._retry_timer is not None
 
     def _ended(self, subchannel: Subchannel, task: Task) -> None:
         """A task came to an end."""
@@ -216,7 +223,7 @@ class Upkeep:
         if self._resolve_timer is not None:
             self._resolve_timer.cancel()
         wait = max(seconds, self._resolved_at + _RESOLVE_PAUSE_SECONDS - monotonic())
-        self._resolve_timer = after(wait, functools.partial(_resolve, weakref.ref(self)))
+        self._resolve_timer = _after(wait, functools.partial(_resolve, weakref.ref(self)))
 
     def _resolve(self) -> None:
         def resolve() -> Choice:
@@ -229,6 +236,9 @@ class Upkeep:
 
     def _lost(self, connection: Connection, error: RpcError | None = None) -> None:
         """No more calls over this one, where the last ended so."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            after(0.0, functools.partial(_lost, weakref.ref(self), weakref.ref(connection), error))
+            return
         now = monotonic()
         with self._lock:
             for subchannel in self._subchannels:
@@ -248,8 +258,9 @@ class Upkeep:
             return None, None
 
         self._changed(keep_all)
+        next_waiters: list[tuple[Future[Connection], bool, float]] = []
         with self._lock:
-            waiters, self._waiters = self._waiters, []
+            waiters, self._waiters = self._waiters, next_waiters
         for future, wait_for_ready, since in waiters:
             if not future.cancelled():
                 self._serve(future, wait_for_ready, since)
@@ -272,6 +283,14 @@ class Upkeep:
             future.set_result(found)
 
 
+def _after(seconds: float, do: Callable[[], object]) -> Timer | None:
+    """None where no thread can be had for it."""
+    try:
+        return after(seconds, do)
+    except RuntimeError:
+        return None
+
+
 # Threads, timers and the core have no channel in their hands: one that is dropped goes, with its connections.
 
 
@@ -283,10 +302,12 @@ def _ended(channel: weakref.ref[Upkeep], subchannel: Subchannel, task: Task) -> 
         task.connection.close()
 
 
-def _lost(channel: weakref.ref[Upkeep], connection: weakref.ref[Connection]) -> None:
+def _lost(
+    channel: weakref.ref[Upkeep], connection: weakref.ref[Connection], error: RpcError | None = None
+) -> None:
     there, which = channel(), connection()
     if there is not None and which is not None:
-        there._lost(which, which.why_unusable())
+        there._lost(which, which.why_unusable() if error is None else error)
 
 
 def _go_on(channel: weakref.ref[Upkeep]) -> None:
