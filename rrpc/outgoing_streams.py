@@ -79,6 +79,7 @@ class OutgoingStream(OutgoingCall):
         """For drivers: the course has come to nothing."""
         self.end()
         self._hooks.end(error)
+        self.chain.call = None  # a cycle, which would keep the arguments
 
     def goes_on_after(self, error: RpcError) -> bool:
         """For :class:`rrpc.streams.Attempts`: whether the call may be made again."""
@@ -205,6 +206,7 @@ def _attend(call: OutgoingStream, opened: Opened, intercepted: bool) -> None:
             if call.retries is not None:
                 call.retries.succeeded()
         hooks.end(error)
+        call.chain.call = None  # a cycle, which would keep the arguments
 
     opened.on_end = ended
     if intercepted:

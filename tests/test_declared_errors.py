@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from lab import TRANSPORTS, LabServer, address_to_listen_on
-from processes import ServeFactory, patience
+from processes import ServeFactory, eventually, patience
 
 import rrpc
 from rrpc.cli.gen import main
@@ -36,6 +36,7 @@ service Desk {
   lose() throws Gone;
   raise_it(what: string);
   watch(upto: int) -> stream int throws NotTrained;
+  refuse(values: stream int) -> int throws NotTrained;
 }
 """
 
@@ -68,6 +69,9 @@ class Desk(DeskBase):
     def watch(self, upto: int) -> Iterator[int]:
         yield from range(upto)
         raise NotTrained(upto)
+
+    def refuse(self, values: Iterator[int]) -> int:
+        raise NotTrained(next(values))
 
     def raise_it(self, what: str) -> None:
         raise {"gone": Gone(), "untrained": NotTrained(9)}[what]
@@ -247,6 +251,32 @@ def test_at_the_end_of_a_stream(module: Any, desk: Any) -> None:
     with pytest.raises(module("desk_rpc").NotTrained) as caught:
         next(items)
     assert caught.value.missing == 3
+
+
+def test_where_the_next_item_is_sent(module: Any, desk_server: LabServer, transport: str) -> None:
+    lab = module("desk_rpc")
+    address = desk_server.address(transport)
+
+    def blocking() -> None:
+        with lab.DeskClient(address, timeout=patience(30)) as desk, desk.refuse.open() as values:
+            values.send(3)
+            eventually(values.done)
+            values.send(4)
+
+    async def in_loop() -> None:
+        async with (
+            lab.AsyncDeskClient(address, timeout=patience(30)) as desk,
+            desk.refuse.open() as values,
+        ):
+            await values.send(3)
+            while not values.done():
+                await asyncio.sleep(0.001)
+            await values.send(4)
+
+    for use in (blocking, lambda: asyncio.run(in_loop())):
+        with pytest.raises(lab.NotTrained) as caught:
+            use()
+        assert caught.value.missing == 3
 
 
 def test_in_asyncio(module: Any, desk_server: LabServer, transport: str) -> None:

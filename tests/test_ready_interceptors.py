@@ -75,6 +75,31 @@ def test_a_token_is_renewed_when_it_is_refused(guarded: tuple[str, set[str]], st
     assert shop.handled == ["apple", "pear"]
 
 
+def test_a_token_that_a_stream_was_refused_for_is_renewed(address: str) -> None:
+    @rrpc.service
+    class Ticks:
+        @rrpc.method
+        def up_to(self, end: int) -> Iterator[int]:
+            yield from range(end)
+
+    given: list[str] = []
+
+    def get() -> str:
+        given.append(f"token-{len(given)}")
+        return given[-1]
+
+    guard = ServerToken("token-1")
+    with (
+        rrpc.serve(Ticks(), listen=address, interceptors=[guard]) as server,
+        rrpc.connect(server.addresses[0], timeout=30.0, interceptors=[ClientToken(get)]) as client,
+    ):
+        with pytest.raises(rrpc.Unauthenticated):
+            list(rrpc.open_stream(client, "Ticks.up_to", 2))
+        assert list(rrpc.open_stream(client, "Ticks.up_to", 2)) == [0, 1]
+        assert list(rrpc.open_stream(client, "Ticks.up_to", 3)) == [0, 1, 2]
+    assert given == ["token-0", "token-1"]
+
+
 def test_a_token_has_an_age(guarded: tuple[str, set[str]]) -> None:
     shop_address, _ = guarded
     given: list[str] = []

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
 from contextlib import suppress
 from time import monotonic
+from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rrpc._core import Awaited
@@ -31,7 +32,7 @@ _T = TypeVar("_T")
 _C = TypeVar("_C", bound="_Stream")
 
 Items = AsyncIterable[Any] | Iterable[Any]
-_feeders: set[asyncio.Task[None]] = set()
+_feeders: set[asyncio.Task[None]] = set()  # which a loop doesn't keep
 
 
 class Begun:
@@ -43,22 +44,32 @@ class Begun:
         self._opened: Opened | None = None
         self._opening: asyncio.Task[Opened] | None = None
         self._moving: asyncio.Task[None] | None = None
+        self._feeder: asyncio.Task[None] | None = None
+        self._feeds_no_more = False
+        self._given_up = False  # before it was open
+        self._failures: list[BaseException] = []
         try:
             asked = call.chain.step()
             if call.chain.done:
-                self._opened = call.opened(asked)
+                self._opened = self._found(asked)
         except BaseException as error:
             call.failed(error)
             raise
         if self._opened is None:
             self._opening = asyncio.ensure_future(self._open(asked))
+            self._opening.add_done_callback(_look_at)
 
     async def _open(self, asked: Any) -> Opened:
         try:
-            return self.call.opened(await going(self.call.chain, self.call, asked))
+            return self._found(await going(self.call.chain, self.call, asked))
         except BaseException as error:
             self.call.failed(error)
             raise
+
+    def _found(self, found: Any) -> Opened:
+        opened = self.call.opened(found)
+        opened.failures = self._failures
+        return opened
 
     @property
     def name(self) -> str:
@@ -79,10 +90,31 @@ class Begun:
         return self._opened
 
     def cancel(self) -> bool:
+        ended = self._cancel()
+        self._stop_feeding()
+        return ended
+
+    def _cancel(self, error: BaseException | None = None) -> bool:
+        """``error``: why."""
         opened = self.opened
         if opened is not None:
             return opened.cancel()
-        return self._opening is not None and self._opening.cancel()
+        if self._opening is None or self._opening.done() or self._given_up:
+            return False
+        self._given_up = True
+        if isinstance(error, asyncio.CancelledError):  # which interceptors see then, too
+            return self._opening.cancel()
+        self.call.cancel()
+        return True
+
+    def let_go(self) -> None:
+        """Nobody takes more of it: it ends, or has ended in its own way. From any thread."""
+        opened = self.opened
+        if opened is None:
+            self._cancel()
+        else:
+            opened.let_go()
+        self._stop_feeding()
 
     def done(self) -> bool:
         opened = self.opened
@@ -101,8 +133,8 @@ class Begun:
         self._again(attempts, core, RpcError())
         return False
 
-    async def items(self) -> AsyncGenerator[Any, None]:
-        """What the server sends, then how the call ended."""
+    async def items(self, held: object) -> AsyncGenerator[Any, None]:
+        """What the server sends, then how the call ended; ``held`` is kept until then."""
         try:
             opened = await self.get()
             first = await self._first_items(opened.attempts)
@@ -110,6 +142,8 @@ class Begun:
                 yield item
         except BaseException as error:
             raise self._outcome(error) from None
+        finally:
+            self._stop_feeding()
         await self.result()
 
     async def result(self) -> Any:
@@ -178,11 +212,18 @@ class Begun:
         opened = self.opened
         if opened is not None:
             return opened.outcome(error)
-        self.cancel()
-        return error
+        self._cancel(error)
+        return self._failures[0] if self._failures and isinstance(error, Exception) else error
 
     async def send(self, item: Any) -> None:
         """Wait until there is room, and send it."""
+        try:
+            await self._send(item)
+        except RpcError as error:
+            opened = self.opened
+            raise (error if opened is None else opened.unsent(error)) from None
+
+    async def _send(self, item: Any) -> None:
         opened = await self.get()
         payload, buffers = opened.encode(item)
         attempts = opened.attempts
@@ -212,43 +253,72 @@ class Begun:
 
     async def send_all(self, items: Items) -> None:
         """To the last, or until the server has ended the call without waiting for that."""
-        end = turn_end()
         try:
-            if isinstance(items, AsyncIterable):
-                async for item in items:
-                    await self.send(item)
-                    if monotonic() > end:
-                        end = await others_turn()
-            else:
-                for item in items:
-                    await self.send(item)
-                    if monotonic() > end:
-                        end = await others_turn()
+            await self._send_each(items)
             await self.finish()
         except BaseException as error:
+            if self._feeds_no_more:
+                raise
             opened = self.opened
             if opened is not None and isinstance(error, RpcError) and opened.core.done():
                 return  # the call's own outcome says it
-            if opened is not None:
-                opened.failures.append(error)
-            self.cancel()
+            self._failures.append(error)
+            self._cancel(error)
             raise
+        finally:
+            if isinstance(items, AsyncGeneratorType):
+                await items.aclose()
+            elif isinstance(items, GeneratorType):
+                items.close()
+
+    async def _send_each(self, items: Items) -> None:
+        end = turn_end()
+        if isinstance(items, AsyncIterable):
+            async for item in items:
+                await self._send(item)
+                if monotonic() > end:
+                    end = await others_turn()
+        else:
+            for item in items:
+                await self._send(item)
+                if monotonic() > end:
+                    end = await others_turn()
 
     def feed(self, items: Items) -> None:
         """:meth:`send_all` in a task of its own; what ``items`` raise ends the call."""
-        task = asyncio.ensure_future(self._feed(items))
-        _feeders.add(task)
-        task.add_done_callback(_feeders.discard)
+        self._feeder = asyncio.ensure_future(self._feed(items))
+        _feeders.add(self._feeder)
+        self._feeder.add_done_callback(_feeders.discard)
+
+    def _stop_feeding(self) -> None:
+        feeder, self._feeder = self._feeder, None
+        if feeder is None or feeder.done():
+            return
+        self._feeds_no_more = True
+        with suppress(RuntimeError):  # its loop is closed
+            feeder.get_loop().call_soon_threadsafe(feeder.cancel)
 
     async def _feed(self, items: Items) -> None:
         with suppress(Exception):  # whoever waits for the answers hears of it
             await self.send_all(items)
 
 
-def _look_at(task: asyncio.Task[None]) -> None:
+def _look_at(task: asyncio.Task[Any]) -> None:
     """Nobody may be waiting for it any more."""
     if not task.cancelled():
         task.exception()
+
+
+class _Held:
+    """Whoever has it wants the call: its stream, and whoever iterates. Tasks that open the call or feed it don't."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Begun) -> None:
+        self._call = call
+
+    def __del__(self) -> None:
+        self._call.let_go()
 
 
 class _Stream:
@@ -256,6 +326,7 @@ class _Stream:
 
     def __init__(self, call: Begun) -> None:
         self._call = call
+        self._held = _Held(call)
         self._closed = False
 
     def cancel(self) -> bool:
@@ -265,7 +336,7 @@ class _Stream:
     def close(self) -> None:
         """Let go of the call: cancelled if it hasn't ended, and not to be used any more."""
         self._closed = True
-        self._call.cancel()
+        self._call.let_go()
 
     def done(self) -> bool:
         """Whether the call has ended, in whatever way; items may still wait to be taken."""
@@ -302,7 +373,7 @@ class _Receiving(_Stream, Generic[_T]):
 
     def __init__(self, call: Begun) -> None:
         super().__init__(call)
-        self._items: Any = call.items()
+        self._items: Any = call.items(self._held)
 
     def __aiter__(self) -> AsyncIterator[_T]:
         if self._closed:

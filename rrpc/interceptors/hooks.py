@@ -62,7 +62,8 @@ class StreamHooks:
         if self.ended:
             return
         self.ended = True
-        for _, function in self._ends:
+        ends, self._ends = self._ends, []  # which may hold the call
+        for _, function in ends:
             try:
                 function(error)
             except Exception:  # noqa: PERF203

@@ -26,7 +26,7 @@ class ClientToken(ClientInterceptor):
 
     ``token`` is the token or a function that gets one: it is called for the first call, when ``max_age`` seconds have
     passed, and when the server refused a call as Unauthenticated. That call is made again, once, if no handler has
-    seen it or if the method is idempotent. Under asyncio the function may be ``async``.
+    seen it or if the method is idempotent, and if it has no streams. Under asyncio the function may be ``async``.
     """
 
     def __init__(
@@ -40,23 +40,35 @@ class ClientToken(ClientInterceptor):
         self._until = float("inf") if isinstance(token, str) else -1.0
 
     def unary(self, call: Any) -> Steps:
-        used = self._token
-        if monotonic() >= self._until:
-            used = yield from self._renew()
-        call.metadata[_NAME] = _SCHEME + used
+        used = yield from self._add_to(call)
         try:
             return (yield call)
-        except Unauthenticated:
+        except Unauthenticated as error:
             if self._get is None or (call.may_have_run and not call.idempotent):
-                if self._get is not None and self._token == used:
-                    self._until = -1.0
+                self._ended(used, error)
                 raise
         if self._token == used:  # else another call got a new one meanwhile
             yield from self._renew()
         call.metadata[_NAME] = _SCHEME + self._token
         return (yield call)
 
-    stream = unary
+    def stream(self, call: Any) -> Steps:
+        used = yield from self._add_to(call)
+        call.on_end(lambda error: self._ended(used, error))
+        return (yield call)
+
+    def _add_to(self, call: Any) -> Steps:
+        """Gives the token that the call is to send."""
+        used = self._token
+        if monotonic() >= self._until:
+            used = yield from self._renew()
+        call.metadata[_NAME] = _SCHEME + used
+        return used
+
+    def _ended(self, used: str, error: BaseException | None) -> None:
+        """A call that isn't made again; if it was refused, the next one gets another token."""
+        if isinstance(error, Unauthenticated) and self._get is not None and self._token == used:
+            self._until = -1.0
 
     def _renew(self) -> Steps:
         assert self._get is not None

@@ -202,6 +202,10 @@ class Attempts:
             self._error = error
         self.kept = None
 
+    def outcome(self, error: RpcError) -> RpcError:
+        """What the call failed with, whose last attempt failed so."""
+        return error if self._error is None else self._error
+
     def _keep(self, payload: bytes, buffers: Any) -> None:
         assert self.kept is not None
         if len(self.kept) == _KEPT_ITEMS_MAX or self._room < 0:

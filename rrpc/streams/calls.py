@@ -33,7 +33,7 @@ class _Stream:
     def close(self) -> None:
         """Let go of the call: cancelled if it hasn't ended, and not to be used any more."""
         self._closed = True
-        self._call.cancel()
+        self._call.let_go()
 
     def done(self) -> bool:
         """Whether the call has ended, in whatever way; items may still wait to be taken."""

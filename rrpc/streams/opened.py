@@ -6,6 +6,7 @@ import contextvars
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from rrpc.errors import Cancelled, RpcError
@@ -56,11 +57,14 @@ class Opened:
 
     def send(self, item: Any) -> None:
         """Wait until there is room, and send it."""
-        attempts = self.attempts
-        if attempts.kept is None:
-            attempts.core.send(*self.encode(item))
-        else:
-            attempts.send(*self.encode(item))
+        encoded, attempts = self.encode(item), self.attempts
+        try:
+            if attempts.kept is None:
+                attempts.core.send(*encoded)
+            else:
+                attempts.send(*encoded)
+        except RpcError as error:
+            raise self.unsent(error) from None
 
     def result(self) -> Any:
         """Wait for the reply; raises what the call failed with."""
@@ -103,18 +107,38 @@ class Opened:
         self.ended(Cancelled(f"{self.name}(): the stream was cancelled"))
         return True
 
+    def let_go(self) -> None:
+        """Nobody takes more of it: it ends, or has ended in its own way."""
+        if self.cancel() or self.on_end is None:
+            return
+        failed: BaseException | None = None
+        try:
+            self.core.result(0)
+        except RpcError as error:
+            failed = self._typed(self.attempts.outcome(error))
+        self.ended(failed)
+
+    def unsent(self, error: RpcError) -> BaseException:
+        """What is to be raised where an item couldn't be sent; the call may have ended with that."""
+        if self.core.done():
+            self.let_go()
+        return self._typed(error)
+
     def outcome(self, error: BaseException) -> BaseException:
         """End the call for this; gives what is to be raised."""
         if isinstance(error, GeneratorExit):
-            self.cancel()
+            self.let_go()
             return error
         self.attempts.close()
         if self.failures:
             error = self.failures[0]
-        elif self.typed is not None and isinstance(error, RpcError):
-            error = self.typed(error)
+        elif isinstance(error, RpcError):
+            error = self._typed(error)
         self.ended(error)
         return error
+
+    def _typed(self, error: RpcError) -> BaseException:
+        return error if self.typed is None else self.typed(error)
 
     def ended(self, error: BaseException | None) -> None:
         on_end, self.on_end = self.on_end, None
@@ -122,7 +146,7 @@ class Opened:
             on_end(error)
 
     def __del__(self) -> None:
-        self.cancel()
+        self.let_go()
 
 
 def _send_all(
@@ -151,6 +175,5 @@ def _send_all(
         attempts.close()
         raise
     finally:
-        close = getattr(source, "close", None)
-        if close is not None:
-            close()
+        if isinstance(source, GeneratorType):  # not a file, which whoever opened it may go on with
+            source.close()
