@@ -73,12 +73,12 @@ class Member:
 
 
 class Nursery:
-    """The process that servers are forked from."""
+    """The process that others are forked from, by a program that begins one for each line of its input."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str) -> None:
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", NURSERY, str(Path(__file__).parent)],
+            [sys.executable, "-c", program, str(Path(__file__).parent)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -86,14 +86,14 @@ class Nursery:
             env=child_environment(),
         )
 
-    def begin(self, name: str, folder: Path, address: str) -> tuple[int, str]:
-        """The process of a new server, and where it listens."""
+    def begin(self, line: str) -> tuple[int, str]:
+        """A new process, and what it says: of a server, where it listens."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._lock:
-            self._process.stdin.write(f"{name} {folder} {address}\n")
-            pid, bound = self._process.stdout.readline().split()
-        return int(pid), bound
+            self._process.stdin.write(f"{line}\n")
+            pid, said = self._process.stdout.readline().split()
+        return int(pid), said
 
     def close(self) -> None:
         self._process.kill()
@@ -126,7 +126,7 @@ class Fleet:
         return [self.member(f"server{i}", transport).start() for i in range(count)]
 
     def begin(self, name: str, address: str) -> tuple[int, str]:
-        pid, bound = self._nursery.begin(name, self.folder, address)
+        pid, bound = self._nursery.begin(f"{name} {self.folder} {address}")
         self._pids.append(pid)
         return pid, bound
 
@@ -153,7 +153,7 @@ def scheme(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    made = Nursery()
+    made = Nursery(NURSERY)
     yield made
     made.close()
 

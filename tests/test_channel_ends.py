@@ -1,13 +1,17 @@
-"""How waiting for a channel ends: by Ctrl-C, by a close, by a time that is up just when there is a result."""
+"""How waiting for a channel ends: by Ctrl-C, by a close, by a time that is up just when there is a result; and what is
+left of a connection that has ended."""
 
 import concurrent.futures
+import gc
 import itertools
 import os
 import signal
 import threading
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from counted_service import CountedClient
 from fleet import Fleet, fleet, nursery, scheme
@@ -129,3 +133,38 @@ def test_close_ends_what_waits(fleet: Fleet, scheme: str) -> None:
             for call in calls:
                 with pytest.raises(rrpc.Unavailable):
                     call.result(patience(10))
+
+
+def test_a_channel_keeps_nothing_of_the_call_that_told_it_of_the_end(fleet: Fleet) -> None:
+    (server,) = fleet.members(1, "shm")
+    kept: list[weakref.ref[Any]] = []
+
+    def use(client: Any) -> None:
+        (connection,) = client._channel.connections()
+        connection.usable = lambda: False
+        array = np.zeros(8)
+        kept.append(weakref.ref(array))
+        try:
+            raise rrpc.Unavailable("it has gone")
+        except rrpc.Unavailable as error:
+            client._channel.failed(connection, error)
+
+    with CountedClient(server.address, backoff=rrpc.Backoff(initial=60.0)) as client:
+        use(client)
+        gc.collect()
+        assert kept[0]() is None
+        with pytest.raises(rrpc.Unavailable, match="it has gone"):
+            client.often("x")
+
+
+def test_a_handler_s_last_words_are_not_those_of_the_connection(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (server,) = fleet.members(1, "shm")
+    with CountedClient(server.address, backoff=rrpc.Backoff(initial=60.0)) as client:
+        (connection,) = client._channel.connections()
+        monkeypatch.setattr(type(connection), "why_unusable", lambda self: rrpc.Unavailable("it has gone"))
+        connection.usable = lambda: False
+        client._channel.failed(connection, rrpc.NotFound("no such row"))
+        with pytest.raises(rrpc.Unavailable, match="it has gone"):
+            client.often("x")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rrpc.errors import DeadlineExceeded, RpcError, goes_elsewhere
+from rrpc.errors import DeadlineExceeded, RpcError, Unavailable, goes_elsewhere
 from rrpc.options import merged
 
 from .connecting import Attempt
@@ -108,7 +108,9 @@ class Channel(Upkeep):
         if self._ejection is not None and self._policy.keeps_all:
             connection.record.failed(error, monotonic(), self._ejection)
         if goes_elsewhere(error) or not connection.usable():
-            self._lost(connection, error)
+            # What a handler said, as the last thing to come, is no reason for calls after it.
+            own = isinstance(error, Unavailable) and not error._answered
+            self._lost(connection, error if own else connection.why_unusable())
 
     def succeeded(self, connection: Connection) -> None:
         """A call over the connection had its reply."""

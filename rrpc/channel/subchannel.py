@@ -139,9 +139,10 @@ class Subchannel:
         """Connecting came to nothing."""
         self.failures += 1
         self.state = TRANSIENT_FAILURE
-        self.error = error
-        if self.ended and self.ended != error.message:
-            self.error = type(error)(f"{error.message}; and the last connection ended: {self.ended}")
+        why = error.message
+        if self.ended and self.ended != why:
+            why = f"{why}; and the last connection ended: {self.ended}"
+        self.error = type(error)(why)  # a new one: what was raised keeps the frames that it went through
         self.failed_at = now
         self.retry_at = now + backoff.delay(self.failures)
 
