@@ -12,8 +12,8 @@ def count(server: _core.Server, request: tuple[Any, ...]) -> None:
     handle, _, payload, *_ = request
     stream = server.stream(handle)
     number, _, buffered = payload.partition(b" ")
-    stream.send_initial_metadata(b"first " + payload)
     try:
+        stream.send_initial_metadata(b"first " + payload)
         for i in range(int(number)):
             stream.send(b"%d" % i, [bytes([i % 256]) * 100_000] if buffered else None)
     except rrpc.RpcError as error:

@@ -1,7 +1,6 @@
 #include "bind/deferred.h"
 
 #include <pthread.h>
-#include <unistd.h>
 
 #include <memory>
 #include <mutex>
@@ -31,10 +30,6 @@ bool interpreter_is_ending() {
 }
 
 }  // namespace
-
-void stay_out_of_an_ending_interpreter() {
-  while (interpreter_is_ending()) pause();
-}
 
 void defer_release(const Py_buffer& view) {
   std::lock_guard lock(g_mutex);

@@ -24,10 +24,6 @@ inline void run_deferred() {
   if (g_deferred_pending.load(std::memory_order_relaxed)) run_deferred_slow();
 }
 
-// Without the GIL, after a wait that the interpreter's end doesn't cut short: asking an ending interpreter for the GIL
-// would unwind this thread, and end the process. A daemon thread is left here instead.
-void stay_out_of_an_ending_interpreter();
-
 void install_deferred_hook();
 
 }  // namespace rrpc::bind

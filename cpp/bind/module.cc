@@ -4,6 +4,7 @@
 
 #include "bind/convert.h"
 #include "bind/deferred.h"
+#include "bind/gil.h"
 #include "bind/register.h"
 #include "driver/client.h"
 #include "driver/devices.h"
@@ -25,7 +26,7 @@ PYBIND11_MODULE(_core, module) {
     for (const char* scheme : rrpc::driver::kSchemes) {
       rrpc::Result<rrpc::driver::DeviceEntry*> device = nullptr;
       {
-        py::gil_scoped_release release;
+        const rrpc::bind::WithoutGil freed;
         device = rrpc::driver::find_device(scheme);
       }
       out[scheme] = device.ok() ? std::string() : device.status().message();
@@ -33,12 +34,12 @@ PYBIND11_MODULE(_core, module) {
     return out;
   });
   module.def("adapters", [] {
-    py::gil_scoped_release release;
+    const rrpc::bind::WithoutGil freed;
     return rrpc::driver::describe_adapters();
   });
   module.def("shutdown", [] {
     {
-      py::gil_scoped_release release;
+      const rrpc::bind::WithoutGil freed;
       rrpc::bind::stop_all_servers();
       rrpc::driver::end_client_engine();
     }

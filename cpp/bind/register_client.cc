@@ -7,6 +7,7 @@
 
 #include "bind/convert.h"
 #include "bind/deferred.h"
+#include "bind/gil.h"
 #include "bind/loop.h"
 #include "bind/register.h"
 #include "bind/share.h"
@@ -33,7 +34,7 @@ bool wait_for(driver::Client& client, const rpc::ClientCallRef& call, TimeNs dea
   while (true) {
     WaitResult result;
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       result = client.wait(call, deadline, g_deferred_pending);
     }
     run_deferred();
@@ -68,7 +69,7 @@ class Call {
   bool cancel() {
     bool cancelled_now = false;
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       cancelled_now = client_->cancel(call_, cancelled("the call was cancelled by its caller"));
     }
     run_deferred();
@@ -85,7 +86,7 @@ class Call {
     raise_if_error(client_->check_usable());
     auto function = deferred_callback(callback.release().ptr());
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       client_->on_done(call_, std::move(function));
     }
     run_deferred();
@@ -106,17 +107,15 @@ class PyClient {
     std::shared_ptr<driver::Server> server = serve.is_none() ? nullptr : server_of(serve);
     Result<std::unique_ptr<driver::Client>> client = unavailable("");
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       client = driver::Client::connect(address, parsed, deadline, std::move(server));
-      stay_out_of_an_ending_interpreter();
     }
     if (!client.ok()) raise_status(client.status(), {.not_executed = true});
     client_ = share(std::move(*client));
   }
 
-  rpc::CallRequest make_request(const py::bytes& method, const py::bytes& payload, py::handle buffers,
-                                py::handle timeout, const py::bytes& metadata) {
-    if (client_ == nullptr) raise_status(unavailable("the client is closed"), {.not_executed = true});
+  static rpc::CallRequest make_request(const py::bytes& method, const py::bytes& payload, py::handle buffers,
+                                       py::handle timeout, const py::bytes& metadata) {
     rpc::CallRequest request;
     request.method = as_text(bytes_view(method));
     if (request.method.size() > kMethodIdBytes && request.method.front() == '\0') {
@@ -130,9 +129,9 @@ class PyClient {
     return request;
   }
 
-  rpc::ClientCallRef begin(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out,
-                           py::handle timeout, const py::bytes& metadata, bool traced = false,
-                           const std::shared_ptr<driver::LoopCall>& in_loop = nullptr) {
+  static rpc::ClientCallRef begin(const ClientRef& client, const py::bytes& method, const py::bytes& payload,
+                                  py::handle buffers, py::handle out, py::handle timeout, const py::bytes& metadata,
+                                  bool traced = false, const std::shared_ptr<driver::LoopCall>& in_loop = nullptr) {
     const rpc::ClientCallRef call = in_loop != nullptr ? in_loop : std::make_shared<rpc::ClientCall>();
     if (traced) call->stamps.clock = now_ns;
     call->stamps.mark(&rpc::CallStamps::started);
@@ -140,9 +139,9 @@ class PyClient {
     if (!out.is_none()) request.out = export_buffer(out, true);
     Status status;
     {
-      py::gil_scoped_release release;
-      status = in_loop != nullptr ? client_->start_in_loop(in_loop, std::move(request))
-                                  : client_->start(call, std::move(request));
+      const WithoutGil freed;
+      status = in_loop != nullptr ? client->start_in_loop(in_loop, std::move(request))
+                                  : client->start(call, std::move(request));
     }
     if (!status.ok()) raise_status(status, {.not_executed = call->not_executed()});
     return call;
@@ -150,12 +149,12 @@ class PyClient {
 
   py::tuple call(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out,
                  py::handle timeout, const py::bytes& metadata) {
-    const ClientRef client = client_;  // survives a close() by another thread
-    const rpc::ClientCallRef call = begin(method, payload, buffers, out, timeout, metadata);
+    const ClientRef client = still_open();
+    const rpc::ClientCallRef call = begin(client, method, payload, buffers, out, timeout, metadata);
     try {
       wait_for(*client, call, kNever);
     } catch (...) {  // Ctrl-C: the caller goes, so the call does
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       client->cancel(call, cancelled("the caller was interrupted"));
       throw;
     }
@@ -164,17 +163,19 @@ class PyClient {
 
   Call start(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out, py::handle timeout,
              const py::bytes& metadata, bool traced) {
-    rpc::ClientCallRef call = begin(method, payload, buffers, out, timeout, metadata, traced);
+    ClientRef client = still_open();
+    rpc::ClientCallRef call = begin(client, method, payload, buffers, out, timeout, metadata, traced);
     run_deferred();
-    return {client_, std::move(call)};
+    return {std::move(client), std::move(call)};
   }
 
   Call start_in_loop(const PyLoopQueue& queue, py::object target, const py::bytes& method, const py::bytes& payload,
                      py::handle buffers, py::handle out, py::handle timeout, const py::bytes& metadata, bool traced) {
+    ClientRef client = still_open();
     const auto call = std::make_shared<PyLoopCall>(queue.queue(), std::move(target));
-    begin(method, payload, buffers, out, timeout, metadata, traced, call);
+    begin(client, method, payload, buffers, out, timeout, metadata, traced, call);
     run_deferred();
-    return {client_, call};
+    return {std::move(client), call};
   }
 
   std::unique_ptr<PyStream> open(const py::bytes& method, const py::bytes& payload, py::handle buffers,
@@ -182,24 +183,25 @@ class PyClient {
     if (kind != rpc::kClientStreams && kind != rpc::kServerStreams &&
         kind != (rpc::kClientStreams | rpc::kServerStreams))
       raise_status(invalid_argument("a call with streams of kind " + std::to_string(kind) + "; 2, 4 and 6 are"));
+    const ClientRef client = still_open();
     rpc::CallRequest request = make_request(method, payload, buffers, timeout, metadata);
     request.kind = static_cast<uint8_t>(kind);
     const auto call = std::make_shared<rpc::ClientCall>();
     Result<std::unique_ptr<driver::Stream>> stream = unavailable("");
     {
-      py::gil_scoped_release release;
-      stream = client_->open(call, std::move(request));
+      const WithoutGil freed;
+      stream = client->open(call, std::move(request));
     }
     run_deferred();
     if (!stream.ok()) raise_status(stream.status(), {.not_executed = call->not_executed()});
-    return std::make_unique<PyStream>(client_, std::move(*stream));
+    return std::make_unique<PyStream>(client, std::move(*stream));
   }
 
   void close(py::handle) {
     const ClientRef client = std::exchange(client_, nullptr);
     if (client == nullptr) return;
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       client->close();
     }
     run_deferred();
@@ -211,7 +213,7 @@ class PyClient {
     auto function = deferred_callback(callback.release().ptr());
     const ClientRef client = client_;
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       if (client == nullptr || client->belongs_to_parent())
         function();
       else
@@ -221,11 +223,11 @@ class PyClient {
   }
 
   py::dict info() {
-    check_connection();
+    const ClientRef client = of_this_process();
     std::map<std::string, std::string> fields;
     {
-      py::gil_scoped_release release;
-      fields = client_->info();
+      const WithoutGil freed;
+      fields = client->info();
     }
     py::dict out, why_not;
     for (const auto& [name, value] : fields) {
@@ -239,11 +241,11 @@ class PyClient {
   }
 
   py::dict peer_hello() {
-    check_connection();
+    const ClientRef client = of_this_process();
     rpc::HelloFields fields;
     {
-      py::gil_scoped_release release;
-      fields = client_->peer_hello();
+      const WithoutGil freed;
+      fields = client->peer_hello();
     }
     py::dict out;
     for (const auto& [name, value] : fields) out[py::bytes(name)] = py::bytes(value);
@@ -251,11 +253,11 @@ class PyClient {
   }
 
   py::dict stats() {
-    check_connection();
+    const ClientRef client = of_this_process();
     std::map<std::string, int64_t> values;
     {
-      py::gil_scoped_release release;
-      values = client_->stats();
+      const WithoutGil freed;
+      values = client->stats();
     }
     py::dict out;
     for (const auto& [name, value] : values) out[py::str(name)] = value;
@@ -263,12 +265,18 @@ class PyClient {
   }
 
  private:
-  void check_connection() const {
-    if (client_ == nullptr) raise_status(unavailable("the client is closed"));
-    raise_if_error(client_->check_usable());
+  // What a call begins with it keeps to its end: without the GIL, client_ is no more than what others leave of it.
+  ClientRef still_open() const {
+    if (client_ == nullptr) raise_status(unavailable("the client is closed"), {.not_executed = true});
+    return client_;
+  }
+  ClientRef of_this_process() const {
+    ClientRef client = still_open();
+    raise_if_error(client->check_usable());
+    return client;
   }
 
-  ClientRef client_;
+  ClientRef client_;  // null once closed, by any thread
 };
 
 }  // namespace

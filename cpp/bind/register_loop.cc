@@ -7,6 +7,7 @@
 
 #include "bind/convert.h"
 #include "bind/deferred.h"
+#include "bind/gil.h"
 #include "bind/loop.h"
 #include "bind/register.h"
 
@@ -51,7 +52,7 @@ std::optional<py::list> PyLoopQueue::poll() {
   std::vector<driver::LoopItemRef> items;
   bool awake = false;
   {
-    py::gil_scoped_release release;
+    const WithoutGil freed;
     awake = queue_->poll(items);
   }
   run_deferred();
@@ -69,7 +70,7 @@ std::optional<py::list> PyLoopQueue::poll() {
 
 void PyLoopQueue::close() {
   if (queue_->belongs_to_parent()) return;
-  py::gil_scoped_release release;
+  const WithoutGil freed;
   queue_->close();
 }
 

@@ -15,6 +15,7 @@
 
 #include "bind/convert.h"
 #include "bind/deferred.h"
+#include "bind/gil.h"
 #include "bind/loop.h"
 #include "bind/register.h"
 #include "bind/share.h"
@@ -33,14 +34,14 @@ class PyServer {
  public:
   explicit PyServer(const py::dict& options) {
     const driver::Options parsed = options_from(options);
-    py::gil_scoped_release release;
+    const WithoutGil freed;
     server_ = share(std::make_unique<driver::Server>(parsed));
     std::lock_guard lock(g_servers_mutex);
     g_servers.insert(server_.get());
   }
   ~PyServer() {
     if (server_->belongs_to_parent()) return;
-    py::gil_scoped_release release;
+    const WithoutGil freed;
     {
       std::lock_guard lock(g_servers_mutex);
       g_servers.erase(server_.get());
@@ -55,7 +56,7 @@ class PyServer {
     check_process();
     Result<std::string> bound = unavailable("");
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       bound = for_others ? server_->listen_for_others(address) : server_->listen(address);
     }
     raise_if_error(bound.status());
@@ -66,7 +67,7 @@ class PyServer {
     check_process();
     Status status;
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       status = server_->redirect(bound, std::move(targets));
     }
     raise_if_error(status);
@@ -80,7 +81,7 @@ class PyServer {
       if (std::max(it->first.size(), it->second.size()) > UINT16_MAX)
         raise_status(invalid_argument("a field of HELLO longer than 65535 bytes"));
     }
-    py::gil_scoped_release release;
+    const WithoutGil freed;
     server_->add_to_hello(std::move(parsed));
   }
 
@@ -96,7 +97,7 @@ class PyServer {
     check_process();
     loop_queue_ = queue.queue();
     loop_news_ = std::make_shared<PyLoopNews>(std::move(target));
-    py::gil_scoped_release release;
+    const WithoutGil freed;
     server_->serve_in_loop(queue.queue(), loop_news_, methods, max_concurrency);
   }
 
@@ -104,7 +105,7 @@ class PyServer {
     check_process();
     std::vector<driver::Work> taken;
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       taken = server_->next_in_loop();
     }
     py::list requests;
@@ -117,7 +118,7 @@ class PyServer {
     auto told = [queue = loop_queue_, item = std::make_shared<PyLoopGivenUp>(loop_news_, handle)] {
       queue->push(item);
     };
-    py::gil_scoped_release release;
+    const WithoutGil freed;
     server_->on_cancel(handle, std::move(told));
   }
 
@@ -135,7 +136,7 @@ class PyServer {
     NextResult result;
     Status status;
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       status = server_->reply(handle, std::move(reply));
       result = status.ok() ? server_->next(work, kNever, g_deferred_pending) : NextResult::kTimeout;
     }
@@ -161,7 +162,7 @@ class PyServer {
     check_process();
     Result<std::unique_ptr<driver::Stream>> stream = unavailable("");
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       stream = server_->stream(handle);
     }
     raise_if_error(stream.status());
@@ -175,7 +176,7 @@ class PyServer {
     check_process();
     Result<std::unique_ptr<driver::Client>> client = unavailable("");
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       client = driver::Client::of_peer(server_, handle);
     }
     raise_if_error(client.status());
@@ -186,14 +187,14 @@ class PyServer {
     check_process();
     Status status;
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       status = server_->set_aside(handle);
     }
     raise_if_error(status);
   }
   void bring_back(uint64_t handle) {
     check_process();
-    py::gil_scoped_release release;
+    const WithoutGil freed;
     server_->bring_back(handle);
   }
 
@@ -206,7 +207,7 @@ class PyServer {
     if (!find(handle, work)) return py::none();
     std::string peer;
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       std::lock_guard lock(work.connection->mutex);
       peer = work.connection->session().endpoint().queue_pair().peer_description();
     }
@@ -227,7 +228,7 @@ class PyServer {
     auto function = deferred_callback(callback.release().ptr());
     bool known = false;
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       known = server_->on_cancel(handle, std::move(function));
     }
     run_deferred();
@@ -239,7 +240,7 @@ class PyServer {
     const TimeNs deadline = deadline_from(timeout);
     driver::LeftOver left;
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       left = server_->drain(deadline);
     }
     run_deferred();
@@ -248,7 +249,7 @@ class PyServer {
   void stop() {
     if (server_->belongs_to_parent()) return;
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       server_->stop();
     }
     if (loop_news_ != nullptr) loop_news_->forget();
@@ -260,7 +261,7 @@ class PyServer {
     check_process();
     size_t connections = 0, running = 0, waiting = 0;
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       connections = server_->connection_count();
       running = server_->calls_running();
       waiting = server_->calls_waiting();
@@ -290,7 +291,7 @@ class PyServer {
   void send(uint64_t handle, rpc::Reply reply) {
     Status status;
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       status = server_->reply(handle, std::move(reply));
     }
     run_deferred();
@@ -299,7 +300,7 @@ class PyServer {
 
   bool find(uint64_t handle, driver::Work& work) {
     check_process();
-    py::gil_scoped_release release;
+    const WithoutGil freed;
     return server_->find(handle, work);
   }
 
@@ -309,7 +310,7 @@ class PyServer {
       driver::Work work;
       NextResult result;
       {
-        py::gil_scoped_release release;
+        const WithoutGil freed;
         result = server_->next(work, deadline, g_deferred_pending);
       }
       run_deferred();

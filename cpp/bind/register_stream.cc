@@ -8,6 +8,7 @@
 
 #include "bind/convert.h"
 #include "bind/deferred.h"
+#include "bind/gil.h"
 #include "bind/register.h"
 
 namespace rrpc::bind {
@@ -39,7 +40,7 @@ py::list give(std::vector<rpc::Item>& items) {
 
 PyStream::~PyStream() {
   if (call() == nullptr || call()->done() || stream_->belongs_to_parent()) return;
-  py::gil_scoped_release release;
+  const WithoutGil freed;
   stream_->cancel(cancelled("the stream was dropped by its caller"));
 }
 
@@ -59,7 +60,7 @@ PyStream::Outcome PyStream::send_patiently(rpc::OutgoingItem& item, bool waits, 
     Outcome outcome = Outcome::kDone;
     WaitResult waited = WaitResult::kDone;
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       outcome = stream_->try_send(item, true, failure);
       if (waits && outcome == Outcome::kNotYet) waited = stream_->wait_for_room(deadline, g_deferred_pending);
     }
@@ -77,7 +78,7 @@ PyStream::Outcome PyStream::receive_patiently(size_t count, std::vector<rpc::Ite
     Outcome outcome = Outcome::kDone;
     WaitResult waited = WaitResult::kDone;
     {
-      py::gil_scoped_release release;
+      const WithoutGil freed;
       outcome = stream_->try_receive(count, items, true, failure);
       if (waits && outcome == Outcome::kNotYet) waited = stream_->wait_for_items(deadline, g_deferred_pending);
     }
@@ -105,7 +106,7 @@ bool PyStream::try_send(const py::bytes& payload, py::handle buffers) {
 
 void PyStream::finish() {
   check_process();
-  py::gil_scoped_release release;
+  const WithoutGil freed;
   stream_->finish();
 }
 
@@ -130,7 +131,7 @@ py::object PyStream::try_receive(size_t count) {
 void PyStream::send_initial_metadata(const py::bytes& metadata) {
   Status status;
   {
-    py::gil_scoped_release release;
+    const WithoutGil freed;
     status = stream_->send_initial_metadata(bytes_view(metadata));
   }
   raise_if_error(status);
@@ -140,7 +141,7 @@ py::object PyStream::initial_metadata() {
   check_process();
   std::optional<std::string> metadata;
   {
-    py::gil_scoped_release release;
+    const WithoutGil freed;
     metadata = stream_->initial_metadata();
   }
   return metadata ? py::object(bytes_of(*metadata)) : py::none();
@@ -159,7 +160,7 @@ py::bytes PyStream::metadata() const {
 
 void PyStream::cancel() {
   {
-    py::gil_scoped_release release;
+    const WithoutGil freed;
     stream_->cancel(cancelled("the call was cancelled by its caller"));
   }
   run_deferred();
@@ -170,7 +171,7 @@ void PyStream::park() {
   check_process();
   Status status;
   {
-    py::gil_scoped_release release;
+    const WithoutGil freed;
     status = park_();
   }
   raise_if_error(status);
@@ -179,7 +180,7 @@ void PyStream::park() {
 void PyStream::notify(const PyLoopQueue& queue, py::object target, rpc::Awaited what) {
   check_process();
   const auto news = std::make_shared<PyLoopNews>(std::move(target));
-  py::gil_scoped_release release;
+  const WithoutGil freed;
   stream_->notify(queue.queue(), news, what);
 }
 

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "bind/gil.h"
 #include "driver/client.h"
 #include "driver/server.h"
 
@@ -19,7 +20,7 @@ std::shared_ptr<T> share(std::unique_ptr<T> owned) {
               delete dying;
               return;
             }
-            pybind11::gil_scoped_release release;
+            const WithoutGil freed;
             delete dying;
           }};
 }
