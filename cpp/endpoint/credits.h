@@ -55,7 +55,8 @@ class ReceiveWindow {
   void on_reposted() { ++reposted_; }
   uint32_t granted() const { return reposted_; }
   void announced() { announced_ = reposted_; }
-  bool owes_return() const { return reposted_ - announced_ >= (size_ + 1) / 2; }
+  uint32_t unannounced() const { return reposted_ - announced_; }
+  bool owes_return() const { return unannounced() >= (size_ + 1) / 2; }
 
  private:
   uint32_t size_ = 0;

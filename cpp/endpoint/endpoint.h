@@ -35,6 +35,14 @@ inline MessageClass class_of(uint8_t type) {
   return type < kCreditType ? MessageClass::kControl : MessageClass::kCredit;
 }
 
+// Of one class of messages, at one end. Once nothing is on its way, what is out to the peer is what the peer owes, and
+// that is too little to be returned on its own.
+struct CreditsNow {
+  uint32_t out = 0;   // of those that this end may send under
+  uint32_t owed = 0;  // of those that the peer does: taken and reposted, but it wasn't told
+  bool operator==(const CreditsNow&) const = default;
+};
+
 struct Geometry {
   uint32_t slots = 64;
   uint32_t slot_bytes = 8192;
@@ -89,6 +97,9 @@ class Endpoint {
   bool failed() const { return !failure_.ok(); }
   const Status& failure() const { return failure_; }
   const provider::QueuePair& queue_pair() const { return *qp_; }
+  CreditsNow data_credits() const { return {send_data_.in_flight(), receive_data_.unannounced()}; }
+  CreditsNow control_credits() const { return {send_control_.in_flight(), receive_control_.unannounced()}; }
+  bool owes_credits() const { return receive_data_.owes_return() || receive_control_.owes_return(); }
   // Messages that came and transfers that went well: what only a live peer brings about.
   uint64_t signs_of_life() const { return signs_of_life_; }
 

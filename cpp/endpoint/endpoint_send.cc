@@ -18,8 +18,7 @@ using provider::WorkRequest;
 static constexpr size_t kMessagePartsMax = 8;
 
 void Endpoint::return_credits() {
-  if (!receive_data_.owes_return() && !receive_control_.owes_return()) return;
-  if (can_send(kCreditType)) send(kCreditType, {});
+  if (owes_credits() && can_send(kCreditType)) send(kCreditType, {});
 }
 
 bool Endpoint::can_send(uint8_t type) const {

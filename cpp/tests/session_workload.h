@@ -371,6 +371,7 @@ inline void come_to_rest(World& world, const Scenario& scenario) {
   };
   EXPECT_TRUE(world.run_until(at_rest, world.network.now() + 10 * kSecond))
       << "left over: client " << calls(world.client) << " calls, server " << calls(world.server) << " calls";
+  if (!scenario.may_break || scenario.drains) world.expect_credits_home();
 }
 
 inline void run_workloads(World& world, const Scenario& scenario) {

@@ -55,6 +55,10 @@ inline std::ostream& operator<<(std::ostream& out, const Holdings& held) {
              << held.pool_bytes_used << ", calls open " << held.calls_open;
 }
 
+inline std::string words(endpoint::CreditsNow credits) {
+  return std::to_string(credits.out) + " out and " + std::to_string(credits.owed) + " owed";
+}
+
 // One end. Pools are shared by all seeds, so that recycled memory is full of other calls' bytes.
 struct SessionEnd : SessionEvents {
   SessionEnd(SimNetwork& network, const std::string& host, endpoint::Pool& its_pool, size_t pinned_bytes_max = 1 << 20)
@@ -80,6 +84,7 @@ struct SessionEnd : SessionEvents {
   }
   TimeNs next_tick() const { return session && !dead ? session->next_tick() : kNever; }
   bool failed() const { return session && session->failed(); }
+  bool runs() const { return session && !dead; }
 
   void on_ready() override { ready = true; }
   void on_closed(const Status& why) override {
@@ -195,6 +200,24 @@ struct World {
     network.schedule(duration, [] {});
     run_until([&] { return network.now() >= end; }, end);
   }
+  // Of a connection that stays open, at rest: no credit is lost, and none is owed for long.
+  void expect_credits_home() {
+    if (!client.runs() || !server.runs()) return;
+    const endpoint::Endpoint& here = client.session->endpoint();
+    const endpoint::Endpoint& there = server.session->endpoint();
+    const auto meet = [](endpoint::CreditsNow one, endpoint::CreditsNow other) {
+      return one.out == other.owed && other.out == one.owed;
+    };
+    const auto home = [&] {
+      return meet(here.data_credits(), there.data_credits()) && meet(here.control_credits(), there.control_credits()) &&
+             !here.owes_credits() && !there.owes_credits();
+    };
+    // Long enough for the latest message, and no keep-alive comes to take them along.
+    EXPECT_TRUE(run_until(home, network.now() + 300 * kMillisecond))
+        << "credits are not home: data " << words(here.data_credits()) << ", " << words(there.data_credits())
+        << "; control " << words(here.control_credits()) << ", " << words(there.control_credits());
+  }
+
   Rng rng;
   SimNetwork network;
   double lazy_probability = 0;

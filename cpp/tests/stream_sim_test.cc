@@ -91,6 +91,15 @@ StreamScenario limited(Rng& rng) {
   return scenario;
 }
 
+// Some of the calls are the server's to its client.
+template <StreamScenario (*make)(Rng&)>
+StreamScenario both_ways(Rng& rng) {
+  StreamScenario scenario = make(rng);
+  scenario.both_ways = true;
+  for (StreamPlan& plan : scenario.calls) plan.back = rng.chance(0.5);
+  return scenario;
+}
+
 // What ends a connection, or one end of it.
 const std::function<void(World&)> kEnds[] = {
     [](World& world) {
@@ -138,10 +147,28 @@ TEST(StreamSim, CancelsAndDeadlinesWheneverTheyCome) {
 TEST(StreamSim, LimitsEndCallsAndNothingElse) { run_seeds(800, limited, {kOk, kCancelled, kResourceExhausted}); }
 TEST(StreamSim, LostConnectionsGiveEverythingBack) { run_seeds(1000, breaking, {kOk, kCancelled, kUnavailable}); }
 
+TEST(StreamSim, BothWaysEveryItemArrivesOnceAndInOrder) { run_seeds(600, both_ways<ordinary>, {kOk, kAborted}); }
+TEST(StreamSim, BothWaysCancelsAndDeadlinesWheneverTheyCome) {
+  run_seeds(600, both_ways<impatient>, {kOk, kAborted, kCancelled, kDeadlineExceeded});
+}
+TEST(StreamSim, BothWaysLimitsEndCallsAndNothingElse) {
+  run_seeds(400, both_ways<limited>, {kOk, kCancelled, kResourceExhausted});
+}
+TEST(StreamSim, BothWaysLostConnectionsGiveEverythingBack) {
+  run_seeds(600, both_ways<breaking>, {kOk, kCancelled, kUnavailable});
+}
+
 // --- every step --------------------------------------------------------------------------------------
 
-StreamScenario small_call(uint8_t kind) {
+struct Shape {
+  uint8_t kind;
+  bool back;
+};
+
+StreamScenario small_call(Shape shape) {
+  const uint8_t kind = shape.kind;
   StreamScenario scenario;
+  scenario.both_ways = shape.back;
   for (SessionOptions* options : {&scenario.client, &scenario.server}) {
     options->geometry = {16, 512, 2};
     options->stream_window_items = 3;
@@ -151,6 +178,7 @@ StreamScenario small_call(uint8_t kind) {
   StreamPlan plan;
   plan.key = 77;
   plan.kind = kind;
+  plan.back = shape.back;
   if ((kind & kClientStreams) != 0) plan.from_client = items;
   if ((kind & kServerStreams) != 0) plan.from_server = items;
   plan.metadata = (kind & kServerStreams) != 0;
@@ -160,7 +188,7 @@ StreamScenario small_call(uint8_t kind) {
   return scenario;
 }
 
-class EveryStep : public ::testing::TestWithParam<uint8_t> {
+class EveryStep : public ::testing::TestWithParam<Shape> {
  protected:
   // Runs the call once for each of its steps, with `act` at that one.
   void at_every_step(const std::function<void(World&, StreamWorkload&)>& act, bool may_break) {
@@ -200,10 +228,9 @@ TEST_P(EveryStep, TheServerDies) {
 }
 TEST_P(EveryStep, TheClientDies) {
   at_every_step(
-      [](World& world, StreamWorkload& workload) {
+      [](World& world, StreamWorkload&) {
         world.network.kill_host("client");
         world.client.dead = true;
-        workload.abandon();
       },
       true);
 }
@@ -213,11 +240,15 @@ TEST_P(EveryStep, TheClientIsDestroyed) {
 TEST_P(EveryStep, TheServerIsDestroyed) {
   at_every_step([](World& world, StreamWorkload&) { kEnds[4](world); }, true);
 }
-std::string kind_name(const ::testing::TestParamInfo<uint8_t>& kind) {
-  if (kind.param == kClientStreams) return "ClientStreams";
-  return kind.param == kServerStreams ? "ServerStreams" : "Both";
+std::string name_of(const ::testing::TestParamInfo<Shape>& shape) {
+  if (shape.param.back) return "BothBack";
+  if (shape.param.kind == kClientStreams) return "ClientStreams";
+  return shape.param.kind == kServerStreams ? "ServerStreams" : "Both";
 }
-INSTANTIATE_TEST_SUITE_P(Kinds, EveryStep, ::testing::Values(kClientStreams, kServerStreams, 6), kind_name);
+INSTANTIATE_TEST_SUITE_P(Kinds, EveryStep,
+                         ::testing::Values(Shape{kClientStreams, false}, Shape{kServerStreams, false}, Shape{6, false},
+                                           Shape{6, true}),
+                         name_of);
 
 }  // namespace
 }  // namespace rrpc::rpc

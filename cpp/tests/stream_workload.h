@@ -16,6 +16,7 @@ struct ItemPlan {
 struct StreamPlan {
   uint64_t key = 0;
   uint8_t kind = kServerStreams;
+  bool back = false;  // the server calls; what is the client's here is the caller's
   std::vector<ItemPlan> from_client, from_server;
   size_t reply_bytes = 16;
   size_t result_bytes = 0;  // a buffer of the reply; 0: none
@@ -162,6 +163,7 @@ struct StreamScenario {
   std::vector<TimeNs> starts;   // of each
   std::vector<TimeNs> cancels;  // kNever: not
   double lazy_probability = 0;
+  bool both_ways = false;  // the client serves too
   bool may_refuse = false;
   bool may_break = false;
   std::function<void(World&)> disturb;
@@ -178,19 +180,23 @@ class StreamWorkload {
  public:
   StreamWorkload(World& world, StreamScenario& scenario) : world_(world), scenario_(scenario) {
     world.lazy_probability = scenario.lazy_probability;
-    world.client.call_done = [this](const ClientCallRef& call) { on_done(call); };
-    world.server.request = [this](const ServerCallRef& call) { on_request(call); };
+    world.client.serves = scenario.both_ways;
     const auto changed = [this](const StreamRef& stream) {
       if (const auto it = actors_.find(stream.get()); it != actors_.end()) it->second->changed(stream);
     };
-    world.client.stream_changed = changed;
-    world.server.stream_changed = changed;
+    for (SessionEnd* end : {&world.client, &world.server}) {
+      end->call_done = [this](const ClientCallRef& call) { on_done(call); };
+      end->request = [this](const ServerCallRef& call) { on_request(call); };
+      end->stream_changed = changed;
+    }
     for (StreamPlan& plan : scenario.calls) by_key_[plan.key] = &plan;
   }
   ~StreamWorkload() {
-    world_.client.stream_changed = world_.server.stream_changed = nullptr;
-    world_.client.call_done = nullptr;
-    world_.server.request = nullptr;
+    for (SessionEnd* end : {&world_.client, &world_.server}) {
+      end->stream_changed = nullptr;
+      end->call_done = nullptr;
+      end->request = nullptr;
+    }
   }
 
   // Gives the number of events it took.
@@ -214,9 +220,9 @@ class StreamWorkload {
     return steps;
   }
   void cancel(StreamPlan& plan) {
-    if (!world_.client.session || !plan.started || plan.ended > 0) return;
+    if (!caller(plan).runs() || !plan.started || plan.ended > 0) return;
     plan.cancelled = true;
-    world_.client.session->client().cancel(plan.call, cancelled("by the test"));
+    caller(plan).session->client().cancel(plan.call, cancelled("by the test"));
     EXPECT_TRUE(plan.call->done());
   }
   void cancel_first() { cancel(scenario_.calls.front()); }
@@ -227,31 +233,30 @@ class StreamWorkload {
     const ServerCallRef call = server_calls_.front();
     reply(call, scenario_.calls.front());
   }
-  // The client's host is gone: nobody waits there any more.
-  void abandon() {
-    for (StreamPlan& plan : scenario_.calls) plan.ended = 1;
-  }
 
  private:
   using enum StatusCode;
 
+  SessionEnd& caller(const StreamPlan& plan) { return plan.back ? world_.server : world_.client; }
+  SessionEnd& answerer(const StreamPlan& plan) { return plan.back ? world_.client : world_.server; }
+
   void start(StreamPlan& plan) {
     plan.ended = 1;
-    if (!world_.client.session) return;
+    if (!caller(plan).runs()) return;
     const std::string payload(reinterpret_cast<const char*>(&plan.key), sizeof(plan.key));
     CallRequest request{"m", as_bytes(payload), {}, std::nullopt, deadline_after(world_.network.now(), plan.timeout)};
     request.kind = plan.kind;
     plan.call = std::make_shared<ClientCall>();
     by_call_[plan.call.get()] = &plan;
     plan.ended = 0;
-    const Status status = world_.client.session->client().start(plan.call, std::move(request), world_.network.now());
+    const Status status = caller(plan).session->client().start(plan.call, std::move(request), world_.network.now());
     plan.started = status.ok();
     if (!status.ok()) {
       expect_allowed(plan, status);
       plan.ended = 1;
       return;
     }
-    add_actor(world_.client, plan.call->stream(), plan, true).wake(0);
+    add_actor(caller(plan), plan.call->stream(), plan, true).wake(0);
   }
   StreamActor& add_actor(SessionEnd& end, const StreamRef& stream, StreamPlan& plan, bool calling) {
     auto& actor = actors_[stream.get()];
@@ -266,12 +271,12 @@ class StreamWorkload {
     EXPECT_FALSE(std::exchange(plan.served, true));
     EXPECT_EQ(call->kind(), plan.kind);
     server_calls_.push_back(call);
-    StreamActor& actor = add_actor(world_.server, call->stream(), plan, false);
+    StreamActor& actor = add_actor(answerer(plan), call->stream(), plan, false);
     actor.on_finished = [this, call, &plan] { reply(call, plan); };
     actor.wake(plan.server_pace == 0 ? 0 : world_.rng.between(0, plan.server_pace));
   }
   void reply(const ServerCallRef& call, StreamPlan& plan) {
-    if (world_.server.dead || !world_.server.session || std::erase(server_calls_, call) == 0) return;
+    if (!answerer(plan).runs() || std::erase(server_calls_, call) == 0) return;
     Reply reply;
     const std::string payload = pattern(plan.reply_bytes, plan.key, kReplyPart);
     if (plan.fails)
@@ -279,7 +284,7 @@ class StreamWorkload {
     else
       reply.payload = as_bytes(payload);
     if (plan.result_bytes > 0) reply.buffers.push_back(pattern_buffer(plan.result_bytes, plan.key, kReplyBufferPart));
-    world_.server.session->server().reply(call, std::move(reply), world_.network.now());
+    answerer(plan).session->server().reply(call, std::move(reply), world_.network.now());
   }
   void on_done(const ClientCallRef& call) {
     StreamPlan& plan = *by_call_.at(call.get());
@@ -301,8 +306,10 @@ class StreamWorkload {
     EXPECT_TRUE(allowed) << "call " << plan.key << " ended with " << status.to_string();
   }
 
-  bool all_ended() const {
-    return std::ranges::all_of(scenario_.calls, [](const StreamPlan& plan) { return plan.ended > 0; });
+  bool all_ended() {
+    return std::ranges::all_of(scenario_.calls, [this](const StreamPlan& plan) {
+      return plan.ended > 0 || caller(plan).dead;  // nobody there to be told
+    });
   }
   std::string open_calls() const {
     std::ostringstream text;
@@ -313,34 +320,35 @@ class StreamWorkload {
 
   // With both ends alive everything must come to rest; otherwise at least the survivor's memory must.
   void finish() {
-    const auto both = [this] { return world_.server.session && !world_.server.dead; };
-    const auto client_calls = [this] {
-      return world_.client.session && !world_.client.dead ? world_.client.session->client().calls_in_flight() : 0;
+    const auto calls = [](const SessionEnd& end) {
+      return end.runs() ? end.session->client().calls_in_flight() + end.session->server().calls_under_way() : 0;
     };
-    const auto server_calls = [&] { return both() ? world_.server.session->server().calls_under_way() : 0; };
     const auto fetches = [](const SessionEnd& end) {
-      return end.session && !end.dead ? end.session->streams().fetches_under_way() : 0;
+      return end.runs() ? end.session->streams().fetches_under_way() : 0;
     };
     const auto revocations = [](const SessionEnd& end) {
-      return end.session && !end.dead ? end.session->endpoint().revocations_under_way() : 0;
+      return end.runs() ? end.session->endpoint().revocations_under_way() : 0;
     };
     const auto all_taken = [this] {
       return std::ranges::none_of(actors_, [](const auto& entry) { return entry.second->has_items(); });
     };
     const auto at_rest = [&] {
-      return client_calls() == 0 && server_calls() == 0 && fetches(world_.client) + fetches(world_.server) == 0 &&
+      return calls(world_.client) == 0 && calls(world_.server) == 0 &&
+             fetches(world_.client) + fetches(world_.server) == 0 &&
              revocations(world_.client) + revocations(world_.server) == 0 && all_taken() &&
-             (!both() || world_.server.session->quiet()) && (!world_.client.dead || world_.server.closed);
+             (!world_.server.runs() || world_.server.session->quiet()) &&
+             (!world_.client.dead || world_.server.closed) && (!world_.server.dead || world_.client.closed);
     };
     EXPECT_TRUE(world_.run_until(at_rest, world_.network.now() + 100 * kSecond))
-        << "left over: client " << client_calls() << " calls, server " << server_calls() << " calls";
+        << "left over: client " << calls(world_.client) << " calls, server " << calls(world_.server) << " calls";
     if (!scenario_.may_break) {
+      world_.expect_credits_home();
       EXPECT_FALSE(world_.client.closed) << world_.client.closed_with.to_string();
       EXPECT_FALSE(world_.server.closed) << world_.server.closed_with.to_string();
     }
     world_.run_for(kMillisecond);  // let go of what was said last
     for (const SessionEnd* end : {&world_.client, &world_.server}) {
-      if (!end->session || end->dead) continue;
+      if (!end->runs()) continue;
       EXPECT_EQ(end->session->streams().exposed_bytes(), 0u);
     }
     check_all_taken();
@@ -352,7 +360,7 @@ class StreamWorkload {
   void check_all_taken() {
     for (const StreamPlan& plan : scenario_.calls) {
       if (!plan.call || !plan.call->done() || !plan.call->status().ok()) continue;
-      if (!world_.client.session || world_.client.dead) continue;
+      if (!caller(plan).runs()) continue;
       const auto& actor = actors_.at(plan.call->stream().get());
       if (plan.reply_after < 0 && plan.kind != kClientStreams && !replied_early_ && !scenario_.may_refuse) {
         EXPECT_EQ(actor->received(), plan.from_server.size()) << "call " << plan.key;
