@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from .calls import CallOptions, Link, OutgoingCall, course, memory_of, plain_connection, run
 from .channel import Channel, Connection, Contract
@@ -13,7 +13,7 @@ from .codec import decode
 from .errors import RpcError, Unavailable, goes_elsewhere
 from .futures import Future
 from .interceptors import Chain, ClientInterceptor, checked, links
-from .loops import loop_here, refuse_in_coroutine
+from .loops import loop_here, refuse_blocking, refuse_in_coroutine
 from .metadata import MetadataLike, joined, pack
 from .retry import HedgingPolicy, RetryPolicy
 from .service import OutSpec, untyped_request
@@ -79,6 +79,10 @@ class Client:
             self._connect()
 
     def _connect(self) -> None:
+        name = type(self).__name__
+        refuse_blocking(
+            f"{name}(...)", "a client of rrpc.aio, or lazy=True for one that is used elsewhere", 1
+        )
         try:
             self._channel.connect()
         except BaseException:
@@ -219,6 +223,16 @@ class Client:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    if not TYPE_CHECKING:  # what checkers refuse without it
+
+        async def __aenter__(self):
+            raise TypeError(
+                f"{type(self).__name__} blocks: use it with `with`, or `async with` a client of rrpc.aio"
+            )
+
+        async def __aexit__(self, *exc_info):
+            pass
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r})"

@@ -16,6 +16,7 @@ from .calls import Exchange, OutgoingCall, Waiting
 from .channel.timers import after
 from .errors import Cancelled, RpcError, goes_elsewhere
 from .interceptors import Chain, Sleep
+from .loops import refuse_blocking
 from .metadata import EMPTY, Metadata, unpack
 
 __all__ = ["Driven", "Future", "only"]
@@ -52,6 +53,7 @@ class Future(concurrent.futures.Future[_T]):
     def result(self, timeout: float | None = None) -> _T:
         """The call's result, waiting for it at most ``timeout`` seconds."""
         if self._decode is not None:
+            self._refuse_in_coroutine(timeout)
             self._wait(timeout)
         if self._error is not None:
             try:
@@ -63,6 +65,7 @@ class Future(concurrent.futures.Future[_T]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What :meth:`result` would raise, or None."""
         if self._decode is not None:
+            self._refuse_in_coroutine(timeout)
             self._wait(timeout)
         return self._error
 
@@ -111,6 +114,10 @@ class Future(concurrent.futures.Future[_T]):
     def __repr__(self) -> str:
         state = "cancelled" if self.cancelled() else "finished" if self.done() else "running"
         return f"<rrpc.Future at {id(self):#x}, {state}>"
+
+    def _refuse_in_coroutine(self, timeout: float | None) -> None:
+        if timeout != 0 and not self._call.done():
+            refuse_blocking("a future's result()", "asyncio.wrap_future(...) of it", 2)
 
     def _wait(self, timeout: float | None) -> None:
         end = None if timeout is None else monotonic() + timeout

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["loop_here", "refuse_in_coroutine"]
+__all__ = ["loop_here", "refuse_blocking", "refuse_in_coroutine"]
 
 _WAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_running: Callable[[], Any] | None = None
 
 
 def loop_here() -> Callable[[], Any] | None:
@@ -18,10 +19,22 @@ def loop_here() -> Callable[[], Any] | None:
     return None if asyncio is None else getattr(asyncio, "_get_running_loop", None)
 
 
+def refuse_blocking(call: str, instead: str, depth: int) -> None:
+    """:func:`refuse_in_coroutine`, where a loop runs in this thread."""
+    global _running
+    if _running is None:
+        _running = loop_here()
+    if _running is not None and _running() is not None:
+        refuse_in_coroutine(call, instead, depth + 1)
+
+
 def refuse_in_coroutine(call: str, instead: str, depth: int) -> None:
-    """RuntimeError if the caller ``depth`` frames above this one's is a coroutine. Notebooks, where a loop runs but
-    cells are plain code, may block."""
-    if sys._getframe(depth + 1).f_code.co_flags & _WAITS:
+    """RuntimeError if the caller ``depth`` frames above this one's is a coroutine; frames of rrpc itself don't count.
+    Notebooks, where a loop runs but cells are plain code, may block."""
+    frame: Any = sys._getframe(depth + 1)
+    while frame is not None and frame.f_globals.get("__package__", "") == __package__:
+        frame = frame.f_back
+    if frame is not None and frame.f_code.co_flags & _WAITS:
         raise RuntimeError(
             f"{call} blocks, and was called in a coroutine, where it would hold up the event loop: await {instead}, "
             f"or await asyncio.to_thread(...)"

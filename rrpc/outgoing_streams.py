@@ -7,9 +7,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from .calls import CallOptions, OutgoingCall, Waiting, going
+from .client import Client
 from .codec import decode
 from .errors import RpcError, Unavailable, goes_elsewhere
 from .interceptors import Chain, StreamHooks
+from .loops import refuse_blocking
 from .metadata import MetadataLike, pack
 from .service import RECEIVES, SENDS, Plan, untyped_request
 from .service.items import untyped_item
@@ -18,10 +20,18 @@ from .streams import Attempts, DuplexStream, Opened, RequestStream, ResponseStre
 if TYPE_CHECKING:
     from .calls import Request
     from .channel import Channel, Connection
-    from .client import Client
     from .retry import StreamRetries
 
-__all__ = ["OutgoingStream", "StreamRequest", "begin", "begun_course", "open_stream", "opened_by"]
+__all__ = [
+    "OutgoingStream",
+    "StreamRequest",
+    "UntypedStream",
+    "begin",
+    "begun_course",
+    "kind_of",
+    "open_stream",
+    "opened_by",
+]
 
 
 class StreamRequest(Protocol):
@@ -225,7 +235,7 @@ def opened_by(plan: Plan, attempts: Attempts, sizes: Any) -> Opened:
     return Opened(attempts, plan.name, encode_item, decode_item, plan.decode_result, plan.errors.typed)
 
 
-class _Untyped:
+class UntypedStream:
     """A call by name."""
 
     out = None
@@ -251,6 +261,14 @@ class _Untyped:
         return Opened(attempts, self.method, untyped_item, decode, decode)
 
 
+def kind_of(sends: bool, receives: bool) -> int:
+    """As methods have it."""
+    kind = SENDS * bool(sends) | RECEIVES * bool(receives)
+    if not kind:
+        raise TypeError("a call without streams is client.call()")
+    return kind
+
+
 def open_stream(
     client: Client,
     method: str,
@@ -268,10 +286,14 @@ def open_stream(
     :class:`RequestStream` or a :class:`DuplexStream` accordingly. An argument with the name of an option is given by
     its place.
     """
-    kind = SENDS * bool(sends) | RECEIVES * bool(receives)
-    if not kind:
-        raise TypeError("a call without streams is client.call()")
-    request = _Untyped(method, kind, args, kwargs)
+    if not isinstance(client, Client):
+        raise TypeError(
+            f"rrpc.open_stream() takes an rrpc.Client, not {type(client).__name__}; "
+            "rrpc.aio.open_stream() is for the clients of rrpc.aio"
+        )
+    refuse_blocking("rrpc.open_stream()", "the stream of rrpc.aio.open_stream()", 1)
+    kind = kind_of(sends, receives)
+    request = UntypedStream(method, kind, args, kwargs)
     opened = begin(client._channel, request, client._options, timeout, metadata)
     return _OBJECTS[kind](opened)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .errors import InvalidArgument
+from .loops import refuse_blocking
 from .metadata import MetadataLike
 from .outgoing_streams import begin, opened_by
 from .streams import Attempts, DuplexStream, Opened, RequestStream, ResponseStream
@@ -25,8 +26,13 @@ class StreamMethod(RemoteMethod):
     """What the three kinds have."""
 
     def _begin(
-        self, arguments: tuple[Any, ...], timeout: float | None, metadata: MetadataLike | None
+        self,
+        arguments: tuple[Any, ...],
+        timeout: float | None,
+        metadata: MetadataLike | None,
+        depth: int = 3,
     ) -> Opened:
+        refuse_blocking(f"{self.rpc_name}()", "the method of the asyncio client", depth)
         return begin(self._channel, StubRequest(self, arguments), self._options, timeout, metadata)
 
     def _checked(self, items: Any) -> Any:
@@ -77,7 +83,7 @@ class RequestStreamMethod(StreamMethod, Generic[_S, _R]):
         self, *, timeout: float | None = None, metadata: MetadataLike | None = None
     ) -> RequestStream[_S, _R]:
         """The same call, with an object that sends the items one by one."""
-        return RequestStream(self._begin((), timeout, metadata))
+        return RequestStream(self._begin((), timeout, metadata, 2))
 
     def _send_all(
         self, items: Iterable[_S], timeout: float | None, metadata: MetadataLike | None = None
@@ -96,7 +102,7 @@ class DuplexStreamMethod(StreamMethod, Generic[_S, _T]):
         self, *, timeout: float | None = None, metadata: MetadataLike | None = None
     ) -> DuplexStream[_S, _T]:
         """The same call, with an object that sends the items one by one."""
-        return DuplexStream(self._begin((), timeout, metadata))
+        return DuplexStream(self._begin((), timeout, metadata, 2))
 
     def _exchange(
         self, items: Iterable[_S], timeout: float | None, metadata: MetadataLike | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
@@ -25,6 +26,7 @@ __all__ = ["Caller", "RemoteMethod", "UnaryMethod", "contract_of", "start_call",
 _R = TypeVar("_R")
 _M = TypeVar("_M", bound="RemoteMethod")
 _ITERATOR: Any = Iterator
+_modules = sys.modules
 _UNBOUND: tuple[Any, ...] = (object(), None, b"", None, None)
 
 
@@ -101,6 +103,8 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         metadata: MetadataLike | None = None,
         out: Any = None,
     ) -> _R:
+        if self._loop_here is None and "asyncio" in _modules:
+            self._loop_here = loop_here()  # it was imported after the method was first used
         if self._loop_here is not None and self._loop_here() is not None:
             refuse_in_coroutine(f"{self.rpc_name}()", "the method of the asyncio client", 2)
         if out is not None:

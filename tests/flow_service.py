@@ -126,6 +126,11 @@ class Flow:
         return next(values)
 
     @rrpc.method
+    def first_block(self, blocks: Iterator[Block]) -> int:
+        """The bytes of the first."""
+        return next(blocks).nbytes
+
+    @rrpc.method
     def weigh(self, blocks: Iterator[Block]) -> int:
         """The bytes of all blocks, each of which must be its number."""
         total = 0
@@ -196,6 +201,10 @@ class Flow:
             await asyncio.sleep(1000)
         finally:
             _count("closed")
+
+    @rrpc.method
+    def waits_to_go_on(self) -> None:
+        _go_on.wait()
 
     @rrpc.method
     def go_on(self) -> None:

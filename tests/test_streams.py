@@ -150,9 +150,16 @@ def test_a_handler_that_ends_before_its_items(flow: Any) -> None:
             value += 1
             yield value
 
-    assert flow.first(endless()) == 42
-    with pytest.raises(rrpc.FailedPrecondition):
-        list(flow.refuse(endless()))
+    def endless_blocks() -> Iterator[Any]:
+        while True:
+            yield np.zeros(100_000, np.uint8)
+
+    with nothing_left(flow):
+        assert flow.first(endless()) == 42
+        with pytest.raises(rrpc.FailedPrecondition):
+            list(flow.refuse(endless()))
+        assert flow.first_block(endless_blocks()) == 100_000
+        gc.collect()
 
 
 @pytest.mark.parametrize("how", ["break", "close", "with", "drop", "cancel", "never"])

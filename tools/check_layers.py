@@ -77,7 +77,7 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "versions": (*_VALUES, "service", "schema"),
     "channel": (*_VALUES, "options", "service", "versions"),
     "calls": ("errors", "channel", "context", "retry", "interceptors", "metadata"),
-    "futures": ("errors", "calls", "channel", "interceptors", "metadata"),
+    "futures": ("errors", "calls", "channel", "interceptors", "loops", "metadata"),
     "loops": (),
     "retry": ("errors", "calls", "channel", "futures", "interceptors"),
     "stubs": (
@@ -93,10 +93,11 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
         "service",
     ),
     "outgoing_streams": (
-        *("errors", "codec", "calls", "channel", "client", "interceptors", "metadata", "retry", "service"),
+        *("errors", "codec", "calls", "channel", "client", "interceptors", "loops", "metadata", "retry"),
+        "service",
         "streams",
     ),
-    "stream_stubs": ("errors", "channel", "metadata", "outgoing_streams", "streams", "stubs"),
+    "stream_stubs": ("errors", "channel", "loops", "metadata", "outgoing_streams", "streams", "stubs"),
     "client": (
         *_VALUES,
         "calls",
@@ -117,7 +118,7 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "status": ("errors", "codec", "metadata", "service"),
     "worker": ("observe", "context", "dispatch", "metadata", "status", "streams"),
     "served": ("errors", "metadata", "context", "dispatch", "interceptors", "streams"),
-    "streams": (*_HANDLING, "observe"),
+    "streams": (*_HANDLING, "loops", "observe"),
     "server": (
         *(
             "dispatch",

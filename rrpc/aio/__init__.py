@@ -18,7 +18,7 @@ from .stubs import UnaryMethod
 if TYPE_CHECKING:
     from .future import Future
     from .server import Server, serve
-    from .streams import DuplexStream, RequestStream, ResponseStream
+    from .streams import DuplexStream, RequestStream, ResponseStream, open_stream
 
 __all__ = [
     "Client",
@@ -32,11 +32,12 @@ __all__ = [
     "Server",
     "UnaryMethod",
     "connect",
+    "open_stream",
     "serve",
 ]
 
 # Modules with generated clients import this one, used or not: what needs asyncio comes when it is asked for.
-_STREAMS = ("DuplexStream", "RequestStream", "ResponseStream")
+_STREAMS = ("DuplexStream", "RequestStream", "ResponseStream", "open_stream")
 _LATER = {"Future": "future", "Server": "server", "serve": "server", **dict.fromkeys(_STREAMS, "streams")}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from time import monotonic
 from types import AsyncGeneratorType, GeneratorType
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rrpc._core import Awaited
 from rrpc.errors import RpcError
-from rrpc.metadata import EMPTY, Metadata, unpack
+from rrpc.metadata import EMPTY, Metadata, MetadataLike, unpack
+from rrpc.outgoing_streams import UntypedStream, begun_course, kind_of
+from rrpc.service import RECEIVES, SENDS
 from rrpc.streams import Opened
 
 from .driving import going
@@ -24,8 +26,11 @@ if TYPE_CHECKING:
     from rrpc.outgoing_streams import OutgoingStream
     from rrpc.streams import Attempts
 
-__all__ = ["Begun", "DuplexStream", "RequestStream", "ResponseStream"]
+    from .client import Client
 
+__all__ = ["Begun", "DuplexStream", "RequestStream", "ResponseStream", "open_stream"]
+
+_OTHER_STYLE = "this stream is an asyncio client's: use `async for` and `async with`, or the blocking client"
 _S = TypeVar("_S")
 _R = TypeVar("_R")
 _T = TypeVar("_T")
@@ -355,6 +360,17 @@ class _Stream:
     async def __aenter__(self: _C) -> _C:
         return self
 
+    if not TYPE_CHECKING:  # what checkers refuse without it
+
+        def __iter__(self):
+            raise TypeError(_OTHER_STYLE)
+
+        def __enter__(self):
+            raise TypeError(_OTHER_STYLE)
+
+        def __exit__(self, *exc_info):
+            pass
+
     async def __aexit__(self, *exc_info: object) -> None:
         self.close()
 
@@ -444,3 +460,32 @@ class DuplexStream(_Sending[_S], _Receiving[_T], Generic[_S, _T]):
     async def finish(self) -> None:
         """There are no more items to send; those of the server go on."""
         await self._finish()
+
+
+_OBJECTS: dict[int, Callable[[Begun], Any]] = {
+    SENDS: RequestStream,
+    RECEIVES: ResponseStream,
+    SENDS | RECEIVES: DuplexStream,
+}
+
+
+def open_stream(
+    client: Client,
+    method: str,
+    /,
+    *args: Any,
+    sends: bool = False,
+    receives: bool = True,
+    timeout: float | None = None,
+    metadata: MetadataLike | None = None,
+    **kwargs: Any,
+) -> Any:
+    """As :func:`rrpc.open_stream`, for coroutines."""
+    if not hasattr(type(client), "__await__"):
+        raise TypeError(
+            f"rrpc.aio.open_stream() takes an rrpc.aio.Client, not {type(client).__name__}; "
+            "rrpc.open_stream() is for blocking clients"
+        )
+    kind = kind_of(sends, receives)
+    request = UntypedStream(method, kind, args, kwargs)
+    return _OBJECTS[kind](Begun(begun_course(client._channel, request, client._options, timeout, metadata)))

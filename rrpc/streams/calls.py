@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from types import GeneratorType
-from typing import Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
+from rrpc.loops import refuse_blocking
 from rrpc.metadata import Metadata, unpack
 
 from .opened import Opened
 
 __all__ = ["DuplexStream", "RequestStream", "ResponseStream"]
 
+_OTHER_STYLE = "this stream is a blocking client's: use `for` and `with`, or the asyncio client"
+_ASYNC = "what the asyncio client's stream gives"
 _S = TypeVar("_S")
 _R = TypeVar("_R")
 _T = TypeVar("_T")
@@ -50,6 +53,20 @@ class _Stream:
     def __enter__(self: _C) -> _C:
         return self
 
+    if not TYPE_CHECKING:  # what checkers refuse without it
+
+        def __await__(self):
+            raise TypeError(_OTHER_STYLE)
+
+        def __aiter__(self):
+            raise TypeError(_OTHER_STYLE)
+
+        async def __aenter__(self):
+            raise TypeError(_OTHER_STYLE)
+
+        async def __aexit__(self, *exc_info):
+            pass
+
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
@@ -73,11 +90,13 @@ class _Receiving(_Stream, Generic[_T]):
             raise self._misuse("the stream is closed")
         if self._items.gi_frame is None:
             raise self._misuse("the stream has ended, its items are given once")
+        refuse_blocking("the next item of a stream", _ASYNC, 1)
         return self._items
 
     def __next__(self) -> _T:
         if self._closed:
             raise self._misuse("the stream is closed")
+        refuse_blocking("the next item of a stream", _ASYNC, 1)
         return next(self._items)
 
     def close(self) -> None:
@@ -97,6 +116,7 @@ class _Sending(_Stream, Generic[_S]):
         """Send an item, waiting while the server is too far behind. Raises the call's error once it has failed."""
         if self._closed or self._finished:
             raise self._misuse("send() after " + ("close()" if self._closed else "finish()"))
+        refuse_blocking("send()", _ASYNC, 1)
         self._call.send(item)
 
     def _finish(self) -> None:
@@ -124,6 +144,7 @@ class RequestStream(_Sending[_S], Generic[_S, _R]):
 
     def finish(self) -> _R:
         """There are no more items: wait for the result."""
+        refuse_blocking("finish()", _ASYNC, 1)
         self._finish()
         result: _R = self._call.result()
         return result
