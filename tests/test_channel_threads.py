@@ -1,5 +1,6 @@
 """Channels where threads can't be had, and where a finalizer runs while they are changed."""
 
+import heapq
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -46,7 +47,7 @@ def test_a_finalizer_runs_while_a_connection_is_chosen(
         channel = client._channel
         eventually(lambda: [e["state"] for e in channel.info()["addresses"]] == ["ready"] * 2)
         lost = channel.connections()[0]
-        finalizers = [
+        finalizers: list[Callable[[], Any]] = [
             lambda: channel.failed(lost, unsent("shutting down")),
             lambda: client.often("finalizer"),
         ]
@@ -66,7 +67,7 @@ def test_a_finalizer_runs_while_a_connection_is_chosen(
 
 def test_a_finalizer_runs_while_a_timer_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     fired = threading.Event()
-    heappush = timers.heapq.heappush
+    heappush = heapq.heappush
     inner: list[Callable[[], Any]] = [lambda: timers.after(0.0, fired.set)]
 
     def push(heap: Any, entry: Any) -> None:
@@ -74,7 +75,7 @@ def test_a_finalizer_runs_while_a_timer_is_set(monkeypatch: pytest.MonkeyPatch) 
             inner.pop()()
         heappush(heap, entry)
 
-    monkeypatch.setattr(timers.heapq, "heappush", push)
+    monkeypatch.setattr(heapq, "heappush", push)
     in_time(lambda: timers.after(60.0, lambda: None).cancel())
     assert fired.wait(patience(10))
 

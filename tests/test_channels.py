@@ -1,5 +1,6 @@
 """Channels with one address: connecting when needed and again, waiting for that, and what is left of them."""
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -9,6 +10,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,9 @@ from fleet import Fleet, fleet, nursery, scheme, wait_until_gone
 from processes import eventually, patience
 
 import rrpc
+from rrpc.channel import Contract
+from rrpc.channel.connecting import Attempt
+from rrpc.channel.subchannel import Record
 
 __all__ = ["fleet", "nursery", "scheme"]
 
@@ -133,6 +138,75 @@ def silent() -> Iterator[str]:
     """A TCP address where nobody answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_an_address_that_says_nothing_does_not_hold_up_the_next(fleet: Fleet, scheme: str) -> None:
+    (server,) = fleet.members(1, scheme)
+    with silent() as one, silent() as two:
+        addresses = [one, two, server.address]
+        with CountedClient(addresses, connect_timeout=patience(3.0)) as client:
+            assert client.often("x") == "server0"
+            assert states(client)[2] == "ready"
+
+
+def test_a_second_connection_that_came_later_is_closed(fleet: Fleet, scheme: str) -> None:
+    servers = fleet.members(2, scheme)
+    with rrpc.Channel([server.address for server in servers]) as channel:
+        channel.connect()
+        later = channel._subchannels[1]
+        later.state = "connecting"
+        attempt = Attempt(later.address, channel._options, None, [])
+        attempt.run()
+        assert attempt.connection is not None
+        channel._ended(later, attempt)
+        assert not attempt.connection.usable()
+        assert [entry["state"] for entry in channel.info()["addresses"]] == ["ready", "idle"]
+
+
+def test_connecting_again_keeps_what_there_is(fleet: Fleet, scheme: str) -> None:
+    (server,) = fleet.members(1, scheme)
+    channel = rrpc.Channel(server.address)
+    channel.connect()
+    (before,) = channel.connections()
+    channel.connect()
+    assert channel.ready is before
+    channel.close()
+    with pytest.raises(rrpc.Unavailable, match="the client is closed"):
+        channel.connect()
+    assert channel.connections() == [before]
+
+
+def test_a_contract_is_kept_once() -> None:
+    with rrpc.Channel("shm://x") as channel:
+        contract = Contract({}, lambda service: pytest.fail(service))
+        for _ in range(3):
+            channel.admit(contract)
+        assert channel._contracts == [contract]
+
+
+def test_a_success_ends_ejections_where_one_failure_is_enough() -> None:
+    record, ejection = Record(), rrpc.Ejection(failures=1)
+    connection: Any = SimpleNamespace(record=record)
+    with rrpc.Channel("shm://x", ejection=ejection) as channel:
+        record.failed(rrpc.Unavailable("x"), 0.0, ejection)
+        assert (record.strikes, record.ejections) == (0, 1)
+        channel.succeeded(connection)
+        assert record.ejections == 0
+
+
+def test_an_asyncio_client_that_could_not_connect_is_still_one(fleet: Fleet, scheme: str) -> None:
+    server = fleet.late("late", scheme)
+
+    async def main() -> None:
+        client = rrpc.aio.Client(server.address, backoff=QUICK)
+        with pytest.raises(rrpc.Unavailable):
+            await client
+        server.start()
+        patient = client.with_options(wait_for_ready=True, timeout=patience(20))
+        assert await patient.call("Counted.often", "x") == "late"
+        await client.close()
+
+    asyncio.run(main())
 
 
 def test_clients_share_a_channel(fleet: Fleet, scheme: str) -> None:

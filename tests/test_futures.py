@@ -155,7 +155,8 @@ def test_a_call_that_moves_on_takes_nothing_from_who_waits(lab: rrpc.Client) -> 
         return lab._course(Untyped("Lab.add", (1,), {}, None), None, None)
 
     def in_handler() -> int:
-        enter(SimpleNamespace(ended=False))
+        handler: Any = SimpleNamespace(ended=False)
+        enter(handler)
         future: rrpc.Future[int] = rrpc.Future(Refused(), only, None, again)  # type: ignore[arg-type]
         return future.result(patience(20))
 

@@ -63,11 +63,7 @@ class Client:
         """Connect now, within ``connect_timeout`` seconds; raises what :class:`rrpc.Client` does."""
         import asyncio
 
-        try:
-            await asyncio.wrap_future(self._channel.pick_soon(self._options.wait_for_ready))
-        except BaseException:
-            await self.close()
-            raise
+        await asyncio.wrap_future(self._channel.pick_soon(self._options.wait_for_ready))
         return self
 
     def with_options(
@@ -160,7 +156,11 @@ class Client:
         return self.connect().__await__()
 
     async def __aenter__(self: _C) -> _C:
-        return await self.connect()
+        try:
+            return await self.connect()
+        except BaseException:
+            await self.close()
+            raise
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()

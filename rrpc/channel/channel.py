@@ -13,8 +13,8 @@ from .connecting import Attempt
 from .connection import Connection, Contract
 from .picking import policy_named
 from .resolver import Names
-from .subchannel import CONNECTING, SHUTDOWN, Backoff, Ejection
-from .upkeep import Upkeep
+from .subchannel import CONNECTING, READY, SHUTDOWN, Backoff, Ejection
+from .upkeep import NEXT_ADDRESS_SECONDS, Upkeep
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -114,13 +114,14 @@ class Channel(Upkeep):
 
     def succeeded(self, connection: Connection) -> None:
         """A call over the connection had its reply."""
-        if connection.record.strikes:
+        if connection.record.strikes or connection.record.ejections:
             connection.record.succeeded(monotonic())
 
     def admit(self, contract: Contract) -> None:
         """Have connections agree on the services of the contract; those that are there do it now."""
         end = self._connect_end()
-        self._contracts.append(contract)
+        if contract not in self._contracts:
+            self._contracts.append(contract)
         for connection in self.connections():
             if connection.usable():
                 connection.agreement(contract, end)
@@ -128,13 +129,19 @@ class Channel(Upkeep):
     # For users
 
     def connect(self) -> None:
-        """Connect now, to the first address that can be had; raises what keeps it from that."""
-        if self._names.fixed is None or len(self._names.fixed) > 1:
-            self._wait(self.pick_soon(), self._connect_timeout)
-            return
-        (subchannel,) = self._subchannels
+        """Connect now, unless it is, to the first address that can be had; raises what keeps it from that."""
+        self.check_process()
+        subchannel = self._subchannels[0]
         with self._lock:
-            subchannel.state = CONNECTING
+            alone = self._names.fixed is not None and len(self._subchannels) == 1
+            here = alone and not self._closed and subchannel.state not in (CONNECTING, READY)
+            if here:
+                subchannel.state = CONNECTING
+        if not here:
+            timeout = self._connect_timeout
+            more = NEXT_ADDRESS_SECONDS * (len(self._subchannels) - 1)
+            self._wait(self.pick_soon(), None if timeout is None else timeout + more)
+            return
         attempt = Attempt(subchannel.address, self._options, self._connect_end(), self._contracts)
         try:
             attempt.run()
@@ -189,7 +196,7 @@ class Channel(Upkeep):
             self.ready = None
             for subchannel in self._subchannels:
                 subchannel.state = SHUTDOWN
-            for timer in (self._retry_timer, self._resolve_timer):
+            for timer in (self._retry_timer, self._next_timer, self._resolve_timer):
                 if timer is not None:
                     timer.cancel()
             connections = list(self._live)

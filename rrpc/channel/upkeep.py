@@ -37,10 +37,12 @@ from .timers import Timer, after
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["Choice", "Upkeep"]
+__all__ = ["NEXT_ADDRESS_SECONDS", "Choice", "Upkeep"]
 
 Choice = tuple[Connection | None, RpcError | None]
 _RESOLVE_PAUSE_SECONDS = 1.0
+NEXT_ADDRESS_SECONDS = 0.5
+"""After so long without an answer the next address is tried beside the first, where one connection is wanted."""
 
 
 class Upkeep:
@@ -76,6 +78,8 @@ class Upkeep:
         self._waiters: list[tuple[Future[Connection], bool, float]] = []
         self._retry_timer: Timer | None = None
         self._retry_timer_at = 0.0
+        self._next_timer: Timer | None = None
+        self._next_at = 0.0
         self._resolve_timer: Timer | None = None
         self._resolving = False
         self._resolved_at = 0.0
@@ -146,12 +150,25 @@ class Upkeep:
         self.ready = ready[0].connection if ready and alone else None
         return ready
 
+    def _has_one(self) -> bool:
+        """Whether it wants one connection and has it."""
+        return not self._policy.keeps_all and any(s.usable() for s in self._publish())
+
     def _demand(self, now: float) -> None:
         """Have those connect that should: all, or one after the other."""
         able = [subchannel for subchannel in self._subchannels if subchannel.may_connect(now)]
         if not self._policy.keeps_all:
             connecting = any(subchannel.state == CONNECTING for subchannel in self._subchannels)
-            able = [] if connecting else sorted(able, key=lambda s: s.state != IDLE)[:1]
+            able.sort(key=lambda s: s.state != IDLE)
+            if connecting and now < self._next_at:
+                able.clear()
+            elif len(able) > 1 or connecting:
+                self._next_at = now + NEXT_ADDRESS_SECONDS
+                if len(able) > 1:
+                    self._next_timer = _after(
+                        NEXT_ADDRESS_SECONDS, functools.partial(_go_on, weakref.ref(self))
+                    )
+            del able[1:]
         for subchannel in able:
             if subchannel.state != CONNECTING:
                 subchannel.state = CONNECTING
@@ -186,7 +203,10 @@ class Upkeep:
         connection = task.connection
         with self._lock:
             wanted = not self._closed and subchannel in self._subchannels
-            if wanted and connection is not None:
+            if wanted and connection is not None and self._has_one():
+                wanted = False  # another address was quicker
+                subchannel.state = IDLE
+            elif wanted and connection is not None:
                 subchannel.connected(connection)
                 self._live.add(connection)
             elif wanted:
