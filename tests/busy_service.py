@@ -1,6 +1,7 @@
 """What both ends of the tests of deaths serve beside flow_service: calls that wait, and calls back to the caller."""
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -28,6 +29,12 @@ class Busy:
     async def echo_later(self, value: Any) -> Any:
         await asyncio.sleep(0)
         return value
+
+    @rrpc.method
+    def usage(self) -> dict[str, int]:
+        """rrpc.stats() of this process, without what only waits to be collected."""
+        gc.collect()
+        return rrpc.stats()
 
     @rrpc.method
     def hold(self) -> None:

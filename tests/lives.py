@@ -152,6 +152,25 @@ ASYNCIO: dict[str, list[Action]] = {
     "callbacks": BLOCKING["callbacks"],
 }
 KINDS = tuple(BLOCKING)
+_FOR_EVER = 1 << 40
+# Those that don't end unless they are given up.
+ENDLESS: dict[str, list[Action]] = {
+    "unary": [
+        lambda client, n, array: client.call("Busy.hold"),
+        lambda client, n, array: client.call("Busy.hold_later"),
+    ],
+    "streams": [
+        lambda client, n, array: _taken_later(client.count(_FOR_EVER)),
+        lambda client, n, array: client.add_later(range(_FOR_EVER)),
+        lambda client, n, array: _taken_later(client.sums(range(_FOR_EVER))),
+    ],
+    "callbacks": [
+        lambda client, n, array: client.call("Busy.follow", _FOR_EVER, array.nbytes),
+        lambda client, n, array: client.call("Busy.follow_later", _FOR_EVER, array.nbytes),
+        lambda client, n, array: client.call("Busy.feed", _FOR_EVER, array.nbytes),
+        lambda client, n, array: client.call("Busy.feed_later", _FOR_EVER, array.nbytes),
+    ],
+}
 
 
 def drawn(actions: list[Action], chance: random.Random) -> Callable[[Any], Any]:

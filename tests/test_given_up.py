@@ -1,0 +1,148 @@
+"""Calls of every type that are given up at whatever moment, over a connection that stays: after each round of them both
+ends hold what they held before. Those of blocking clients without calls back are in test_cancellation and
+test_stream_limits."""
+
+import asyncio
+import concurrent.futures
+import gc
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flow import flow_rpc
+from flow_service import Flow
+from lab import transient
+from lives import ASYNCIO, BLOCKING, ENDLESS, KINDS, OPTIONS, WORKERS, Busy, Life, drawn, maternity
+from processes import eventually, patience, volume
+
+import rrpc
+from rrpc.std import StatsClient
+
+__all__ = ["maternity"]
+
+AT_A_TIME = 10
+MOMENTS_S = 0.03  # within which calls are cancelled; some end before
+
+
+@pytest.fixture(params=[volume(4, 2), pytest.param(15, marks=pytest.mark.slow)])
+def rounds(request: pytest.FixtureRequest) -> range:
+    """A seed for each."""
+    return range(request.param)
+
+
+class Both:
+    """Watches both ends, over a connection of its own."""
+
+    def __init__(self, address: str, own: Any) -> None:
+        self._client = flow_rpc.FlowClient(address, timeout=patience(30))
+        self._stats = StatsClient(address, timeout=patience(30))
+        self._own = own
+
+    def held(self) -> dict[str, int]:
+        gc.collect()  # a cancelled coroutine's traceback keeps what it had
+        there, here = self._client.counts(), Flow().counts()
+        held = {"streams there": there["begun"] - there["closed"], "streams": here["begun"] - here["closed"]}
+        held["calls there"] = self._stats.process().calls_running
+        held["calls"] = self._own.stats()["calls_running"]
+        for name, count in transient(self._client.call("Busy.usage")).items():
+            held[f"{name} there"] = count
+        return held | transient(rrpc.stats())
+
+    @contextmanager
+    def nothing_left(self, seed: int) -> Iterator[None]:
+        before = self.held()
+        yield
+        left: dict[str, int] = {}
+
+        def settled() -> bool:
+            left.update(self.held())
+            return left == before
+
+        try:
+            eventually(settled)
+        except AssertionError:
+            raise AssertionError(f"round {seed} left {left}, not {before}") from None
+
+    def close(self) -> None:
+        self._client.close()
+        self._stats.close()
+
+
+async def _some_given_up(client: Any, kind: str, chance: random.Random) -> Counter[str]:
+    async def one(action: Callable[[Any], Any]) -> None:
+        await action(client)
+
+    calls = [
+        asyncio.ensure_future(one(drawn(ASYNCIO[kind] + ENDLESS[kind], chance))) for _ in range(AT_A_TIME)
+    ]
+    for call in calls:
+        asyncio.get_running_loop().call_later(chance.uniform(0, MOMENTS_S), call.cancel)
+    ended = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), patience(30))
+    return Counter(_outcome(how) for how in ended)
+
+
+def _outcome(how: BaseException | None) -> str:
+    if isinstance(how, (asyncio.CancelledError, rrpc.Cancelled)):
+        return "given up"
+    return "done" if how is None else repr(how)
+
+
+def _both_ways(outcomes: Counter[str]) -> None:
+    assert set(outcomes) == {"given up", "done"}, outcomes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tasks_cancelled_at_any_moment(
+    maternity: Callable[..., Life], address: str, kind: str, rounds: range
+) -> None:
+    """The loop has no task more in the end, either."""
+    outcomes: Counter[str] = Counter()
+
+    async def main() -> None:
+        server = maternity("asyncio", address, "server")
+        async with (
+            rrpc.aio.serve(Busy(), Flow(), listen=(), workers=WORKERS) as own,
+            flow_rpc.AsyncFlowClient(server.address, serve=own, **OPTIONS) as client,
+        ):
+            both = await asyncio.to_thread(Both, server.address, own)
+            for seed in rounds:
+                watch = both.nothing_left(seed)
+                await asyncio.to_thread(watch.__enter__)
+                outcomes.update(await _some_given_up(client, kind, random.Random(seed)))
+                await asyncio.to_thread(watch.__exit__, None, None, None)
+            both.close()
+        server.kill()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+    _both_ways(outcomes)
+
+
+def test_calls_back_given_up_at_any_moment(
+    maternity: Callable[..., Life], address: str, rounds: range
+) -> None:
+    outcomes: Counter[str] = Counter()
+    server = maternity("blocking", address, "server")
+    with (
+        rrpc.Server(Busy(), Flow(), workers=WORKERS) as own,
+        flow_rpc.FlowClient(server.address, serve=own, **OPTIONS) as client,
+    ):
+        both = Both(server.address, own)
+        actions = BLOCKING["callbacks"] + ENDLESS["callbacks"]
+        starting = SimpleNamespace(call=client.start)
+        for seed in rounds:
+            chance = random.Random(seed)
+            with both.nothing_left(seed):
+                calls = [drawn(actions, chance)(starting) for _ in range(AT_A_TIME)]
+                for call in calls:
+                    concurrent.futures.wait([call], timeout=chance.expovariate(AT_A_TIME / MOMENTS_S))
+                    call.cancel()
+                outcomes.update(_outcome(call.exception(patience(30))) for call in calls)
+                del call, calls
+        both.close()
+    server.kill()
+    _both_ways(outcomes)
