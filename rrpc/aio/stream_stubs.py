@@ -11,7 +11,8 @@ from rrpc.metadata import MetadataLike
 from rrpc.outgoing_streams import begun_course
 
 if TYPE_CHECKING:
-    from .streams import Begun, DuplexStream, RequestStream, ResponseStream
+    from .begun import Begun
+    from .streams import DuplexStream, RequestStream, ResponseStream
 
 __all__ = ["DuplexStreamMethod", "RequestStreamMethod", "ResponseStreamMethod"]
 
@@ -26,7 +27,7 @@ class _StreamMethod(stream_stubs.StreamMethod):
     def _begun(
         self, arguments: tuple[Any, ...], timeout: float | None, metadata: MetadataLike | None
     ) -> Begun:
-        from .streams import Begun
+        from .begun import Begun
 
         request = stream_stubs.StubRequest(self, arguments)
         return Begun(begun_course(self._channel, request, self._options, timeout, metadata))
