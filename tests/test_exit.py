@@ -21,6 +21,15 @@ OPEN_AT_EXIT = {
     "a waiting daemon": CLIENT
     + HELD
     + "threading.Thread(target=held.result, daemon=True).start(); time.sleep(0.1)",
+    "many busy daemons": CLIENT + "def busy(use):\n    while True: use('Lab.add', 1)\n"
+    "for use in (client.call, lambda *call: client.start(*call).result()) * 3:\n"
+    "    threading.Thread(target=busy, args=(use,), daemon=True).start()\ntime.sleep(0.1)",
+    "a stream that is fed": CLIENT + "from itertools import repeat\nfrom flow_service import Flow\n"
+    "from flow import flow_rpc\nserver = rrpc.serve(Flow(), listen='tcp://127.0.0.1:0')\n"
+    "flow = flow_rpc.FlowClient(server.addresses[0])\nanswers = flow.sums(repeat(1))\nnext(answers)",
+    "a call of one who goes": "class Last:\n    connect = rrpc.connect\n"
+    "    def __del__(self):\n        with self.connect(address, timeout=5.0) as client: client.call('Lab.add', 1)\n"
+    "last = Last()\nLast.connect = staticmethod(rrpc.connect)",
     "a closed client": CLIENT + "client.close(); gc.disable()",
     "connecting": "import socket\n"
     "silent = socket.create_server(('127.0.0.1', 0))\n"

@@ -159,12 +159,7 @@ void ClientSide::flush(TimeNs now) {
     QueuedRequest request = std::move(queue_.front());
     queue_.pop_front();  // before the send: one that fails clears the queue
     const ClientCallRef call = find(request.call_id);
-    if (call != nullptr && call->deadline_ != kNever) {
-      const TimeNs timeout_ns = std::max<TimeNs>(call->deadline_ - now, 0);  // what is left after the wait
-      auto* const body =
-          request.fetched_body != nullptr ? request.fetched_body : reinterpret_cast<std::byte*>(request.body.data());
-      std::memcpy(body + offsetof(RequestFixed, timeout_ns), &timeout_ns, sizeof(timeout_ns));
-    }
+    if (call != nullptr && call->deadline_ != kNever) request.set_time_left(std::max<TimeNs>(call->deadline_ - now, 0));
     if (call != nullptr) about_to_send(*call);
     const Bytes part = as_bytes(request.body);
     endpoint_.send(request.type, {&part, 1});

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -145,6 +147,11 @@ class ClientSide : private StreamOwner {
     uint8_t type;
     std::string body;
     std::byte* fetched_body = nullptr;  // what the body leads to, in memory that the call keeps
+
+    void set_time_left(TimeNs timeout_ns) {
+      auto* const fixed = fetched_body != nullptr ? fetched_body : reinterpret_cast<std::byte*>(body.data());
+      std::memcpy(fixed + offsetof(RequestFixed, timeout_ns), &timeout_ns, sizeof(timeout_ns));
+    }
   };
 
   Status check_bounds(const CallRequest& request) const;

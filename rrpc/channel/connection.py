@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -108,10 +109,10 @@ class Connection:
 
 
 def _log_choice(address: str, core: _core.Client) -> None:
-    if not address.startswith("rrpc://"):
+    # Whoever has not imported it hears nothing; an ending interpreter can't import.
+    logging = sys.modules.get("logging") if sys.modules else None
+    if logging is None or not address.startswith("rrpc://"):
         return
-    import logging
-
     logger = logging.getLogger("rrpc")
     if logger.isEnabledFor(logging.DEBUG):
         info = core.info()
