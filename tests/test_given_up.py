@@ -13,10 +13,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from busy_service import Busy
 from flow import flow_rpc
 from flow_service import Flow
 from lab import transient
-from lives import ASYNCIO, BLOCKING, ENDLESS, KINDS, OPTIONS, WORKERS, Busy, Life, drawn, maternity
+from lives import ASYNCIO, BLOCKING, ENDLESS, KINDS, OPTIONS, WORKERS, Life, drawn, maternity
 from processes import eventually, patience, volume
 
 import rrpc
