@@ -1,25 +1,31 @@
 """Handlers call their callers back, over the connection that these made."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from lab import TRANSPORTS, LabServer, address_to_listen_on, settles, transient
 from numpy.typing import NDArray
-from processes import ServeFactory, eventually, patience
+from processes import ServeFactory, child_environment, eventually, patience
 
 import rrpc
 from rrpc.schema import fingerprint, service_of
 
 SERVICE = """
+import itertools
+
 import numpy as np
 import rrpc
 from numpy.typing import NDArray
 
 kept = {}
+outcomes = []
 
 
 class Progress(rrpc.UnaryMethod[int]):
@@ -51,6 +57,47 @@ class Work:
         return rrpc.context().client().call("Desk.bounce", depth - 1) + 1 if depth else 0
 
     @rrpc.method
+    def gather(self, n: int, most: int) -> int:
+        '''The sum of so many of the caller's items.'''
+        with rrpc.open_stream(rrpc.context().client(), "Desk.count", n) as values:
+            return sum(itertools.islice(values, most))
+
+    @rrpc.method
+    def pour(self, n: int) -> int:
+        with rrpc.open_stream(rrpc.context().client(), "Desk.add", sends=True, receives=False) as values:
+            for value in range(n):
+                values.send(value)
+            return values.finish()
+
+    @rrpc.method
+    def swap(self, blocks: int, nbytes: int) -> int:
+        with rrpc.open_stream(rrpc.context().client(), "Desk.doubled", sends=True) as stream:
+            total = 0
+            for i in range(blocks):
+                stream.send(np.full(nbytes, i, np.uint8))
+                total += int(next(stream).sum())
+            return total
+
+    @rrpc.method
+    def follow(self) -> None:
+        '''To the end, which never comes by itself.'''
+        try:
+            for _ in rrpc.open_stream(rrpc.context().client(), "Desk.count", 1 << 40):
+                pass
+        except rrpc.RpcError as error:
+            outcomes.append(type(error).__name__)
+            raise
+
+    @rrpc.method
+    def followed(self) -> list[str]:
+        '''How each follow() has ended.'''
+        return outcomes
+
+    @rrpc.method
+    def usage(self) -> dict[str, int]:
+        return rrpc.stats()
+
+    @rrpc.method
     def keep(self, group: str) -> None:
         kept.setdefault(group, []).append(rrpc.context().client())
 
@@ -75,6 +122,7 @@ class Desk:
     def __init__(self) -> None:
         self.client: Any = None
         self.steps: list[int] = []
+        self.streams = 0
         self.heard_of: list[str] = []
         self.cancelled = threading.Event()
         self.began = threading.Event()
@@ -92,6 +140,23 @@ class Desk:
     def heard(self, text: str) -> str:
         self.heard_of.append(text)
         return f"heard {text}"
+
+    @rrpc.method
+    def count(self, n: int) -> Iterator[int]:
+        self.streams += 1
+        try:
+            yield from range(n)
+        finally:
+            self.streams -= 1
+
+    @rrpc.method
+    def add(self, values: Iterator[int]) -> int:
+        return sum(values)
+
+    @rrpc.method
+    def doubled(self, blocks: Iterator[NDArray[np.uint8]]) -> Iterator[NDArray[np.uint8]]:
+        for block in blocks:
+            yield block * 2
 
     @rrpc.method
     def refuse(self, value: Any) -> None:
@@ -139,6 +204,49 @@ def test_a_handler_calls_back(work: str, nbytes: int) -> None:
         assert desk.steps == [0, 1, 2]
         assert client.call("Work.by_name", "Desk.heard", "a") == "heard a"
         settles(rrpc.stats, idle)
+
+
+def test_streams_of_the_caller(work: str) -> None:
+    with _connected(work) as (client, desk):
+        idle, there = transient(rrpc.stats()), transient(client.call("Work.usage"))
+        assert client.call("Work.gather", 5000, 5000) == 12_497_500
+        assert client.call("Work.pour", 5000) == 12_497_500
+        assert client.call("Work.swap", 20, 100_000) == 2 * 190 * 100_000 == 38_000_000
+        assert client.call("Work.gather", 1 << 40, 10) == 45  # and leaves it
+        eventually(lambda: desk.streams == 0)
+        future = client.start("Work.follow")
+        eventually(lambda: desk.streams == 1)
+        future.cancel()  # goes there and back
+        eventually(lambda: desk.streams == 0)
+        settles(rrpc.stats, idle)
+        settles(lambda: client.call("Work.usage"), there)
+
+
+DYING = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import rrpc
+from test_callbacks import Desk
+with rrpc.Server(Desk()) as mine, rrpc.connect(sys.argv[2], serve=mine) as client:
+    futures = [client.start("Work.follow") for _ in range(3)]
+    while mine.stats()["calls_running"] < 3:
+        time.sleep(0.005)
+    print("followed", flush=True)
+    futures[0].result()
+"""
+
+
+def test_a_caller_that_dies_amid_its_streams(work: str) -> None:
+    with rrpc.connect(work, timeout=patience(30)) as watcher:
+        ended, idle = watcher.call("Work.followed"), transient(watcher.call("Work.usage"))
+        command = [sys.executable, "-c", DYING, str(Path(__file__).parent), work]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment()) as dying:
+            assert dying.stdout is not None
+            assert dying.stdout.readline() == "followed\n"
+            dying.kill()
+        eventually(lambda: len(watcher.call("Work.followed")) >= len(ended) + 3)
+        assert set(watcher.call("Work.followed")[len(ended) :]) <= {"Unavailable", "Cancelled"}
+        settles(lambda: watcher.call("Work.usage"), idle)
 
 
 def test_calls_nest(work: str) -> None:

@@ -1,7 +1,9 @@
-"""Calls that handlers make inherit the deadline and the cancellation of the call that they serve: three servers."""
+"""Calls that handlers make, with streams or without, inherit the deadline and the cancellation of the call that they
+serve: three servers."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lab import TRANSPORTS, address_to_listen_on, settles, transient
@@ -117,3 +119,80 @@ def test_a_detached_call_goes_on(hops: list[rrpc.Client], request: pytest.Fixtur
     future.cancel()
     assert not hops[1].call("Hop.has_ended", name)
     assert not hops[2].call("Hop.has_ended", name)
+
+
+# With streams
+
+
+@pytest.mark.parametrize("method", ["Hop.times_given", "Hop.times_given_later"])
+def test_streams_inherit_the_deadline(hops: list[rrpc.Client], method: str) -> None:
+    first, second, third = rrpc.open_stream(hops[0], method, timeout=50)
+    assert 50 > first > second > third > 0
+    first, second, third = rrpc.open_stream(hops[0], method, 20.0, timeout=50)
+    assert 50 > first > 20 > second > third > 0
+    first, second, third = rrpc.open_stream(hops[0], method, None, True, timeout=50)
+    assert 100 > second > 50 > first > 0, "its own client's"
+    assert second > third > 50
+    with _unlimited(hops[0]) as client:
+        first, second, third = rrpc.open_stream(client, method)
+    assert first is None
+    assert 100 > second > third > 0
+
+
+def _held_stream(client: rrpc.Client, how: str, name: str, **options: Any) -> Any:
+    """A call that holds all three, or is about to."""
+    if how.startswith("given"):
+        stream = rrpc.open_stream(client, f"Hop.hold_{how}", name, **options)
+        assert next(stream) == 0
+    else:
+        stream = rrpc.open_stream(client, f"Hop.hold_{how}", sends=True, receives=False, **options)
+        stream.send(name)
+    return stream
+
+
+STREAMS = ["given", "taken", "given_later", "taken_later"]
+CANCELLED = {"Cancelled", "CancelledError"}  # as handlers see it
+
+
+@pytest.mark.parametrize("how", STREAMS)
+def test_a_cancelled_stream_ends_the_handlers_on_its_way(
+    hops: list[rrpc.Client], how: str, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.name
+    idle = [transient(hop.call("Hop.counts")) for hop in hops]
+    stream = _held_stream(hops[0], how, name)
+    assert hops[2].call("Hop.began", name)
+    assert not any(hop.call("Hop.has_ended", name) for hop in hops)
+    assert stream.cancel()
+    first, second, third = (hop.call("Hop.outcome", name) for hop in hops)
+    assert {first, second} <= CANCELLED
+    assert third in CANCELLED | {"returned"}
+    for hop, counts in zip(hops, idle, strict=True):
+        settles(lambda hop=hop: hop.call("Hop.counts"), counts)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("how", STREAMS)
+def test_a_stream_s_deadline_ends_the_handlers_on_its_way(
+    hops: list[rrpc.Client], how: str, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.name
+    stream = _held_stream(hops[0], how, name, timeout=patience(1.0))
+    with pytest.raises(rrpc.DeadlineExceeded):
+        stream.finish() if how.startswith("taken") and hops[2].call("Hop.outcome", name) else next(stream)
+    first, second, third = (hop.call("Hop.outcome", name) for hop in hops)
+    assert {first, second, third} <= CANCELLED | {"DeadlineExceeded", "returned"}
+    assert "returned" not in {first, second}
+
+
+@pytest.mark.parametrize("how", STREAMS)
+def test_a_client_that_goes_takes_its_streams_with_it(
+    hops: list[rrpc.Client], how: str, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.name
+    with _unlimited(hops[0]) as other:
+        stream = _held_stream(other, how, name)
+        assert hops[2].call("Hop.began", name)
+    first, second, third = (hop.call("Hop.outcome", name) for hop in hops)
+    assert {first, second} <= CANCELLED | {"Unavailable"}  # that is what a handler gets which waits for items
+    assert third in CANCELLED | {"returned"}
+    del stream

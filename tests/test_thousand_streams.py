@@ -127,7 +127,7 @@ def test_a_thousand_streams_of_four_processes(serve: ServeFactory, transport: st
         def calls() -> int:
             return stats.process().calls_running - 1  # this one
 
-        paces = (0.0, PACE_S, 0.0, 0.0)
+        paces = (0.0, PACE_S, 0.0, 100 * PACE_S)
         quick, slow, stopped, dying = (processes.enter_context(consumer(address, pace)) for pace in paces)
         for each in (quick, slow, stopped, dying):
             each.says("under way")
