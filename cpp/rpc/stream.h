@@ -74,7 +74,8 @@ class Stream {
   // Of whoever has the connection's mutex.
   // A peer that gives a window but no credits has no more piled up here than this end's own window.
   bool has_room(uint64_t item_bytes) const {
-    return queue_.size() < window_.items && peer_window_.has_room(sent_ - sent_taken_, sent_bytes_ - sent_taken_bytes_, item_bytes);
+    return queue_.size() < window_.items &&
+           peer_window_.has_room(sent_ - sent_taken_, sent_bytes_ - sent_taken_bytes_, item_bytes);
   }
   bool readable() const { return !items_.empty() && items_.front().ready_; }
   // The peer sends no more, and all it sent was taken.

@@ -73,7 +73,8 @@ Result<bool> Streams::send(const StreamRef& stream, OutgoingItem& item) {
 
 Status Streams::send_initial_metadata(const StreamRef& stream, Bytes metadata) {
   RRPC_RETURN_IF_ERROR(check_sendable(*stream));
-  if ((stream->wire_id_ & kAnsweringBit) == 0) return failed_precondition("the caller's metadata goes with its request");
+  if ((stream->wire_id_ & kAnsweringBit) == 0)
+    return failed_precondition("the caller's metadata goes with its request");
   if (stream->sent_ != 0) return failed_precondition("initial metadata goes before the first item, and once");
   RRPC_RETURN_IF_ERROR(check_metadata(metadata.size(), options_, "the stream"));
   OutgoingItem item{metadata};
