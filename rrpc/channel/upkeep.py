@@ -15,7 +15,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from rrpc.errors import FailedPrecondition, ResourceExhausted, RpcError, Unavailable, unsent
+from rrpc.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, RpcError, Unavailable, unsent
 
 from .connecting import Attempt, Resolution, Task
 from .connection import Connection, Contract
@@ -67,6 +67,8 @@ class Upkeep:
         self._policy = policy
         self._options = options
         self.metadata_bytes_max: int = options["metadata_bytes_max"]
+        if connect_timeout is not None and not connect_timeout >= 0:
+            raise InvalidArgument(f"connect_timeout={connect_timeout!r}: seconds from 0 on, or None for no limit")
         self._connect_timeout = connect_timeout
         self._backoff = backoff
         self._ejection = ejection
