@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -104,9 +105,13 @@ class Lab:
 
     @rrpc.method
     def hold(self, name: str, seconds: float = 30.0) -> bool:
-        """Runs until `release(name)`; False if that never came."""
+        """Runs until `release(name)`, or nobody waits for it; False if neither came."""
         _started.add(name)
-        return _event(name).wait(seconds)
+        end, event = time.monotonic() + seconds, _event(name)
+        while not event.wait(min(0.05, max(0.0, end - time.monotonic()))):
+            if rrpc.context().cancelled or time.monotonic() >= end:
+                return False
+        return True
 
     @rrpc.method
     def release(self, name: str) -> None:

@@ -85,6 +85,7 @@ def test_calls_wait_for_a_server_if_told_to(fleet: Fleet, scheme: str, in_loop: 
     assert sorted(fleet.runs()) == sorted(f"starts{i}" for i in range(200))
 
 
+@pytest.mark.slow
 def test_round_robin_while_a_server_is_killed_and_comes_back(
     fleet: Fleet, scheme: str, in_loop: Run[Any]
 ) -> None:
@@ -112,6 +113,7 @@ def test_round_robin_while_a_server_is_killed_and_comes_back(
     assert len(load.errors) <= 3 * 8  # no more than there are callers, for each kill
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["pick_first", "round_robin", "least_outstanding"])
 def test_a_drain_under_load_loses_no_call(fleet: Fleet, scheme: str, in_loop: Run[Any], policy: str) -> None:
     servers = fleet.members(2, scheme)

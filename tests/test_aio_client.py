@@ -218,6 +218,7 @@ def test_one_loop_after_the_other(aio_address: str) -> None:
     asyncio.run(client.close())
 
 
+@pytest.mark.slow
 def test_the_servers_death_is_told_and_a_new_one_found(
     serve: ServeFactory, transport: str, in_loop: Run[Any]
 ) -> None:

@@ -86,6 +86,7 @@ TARGETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_such_service(folder: Path, target: str) -> None:
     said = TARGETS[target]

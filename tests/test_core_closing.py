@@ -25,6 +25,7 @@ def test_a_client_closes_amid_calls(what: str) -> None:
     assert run(RACES, what).stdout == "end\n"
 
 
+@pytest.mark.slow
 def test_daemon_threads_come_back_after_the_end() -> None:
     for _ in range(6):
         done = run_python(LEFT_IN_NEXT)

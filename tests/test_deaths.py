@@ -95,6 +95,7 @@ class _Survivor:
         return {"files": _files(), "tasks and threads": self._end.tasks()}
 
 
+@pytest.mark.slow
 def test_a_server_outlives_its_clients(
     maternity: Callable[..., Life], style: str, address: str, lives: list[tuple[int, str]]
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_server_outlives_its_clients(
             survivor.settled(seed)
 
 
+@pytest.mark.slow
 def test_a_client_outlives_its_servers(
     maternity: Callable[..., Life],
     style: str,

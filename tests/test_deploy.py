@@ -121,6 +121,7 @@ SLURM_PROCID=0 exec "$@"
 """
 
 
+@pytest.mark.slow
 def test_the_slurm_script(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()

@@ -72,6 +72,7 @@ def blobs(store: Served, tmp_path: Path) -> Blobs:
     return command
 
 
+@pytest.mark.slow
 def test_nearest_demo() -> None:
     done = run(NEAREST / "demo.py")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -95,6 +96,7 @@ def test_generated_files_are_current(folder: Path, service: str, client: str) ->
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nbytes", [0, 1, 5 * MIB + 3, 64 * MIB])
 def test_blobs_come_back_as_they_went(blobs: Blobs, tmp_path: Path, nbytes: int) -> None:
     source, copy = tmp_path / "a file.bin", tmp_path / "copy.bin"
@@ -119,6 +121,7 @@ def test_blobs_shows_a_bar(store: Served, tmp_path: Path) -> None:
     assert "1.0 MiB" in done.stderr.replace("/1.0", " 1.0")
 
 
+@pytest.mark.slow
 def test_blobs_are_replaced_and_deleted(blobs: Blobs, tmp_path: Path) -> None:
     source = tmp_path / "source"
     for contents in (b"first", b"second"):
@@ -149,6 +152,7 @@ def test_a_blob_damaged_on_the_server_is_noticed(blobs: Blobs, tmp_path: Path) -
     assert not (tmp_path / "it").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["put", "get", "delete"])
 def test_blobs_refuses_bad_names(blobs: Blobs, tmp_path: Path, command: str) -> None:
     (tmp_path / "source").write_bytes(b"contents")

@@ -186,6 +186,7 @@ def start_client(address: str, what: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["idle", "hold", "argument", "result", "out"])
 def test_client_killed(served: Served, what: str) -> None:
     """Idle, in a call, while it reads and is being read."""

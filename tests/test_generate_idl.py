@@ -193,6 +193,7 @@ def test_a_package_has_a_module_for_each_file(folder: Path) -> None:
     assert "from .common import Stamp\n" in (folder / "lab_rpc" / "nearest.py").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

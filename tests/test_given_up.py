@@ -96,6 +96,7 @@ def _both_ways(outcomes: Counter[str]) -> None:
     assert set(outcomes) == {"given up", "done"}, outcomes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_tasks_cancelled_at_any_moment(
     maternity: Callable[..., Life], address: str, kind: str, rounds: range
@@ -123,6 +124,7 @@ def test_tasks_cancelled_at_any_moment(
     _both_ways(outcomes)
 
 
+@pytest.mark.slow
 def test_calls_back_given_up_at_any_moment(
     maternity: Callable[..., Life], address: str, rounds: range
 ) -> None:

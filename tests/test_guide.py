@@ -23,6 +23,7 @@ def snippets() -> tuple[dict[str, str], list[str]]:
     return files, steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["rrpc", "tcp"])
 def test_the_guide_s_code_runs(serve: ServeFactory, tmp_path: Path, scheme: str) -> None:
     files, steps = snippets()

@@ -19,6 +19,7 @@ def test_b(): ...
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ci", "status"), [("true", 1), ("", 0)])
 def test_a_skip_fails_in_ci(tmp_path: Path, ci: str, status: int) -> None:
     (tmp_path / "conftest.py").write_text((HERE / "conftest.py").read_text())

@@ -24,6 +24,7 @@ def write(root: Path, path: str, text: str) -> None:
     (root / path).write_text(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", [LAYERS, HOUSE], ids=["layers", "house"])
 def test_this_tree(tool: Path) -> None:
     status, output = run(tool, ROOT)

@@ -85,6 +85,7 @@ def pipelined(address: str, count: int) -> None:
                 window.clear()
 
 
+@pytest.mark.slow
 def test_a_thousand_connects(served: Served) -> None:
     no_growth(
         served,
@@ -103,6 +104,7 @@ def test_ten_thousand_connects(served: Served) -> None:
     )
 
 
+@pytest.mark.slow
 def test_many_calls(served: Served) -> None:
     many, warm_up = volume(30_000, 2000), volume(5000, 1000)
     no_growth(served, lambda: pipelined(served.address, many), lambda: pipelined(served.address, warm_up))
@@ -114,6 +116,7 @@ def test_a_million_calls(served: Served) -> None:
     no_growth(served, lambda: pipelined(served.address, 334_000), lambda: pipelined(served.address, 20_000))
 
 
+@pytest.mark.slow
 def test_many_arrays(served: Served) -> None:
     def exchange(count: int) -> None:
         with rrpc.connect(served.address, timeout=30.0) as client:
