@@ -22,8 +22,8 @@ py::list give(std::vector<rpc::Item>& items) {
     py::object blocks = wrap_blocks(items[i].blocks());
     const Bytes payload = items[i].payload();
     PyObject* pair = PyTuple_New(2);
-    PyObject* bytes = PyBytes_FromStringAndSize(as_text(payload).data(), static_cast<Py_ssize_t>(payload.size()));
-    if (pair == nullptr || bytes == nullptr) throw py::error_already_set();
+    PyObject* bytes = bytes_of(as_text(payload)).release().ptr();
+    if (pair == nullptr) throw py::error_already_set();
     PyTuple_SET_ITEM(pair, 0, bytes);
     PyTuple_SET_ITEM(pair, 1, blocks.release().ptr());
     PyList_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i), pair);

@@ -92,7 +92,7 @@ void Stream::notify(const std::shared_ptr<LoopQueue>& queue, const LoopItemRef& 
   if (stream_->has_come(what))
     queue->push(news);
   else
-    stream_->on_change.push_back([queue, news] { queue->push(news); });
+    stream_->on_change.emplace_back([queue, news] { queue->push(news); });
 }
 
 Status Stream::send_initial_metadata(Bytes metadata) {

@@ -95,7 +95,7 @@ class Streams {
   Status check_sendable(const Stream& stream) const;
   Status check_bounds(const OutgoingItem& item, uint64_t bytes) const;
   Status send_with_memory(Stream& stream, OutgoingItem& item, uint8_t flags);
-  Status put_aside(Stream& stream, std::string body, Stream::ExposedItem& exposed, uint64_t item_bytes);
+  Status put_aside(Stream& stream, const std::string& body, Stream::ExposedItem& exposed, uint64_t item_bytes);
   void send_small(Stream& stream, Bytes payload);
   void count_sent(const StreamRef& stream, uint64_t bytes);
   void await_turn(const StreamRef& stream);

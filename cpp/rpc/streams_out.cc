@@ -115,7 +115,7 @@ Status Streams::send_with_memory(Stream& stream, OutgoingItem& item, uint8_t fla
     body += encode_descriptors(descriptors);
     body += as_text(item.payload);
     if (body.size() > endpoint_.body_bytes_max())
-      status = put_aside(stream, std::move(body), exposed, item_bytes);
+      status = put_aside(stream, body, exposed, item_bytes);
     else
       stream.queue_.push_back({kItem, stream.sent_, true, std::move(body)});
   }
@@ -129,7 +129,7 @@ Status Streams::send_with_memory(Stream& stream, OutgoingItem& item, uint8_t fla
 }
 
 // An item too long for a slot: its body is fetched too.
-Status Streams::put_aside(Stream& stream, std::string body, Stream::ExposedItem& exposed, uint64_t item_bytes) {
+Status Streams::put_aside(Stream& stream, const std::string& body, Stream::ExposedItem& exposed, uint64_t item_bytes) {
   RRPC_ASSIGN_OR_RETURN(auto block, endpoint_.allocate(body.size(), endpoint::BlockKind::kShared));
   ByteWriter({block.data(), block.size()}).write_bytes(as_bytes(body));
   endpoint_.tally(&endpoint::Counters::copies);
