@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from .calls import CallOptions, Link, OutgoingCall, course, memory_of, plain_connection, run
-from .channel import Channel, Connection, Contract
+from .base_client import BaseClient, links_of
+from .calls import CallOptions, OutgoingCall, course, memory_of, plain_connection, run
+from .channel import Channel, Connection
 from .codec import decode
 from .errors import RpcError, Unavailable, goes_elsewhere
 from .futures import Future
-from .interceptors import Chain, ClientInterceptor, checked, links
+from .interceptors import Chain, ClientInterceptor
 from .loops import loop_here, refuse_blocking, refuse_in_coroutine
 from .metadata import MetadataLike, joined, pack
 from .retry import HedgingPolicy, RetryPolicy
 from .service import OutSpec, untyped_request
-from .stubs import contract_of, start_call
+from .stubs import start_call
 
 __all__ = ["Client", "Untyped", "connect", "links_of"]
 
 _C = TypeVar("_C", bound="Client")
-_KEEP: Any = object()
 
 
-class Client:
+class Client(BaseClient):
     """Calls to a server, by its methods' names or, of a generated class, by methods.
 
     ``address`` is ``rrpc://host:port`` (the best way both ends share, out of those that the option
@@ -41,10 +40,6 @@ class Client:
     A client may be used from many threads. After a fork the child needs a client of its own.
     """
 
-    rpc_fingerprints: ClassVar[dict[str, str]] = {}
-    """Of a generated client: the interface of each service, by its name."""
-    _rpc_contract: ClassVar[Contract | None] = None
-
     def __init__(
         self,
         address: str | Sequence[str] | Channel,
@@ -58,23 +53,9 @@ class Client:
         lazy: bool = False,
         **options: Any,
     ) -> None:
-        if not isinstance(address, (str, list, tuple, Channel)):
-            what = type(address).__name__
-            raise TypeError(
-                f"address must be a str such as rrpc://host:port, a list of them, or a Channel, not {what}"
-            )
         links, stream_links = links_of(interceptors), links_of(interceptors, "stream")
-        self._options = CallOptions(timeout, metadata, wait_for_ready, links, retry, hedging, stream_links)
-        self._contract = contract_of(type(self))
-        self._owns = not isinstance(address, Channel)
-        if isinstance(address, Channel):
-            if options:
-                raise TypeError(f"{', '.join(options)}: the channel has its options already")
-            self._channel = address
-        else:
-            self._channel = Channel(address, **options)
-        if self._contract is not None:
-            self._channel.admit(self._contract)
+        calls = CallOptions(timeout, metadata, wait_for_ready, links, retry, hedging, stream_links)
+        super().__init__(address, calls, options)
         if self._owns and not lazy:
             self._connect()
 
@@ -88,39 +69,6 @@ class Client:
         except BaseException:
             self._channel.close()
             raise
-
-    def with_options(
-        self: _C,
-        *,
-        timeout: float | None = _KEEP,
-        metadata: MetadataLike | None = _KEEP,
-        wait_for_ready: bool = _KEEP,
-        interceptors: Iterable[ClientInterceptor] | None = _KEEP,
-        retry: RetryPolicy | None = _KEEP,
-        hedging: HedgingPolicy | None = _KEEP,
-    ) -> _C:
-        """The same client with other options for its calls, on the same channel, which it doesn't close."""
-        given: dict[str, Any] = {
-            "timeout": timeout,
-            "metadata": metadata,
-            "wait_for_ready": wait_for_ready,
-            "interceptors": _KEEP if interceptors is _KEEP else links_of(interceptors),
-            "stream_links": _KEEP if interceptors is _KEEP else links_of(interceptors, "stream"),
-            "retry": retry,
-            "hedging": hedging,
-        }
-        changes = {name: value for name, value in given.items() if value is not _KEEP}
-        clone = object.__new__(type(self))
-        clone._options = replace(self._options, **changes)
-        clone._contract = self._contract
-        clone._channel = self._channel
-        clone._owns = False
-        return clone
-
-    @property
-    def address(self) -> str:
-        """The address given to the constructor."""
-        return self._channel.target
 
     def call(
         self,
@@ -286,7 +234,3 @@ class Untyped:
 
     def check(self, result: Any) -> Any:
         return result
-
-
-def links_of(interceptors: Iterable[ClientInterceptor] | None, kind: str = "unary") -> tuple[Link, ...]:
-    return links(checked(interceptors, ClientInterceptor), kind)

@@ -49,7 +49,7 @@ CPP_WORDS_NOT_IN = [
 _VALUES = ("errors", "codec", "bulk")
 _HANDLING = (*_VALUES, "service", "metadata", "context", "dispatch", "status")
 _STREAMING = ("outgoing_streams", "stream_stubs")
-_CALLING = ("channel", "calls", "futures", "loops", "retry", "stubs", "client", *_STREAMING)
+_CALLING = ("channel", "calls", "futures", "loops", "retry", "stubs", "base_client", "client", *_STREAMING)
 _SHELLS = (
     *_HANDLING,
     "types",
@@ -98,8 +98,10 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
         "streams",
     ),
     "stream_stubs": ("errors", "channel", "loops", "metadata", "outgoing_streams", "streams", "stubs"),
+    "base_client": ("calls", "channel", "interceptors", "metadata", "retry", "stubs"),
     "client": (
         *_VALUES,
+        "base_client",
         "calls",
         "channel",
         "futures",

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from rrpc.base_client import BaseClient, links_of
 from rrpc.calls import CallOptions, OutgoingCall, course
-from rrpc.channel import Channel, Contract
-from rrpc.client import Untyped, links_of
+from rrpc.channel import Channel
+from rrpc.client import Untyped
 from rrpc.interceptors import Chain, ClientInterceptor
 from rrpc.metadata import MetadataLike, joined, pack
 from rrpc.retry import HedgingPolicy, RetryPolicy
-from rrpc.stubs import contract_of
 
 if TYPE_CHECKING:
     from .future import Future
@@ -20,19 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["Client", "connect"]
 
 _C = TypeVar("_C", bound="Client")
-_KEEP: Any = object()
 
 
-class Client:
+class Client(BaseClient):
     """Calls to a server out of coroutines, by its methods' names or, of a generated class, by methods.
 
     Arguments as of :class:`rrpc.Client`. It connects in ``async with``, or by ``await client``, or else when a call
     needs it; none of them holds up the loop. One client may be used in many loops and threads.
     """
-
-    rpc_fingerprints: ClassVar[dict[str, str]] = {}
-    """Of a generated client: the interface of each service, by its name."""
-    _rpc_contract: ClassVar[Contract | None] = None
 
     def __init__(
         self,
@@ -47,17 +41,8 @@ class Client:
         **options: Any,
     ) -> None:
         links, stream_links = links_of(interceptors), links_of(interceptors, "stream")
-        self._options = CallOptions(timeout, metadata, wait_for_ready, links, retry, hedging, stream_links)
-        self._contract = contract_of(type(self))
-        self._owns = not isinstance(address, Channel)
-        if isinstance(address, Channel):
-            if options:
-                raise TypeError(f"{', '.join(options)}: the channel has its options already")
-            self._channel = address
-        else:
-            self._channel = Channel(address, **options)
-        if self._contract is not None:
-            self._channel.admit(self._contract)
+        calls = CallOptions(timeout, metadata, wait_for_ready, links, retry, hedging, stream_links)
+        super().__init__(address, calls, options)
 
     async def connect(self: _C) -> _C:
         """Connect now, within ``connect_timeout`` seconds; raises what :class:`rrpc.Client` does."""
@@ -65,36 +50,6 @@ class Client:
 
         await asyncio.wrap_future(self._channel.pick_soon(self._options.wait_for_ready))
         return self
-
-    def with_options(
-        self: _C,
-        *,
-        timeout: float | None = _KEEP,
-        metadata: MetadataLike | None = _KEEP,
-        wait_for_ready: bool = _KEEP,
-        interceptors: Iterable[ClientInterceptor] | None = _KEEP,
-        retry: RetryPolicy | None = _KEEP,
-        hedging: HedgingPolicy | None = _KEEP,
-    ) -> _C:
-        """The same client with other options for its calls, on the same channel, which it doesn't close."""
-        given: dict[str, Any] = {
-            "timeout": timeout,
-            "metadata": metadata,
-            "wait_for_ready": wait_for_ready,
-            "interceptors": _KEEP if interceptors is _KEEP else links_of(interceptors),
-            "stream_links": _KEEP if interceptors is _KEEP else links_of(interceptors, "stream"),
-            "retry": retry,
-            "hedging": hedging,
-        }
-        clone = object.__new__(type(self))
-        clone._options = replace(self._options, **{n: v for n, v in given.items() if v is not _KEEP})
-        clone._contract, clone._channel, clone._owns = self._contract, self._channel, False
-        return clone
-
-    @property
-    def address(self) -> str:
-        """The address given to the constructor."""
-        return self._channel.target
 
     async def call(
         self,

@@ -68,7 +68,9 @@ class Upkeep:
         self._options = options
         self.metadata_bytes_max: int = options["metadata_bytes_max"]
         if connect_timeout is not None and not connect_timeout >= 0:
-            raise InvalidArgument(f"connect_timeout={connect_timeout!r}: seconds from 0 on, or None for no limit")
+            raise InvalidArgument(
+                f"connect_timeout={connect_timeout!r}: seconds from 0 on, or None for no limit"
+            )
         self._connect_timeout = connect_timeout
         self._backoff = backoff
         self._ejection = ejection

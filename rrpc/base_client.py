@@ -1,0 +1,84 @@
+"""What clients of every style have: a channel, and what their calls over it ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
+
+from .calls import CallOptions, Link
+from .channel import Channel, Contract
+from .interceptors import ClientInterceptor, checked, links
+from .metadata import MetadataLike
+from .retry import HedgingPolicy, RetryPolicy
+from .stubs import contract_of
+
+__all__ = ["BaseClient", "links_of"]
+
+_C = TypeVar("_C", bound="BaseClient")
+_KEEP: Any = object()
+
+
+class BaseClient:
+    """Made by the clients of each style, with their own ways of connecting and calling."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]] = {}
+    """Of a generated client: the interface of each service, by its name."""
+    _rpc_contract: ClassVar[Contract | None] = None
+
+    def __init__(
+        self, address: str | Sequence[str] | Channel, calls: CallOptions, options: dict[str, Any]
+    ) -> None:
+        if not isinstance(address, (str, list, tuple, Channel)):
+            what = type(address).__name__
+            raise TypeError(
+                f"address must be a str such as rrpc://host:port, a list of them, or a Channel, not {what}"
+            )
+        self._options = calls
+        self._contract = contract_of(type(self))
+        self._owns = not isinstance(address, Channel)
+        if isinstance(address, Channel):
+            if options:
+                raise TypeError(f"{', '.join(options)}: the channel has its options already")
+            self._channel = address
+        else:
+            self._channel = Channel(address, **options)
+        if self._contract is not None:
+            self._channel.admit(self._contract)
+
+    def with_options(
+        self: _C,
+        *,
+        timeout: float | None = _KEEP,
+        metadata: MetadataLike | None = _KEEP,
+        wait_for_ready: bool = _KEEP,
+        interceptors: Iterable[ClientInterceptor] | None = _KEEP,
+        retry: RetryPolicy | None = _KEEP,
+        hedging: HedgingPolicy | None = _KEEP,
+    ) -> _C:
+        """The same client with other options for its calls, on the same channel, which it doesn't close."""
+        given: dict[str, Any] = {
+            "timeout": timeout,
+            "metadata": metadata,
+            "wait_for_ready": wait_for_ready,
+            "interceptors": _KEEP if interceptors is _KEEP else links_of(interceptors),
+            "stream_links": _KEEP if interceptors is _KEEP else links_of(interceptors, "stream"),
+            "retry": retry,
+            "hedging": hedging,
+        }
+        changes = {name: value for name, value in given.items() if value is not _KEEP}
+        clone = object.__new__(type(self))
+        clone._options = replace(self._options, **changes)
+        clone._contract = self._contract
+        clone._channel = self._channel
+        clone._owns = False
+        return clone
+
+    @property
+    def address(self) -> str:
+        """The address given to the constructor."""
+        return self._channel.target
+
+
+def links_of(interceptors: Iterable[ClientInterceptor] | None, kind: str = "unary") -> tuple[Link, ...]:
+    return links(checked(interceptors, ClientInterceptor), kind)
