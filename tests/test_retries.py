@@ -183,7 +183,7 @@ def test_what_an_interceptor_calls_says_nothing_of_its_own_call(fleet: Fleet, us
 
 def test_what_never_left_is_made_again(fleet: Fleet, scheme: str, use: Use) -> None:
     (server,) = fleet.members(1, scheme)
-    policy = RetryPolicy(max_attempts=100, initial_backoff=0.02, multiplier=1.0, budget=None)
+    policy = RetryPolicy(max_attempts=100, initial_backoff=patience(0.02), multiplier=1.0, budget=None)
     with CountedClient(server.address, backoff=QUICK, retry=policy) as client:
         assert use(client.once, "before") == "server0"
         server.kill()
