@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flow_service import Flow
 from lab import TRANSIENT, TRANSPORTS, address_to_listen_on
-from processes import Served, ServeFactory, eventually
+from processes import Served, ServeFactory, eventually, patience
 
 import rrpc
 from rrpc.idl.emit_python import Unit, emit
@@ -65,7 +65,7 @@ def flow_address(flow_server: FlowServer, transport: str) -> str:
 @pytest.fixture
 def flow(flow_address: str) -> Iterator[Any]:
     """A generated client of the shared server, once for each transport."""
-    with flow_rpc.FlowClient(flow_address, timeout=30.0) as client:
+    with flow_rpc.FlowClient(flow_address, timeout=patience(30)) as client:
         client.hold()
         yield client
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aio import Run, until
 from flow import flow_rpc, nothing_left
-from processes import cpu_seconds, volume
+from processes import cpu_seconds, patience, volume
 
 import rrpc
 
@@ -31,7 +31,7 @@ def in_flow(in_loop: Run[None], flow: Any, flow_address: str) -> Callable[[Main]
 
     def run(main: Main) -> None:
         async def with_client() -> None:
-            async with flow_rpc.AsyncFlowClient(flow_address, timeout=30.0) as client:
+            async with flow_rpc.AsyncFlowClient(flow_address, timeout=patience(30)) as client:
                 await main(client)
                 gc.collect()
 

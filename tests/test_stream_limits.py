@@ -37,7 +37,7 @@ def served(serve: ServeFactory, transport: str) -> Served:
 def narrow(flow_address: str) -> Iterator[Any]:
     """A client with a small window."""
     options = {"stream_window_items": WINDOW, "stream_window_bytes": 256 << 10}
-    with flow_rpc.FlowClient(flow_address, timeout=30.0, **options) as client:
+    with flow_rpc.FlowClient(flow_address, timeout=patience(30), **options) as client:
         client.hold()
         yield client
 
