@@ -32,15 +32,15 @@ for script in tests/vm/guest/*.sh; do
   [ -e "$script" ] || continue
   case "$script" in
     *_client.sh) ;;
-    *_server.sh) suite "$(basename "${script%_server.sh}")" tools/vm/pair -e CI -t 300 "bash $script" "bash ${script/_server/_client}" ;;
-    *) suite "$(basename "${script%.sh}")" "${run[@]}" -t 600 -- bash "$script" ;;
+    *_server.sh) suite "$(basename "${script%_server.sh}")" tools/vm/pair -e CI -t 450 "bash $script" "bash ${script/_server/_client}" ;;
+    *) suite "$(basename "${script%.sh}")" "${run[@]}" -t 900 -- bash "$script" ;;
   esac
 done
 suite machine tools/vm/selftest.sh
 for adapter in rxe rxe_socket siw; do
-  suite "conformance-$adapter" "${run[@]}" -t 400 -e RRPC_VERBS_CASES="$adapter" -- \
+  suite "conformance-$adapter" "${run[@]}" -t 600 -e RRPC_VERBS_CASES="$adapter" -- \
     bash -c "$(in_guest build/release/verbs_conformance --gtest_brief=1)"
 done
-suite python "${run[@]}" -t 600 -e RRPC_TEST_TIME_SCALE=10 -e RRPC_TEST_TRANSPORTS=rxe,siw,rxe-socket -- bash -c "$(in_guest python -m pytest -q -p no:cacheprovider tests/vm)"
+suite python "${run[@]}" -t 900 -e RRPC_TEST_TIME_SCALE=10 -e RRPC_TEST_TRANSPORTS=rxe,siw,rxe-socket -- bash -c "$(in_guest python -m pytest -q -p no:cacheprovider tests/vm)"
 wait
 [ ! -s "$failed" ]
