@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import suppress
-from time import monotonic
 from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from rrpc.streams import Opened
 from .driving import going
 from .loop import running_driver
 from .receiving import changed, received
-from .turns import others_turn, turn_end
+from .turns import send_in_turns
 
 if TYPE_CHECKING:
     from rrpc import _core
@@ -248,7 +247,7 @@ class Begun:
     async def send_all(self, items: Items) -> None:
         """To the last, or until the server has ended the call without waiting for that."""
         try:
-            await self._send_each(items)
+            await send_in_turns(items, self._send)
             await self.finish()
         except BaseException as error:
             if self._feeds_no_more:
@@ -264,19 +263,6 @@ class Begun:
                 await items.aclose()
             elif isinstance(items, GeneratorType):
                 items.close()
-
-    async def _send_each(self, items: Items) -> None:
-        end = turn_end()
-        if isinstance(items, AsyncIterable):
-            async for item in items:
-                await self._send(item)
-                if monotonic() > end:
-                    end = await others_turn()
-        else:
-            for item in items:
-                await self._send(item)
-                if monotonic() > end:
-                    end = await others_turn()
 
     def feed(self, items: Items) -> None:
         """:meth:`send_all` in a task of its own; what ``items`` raise ends the call."""

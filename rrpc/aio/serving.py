@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterable
-from time import monotonic
 from typing import Any
 
 from rrpc._core import Awaited
@@ -15,7 +14,7 @@ from rrpc.service import RECEIVES
 from rrpc.streams import ServedStream
 
 from .receiving import changed, received
-from .turns import others_turn, turn_end
+from .turns import send_in_turns
 
 __all__ = ["AsyncServedStream"]
 
@@ -34,7 +33,8 @@ class AsyncServedStream(ServedStream):
                 result = await result
             self.arguments()  # also where something has answered in the handler's place
             if self._kind & RECEIVES:
-                await self._send_all(result)
+                items = result if isinstance(result, AsyncIterable) else self._iterator(result)
+                await send_in_turns(items, self._send)
                 self._reply(b"\xc0", None)
             else:
                 self._reply(*handler.encode(result))
@@ -45,19 +45,6 @@ class AsyncServedStream(ServedStream):
                 return
             self._fail(Cancelled(f"{self.context.method}(): the handler was cancelled"))
             raise
-
-    async def _send_all(self, items: Any) -> None:
-        end = turn_end()
-        if isinstance(items, AsyncIterable):
-            async for item in items:
-                await self._send(item)
-                if monotonic() > end:
-                    end = await others_turn()
-        else:
-            for item in self._iterator(items):
-                await self._send(item)
-                if monotonic() > end:
-                    end = await others_turn()
 
     async def _send(self, item: Any) -> None:
         payload, buffers = self._encode(item)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from time import monotonic
+from typing import Any
 
-__all__ = ["others_turn", "turn_end"]
+__all__ = ["others_turn", "send_in_turns", "turn_end"]
 
 _SLICE_S = 0.002
 
@@ -19,3 +21,20 @@ async def others_turn() -> float:
     """Let the others go on; gives the next :func:`turn_end`."""
     await asyncio.sleep(0)
     return turn_end()
+
+
+async def send_in_turns(
+    items: AsyncIterable[Any] | Iterable[Any], send: Callable[[Any], Awaitable[None]]
+) -> None:
+    """Each of the items, one after the other."""
+    end = turn_end()
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            await send(item)
+            if monotonic() > end:
+                end = await others_turn()
+    else:
+        for item in items:
+            await send(item)
+            if monotonic() > end:
+                end = await others_turn()
