@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from flow_service import Flow
-from lab import TRANSIENT, TRANSPORTS, address_to_listen_on
-from processes import Served, ServeFactory, eventually, patience
+from lab import TRANSIENT, TRANSPORTS, LabServer, address_to_listen_on
+from processes import ServeFactory, eventually, patience
 
 import rrpc
 from rrpc.idl.emit_python import Unit, emit
@@ -33,31 +33,17 @@ def generated(service: type, name: str) -> Any:
 flow_rpc = generated(Flow, "flow_rpc")
 
 
-class FlowServer:
-    """A server that listens on every transport."""
-
-    def __init__(self, served: Served) -> None:
-        self.served = served
-
-    def address(self, transport: str) -> str:
-        return self.served.addresses[TRANSPORTS.index(transport)]
-
-    @property
-    def pid(self) -> int:
-        return self.served.pid
-
-
 @pytest.fixture(scope="session")
-def flow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowServer]:
+def flow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     """Shared by all tests that leave it as it was."""
     folder = tmp_path_factory.mktemp("flow")
     factory = ServeFactory(folder, lambda t: address_to_listen_on(t, f"rrpc-flow-{id(folder):x}"))
-    yield FlowServer(factory(FLOW, "Flow", listen=TRANSPORTS, module="flow_service"))
+    yield LabServer(factory(FLOW, "Flow", listen=TRANSPORTS, module="flow_service"))
     factory.close()
 
 
 @pytest.fixture
-def flow_address(flow_server: FlowServer, transport: str) -> str:
+def flow_address(flow_server: LabServer, transport: str) -> str:
     """Of the shared server, once for each transport."""
     return flow_server.address(transport)
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flow import FLOW, FlowServer, flow_rpc, held, nothing_left
+from flow import FLOW, flow_rpc, held, nothing_left
 from flow_service import Flow
+from lab import LabServer
 from processes import ROOT, Served, ServeFactory, child_environment, cpu_seconds, eventually, patience, volume
 
 import rrpc
@@ -61,7 +62,7 @@ def test_a_producer_is_ahead_by_the_window_of_items(narrow: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["swallow", "swallow_later"])
-def test_waiting_for_room_takes_no_processor_time(flow_server: FlowServer, narrow: Any, method: str) -> None:
+def test_waiting_for_room_takes_no_processor_time(flow_server: LabServer, narrow: Any, method: str) -> None:
     """Nor where the client's own items have come to their end."""
     narrow.go_on()
     with nothing_left(narrow), getattr(narrow, method).open() as stream:
