@@ -41,6 +41,7 @@ from .futures import Future
 from .health import Health
 from .interceptors import ClientInterceptor, ServerInterceptor
 from .metadata import Metadata, MetadataLike
+from .metadata import pack as _pack_metadata
 from .outgoing_streams import open_stream
 from .retry import HedgingPolicy, RetryBudget, RetryPolicy
 from .server import Server, serve
@@ -218,6 +219,7 @@ def _async_lane(*parts: Any) -> Any:
 
 # The one place where the layers that may not see each other are joined.
 _core.set_error_factory(_from_status)
+_core.set_metadata_packer(_pack_metadata)
 _use_allocator(empty)
 _use_builtin(_builtin)
 _use_client(_client_of)

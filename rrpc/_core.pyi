@@ -5,15 +5,18 @@ raise what the factory given to :func:`set_error_factory` makes of (code, messag
 details, metadata, not_executed), where ``details`` and ``metadata`` are the opaque bytes that a server passed to
 :meth:`Server.reply_error`, and ``not_executed`` says that the call was never sent, or refused before any handler saw it.
 
-``metadata`` is bytes that go with a request or a reply, at most ``metadata_bytes_max`` of them.
+``metadata`` is bytes that go with a request or a reply, at most ``metadata_bytes_max`` of them. A client packs a plain dict
+of names and values itself, and gives whatever else isn't bytes to the function of :func:`set_metadata_packer`.
 
 A *buffer* is any object whose ``PyBUF_SIMPLE`` export is contiguous; it is held until the peer has
 read it. A :class:`Block` is pool memory that returns to the pool when its last reference goes.
 """
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+_Metadata = bytes | Mapping[str, Any]
 
 class Block:
     """Writable pool memory with the buffer protocol (1-D, unsigned bytes, at least 64-byte aligned)."""
@@ -63,7 +66,7 @@ class Client:
         buffers: Sequence[Any] | None,
         out: Any | None,
         timeout: float | None,
-        metadata: bytes = b"",
+        metadata: _Metadata = b"",
     ) -> tuple[bytes, list[Block | None] | None]:
         """A unary call. ``method`` may have an id of 6 bytes, the first of them 0, before the name: then that
         is sent, and the name is for errors. ``out`` is a writable buffer offered for one result buffer; in the reply's list
@@ -75,7 +78,7 @@ class Client:
         buffers: Sequence[Any] | None,
         out: Any | None,
         timeout: float | None,
-        metadata: bytes = b"",
+        metadata: _Metadata = b"",
         traced: bool = False,
     ) -> Call: ...
     def start_in_loop(
@@ -87,7 +90,7 @@ class Client:
         buffers: Sequence[Any] | None,
         out: Any | None,
         timeout: float | None,
-        metadata: bytes = b"",
+        metadata: _Metadata = b"",
         traced: bool = False,
     ) -> Call:
         """As :meth:`start`, in the queue's thread; how it ended comes out of the queue's :meth:`~LoopQueue.poll` as
@@ -98,7 +101,7 @@ class Client:
         payload: bytes,
         buffers: Sequence[Any] | None,
         timeout: float | None,
-        metadata: bytes,
+        metadata: _Metadata,
         kind: int,
     ) -> Stream:
         """A call with streams: ``kind`` 2 where this end sends items, 4 where the server does, 6 both. ``timeout`` is the
@@ -118,7 +121,7 @@ class Client:
         address), why_not (reasons by transport)."""
     def stats(self) -> dict[str, int]: ...
 
-_Request = tuple[int, bytes, bytes, list[Block] | None, int, bytes, int]
+_Request = tuple[int, bytes, bytes, list[Block] | None, int, bytes, bool, int]
 
 class Awaited(enum.Enum):
     ROOM = ...
@@ -178,8 +181,8 @@ class Server:
     def name_methods(self, names: dict[bytes, bytes]) -> None:
         """Requests with these ids come out of :meth:`next` under these names; ids as in :meth:`Client.call`."""
     def next(self, timeout: float | None = None) -> _Request | None:
-        """(handle, method, payload, buffers, nanoseconds left or -1, metadata, kind); None on timeout or once
-        drained/stopped. Kind: 0 for a unary call, else the sum of 2 (the client streams), 4 (the server does), and 8
+        """(handle, method, payload, buffers, nanoseconds left or -1, metadata, traced, kind); None on timeout or
+        once drained/stopped. Traced: whether the metadata has :data:`rrpc.metadata.TRACE`. Kind: 0 for a unary call, else the sum of 2 (the client streams), 4 (the server does), and 8
         where a call that was parked may go on, which then has neither payload nor metadata again."""
     def serve_in_loop(
         self, queue: LoopQueue, target: Any, methods: Sequence[bytes], max_concurrency: int
@@ -263,6 +266,7 @@ def allocate(nbytes: int) -> Block: ...
 def stats() -> dict[str, int]: ...
 def set_pool_limit(nbytes: int) -> None: ...
 def set_error_factory(factory: Callable[[int, str, bool, bytes, bytes, bool], BaseException]) -> None: ...
+def set_metadata_packer(packer: Callable[[Any], bytes]) -> None: ...
 def transports() -> dict[str, str]:
     """Scheme -> "" where usable, else the reason why not."""
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .context import current
 from .errors import Cancelled, DeadlineExceeded, RpcError, goes_elsewhere, unsent
 from .interceptors import Chain, Sleep
-from .metadata import EMPTY, Metadata, MetadataLike, joined, pack, unpack
+from .metadata import EMPTY, Metadata, MetadataLike, joined, unpack
 
 if TYPE_CHECKING:
     from . import _core
@@ -347,7 +347,7 @@ def over(call: OutgoingCall) -> Generator[Any, Any, Any]:
             call.time_left(),
         )
         if call.metadata or call.traced:
-            arguments = (*arguments, pack(call.metadata), call.traced)
+            arguments = (*arguments, call.metadata, call.traced)
         exchange = Exchange(connection, arguments)
         try:
             payload, blocks, packed = yield exchange

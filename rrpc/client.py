@@ -14,7 +14,7 @@ from .errors import RpcError, Unavailable, goes_elsewhere
 from .futures import Future
 from .interceptors import Chain, ClientInterceptor
 from .loops import loop_here, refuse_blocking, refuse_in_coroutine
-from .metadata import MetadataLike, joined, pack
+from .metadata import MetadataLike, together
 from .retry import HedgingPolicy, RetryPolicy
 from .service import OutSpec, untyped_request
 from .stubs import start_call
@@ -95,7 +95,8 @@ class Client(BaseClient):
         end = None if wait is None else monotonic() + wait
         if out is None and connection is not None:
             try:
-                reply, blocks = connection.core.call(*request.encoded(), None, wait, self._pack(metadata))
+                sent = together(self._options.metadata, metadata)
+                reply, blocks = connection.core.call(*request.encoded(), None, wait, sent)
             except Unavailable as error:
                 if not goes_elsewhere(error):
                     raise
@@ -125,15 +126,13 @@ class Client(BaseClient):
             return self._course(request, None if end is None else end - monotonic(), metadata)
 
         try:
-            call = connection.core.start(*request.encoded(), memory_of(out), wait, self._pack(metadata))
+            sent = together(self._options.metadata, metadata)
+            call = connection.core.start(*request.encoded(), memory_of(out), wait, sent)
         except Unavailable as error:
             if not goes_elsewhere(error):
                 raise
             return start_call(again())
         return Future(call, decode, out, again)
-
-    def _pack(self, metadata: MetadataLike | None) -> bytes:
-        return pack(joined(self._options.metadata, metadata))
 
     def _course(self, request: Untyped, timeout: float | None, metadata: MetadataLike | None) -> Chain:
         return course(OutgoingCall(self._channel, request, self._options, timeout, metadata), self._options)

@@ -10,14 +10,23 @@ import msgpack
 
 from .errors import InvalidArgument, ProtocolError
 
-__all__ = ["EMPTY", "TRACE", "TRACE_BYTES", "Metadata", "MetadataLike", "joined", "merged", "pack", "unpack"]
+__all__ = [
+    "EMPTY",
+    "TRACE",
+    "Metadata",
+    "MetadataLike",
+    "joined",
+    "merged",
+    "pack",
+    "together",
+    "unpack",
+]
 
 MetadataLike = Mapping[str, str | bytes | Sequence[str | bytes]]
 """What metadata is given as; a list or tuple is several values under one name."""
 
 TRACE = "rrpc-trace"
 """The name under which traces travel: in a request the bytes that the answer may have, in a reply the answer."""
-TRACE_BYTES = TRACE.encode()
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]*")
 _KNOWN_MAX = 4096
 _known: set[str] = set()  # names found good
@@ -93,6 +102,13 @@ def _plain(metadata: MetadataLike) -> bool:
 def joined(*given: MetadataLike | None) -> dict[str, Any]:
     """All of it, as a dict that may be changed; a name that comes again has the values given last."""
     return {name: value for one in given if one is not None for name, value in _checked(one).items()}
+
+
+def together(own: MetadataLike | None, given: MetadataLike | None) -> MetadataLike:
+    """What goes with a call of a client that has its own; the core packs it."""
+    if given is None:
+        return own or {}
+    return joined(own, given) if own else given
 
 
 def merged(one: MetadataLike, other: MetadataLike) -> Metadata:

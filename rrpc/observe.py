@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import _core
 
-    _Request = tuple[int, bytes, bytes, "list[_core.Block] | None", int, bytes, int]
+    _Request = tuple[int, bytes, bytes, "list[_core.Block] | None", int, bytes, bool, int]
 
 __all__ = ["Observation", "ObservedCore", "Observer", "ServedCall"]
 

@@ -12,7 +12,7 @@ from .codec import decode
 from .errors import RpcError, Unavailable, goes_elsewhere
 from .interceptors import Chain, StreamHooks
 from .loops import refuse_blocking
-from .metadata import MetadataLike, pack
+from .metadata import MetadataLike
 from .service import RECEIVES, SENDS, Plan, untyped_request
 from .service.items import untyped_item
 from .streams import Attempts, DuplexStream, Opened, RequestStream, ResponseStream
@@ -47,7 +47,7 @@ class StreamRequest(Protocol):
     def named(self) -> Mapping[str | int, Any]:
         """The arguments that aren't a stream, by name, or by place where the parameters' names aren't known."""
 
-    def open(self, connection: Connection, timeout: float | None, metadata: bytes) -> Any:
+    def open(self, connection: Connection, timeout: float | None, metadata: MetadataLike) -> Any:
         """Send it: the core's stream."""
 
     def opened(self, attempts: Attempts) -> Opened:
@@ -188,7 +188,7 @@ def _over(call: OutgoingStream) -> Generator[Any, Any, Any]:
         call.attempt += 1
         call.connection = connection
         try:
-            core = request.open(connection, call.time_left(), pack(call.metadata))
+            core = request.open(connection, call.time_left(), call.metadata)
         except Unavailable as error:
             call.channel.failed(connection, error)
             if not goes_elsewhere(error):
@@ -253,7 +253,7 @@ class UntypedStream:
     def named(self) -> Mapping[str | int, Any]:
         return self._arguments
 
-    def open(self, connection: Connection, timeout: float | None, metadata: bytes) -> Any:
+    def open(self, connection: Connection, timeout: float | None, metadata: MetadataLike) -> Any:
         name, buffers = self.method.encode(errors="replace"), self._message or None
         return connection.core.open(name, self._payload, buffers, timeout, metadata, self._kind)
 

@@ -56,7 +56,7 @@ class StubRequest:
     def named(self) -> Mapping[str | int, Any]:
         return dict(zip(self._stub._plan.names, self._arguments, strict=True))
 
-    def open(self, connection: Connection, timeout: float | None, metadata: bytes) -> Any:
+    def open(self, connection: Connection, timeout: float | None, metadata: MetadataLike) -> Any:
         _, encode, name, *_ = self._stub._bind(connection)
         plan = self._stub._plan
         payload, message = encode(self._arguments)

@@ -18,7 +18,7 @@ from .errors import RpcError, Unavailable, goes_elsewhere
 from .futures import Driven, Future, only
 from .interceptors import Chain
 from .loops import loop_here, refuse_in_coroutine
-from .metadata import MetadataLike, joined, pack
+from .metadata import MetadataLike, pack, together
 from .service import Interface, Method, OutSpec, Parameter, Plan
 
 __all__ = ["Caller", "RemoteMethod", "UnaryMethod", "contract_of", "start_call", "stub"]
@@ -64,7 +64,8 @@ class RemoteMethod:
         self._contract: Contract | None = client._contract
         self._options: CallOptions = client._options
         self._timeout = client._options.timeout
-        self._packed = pack(client._options.metadata or {})
+        self._metadata = client._options.metadata or None
+        self._packed = pack(self._metadata or {})
         self._loop_here = loop_here()
         # Of the connection that plain calls take: (it, encoder, wire name, the core's call and start).
         self._plain = _UNBOUND
@@ -114,7 +115,13 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         wait = self._timeout if timeout is None else timeout
         end = None if wait is None else monotonic() + wait
         if connection is self._channel.ready and (around is None or around.ended):
-            packed = self._packed if metadata is None else self._pack(metadata)
+            sent = (
+                self._packed
+                if metadata is None
+                else metadata
+                if self._metadata is None
+                else self._joined(metadata)
+            )
             payload, buffers = encode(arguments)
             try:
                 reply, blocks = call(
@@ -123,7 +130,7 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
                     buffers or None,
                     None,
                     wait,
-                    packed,
+                    sent,
                 )
             except RpcError as error:
                 if not goes_elsewhere(error):
@@ -147,7 +154,7 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         wait = self._timeout if timeout is None else timeout
         if connection is not self._channel.ready or not (around is None or around.ended):
             return start_call(self._course(arguments, wait, metadata, out))
-        packed = self._packed if metadata is None else self._pack(metadata)
+        sent = self._packed if metadata is None else self._joined(metadata)
         payload, buffers = encode(arguments, None if out is None else OutSpec.of(out))
         end = None if wait is None else monotonic() + wait
 
@@ -156,7 +163,7 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
             return self._course(arguments, left, metadata, out)
 
         try:
-            call = start(name, payload, buffers or None, memory_of(out), wait, packed)
+            call = start(name, payload, buffers or None, memory_of(out), wait, sent)
         except Unavailable as error:
             if not goes_elsewhere(error):
                 raise
@@ -166,9 +173,8 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
             decode = functools.partial(decode, sizes=buffers.sizes)
         return Future(call, decode, out, again, self._typed)
 
-    def _pack(self, metadata: MetadataLike) -> bytes:
-        own = self._options.metadata
-        return pack(joined(own, metadata) if own else metadata)
+    def _joined(self, metadata: MetadataLike) -> MetadataLike:
+        return together(self._metadata, metadata)
 
     def _course(
         self, arguments: tuple[Any, ...], timeout: float | None, metadata: MetadataLike | None, out: Any

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from .context import Context, enter
 from .dispatch import Dispatch, check_memory
-from .metadata import TRACE_BYTES
 from .status import status_of
 from .streams.serving import ServedStream, ServedStreams
 
@@ -46,7 +45,7 @@ class Worker:
             if request is None:
                 request = core.next()
                 continue
-            handle, name, payload, blocks, ns_left, metadata, kind = request
+            handle, name, payload, blocks, ns_left, metadata, traced, kind = request
             if kind:
                 del payload, blocks
                 stream, request = self._streams.of(request), None
@@ -60,7 +59,7 @@ class Worker:
             enter(context)
             try:
                 handler = handlers[name]
-                if metadata and TRACE_BYTES in metadata:
+                if traced:
                     handler = self._dispatch.traced(handler, context, core.stamps(handle))
                 arguments, out, sizes = handler.decode(payload, blocks)
                 if out is not None:

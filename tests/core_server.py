@@ -21,12 +21,12 @@ from rrpc.options import merged
 
 def echo(server: _core.Server, request: tuple[Any, ...]) -> None:
     """Payload and metadata go back, and a result for each argument."""
-    handle, _, payload, blocks, _, metadata, _ = request
+    handle, _, payload, blocks, _, metadata, *_ = request
     server.reply(handle, payload, blocks, metadata=metadata)
 
 
 def fail(server: _core.Server, request: tuple[Any, ...]) -> None:
-    handle, _, payload, _, _, metadata, _ = request
+    handle, _, payload, _, _, metadata, *_ = request
     server.reply_error(handle, int(rrpc.StatusCode.ABORTED), "as asked", payload, metadata)
 
 

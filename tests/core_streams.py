@@ -63,7 +63,7 @@ producing: dict[int, tuple[_core.Stream, int, int]] = {}
 
 def produce(server: _core.Server, request: tuple[Any, ...]) -> None:
     """As `count`, parked whenever there is no room."""
-    handle, _, payload, _, _, _, kind = request
+    handle, _, payload, *_, kind = request
     stream, made, wanted = producing.pop(handle) if kind & 8 else (server.stream(handle), 0, int(payload))
     try:
         while made < wanted:

@@ -1,5 +1,6 @@
 """Unary calls as the core has them: metadata, and what is known of a call that failed."""
 
+import re
 import subprocess
 import sys
 import time
@@ -59,6 +60,56 @@ def test_metadata_goes_both_ways(
     received: Any = blocks or []
     assert [bytes(memoryview(block)) for block in received] == (buffers or [])
     assert client.call(b"echo", payload, None, None, 30.0, metadata)[0] == payload
+
+
+class _Name(str):
+    """Equal to a name, and not what a plain dict has."""
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"a": "b"},
+        {"_.-9": b"", "empty": ""} | {f"name-{i}": "é€😀" for i in range(12)},
+        *({"x" * n: "y" * n, "bytes": b"z" * n} for n in (31, 32, 255, 256, 2000)),
+        {f"n{i}": str(i) for i in range(16)},
+        {"several": ["a", b"b"], "one": ("c",)},
+        {_Name("name"): _Name("value"), "array": bytearray(b"d"), "view": memoryview(b"e")},
+        rrpc.Metadata({"a": "1", "b": [b"2", "3"]}),
+        {"": "7"},
+        {".a": "7"},
+        {"-": "7"},
+        {"Name": "7"},
+        {"a\0": "7"},
+        {7: "7"},
+        {"a": 7},
+        {"a": None},
+        {"a": "\ud800"},
+        {"\ud800": "a"},
+        {"a": "7" * 70_000},
+        {"a": b"7" * 70_000},
+        [("a", "7")],
+        7,
+        None,
+    ],
+    ids=lambda metadata: repr(metadata)[:20],
+)
+def test_the_core_packs_as_python_does(connect: Callable[..., _core.Client], metadata: Any) -> None:
+    client = connect(metadata_bytes_max=65535)
+    try:
+        packed = pack(metadata)
+    except rrpc.InvalidArgument as refused:
+        with pytest.raises(rrpc.InvalidArgument, match=re.escape(refused.message)):
+            client.start(b"echo", b"", None, None, 30.0, metadata)
+        return
+    if len(packed) > LIMIT:
+        with pytest.raises(rrpc.ResourceExhausted, match=f"the request has {len(packed)} bytes"):
+            client.call(b"echo", b"", None, None, 30.0, metadata)
+        return
+    call = client.start(b"echo", b"", None, None, 30.0, metadata)
+    call.result()
+    assert call.metadata() == packed
 
 
 def test_an_error_has_metadata_too(connect: Callable[..., _core.Client]) -> None:

@@ -5,6 +5,7 @@
 #include "bind/convert.h"
 #include "bind/deferred.h"
 #include "bind/gil.h"
+#include "bind/metadata.h"
 #include "bind/register.h"
 #include "driver/client.h"
 #include "driver/devices.h"
@@ -20,6 +21,7 @@ PYBIND11_MODULE(_core, module) {
   rrpc::bind::register_stream(module);
   rrpc::bind::register_server(module);
   module.def("set_error_factory", &rrpc::bind::set_error_factory);
+  module.def("set_metadata_packer", &rrpc::bind::set_metadata_packer);
   module.def("default_options", &rrpc::bind::default_options);
   module.def("transports", [] {
     py::dict out;

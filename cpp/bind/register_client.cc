@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bind/convert.h"
+#include "bind/metadata.h"
 #include "bind/deferred.h"
 #include "bind/gil.h"
 #include "bind/loop.h"
@@ -115,7 +116,7 @@ class PyClient {
   }
 
   static rpc::CallRequest make_request(const py::bytes& method, const py::bytes& payload, py::handle buffers,
-                                       py::handle timeout, const py::bytes& metadata) {
+                                       py::handle timeout, const PackedMetadata& metadata) {
     rpc::CallRequest request;
     request.method = as_text(bytes_view(method));
     if (request.method.size() > kMethodIdBytes && request.method.front() == '\0') {
@@ -123,19 +124,20 @@ class PyClient {
       request.method.remove_prefix(kMethodIdBytes);
     }
     request.payload = bytes_view(payload);
-    request.metadata = bytes_view(metadata);
+    request.metadata = metadata.view();
     request.buffers = export_buffers(buffers);
     request.deadline = deadline_from(timeout);
     return request;
   }
 
   static rpc::ClientCallRef begin(const ClientRef& client, const py::bytes& method, const py::bytes& payload,
-                                  py::handle buffers, py::handle out, py::handle timeout, const py::bytes& metadata,
+                                  py::handle buffers, py::handle out, py::handle timeout, py::handle metadata,
                                   bool traced = false, const std::shared_ptr<driver::LoopCall>& in_loop = nullptr) {
     const rpc::ClientCallRef call = in_loop != nullptr ? in_loop : std::make_shared<rpc::ClientCall>();
     if (traced) call->stamps.clock = now_ns;
     call->stamps.mark(&rpc::CallStamps::started);
-    rpc::CallRequest request = make_request(method, payload, buffers, timeout, metadata);
+    const PackedMetadata packed(metadata);
+    rpc::CallRequest request = make_request(method, payload, buffers, timeout, packed);
     if (!out.is_none()) request.out = export_buffer(out, true);
     Status status;
     {
@@ -148,7 +150,7 @@ class PyClient {
   }
 
   py::tuple call(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out,
-                 py::handle timeout, const py::bytes& metadata) {
+                 py::handle timeout, py::handle metadata) {
     const ClientRef client = still_open();
     const rpc::ClientCallRef call = begin(client, method, payload, buffers, out, timeout, metadata);
     try {
@@ -162,7 +164,7 @@ class PyClient {
   }
 
   Call start(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out, py::handle timeout,
-             const py::bytes& metadata, bool traced) {
+             py::handle metadata, bool traced) {
     ClientRef client = still_open();
     rpc::ClientCallRef call = begin(client, method, payload, buffers, out, timeout, metadata, traced);
     run_deferred();
@@ -170,7 +172,7 @@ class PyClient {
   }
 
   Call start_in_loop(const PyLoopQueue& queue, py::object target, const py::bytes& method, const py::bytes& payload,
-                     py::handle buffers, py::handle out, py::handle timeout, const py::bytes& metadata, bool traced) {
+                     py::handle buffers, py::handle out, py::handle timeout, py::handle metadata, bool traced) {
     ClientRef client = still_open();
     const auto call = std::make_shared<PyLoopCall>(queue.queue(), std::move(target));
     begin(client, method, payload, buffers, out, timeout, metadata, traced, call);
@@ -179,12 +181,13 @@ class PyClient {
   }
 
   std::unique_ptr<PyStream> open(const py::bytes& method, const py::bytes& payload, py::handle buffers,
-                                 py::handle timeout, const py::bytes& metadata, int kind) {
+                                 py::handle timeout, py::handle metadata, int kind) {
     if (kind != rpc::kClientStreams && kind != rpc::kServerStreams &&
         kind != (rpc::kClientStreams | rpc::kServerStreams))
       raise_status(invalid_argument("a call with streams of kind " + std::to_string(kind) + "; 2, 4 and 6 are"));
     const ClientRef client = still_open();
-    rpc::CallRequest request = make_request(method, payload, buffers, timeout, metadata);
+    const PackedMetadata packed(metadata);
+    rpc::CallRequest request = make_request(method, payload, buffers, timeout, packed);
     request.kind = static_cast<uint8_t>(kind);
     const auto call = std::make_shared<rpc::ClientCall>();
     Result<std::unique_ptr<driver::Stream>> stream = unavailable("");

@@ -329,16 +329,19 @@ class PyServer {
   }
 
   static constexpr int kResumed = 8;
+  static constexpr std::string_view kTrace = "rrpc-trace";  // TRACE in rrpc/metadata.py
 
   py::object describe(driver::Work& work) const {
-    const TimeNs deadline = work.call->deadline();
+    rpc::ServerCall& call = *work.call;
+    const TimeNs deadline = call.deadline();
     const int64_t left_ns = deadline == kNever ? -1 : std::max<TimeNs>(deadline - work.taken_at, 0);
     if (work.resumed)
-      return py::make_tuple(work.handle, name_of(work.call->method()), py::bytes(), py::none(), left_ns, py::bytes(),
-                            work.call->kind() | kResumed);
-    return py::make_tuple(work.handle, name_of(work.call->method()), bytes_of(as_text(work.call->payload())),
-                          wrap_blocks(work.call->blocks()), left_ns, bytes_of(as_text(work.call->metadata())),
-                          work.call->kind());
+      return py::make_tuple(work.handle, name_of(call.method()), py::bytes(), py::none(), left_ns, py::bytes(), false,
+                            call.kind() | kResumed);
+    const std::string_view metadata = as_text(call.metadata());
+    const bool traced = metadata.find(kTrace) != std::string_view::npos;
+    return py::make_tuple(work.handle, name_of(call.method()), bytes_of(as_text(call.payload())),
+                          wrap_blocks(call.blocks()), left_ns, bytes_of(metadata), traced, call.kind());
   }
 
   std::shared_ptr<driver::Server> server_;

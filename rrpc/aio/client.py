@@ -10,7 +10,7 @@ from rrpc.calls import CallOptions, OutgoingCall, course
 from rrpc.channel import Channel
 from rrpc.client import Untyped
 from rrpc.interceptors import Chain, ClientInterceptor
-from rrpc.metadata import MetadataLike, joined, pack
+from rrpc.metadata import MetadataLike
 from rrpc.retry import HedgingPolicy, RetryPolicy
 
 if TYPE_CHECKING:
@@ -78,9 +78,6 @@ class Client(BaseClient):
         from .starting import start_untyped
 
         return start_untyped(self, Untyped(method, args, kwargs, out), timeout, metadata)
-
-    def _pack(self, metadata: MetadataLike | None) -> bytes:
-        return pack(joined(self._options.metadata, metadata))
 
     def _course(self, request: Untyped, timeout: float | None, metadata: MetadataLike | None) -> Chain:
         return course(OutgoingCall(self._channel, request, self._options, timeout, metadata), self._options)

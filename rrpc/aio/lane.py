@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from rrpc.context import Context, enter
 from rrpc.dispatch import Dispatch, Handler, check_memory
 from rrpc.errors import Cancelled
-from rrpc.metadata import TRACE_BYTES
 from rrpc.observe import ObservedCore, Observer
 from rrpc.status import status_of
 from rrpc.streams import ServedStreams
@@ -196,7 +195,7 @@ class _Runner:
         """Handle the call; where its handler waits, the rest of that is to be awaited."""
         if request[-1]:
             return self._serve(AsyncServedStream(self._lane.streams, request), request[0])
-        handle, name, payload, blocks, ns_left, metadata, _ = request
+        handle, name, payload, blocks, ns_left, metadata, traced, _ = request
         core = self._core
         if isinstance(core, ObservedCore):
             core.begin(request)
@@ -204,7 +203,7 @@ class _Runner:
         enter(context)
         try:
             handler = self._lane.dispatch.handlers[name]
-            if metadata and TRACE_BYTES in metadata:
+            if traced:
                 handler = self._lane.dispatch.traced(handler, context, core.stamps(handle))
             arguments, out, sizes = handler.decode(payload, blocks)
             if out is not None:

@@ -10,7 +10,7 @@ from rrpc.calls import memory_of, plain_connection
 from rrpc.codec import decode
 from rrpc.context import current
 from rrpc.errors import RpcError, Unavailable
-from rrpc.metadata import MetadataLike
+from rrpc.metadata import MetadataLike, together
 from rrpc.service import OutSpec
 
 from .future import Future, Watched
@@ -49,7 +49,7 @@ def start_method(
             return Future.of_chain(stub._course(arguments, wait, metadata, out), driver.loop)
         connection, encode, name, _, start = bound
         wait = watched.timeout_of(wait)
-    packed = stub._packed if metadata is None else stub._pack(metadata)
+    sent = stub._packed if metadata is None else stub._joined(metadata)
     payload, buffers = encode(arguments, None if out is None else OutSpec.of(out))
     future: Future[Any] = Future(loop=driver.loop) if watched is None else watched
     sizes = buffers.sizes
@@ -60,9 +60,7 @@ def start_method(
     future.typed = stub._typed
     future.again = stub._course, arguments, None if wait is None else monotonic() + wait, metadata, out
     try:
-        future.call = start(
-            driver.queue, future, name, payload, buffers or None, memory_of(out), wait, packed
-        )
+        future.call = start(driver.queue, future, name, payload, buffers or None, memory_of(out), wait, sent)
     except Unavailable as error:
         if not error.not_executed:
             raise
@@ -87,13 +85,14 @@ def start_untyped(
             return Future.of_chain(client._course(request, wait, metadata), driver.loop)
         connection, wait = watched.connection, watched.timeout_of(wait)
     name, payload, buffers = request.encoded()
+    sent = together(client._options.metadata, metadata)
     out = request.out
     future: Future[Any] = Future(loop=driver.loop) if watched is None else watched
     future.decode = decode if out is None else partial(_decode_into, decode, out)
     future.again = client._course, request, None if wait is None else monotonic() + wait, metadata
     try:
         future.call = connection.core.start_in_loop(
-            driver.queue, future, name, payload, buffers, memory_of(out), wait, client._pack(metadata)
+            driver.queue, future, name, payload, buffers, memory_of(out), wait, sent
         )
     except Unavailable as error:
         if not error.not_executed:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from rrpc.context import Context, enter
 from rrpc.errors import Cancelled, Internal, StatusCode
-from rrpc.metadata import TRACE_BYTES
 from rrpc.observe import Observation, Observer
 from rrpc.service import RECEIVES
 from rrpc.status import status_of
@@ -68,7 +67,7 @@ class ServedStream:
     """
 
     def __init__(self, served: ServedStreams, request: Any) -> None:
-        self._handle, self._name, payload, blocks, ns_left, metadata, self._kind = request
+        self._handle, self._name, payload, blocks, ns_left, metadata, self._traced, self._kind = request
         self._request: tuple[bytes, Any] | None = payload, blocks  # until it is decoded
         self._handler: Handler
         self._served = served
@@ -91,7 +90,6 @@ class ServedStream:
         self._seen = None if observer is None else Observation(self._core, observer, known, request)
         self._variables = contextvars.copy_context()  # the handler's own, on whichever worker
         self.context = Context(self._core, self._handle, self._name, ns_left, metadata)
-        self._asks = TRACE_BYTES in metadata
         self._trace: Any = None
 
     def run(self) -> None:
@@ -130,7 +128,7 @@ class ServedStream:
         return self._items is not None and self._send_items()
 
     def _find_handler(self) -> Handler:
-        if self._asks:
+        if self._traced:
             self._trace = self._served.dispatch.trace(self.context, self._core.stamps(self._handle))
         self.context.unseen = True
         self._handler = self._served.dispatch.stream_of(self._name, self._kind)
