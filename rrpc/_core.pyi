@@ -246,8 +246,8 @@ class Server:
         """Call back once, on whatever thread, soon after :meth:`is_cancelled` has become true (at once if it is).
         Forgotten with the reply; False if the call is answered already."""
     def drain(self, timeout: float | None) -> tuple[int, int]:
-        """Refuse new calls, let running ones finish and their results be fetched, then end. Gives what had to be
-        left in the end: (calls, results that weren't fetched). Wakes every next()."""
+        """Refuse new calls, let running ones finish and their results be fetched. Gives what isn't over in the
+        end: (calls, results that weren't fetched). Then :meth:`stop` it."""
     def stop(self) -> None:
         """Close everything at once; every next() returns None."""
     def stopped(self) -> bool:

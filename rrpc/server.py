@@ -68,6 +68,8 @@ class Server:
         self._workers = [self._worker(tracebacks, observer) for _ in range(workers)]
         self.addresses: list[str] = []
         """What the server really listens on, in the order asked for."""
+        self.unanswered: list[str] = []
+        """The methods whose handlers ran when :meth:`drain` gave up."""
         self.unfetched = 0
         """Results that clients hadn't fetched when :meth:`drain` gave up."""
         if builtin:
@@ -144,6 +146,8 @@ class Server:
         """Refuse new calls, let running ones end and results be fetched; True if all that within ``grace`` seconds."""
         self.health.drain()
         calls, self.unfetched = self._core.drain(grace)
+        self.unanswered = self.running()  # before they are told that nobody waits for them any more
+        self._core.stop()
         return calls == self.unfetched == 0
 
     def stop(self, timeout: float | None = None) -> bool:

@@ -212,7 +212,6 @@ LeftOver Server::drain(TimeNs deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     left = under_way();
   }
-  stop();
   return left;
 }
 

@@ -67,7 +67,7 @@ class Server : public RequestSink {
   // False: it was answered already.
   bool on_cancel(uint64_t handle, std::function<void()> callback);
 
-  // Refuses new calls, waits for those under way and for their results to be fetched, then ends.
+  // Refuses new calls, waits for those under way and for their results to be fetched; then stop() is to come.
   LeftOver drain(TimeNs deadline);
   void stop();
   bool ended() const { return ended_.load(); }

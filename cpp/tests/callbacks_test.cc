@@ -189,8 +189,8 @@ TEST_P(CallbacksTest, AClientThatDrainsIsCalledNoMore) {
   auto client = here.call(there.address(), options());
   TestCall held(*client, "hold", "");
   ASSERT_TRUE(eventually([&] { return there.holds(); }));
-  std::thread drainer([&] { (void)here.server()->drain(in_ms(5000)); });
-  drainer.join();
+  (void)here.server()->drain(in_ms(5000));
+  here.server()->stop();
   EXPECT_EQ(held.wait().code(), StatusCode::kUnavailable) << "its connection ends with the server that serves on it";
   EXPECT_EQ(Client::connect(there.address(), options(), in_ms(5000), here.server()).status().code(),
             StatusCode::kFailedPrecondition);

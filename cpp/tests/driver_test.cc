@@ -266,6 +266,7 @@ TEST_P(DriverTest, DrainGivesUpAtItsDeadline) {
   const TimeNs begin = now_ns();
   EXPECT_EQ(server->server().drain(in_ms(50)).calls, 1u);
   EXPECT_LT(now_ns() - begin, 500 * kMillisecond);
+  server->server().stop();
   EXPECT_EQ(slow.wait().code(), StatusCode::kUnavailable);
 }
 

@@ -42,6 +42,11 @@ class Server:
         return self._server.services
 
     @property
+    def unanswered(self) -> list[str]:
+        """The methods whose handlers ran when :meth:`drain` gave up."""
+        return self._server.unanswered
+
+    @property
     def unfetched(self) -> int:
         """Results that clients hadn't fetched when :meth:`drain` gave up."""
         return self._server.unfetched

@@ -198,7 +198,7 @@ def _drain(server: Server, options: Settings, notifier: Notifier) -> int:
     # A call that was given up has ended for its caller; its handler may run on.
     if ended == [True] and server.stop(max(0.5, end - time.monotonic())):
         return 0
-    still = server.running()
+    still = server.unanswered or server.running()
     if server.unfetched:
         still.append(f"results that clients haven't fetched: {server.unfetched}")
     shown = ", ".join(still) or "calls that haven't been answered"
