@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,10 @@ import rrpc
 _left: contextvars.ContextVar[str] = contextvars.ContextVar("left", default="")
 
 
+class Kept:
+    """What a handler's frame holds."""
+
+
 @rrpc.service
 class Mixed:
     """Async methods and plain ones."""
@@ -20,6 +25,7 @@ class Mixed:
     def __init__(self) -> None:
         self.cancelled = 0
         self.waiting = 0
+        self.kept: weakref.ref[Kept] | None = None
         self._opened = asyncio.Event()
         self._tasks: set[int] = set()
 
@@ -50,6 +56,13 @@ class Mixed:
     @rrpc.method
     async def crash(self) -> None:
         raise ZeroDivisionError("on purpose")
+
+    @rrpc.method
+    async def keep(self) -> None:
+        """Has an object in its frame until it is cancelled."""
+        kept = Kept()
+        self.kept = weakref.ref(kept)
+        await asyncio.Event().wait()
 
     @rrpc.method
     async def forever(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -113,6 +114,26 @@ def test_a_call_given_up_cancels_its_handler(address: str, in_loop: Run[Any]) ->
             assert await client.call("Mixed.grouped") == [0, 1, 2]
 
     in_loop(main())
+
+
+def test_a_cancelled_handler_leaves_nothing_to_the_collector(address: str, in_loop: Run[Any]) -> None:
+    async def main() -> None:
+        async with serving(address) as (server, client, service):
+            call = client.start("Mixed.keep")
+            await until(lambda: _keeps(service, True))
+            gc.disable()
+            try:
+                call.cancel()
+                await until(lambda: _runs(server))
+                await until(lambda: _keeps(service, False))
+            finally:
+                gc.enable()
+
+    in_loop(main())
+
+
+async def _keeps(service: Mixed, something: bool) -> bool:
+    return (service.kept is not None and service.kept() is not None) is something
 
 
 async def _runs(server: rrpc.aio.Server, *methods: str) -> bool:

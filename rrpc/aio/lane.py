@@ -12,7 +12,6 @@ import types
 from collections import deque
 from collections.abc import Coroutine, Generator, Sequence
 from contextvars import copy_context
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rrpc.context import Context, enter
@@ -265,14 +264,13 @@ class _Runner:
 @types.coroutine
 def _rest(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
     """What is left of a coroutine that has begun, and waits."""
-    while True:
-        try:
-            sent = yield waits_for
-        except BaseException as error:
-            go_on = partial(coroutine.throw, error)
-        else:
-            go_on = partial(coroutine.send, sent)
-        try:
-            waits_for = go_on()
-        except StopIteration as stop:
-            return stop.value
+    try:
+        while True:
+            try:
+                sent = yield waits_for
+            except BaseException as error:  # noqa: PERF203  (a name that stays would be a cycle with this frame)
+                waits_for = coroutine.throw(error)
+            else:
+                waits_for = coroutine.send(sent)
+    except StopIteration as stop:
+        return stop.value
