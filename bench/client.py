@@ -67,6 +67,16 @@ class Job:
     def connect(self) -> Connection:
         return PEERS[self.peer].connect(self.address, MODES[self.task])
 
+    @property
+    def turns(self) -> int:
+        """What is compared goes by turns: so many."""
+        return max(1, min(TURNS, round(self.seconds * 100)))
+
+    @property
+    def items(self) -> int:
+        """In one stream."""
+        return max(100, min(ITEMS, round(self.seconds * 1e5)))
+
     def small(self) -> bytes:
         return bytes(i % 256 for i in range(self.small_bytes))
 
@@ -203,10 +213,10 @@ def ways(job: Job) -> None:
     connection, data = job.connect(), job.small()
     calls = connection.ways()
     times: dict[str, list[int]] = {name: [] for name in calls}
-    for _ in range(TURNS):
+    for _ in range(job.turns):
         for name, call in calls.items():
             assert call(data) == data
-            times[name] += time_calls(functools.partial(call, data), job.seconds / TURNS)
+            times[name] += time_calls(functools.partial(call, data), job.seconds / job.turns)
     say([{"case": name, "metrics": {"p50_us": percentile(times[name], 0.5) / 1e3}} for name in calls])
     connection.close()
 
@@ -222,9 +232,9 @@ def streams(job: Job) -> None:
     each = functools.partial(connection.fetch_each, nbytes, ARRAYS)
     alone = fetch_call(connection, nbytes)
     streamed, fetched = [], []
-    for _ in range(TURNS):
-        streamed += [time / ARRAYS for time in time_calls(each, job.seconds / TURNS)]
-        fetched += time_calls(alone, job.seconds / TURNS)
+    for _ in range(job.turns):
+        streamed += [time / ARRAYS for time in time_calls(each, job.seconds / job.turns)]
+        fetched += time_calls(alone, job.seconds / job.turns)
     results.append({"case": "1 MiB items", "metrics": {"gbps": nbytes / median(streamed)}})
     results.append({"case": "1 MiB results", "metrics": {"gbps": nbytes / median(fetched)}})
     say(results)
@@ -232,12 +242,12 @@ def streams(job: Job) -> None:
 
 
 def items(case: str, pass_items: Callable[[int], object], job: Job) -> dict[str, Any]:
-    """One stream after the other, ``ITEMS`` in each."""
-    assert pass_items(ITEMS) == ITEMS
+    """One stream after the other."""
+    assert pass_items(job.items) == job.items
     cpu_before = job.cpu()
-    times = time_calls(lambda: pass_items(ITEMS), job.seconds)
-    cpu_spent, count = job.cpu() - cpu_before, ITEMS * len(times)
-    metrics = {"items_per_s": ITEMS / median(times) * 1e9, "cpu_us_per_item": cpu_spent / count * 1e6}
+    times = time_calls(lambda: pass_items(job.items), job.seconds)
+    cpu_spent, count = job.cpu() - cpu_before, job.items * len(times)
+    metrics = {"items_per_s": job.items / median(times) * 1e9, "cpu_us_per_item": cpu_spent / count * 1e6}
     return {"case": case, "metrics": metrics}
 
 
@@ -248,10 +258,10 @@ def traced(job: Job) -> None:
     if job.has_traced:
         connection.trace(data)
     times: list[int] = []
-    for _ in range(TURNS):
+    for _ in range(job.turns):
         sys.stdin.readline()
-        time_calls(lambda: connection.echo(data), job.seconds / TURNS / 5)
-        times += time_calls(lambda: connection.echo(data), job.seconds / TURNS)
+        time_calls(lambda: connection.echo(data), job.seconds / job.turns / 5)
+        times += time_calls(lambda: connection.echo(data), job.seconds / job.turns)
         say({"p50_us": percentile(times, 0.5) / 1e3})
     connection.close()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
-from bench.client import MODES, TURNS, Job, Task
+from bench.client import MODES, Job, Task
 from bench.limits import LIMITS
 from bench.peers import PEERS
 from bench.processes import Child, ChildFailedError, cpu_seconds, memory_kib
@@ -128,7 +128,7 @@ def run_traced(task: Task, peer: str, settings: Settings) -> Results:
             for case, each in jobs.items()
         }
         metrics: dict[str, Metrics] = {}
-        for _ in range(TURNS):
+        for _ in range(plain.turns):
             for case, child in clients.items():
                 child.write_line("go")
                 metrics[case] = child.read_json()

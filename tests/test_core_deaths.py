@@ -14,7 +14,7 @@ import core_server
 import pytest
 from core_server import serving
 from lab import address_to_listen_on, settles
-from processes import child_environment, eventually, volume
+from processes import child_environment, eventually
 
 import rrpc
 from rrpc import _core
@@ -49,7 +49,7 @@ while True:
             pass
 """
 ZERO = {"exposures_live": 0, "bytes_exposed": 0, "pool_bytes_used": 0}
-LIVES = volume(15, 4)
+LIVES = 10
 
 pytestmark = pytest.mark.slow
 

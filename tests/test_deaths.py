@@ -12,7 +12,7 @@ import pytest
 from flow_service import Flow
 from lab import TRANSIENT
 from lives import ENDS, KINDS, STYLES, Life, maternity
-from processes import eventually, patience, volume
+from processes import eventually, patience
 
 import rrpc
 
@@ -20,23 +20,13 @@ __all__ = ["maternity"]
 
 IDLE = {"connections": 0, "calls_running": 0, "calls_waiting": 0, "handlers": 0}
 SHARED_FILES = 1  # which all connections over shm share, opened when it is first needed
-FEW, MANY = volume(3, 1), 10
+LIVES = 7  # of each kind, at each end, in each style and over each transport
 
 
 @pytest.fixture(params=STYLES)
 def style(request: pytest.FixtureRequest) -> str:
     """Of both ends."""
     return str(request.param)
-
-
-@pytest.fixture(
-    params=[("any", FEW), *(pytest.param((kind, MANY), marks=pytest.mark.slow) for kind in KINDS)],
-    ids=["few", *KINDS],
-)
-def lives(request: pytest.FixtureRequest) -> list[tuple[int, str]]:
-    """A seed for each, and the kind of its calls."""
-    kind, count = request.param
-    return [(seed, KINDS[seed % len(KINDS)] if kind == "any" else kind) for seed in range(count)]
 
 
 def _some_time(seed: int) -> None:
@@ -96,12 +86,13 @@ class _Survivor:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_server_outlives_its_clients(
-    maternity: Callable[..., Life], style: str, address: str, lives: list[tuple[int, str]]
+    maternity: Callable[..., Life], style: str, address: str, kind: str
 ) -> None:
     with ENDS[style](address) as end:
         survivor = _Survivor(end)
-        for seed, kind in lives:
+        for seed in range(LIVES):
             life = maternity(style, end.addresses[0], kind, seed)
             _some_time(seed)
             life.kill()
@@ -109,16 +100,17 @@ def test_a_server_outlives_its_clients(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_client_outlives_its_servers(
     maternity: Callable[..., Life],
     style: str,
     transport: str,
     new_address: Callable[[str], str],
-    lives: list[tuple[int, str]],
+    kind: str,
 ) -> None:
     with ENDS[style]() as end:
         survivor = _Survivor(end)
-        for seed, kind in lives:
+        for seed in range(LIVES):
             life = maternity(style, new_address(transport), "server")
             end.call(life.address, kind, seed)
             _some_time(seed)

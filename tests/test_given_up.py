@@ -13,12 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aio import Run
 from busy_service import Busy
 from flow import flow_rpc
 from flow_service import Flow
 from lab import transient
 from lives import ASYNCIO, BLOCKING, ENDLESS, KINDS, OPTIONS, WORKERS, Life, drawn, maternity
-from processes import eventually, patience, volume
+from processes import eventually, patience
 
 import rrpc
 from rrpc.std import StatsClient
@@ -26,13 +27,8 @@ from rrpc.std import StatsClient
 __all__ = ["maternity"]
 
 AT_A_TIME = 10
+ROUNDS = 3
 MOMENTS_S = 0.03  # within which calls are cancelled; some end before
-
-
-@pytest.fixture(params=[volume(4, 2), pytest.param(15, marks=pytest.mark.slow)])
-def rounds(request: pytest.FixtureRequest) -> range:
-    """A seed for each."""
-    return range(request.param)
 
 
 class Both:
@@ -99,35 +95,34 @@ def _both_ways(outcomes: Counter[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_tasks_cancelled_at_any_moment(
-    maternity: Callable[..., Life], address: str, kind: str, rounds: range
+    maternity: Callable[..., Life], address: str, kind: str, in_loop: Run[Any]
 ) -> None:
     """The loop has no task more in the end, either."""
     outcomes: Counter[str] = Counter()
 
     async def main() -> None:
+        tasks = asyncio.all_tasks()
         server = maternity("asyncio", address, "server")
         async with (
             rrpc.aio.serve(Busy(), Flow(), listen=(), workers=WORKERS) as own,
             flow_rpc.AsyncFlowClient(server.address, serve=own, **OPTIONS) as client,
         ):
             both = await asyncio.to_thread(Both, server.address, own)
-            for seed in rounds:
+            for seed in range(ROUNDS):
                 watch = both.nothing_left(seed)
                 await asyncio.to_thread(watch.__enter__)
                 outcomes.update(await _some_given_up(client, kind, random.Random(seed)))
                 await asyncio.to_thread(watch.__exit__, None, None, None)
             both.close()
         server.kill()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert asyncio.all_tasks() == tasks
 
-    asyncio.run(main())
+    in_loop(main())
     _both_ways(outcomes)
 
 
 @pytest.mark.slow
-def test_calls_back_given_up_at_any_moment(
-    maternity: Callable[..., Life], address: str, rounds: range
-) -> None:
+def test_calls_back_given_up_at_any_moment(maternity: Callable[..., Life], address: str) -> None:
     outcomes: Counter[str] = Counter()
     server = maternity("blocking", address, "server")
     with (
@@ -137,7 +132,7 @@ def test_calls_back_given_up_at_any_moment(
         both = Both(server.address, own)
         actions = BLOCKING["callbacks"] + ENDLESS["callbacks"]
         starting = SimpleNamespace(call=client.start)
-        for seed in rounds:
+        for seed in range(2 * ROUNDS):
             chance = random.Random(seed)
             with both.nothing_left(seed):
                 calls = [drawn(actions, chance)(starting) for _ in range(AT_A_TIME)]

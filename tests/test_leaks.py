@@ -86,15 +86,6 @@ def pipelined(address: str, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_connects(served: Served) -> None:
-    no_growth(
-        served,
-        lambda: connect_and_close(served.address, volume(1000, 60)),
-        lambda: connect_and_close(served.address, volume(100, 20)),
-    )
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_ten_thousand_connects(served: Served) -> None:
     no_growth(
@@ -105,15 +96,9 @@ def test_ten_thousand_connects(served: Served) -> None:
 
 
 @pytest.mark.slow
-def test_many_calls(served: Served) -> None:
-    many, warm_up = volume(30_000, 2000), volume(5000, 1000)
-    no_growth(served, lambda: pipelined(served.address, many), lambda: pipelined(served.address, warm_up))
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_million_calls(served: Served) -> None:
-    no_growth(served, lambda: pipelined(served.address, 334_000), lambda: pipelined(served.address, 20_000))
+def test_half_a_million_calls(served: Served) -> None:
+    no_growth(served, lambda: pipelined(served.address, 250_000), lambda: pipelined(served.address, 20_000))
 
 
 @pytest.mark.slow
@@ -125,7 +110,7 @@ def test_many_arrays(served: Served) -> None:
                 assert client.call("Lab.echo", array)[-1] == i
                 client.call("Lab.size", rrpc.empty(50_000, np.uint8))
 
-    no_growth(served, lambda: exchange(volume(1000, 60)), lambda: exchange(volume(100, 30)))
+    no_growth(served, lambda: exchange(1000), lambda: exchange(100))
 
 
 def test_many_failures(served: Served) -> None:
@@ -167,11 +152,6 @@ def assert_idle(*pids: int) -> None:
         return max(cpu_seconds(pid) - then for pid, then in zip(pids, start, strict=True))
 
     eventually(lambda: spent() <= IDLE_CPU_SECONDS_MAX, 10.0, f"processes {pids} idle")
-
-
-@pytest.mark.slow
-def test_two_hundred_idle_connections(served: Served) -> None:
-    idle_connections(served, volume(200, 30))
 
 
 @pytest.mark.slow
