@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import typing
+from collections.abc import AsyncIterable, Callable, Sequence
 from time import monotonic_ns
 from typing import Any
 
@@ -40,7 +41,7 @@ class Handler:
         """Takes the arguments by position."""
         self.around: Callable[[Any], Any] | None = None
         """Of a call with streams: takes the :class:`streams.ServedStream`, whose ``begin()`` calls the function."""
-        self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+        self.is_async = _is_async(method, function)
 
 
 class Dispatch:
@@ -128,6 +129,15 @@ def _interface(instance: object) -> Interface:
     if isinstance(instance, type):
         raise TypeError(f"pass an instance, {instance.__name__}(...), not the class")
     return interface
+
+
+def _is_async(method: Method, function: Callable[..., Any]) -> bool:
+    """Whether it is for an event loop: so is a plain function that hands on the async iterator of another."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return True
+    origin = typing.get_origin(method.result)
+    gives_async = isinstance(origin, type) and issubclass(origin, AsyncIterable)
+    return gives_async and not inspect.isgeneratorfunction(function)
 
 
 def _positional(plan: Plan, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -102,6 +102,7 @@ def test_only_one_side(folder: Path, side: str, there: str, missing: str) -> Non
     assert main(["one.rrpc", "--only", side, "-o", "one.py"]) == 0
     text = (folder / "one.py").read_text()
     assert f"class One{there}" in text
+    assert f"class AsyncOne{there}" in text
     assert f"One{missing}" not in text
 
 

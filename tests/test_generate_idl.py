@@ -1,4 +1,4 @@
-"""From .rrpc files to Python: exact text, checkers' verdicts, and a server that implements the generated base."""
+"""From .rrpc files to Python: exact text, checkers' verdicts, and servers that implement the generated bases."""
 
 import datetime
 import importlib
@@ -58,6 +58,54 @@ class Table(NearestBase):
 
     def mirror(self, rows):
         for row in rows:
+            yield row
+            yield None
+"""
+ASYNC_SERVER = """
+import asyncio
+from collections.abc import AsyncIterator
+
+import numpy as np
+import rrpc
+from lab_rpc.common import Stamp
+from lab_rpc.nearest import AsyncNearestBase, Metric, Row, Selector
+from numpy.typing import NDArray
+
+Queries = NDArray[np.float32]
+Found = tuple[NDArray[np.int64], NDArray[np.float32]]
+
+
+class Table(AsyncNearestBase):
+    async def search(self, queries: Queries, k: int = 10, *, metric: Metric = Metric.L2) -> Found:
+        await asyncio.sleep(0)
+        ids = np.arange(len(queries) * k, dtype=np.int64).reshape(len(queries), k)
+        return ids, np.full((len(queries), k), metric.value, np.float32)
+
+    async def pick(self, which: Selector, /, names: list[str] = ["a"]) -> Selector | None:
+        return None if which == "none" else which
+
+    async def list(self, stamp: Stamp) -> list[Row]:
+        return [Row(1, np.ones(64, np.float32), stamp=stamp, parts=["all", [1, 2]])]
+
+    async def halve(self, rows: Queries) -> Queries:
+        return rows[: len(rows) // 2]
+
+    def old(self) -> None:  # type: ignore[override]
+        raise rrpc.FailedPrecondition("it is new")
+
+    async def watch(self, name: str) -> AsyncIterator[Row]:
+        for i in range(2):
+            await asyncio.sleep(0)
+            yield Row(i, np.ones(64, np.float32), name)
+
+    async def add(self, rows: AsyncIterator[Row]) -> int:
+        return sum([row.id async for row in rows])
+
+    def mirror(self, rows: AsyncIterator[Row]) -> AsyncIterator[Row | None]:
+        return self._mirrored(rows)
+
+    async def _mirrored(self, rows: AsyncIterator[Row]) -> AsyncIterator[Row | None]:
+        async for row in rows:
             yield row
             yield None
 """
@@ -158,6 +206,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inputs[2].write_text(HIDING)
     assert main([*map(str, inputs), "-I", str(GOLDEN), "-o", str(path / "lab_rpc")]) == 0
     (path / "use.py").write_text(USE)
+    (path / "table.py").write_text(ASYNC_SERVER)
     return path
 
 
@@ -198,8 +247,8 @@ def test_a_package_has_a_module_for_each_file(folder: Path) -> None:
     "command",
     [
         # Found through a path, rrpc would be checked with them, and without its own settings.
-        "mypy --strict --follow-imports silent -p lab_rpc -m use",
-        "pyright lab_rpc use.py",
+        "mypy --strict --follow-imports silent -p lab_rpc -m use -m table",
+        "pyright lab_rpc use.py table.py",
         "ruff check --isolated --target-version py310 --select E,F,I,UP,B,RUF --line-length 110 lab_rpc",
         "ruff format --isolated --check --line-length 88 lab_rpc",
         "ruff format --isolated --check --line-length 110 lab_rpc",
@@ -209,12 +258,13 @@ def test_checkers_pass(folder: Path, command: str) -> None:
     run("-m", *command.split(), cwd=folder, timeout=150, MYPYPATH=str(ROOT))
 
 
-def test_client_and_base_have_the_interface_of_the_file(generated: Any) -> None:
+def test_clients_and_bases_have_the_interface_of_the_file(generated: Any) -> None:
     schema = load(GOLDEN / "nearest.rrpc").services[NAME]
-    assert generated.NearestBase.rpc_fingerprints == {NAME: fingerprint(schema)}
-    assert generated.NearestClient.rpc_fingerprints == {NAME: fingerprint(schema)}
+    for name in ("NearestBase", "AsyncNearestBase", "NearestClient", "AsyncNearestClient"):
+        assert getattr(generated, name).rpc_fingerprints == {NAME: fingerprint(schema)}
     back = service_of(generated.NearestBase)
     assert fingerprint(back) == fingerprint(schema)
+    assert service_of(generated.AsyncNearestBase) == back
     methods = {method.name: method for method in back.methods}
     search = next(method for method in schema.methods if method.name == "search")
     assert (methods["search"].parameters, methods["search"].result) == (search.parameters, search.result)
@@ -235,7 +285,7 @@ def client(folder: Path, generated: Any, serve: ServeFactory) -> Iterator[Any]:
         yield connected
 
 
-def test_a_server_of_the_base_answers_the_client(generated: Any, client: Any) -> None:
+def check_answers(generated: Any, client: Any) -> None:
     ids, distances = client.search(np.zeros((3, 5), np.float32), k=2, metric=generated.Metric.COSINE)
     assert ids.tolist() == [[0, 1], [2, 3], [4, 5]]
     assert distances.tolist() == [[2.0, 2.0]] * 3
@@ -250,6 +300,17 @@ def test_a_server_of_the_base_answers_the_client(generated: Any, client: Any) ->
         client.old()
 
 
+def check_streams(client: Any) -> None:
+    rows = list(client.watch("it"))
+    assert [(row.id, row.label) for row in rows] == [(0, "it"), (1, "it")]
+    assert client.add(rows) == 1
+    assert [row and row.id for row in client.mirror(rows)] == [0, None, 1, None]
+
+
+def test_a_server_of_the_base_answers_the_client(generated: Any, client: Any) -> None:
+    check_answers(generated, client)
+
+
 def test_dimensions_are_checked_on_both_sides(generated: Any, client: Any) -> None:
     with pytest.raises(rrpc.InvalidArgument, match=r"pick\(\): argument 'which'.*vector"):
         client.pick(generated.Row(1, np.zeros(63, np.float32)))
@@ -258,22 +319,31 @@ def test_dimensions_are_checked_on_both_sides(generated: Any, client: Any) -> No
 
 
 def test_streams(generated: Any, client: Any) -> None:
-    rows = list(client.watch("it"))
-    assert [(row.id, row.label) for row in rows] == [(0, "it"), (1, "it")]
-    assert client.add(rows) == 1
-    assert [row and row.id for row in client.mirror(rows)] == [0, None, 1, None]
+    check_streams(client)
     with pytest.raises(rrpc.InvalidArgument, match=r"Nearest\.watch\(\): argument 'name'"):
         client.watch(3)
 
 
-def test_the_base_can_not_be_served_itself(generated: Any) -> None:
+def test_a_server_of_the_asyncio_base_answers_the_same(
+    folder: Path, generated: Any, serve: ServeFactory
+) -> None:
+    environment = {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+    server = serve(ASYNC_SERVER, "Table", listen=["shm", "tcp"], env=environment)
+    for address in server.addresses:
+        with generated.NearestClient(address, timeout=20.0) as client:
+            check_answers(generated, client)
+            check_streams(client)
+
+
+@pytest.mark.parametrize("base", ["NearestBase", "AsyncNearestBase"])
+def test_a_base_can_not_be_served_itself(generated: Any, base: str) -> None:
     with pytest.raises(TypeError, match="abstract"):
-        generated.NearestBase()
+        getattr(generated, base)()
 
 
 def test_names_that_hide_what_the_text_uses(generated: Any) -> None:
     hiding: Any = importlib.import_module("lab_rpc.hiding")
     made = hiding.S()
     assert (made.tags, made.other, made.more, made.word) == ([], hiding.Shade.DARK, [1], hiding.Word.title)
-    base = hiding.HidesBase
-    assert fingerprint(service_of(base)) == base.rpc_fingerprints["Hides"]
+    for base in (hiding.HidesBase, hiding.AsyncHidesBase):
+        assert fingerprint(service_of(base)) == base.rpc_fingerprints["Hides"]

@@ -66,6 +66,7 @@ def call_all(service: Service, made: Any) -> None:
     short = service.name.rpartition(".")[2]
     base, values = getattr(made, f"{short}Base"), Values(service.declarations, made)
     assert fingerprint(service_of(base)) == base.rpc_fingerprints[service.name] == fingerprint(service)
+    assert service_of(getattr(made, f"Async{short}Base")) == service_of(base)
     implemented = server_of(service, base, values)
     with (
         rrpc.serve(implemented, listen="tcp://127.0.0.1:0", workers=1) as server,

@@ -7,7 +7,7 @@ Interface Bench: 8167efbf98fedaeba5082f39b8883e62
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ import numpy as np
 import rrpc
 from numpy.typing import NDArray
 
-__all__ = ["AsyncBenchClient", "BenchBase", "BenchClient", "Row"]
+__all__ = ["AsyncBenchBase", "AsyncBenchClient", "BenchBase", "BenchClient", "Row"]
 
 
 @dataclass
@@ -475,4 +475,53 @@ class BenchBase(abc.ABC):
     @rrpc.method
     @abc.abstractmethod
     def counters(self) -> dict[str, int]:
+        """What this process has moved."""
+
+
+@rrpc.service(name="Bench")
+class AsyncBenchBase(abc.ABC):
+    """Echo, take an array, give an array."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
+        "Bench": "8167efbf98fedaeba5082f39b8883e62",
+    }
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def echo(self, data: bytes) -> bytes: ...
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def send(self, array: NDArray[np.float32]) -> int: ...
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def fetch(self, nbytes: int) -> NDArray[np.float32]:
+        """An ordinary array, held and touched."""
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def fetch_pool(self, nbytes: int) -> NDArray[np.float32]:
+        """An array born in registered memory, held and touched."""
+
+    @rrpc.method
+    @abc.abstractmethod
+    def repeat(self, data: bytes, times: int) -> AsyncIterator[bytes]: ...
+
+    @rrpc.method
+    @abc.abstractmethod
+    def rows(self, times: int) -> AsyncIterator[Row]: ...
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def take(self, items: AsyncIterator[bytes]) -> int: ...
+
+    @rrpc.method
+    @abc.abstractmethod
+    def fetch_each(self, nbytes: int, times: int) -> AsyncIterator[NDArray[np.float32]]:
+        """The ordinary array, so many times."""
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def counters(self) -> dict[str, int]:
         """What this process has moved."""

@@ -7,7 +7,7 @@ Interface Batches: cc65998adf364d5707d17087dae78e12
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +16,7 @@ import rrpc
 from numpy.typing import NDArray
 
 __all__ = [
+    "AsyncBatchesBase",
     "AsyncBatchesClient",
     "Batch",
     "BatchesBase",
@@ -233,4 +234,28 @@ class BatchesBase(abc.ABC):
     @rrpc.method(idempotent=True)
     @abc.abstractmethod
     def counters(self) -> dict[str, int]:
+        """Batches made, epochs ended and left early; and what the server's process has moved and copied."""
+
+
+@rrpc.service(name="Batches")
+class AsyncBatchesBase(abc.ABC):
+    """Handwritten digits, every fifth for validation and the others for training."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
+        "Batches": "cc65998adf364d5707d17087dae78e12",
+    }
+
+    @rrpc.method(idempotent=True, throws=[UnknownSplit])
+    @abc.abstractmethod
+    async def whole(self, split: str) -> Batch:
+        """All of a split at once, in its own order."""
+
+    @rrpc.method(throws=[UnknownSplit])
+    @abc.abstractmethod
+    def epoch(self, split: str, size: int = 64, seed: int = 0) -> AsyncIterator[Batch]:
+        """Each row of a split once, in an order that the seed decides; the last batch has what is left."""
+
+    @rrpc.method(idempotent=True)
+    @abc.abstractmethod
+    async def counters(self) -> dict[str, int]:
         """Batches made, epochs ended and left early; and what the server's process has moved and copied."""

@@ -13,7 +13,12 @@ import numpy as np
 import rrpc
 from numpy.typing import NDArray
 
-__all__ = ["AsyncBlobStoreClient", "BlobStoreBase", "BlobStoreClient"]
+__all__ = [
+    "AsyncBlobStoreBase",
+    "AsyncBlobStoreClient",
+    "BlobStoreBase",
+    "BlobStoreClient",
+]
 
 
 class _Begin(rrpc.UnaryMethod[str]):
@@ -550,4 +555,59 @@ class BlobStoreBase(abc.ABC):
     @rrpc.method
     @abc.abstractmethod
     def delete(self, name: str) -> None:
+        """Forget a file."""
+
+
+@rrpc.service(name="BlobStore")
+class AsyncBlobStoreBase(abc.ABC):
+    """Files by name, with their SHA-256."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
+        "BlobStore": "f0f46778c6fc48a11b4111d88ea1aa17",
+    }
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def begin(self, name: str) -> str:
+        """Start an upload; the answer names it in the calls that follow."""
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def write(self, upload: str, offset: int, chunk: NDArray[np.uint8]) -> None:
+        """Put a chunk in its place; chunks may come in any order."""
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def commit(self, upload: str, name: str, size: int, digest: str) -> None:
+        """Check what was written, then give it its name; whatever bore the name before is gone."""
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def abort(self, upload: str) -> None:
+        """Give an upload up."""
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def stat(self, name: str) -> tuple[int, str, str]:
+        """Size, version and SHA-256; the version changes when the name is given to another file."""
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def read(
+        self,
+        name: str,
+        version: str,
+        offset: int,
+        count: int,
+    ) -> NDArray[np.uint8]:
+        """A chunk of that version of a file; shorter only at the end of it."""
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def names(self) -> list[tuple[str, int]]:
+        """Every file's name and size, by name."""
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def delete(self, name: str) -> None:
         """Forget a file."""

@@ -13,7 +13,7 @@ import numpy as np
 import rrpc
 from numpy.typing import NDArray
 
-__all__ = ["AsyncNearestClient", "NearestBase", "NearestClient"]
+__all__ = ["AsyncNearestBase", "AsyncNearestClient", "NearestBase", "NearestClient"]
 
 
 class _Search(rrpc.UnaryMethod[tuple[NDArray[np.int64], NDArray[np.float32]]]):
@@ -414,4 +414,55 @@ class NearestBase(abc.ABC):
     @rrpc.method
     @abc.abstractmethod
     def counters(self) -> dict[str, int]:
+        """What the server's process has moved and copied."""
+
+
+@rrpc.service(name="Nearest")
+class AsyncNearestBase(abc.ABC):
+    """k-nearest-neighbour search over a fixed table of 64-pixel digits."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
+        "Nearest": "8b2cfb0720010cb7c727576661952ce1",
+    }
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def search(
+        self,
+        queries: NDArray[np.float32],
+        k: int = 10,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The k nearest rows of each query: ids and distances, nearest first, of equals the lower id first."""
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def classify(
+        self,
+        queries: NDArray[np.float32],
+        k: int = 5,
+    ) -> NDArray[np.int64]:
+        """The digit that most of the k nearest rows show; of several with as many votes, the lowest."""
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def size(self) -> int:
+        """How many rows can be found."""
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def count(self, rows: NDArray[np.float32]) -> int:
+        """How many rows arrived: something to send large arrays to."""
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def repeated(
+        self,
+        count: int,
+        registered: bool = False,
+    ) -> NDArray[np.float32]:
+        """That many rows of the table, over and over; kept in ordinary or in registered memory."""
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def counters(self) -> dict[str, int]:
         """What the server's process has moved and copied."""

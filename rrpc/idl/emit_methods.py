@@ -1,10 +1,10 @@
-"""The classes of a service in a generated file: its client, and the base of servers."""
+"""The classes of a service in a generated file: its clients, and the bases of servers."""
 
 from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import AsyncIterable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,16 +38,18 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-    """How a client's methods are called."""
+    """How a client's methods are called, and what those of a base are."""
 
     prefix: str
     module: str
     define: str
     call: str
+    stream: Any
+    """What a handler's streams are."""
 
 
-BLOCKING = Style("", "rrpc", "def", "self._call")
-ASYNC = Style("Async", "rrpc.aio", "async def", "await self._start")
+BLOCKING = Style("", "rrpc", "def", "self._call", Iterator)
+ASYNC = Style("Async", "rrpc.aio", "async def", "await self._start", AsyncIterator)
 
 
 def client_name(interface: Interface, style: Style = BLOCKING) -> str:
@@ -55,9 +57,9 @@ def client_name(interface: Interface, style: Style = BLOCKING) -> str:
     return f"{style.prefix}{interface.name.rpartition('.')[2]}Client"
 
 
-def base_name(interface: Interface) -> str:
-    """NearestBase of lab.search.Nearest."""
-    return f"{interface.name.rpartition('.')[2]}Base"
+def base_name(interface: Interface, style: Style = BLOCKING) -> str:
+    """NearestBase of lab.search.Nearest; AsyncNearestBase."""
+    return f"{style.prefix}{interface.name.rpartition('.')[2]}Base"
 
 
 def method_classes(interface: Interface, prefix: str, taken: Collection[str] = ()) -> dict[str, str]:
@@ -84,20 +86,20 @@ def client_class(
     return [*texts, "\n".join(lines) + "\n"]
 
 
-def base_class(interface: Interface, fingerprint: str, types: Types) -> str:
+def base_class(interface: Interface, fingerprint: str, types: Types, style: Style) -> str:
     """The text of the abstract class that servers derive from."""
     types.use("rrpc")
     types.use("abc")
     hidden = set(interface.methods)
     lines = [
         f"@rrpc.service(name={quoted(interface.name)})",
-        f"class {base_name(interface)}(abc.ABC):",
+        f"class {base_name(interface, style)}(abc.ABC):",
         *docstring(interface.doc or f"A server of {interface.name}.", "    "),
         *_fingerprints(interface, fingerprint, types),
     ]
     for method in interface.methods.values():
-        text = _Method(streams_as(Iterator, method), types, hidden)
-        lines += ["", *text.decorator(), "    @abc.abstractmethod", *text.abstract()]
+        text = _Method(streams_as(style.stream, method), types, hidden)
+        lines += ["", *text.decorator(), "    @abc.abstractmethod", *text.abstract(style)]
     return "\n".join(lines) + "\n"
 
 
@@ -276,16 +278,15 @@ class _Method:
         items = [item_of(annotation)[0] for annotation in annotations]
         return [self._types.fitted(item, room, hint) for item, hint in zip(items, hints, strict=True)]
 
-    def abstract(self) -> list[str]:
+    def abstract(self, style: Style) -> list[str]:
         """To be implemented."""
         doc = docstring(self._method.doc, "        ")[:-1]
-        return [*self._definition([], body="" if doc else " ..."), *doc]
-
-    def _definition(self, options: Sequence[str], body: str = "") -> list[str]:
-        name = self._method.name.rpartition(".")[2]
-        signature = self._signature(options)
+        body = "" if doc else " ..."
+        # An async generator is called, not awaited: of one without a yield, checkers know that by its plain def.
+        define = "def" if self._method.kind & RECEIVES else style.define
+        start = f"    {define} {self._method.name.rpartition('.')[2]}("
         end = f") -> {self._result(WIDTH - 10 - len(body))}:{body}"
-        return broken(f"    def {name}(", signature, end, "    ")
+        return [*broken(start, self._signature([]), end, "    "), *doc]
 
     def _out(self) -> str:
         """The union of the result's array types; empty if there is none."""

@@ -1,4 +1,4 @@
-"""A Python module from interfaces: their classes, a typed client and the base of a server for each.
+"""A Python module from interfaces: their classes, a typed clients and bases of servers for each.
 
 The text is the same for the same interfaces, and stays as it is under ``ruff format``: a signature that
 doesn't fit a line has one parameter a line, an annotation that doesn't gets a name.
@@ -75,7 +75,7 @@ class _Emitter:
             if "client" in sides:
                 self._own += [client_name(interface, style) for style in _STYLES]
             if "server" in sides:
-                self._own.append(base_name(interface))
+                self._own += [base_name(interface, style) for style in _STYLES]
 
     def text(self, version: str) -> str:
         fingerprints = {i.name: fingerprint(service_of(i)) for i in self._interfaces}
@@ -88,8 +88,8 @@ class _Emitter:
             for style in _STYLES if "client" in self._sides else ():
                 names = classes[interface.name, style]
                 bodies += client_class(interface, names, fingerprints[interface.name], types, style)
-            if "server" in self._sides:
-                bodies.append(base_class(interface, fingerprints[interface.name], types))
+            for style in _STYLES if "server" in self._sides else ():
+                bodies.append(base_class(interface, fingerprints[interface.name], types, style))
         self._refuse_clashes(constants)
         definitions = [*types.definitions.values(), *types.aliases.values(), *constants.values(), *bodies]
         head = "\n".join(docstring(self._head(version, fingerprints), ""))

@@ -11,15 +11,18 @@ from __future__ import annotations
 import abc
 import datetime
 import enum
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import rrpc
 
 __all__ = [
+    "AsyncHealthBase",
     "AsyncHealthClient",
+    "AsyncReflectionBase",
     "AsyncReflectionClient",
+    "AsyncStatsBase",
     "AsyncStatsClient",
     "HealthBase",
     "HealthClient",
@@ -214,6 +217,29 @@ class HealthBase(abc.ABC):
         """The state now, and again whenever it has changed."""
 
 
+@rrpc.service(name="rrpc.Health")
+class AsyncHealthBase(abc.ABC):
+    """Whether services take calls, as the application and a shutdown say. Every server has it."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
+        "rrpc.Health": "21aede65e29e151b8058d1554cbf94da",
+    }
+
+    @rrpc.method(idempotent=True)
+    @abc.abstractmethod
+    async def check(self, service: str = "") -> HealthStatus:
+        """The state of one service, or with no name of the server: it serves if all of its services do.
+
+        NotFound if there is none of this name. It is a call as any other, and waits for a worker as they do: an
+        answer means that calls are handled.
+        """
+
+    @rrpc.method
+    @abc.abstractmethod
+    def watch(self, service: str = "") -> AsyncIterator[HealthStatus]:
+        """The state now, and again whenever it has changed."""
+
+
 class _RrpcReflectionServices(rrpc.UnaryMethod[list[str]]):
     """The names of all services, the built-in ones last."""
 
@@ -374,6 +400,28 @@ class ReflectionBase(abc.ABC):
         """
 
 
+@rrpc.service(name="rrpc.Reflection")
+class AsyncReflectionBase(abc.ABC):
+    """The interfaces of a server's services. Every server has it."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
+        "rrpc.Reflection": "ef2c80b24344488d03f2af26dcbd2451",
+    }
+
+    @rrpc.method(idempotent=True)
+    @abc.abstractmethod
+    async def services(self) -> list[str]:
+        """The names of all services, the built-in ones last."""
+
+    @rrpc.method(idempotent=True)
+    @abc.abstractmethod
+    async def describe(self, service: str) -> dict[str, Any]:
+        """The interface of a service: `version`, which is 1, and under `service` what `rrpc.schema.from_data` takes.
+
+        NotFound if there is none of this name.
+        """
+
+
 class _RrpcStatsProcess(rrpc.UnaryMethod[ProcessStats]):
     """The process now."""
 
@@ -455,4 +503,18 @@ class StatsBase(abc.ABC):
     @rrpc.method(idempotent=True)
     @abc.abstractmethod
     def process(self) -> ProcessStats:
+        """The process now."""
+
+
+@rrpc.service(name="rrpc.Stats")
+class AsyncStatsBase(abc.ABC):
+    """Counts of the process that answers. Every server has it."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
+        "rrpc.Stats": "8d4a26d2379acd0e0e939a205457f5e3",
+    }
+
+    @rrpc.method(idempotent=True)
+    @abc.abstractmethod
+    async def process(self) -> ProcessStats:
         """The process now."""
