@@ -9,9 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from forked import Forked
 
 T = TypeVar("T")
+Process: TypeAlias = "subprocess.Popen[bytes] | Forked"
 N = TypeVar("N", int, float)
 ROOT = Path(__file__).resolve().parent.parent
 START_UP = re.compile(r"^rrpc-serve: (?P<services>[\w., ]+) on (?P<address>\S+)$", re.MULTILINE)
@@ -112,13 +116,19 @@ def cpu_seconds(pid: int) -> float:
 class Served:
     """A running rrpc-serve, started by the `serve` fixture."""
 
-    def __init__(
-        self, command: Sequence[str], cwd: Path, log_path: Path, environment: dict[str, str]
-    ) -> None:
+    def __init__(self, process: Process, cwd: Path, log_path: Path) -> None:
+        self.process = process
         self.cwd = cwd
         self.log_path = log_path
+        self.addresses: list[str] = []
+
+    @classmethod
+    def launch(
+        cls, command: Sequence[str], cwd: Path, log_path: Path, environment: dict[str, str]
+    ) -> "Served":
+        """As a user starts it."""
         with log_path.open("wb") as out:
-            self.process = subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 cwd=cwd,
                 env=environment,
@@ -126,7 +136,7 @@ class Served:
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
-        self.addresses: list[str] = []
+        return cls(process, cwd, log_path)
 
     @property
     def pid(self) -> int:
@@ -218,11 +228,21 @@ class ServeFactory:
     ) -> Served:
         """With rrpc-serve's arguments as they are; waits until it listens on so many addresses."""
         log_path = self.folder / f"serve-{len(self._servers)}.log"
-        command = [sys.executable, "-m", "rrpc.cli.serve", *arguments]
-        server = Served(command, folder or self.folder, log_path, child_environment(**(env or {})))
+        server = self._started(arguments, folder or self.folder, log_path, env)
         self._servers.append(server)
         server.wait_until_listening(count)
         return server
+
+    def _started(
+        self, arguments: Sequence[str], folder: Path, log_path: Path, env: dict[str, str] | None
+    ) -> Served:
+        """On a slow machine without the start of an interpreter, where that can be."""
+        if TIME_SCALE > 1 and not env:
+            from forked import Forked
+
+            return Served(Forked(arguments, folder, log_path), folder, log_path)
+        command = [sys.executable, "-m", "rrpc.cli.serve", *arguments]
+        return Served.launch(command, folder, log_path, child_environment(**(env or {})))
 
     def close(self) -> None:
         for server in self._servers:

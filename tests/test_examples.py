@@ -54,7 +54,8 @@ def store(tmp_path: Path) -> Iterator[Served]:
         "rrpc://127.0.0.1:0",
     ]
     command += ["--arg", f"directory={tmp_path / 'store'}"]
-    server = Served(command, BLOBS, tmp_path / "serve.log", child_environment())
+    log = tmp_path / "serve.log"
+    server = Served.launch(command, BLOBS, log, child_environment())
     try:
         server.wait_until_listening(1)
         yield server
@@ -206,7 +207,7 @@ def data_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     command = [sys.executable, "-m", "rrpc.cli.serve", "batches:Batches", "--interceptor", "guard:token"]
     command += ["--listen", "rrpc://127.0.0.1:0", "--listen", "tcp://127.0.0.1:0"]
     log = tmp_path_factory.mktemp("batches") / "log"
-    server = Served(command, BATCHES, log, child_environment(BATCHES_TOKEN=TOKEN))
+    server = Served.launch(command, BATCHES, log, child_environment(BATCHES_TOKEN=TOKEN))
     try:
         server.wait_until_listening(2)
         yield {address.split(":")[0]: address for address in server.addresses}

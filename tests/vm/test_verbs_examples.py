@@ -25,7 +25,7 @@ def nearest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     command = [sys.executable, "-m", "rrpc.cli.serve", "nearest:Nearest"]
     for name in ("rxe", "siw", "rxe-socket"):
         command += ["--listen", VERBS[name]]
-    server = Served(command, NEAREST, tmp_path_factory.mktemp("nearest") / "log", child_environment())
+    server = Served.launch(command, NEAREST, tmp_path_factory.mktemp("nearest") / "log", child_environment())
     try:
         server.wait_until_listening(3)
         yield server
