@@ -12,6 +12,7 @@ from aio import aio_address, aio_server, in_loop
 from flow import flow, flow_address, flow_server
 from impostor import impostor
 from lab import TRANSPORTS, VERBS, address_to_listen_on, lab, lab_address, lab_server
+from over_verbs import runs_over_verbs
 from processes import ServeFactory
 from rrpc_call import call_server, rrpc_call
 from styles import shop, shop_address, style
@@ -86,19 +87,12 @@ def serve(tmp_path: Path, new_address: Callable[[str], str]) -> Iterator[ServeFa
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Over verbs only what a transport has a part in; over rrpc://, which is shm on one host, a few suites."""
-    wanted = _over_verbs if set(TRANSPORTS) & set(VERBS) else _over_rrpc
+    wanted = runs_over_verbs if set(TRANSPORTS) & set(VERBS) else _over_rrpc
     left_out = [item for item in items if not wanted(item)]
     if left_out:
         left = set(map(id, left_out))
         items[:] = [item for item in items if id(item) not in left]
         config.hook.pytest_deselected(items=left_out)
-
-
-def _over_verbs(item: pytest.Item) -> bool:
-    if item.get_closest_marker("slow") or item.get_closest_marker("no_verbs"):
-        return False
-    fixtures = getattr(item, "fixturenames", ())
-    return bool({"transport", "scheme"} & set(fixtures)) or Path(__file__).parent / "vm" in item.path.parents
 
 
 RRPC_SUITES = (

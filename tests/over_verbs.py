@@ -1,0 +1,80 @@
+"""What runs over verbs, where emulation makes each test slow: by module the adapters and, unless it is all that has a
+transport, the words of which a test's name has one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Suite:
+    transports: tuple[str, ...]
+    words: tuple[str, ...] = ("",)
+    without: tuple[str, ...] = ("uvloop",)
+
+    def has(self, name: str, transport: str) -> bool:
+        return (
+            transport in self.transports
+            and any(word in name for word in self.words)
+            and not any(word in name for word in self.without)
+        )
+
+
+ONE = Suite(("rxe",))  # that a call over the other adapter is like one over this is shown by the others
+BOTH = Suite(("rxe", "siw"))  # memory, and what goes on by itself
+ALL = Suite(("rxe", "siw", "rxe-socket"))
+ASYNCIO = Suite(
+    ("rxe",),
+    (
+        *(
+            "calls_and_their_results",
+            "arrays",
+            "metadata",
+            "cancelled_task",
+            "given_up_cancels",
+            "dies_cancels",
+        ),
+        *("stream_of_results", "streams_of_arguments", "leaving_a_stream", "both_kinds"),
+        *("found_again", "loses_no_call"),
+    ),
+)
+SUITES = {
+    "test_aio_channels": ASYNCIO,
+    "test_aio_client": ASYNCIO,
+    "test_aio_server": ASYNCIO,
+    "test_aio_stream_interceptors": ONE,
+    "test_aio_streams": ASYNCIO,
+    "test_bulk": BOTH,
+    "test_callbacks": ONE,
+    "test_calls": ALL,
+    "test_cancellation": BOTH,
+    "test_channels": ONE,
+    "test_client_interceptors": Suite(("rxe",), without=("uvloop", "futures")),
+    "test_context": ONE,
+    "test_core_callbacks": BOTH,
+    "test_core_streams": BOTH,
+    "test_deadlines": BOTH,
+    "test_declared_errors": ONE,
+    "test_futures": ONE,
+    "test_hops": ONE,
+    "test_retries": Suite(("rxe",), without=("kills", "budget")),
+    "test_server_interceptors": Suite(("rxe",), without=("uvloop", "futures")),
+    "test_several_addresses": Suite(("rxe",), without=("least_outstanding",)),
+    "test_stream_interceptors": Suite(("rxe",), without=("uvloop", "futures")),
+    "test_stream_limits": ONE,
+    "test_streams": BOTH,
+    "test_strided": BOTH,
+    "test_tracing_styles": Suite(("rxe",), without=("uvloop", "futures")),
+}
+
+
+def runs_over_verbs(item: pytest.Item) -> bool:
+    if Path(__file__).parent / "vm" in item.path.parents:
+        return True
+    if item.get_closest_marker("slow") or item.get_closest_marker("no_verbs"):
+        return False
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    transport = parameters.get("transport", parameters.get("scheme"))
+    suite = SUITES.get(item.path.stem)
+    return suite is not None and transport is not None and suite.has(item.name, transport)
