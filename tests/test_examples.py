@@ -17,6 +17,7 @@ import rrpc
 NEAREST = ROOT / "examples" / "nearest"
 BLOBS = ROOT / "examples" / "blobs"
 BATCHES = ROOT / "examples" / "batches"
+FLEET = ROOT / "examples" / "fleet"
 MIB = 1 << 20
 
 Blobs = Callable[..., subprocess.CompletedProcess[str]]
@@ -89,6 +90,7 @@ def test_nearest_demo() -> None:
         (NEAREST, "nearest:Nearest --idl", "nearest.rrpc"),
         (BLOBS, "blob_store:BlobStore", "blob_store_client.py"),
         (BATCHES, "batches:Batches", "batches_client.py"),
+        (FLEET, "fleet.rrpc", "fleet_client.py"),
         (ROOT, "bench.peers.rrpc_service:Bench", "bench/peers/rrpc_client.py"),
     ],
 )
