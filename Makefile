@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-fast test-cpp test-python test-vm check format tidy bench bench-vm asan tsan wheel-test clean
 PY := .venv/bin/python
+# Without bytecode files every process compiles all it imports, and tests start thousands of them.
+export PYTHONDONTWRITEBYTECODE =
 # Two processes: most tests wait more than they compute.
 PYTEST := $(PY) -m pytest -q -n 2 --dist worksteal
 

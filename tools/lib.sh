@@ -2,6 +2,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PWD/.venv/bin:$PATH"
+unset PYTHONDONTWRITEBYTECODE  # see the Makefile
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 LOGS="$PWD/build/logs"
 JOBS="${JOBS:-$(nproc)}"
