@@ -16,7 +16,9 @@ import rrpc
 from numpy.typing import NDArray
 
 __all__ = [
+    "AsyncDeskBase",
     "AsyncDeskClient",
+    "AsyncKMeansBase",
     "AsyncKMeansClient",
     "DeskBase",
     "DeskClient",
@@ -139,6 +141,20 @@ class KMeansBase(abc.ABC):
     @rrpc.method(idempotent=True)
     @abc.abstractmethod
     def fit(self, digest: str, k: int, seed: int) -> Fit:
+        """One run over the caller's rows, which have this SHA-256, from the k of them that the seed chooses."""
+
+
+@rrpc.service(name="KMeans")
+class AsyncKMeansBase(abc.ABC):
+    """k-means, offered by each of the servers."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
+        "KMeans": "ed2640298c387455d63e3fe3812aac88",
+    }
+
+    @rrpc.method(idempotent=True)
+    @abc.abstractmethod
+    async def fit(self, digest: str, k: int, seed: int) -> Fit:
         """One run over the caller's rows, which have this SHA-256, from the k of them that the seed chooses."""
 
 
@@ -298,4 +314,23 @@ class DeskBase(abc.ABC):
     @rrpc.method
     @abc.abstractmethod
     def report(self, server: str, seed: int, rounds: int, inertia: float) -> None:
+        """A run on that server has come so far."""
+
+
+@rrpc.service(name="Desk")
+class AsyncDeskBase(abc.ABC):
+    """What the program that calls them offers in turn, over the connections that it made."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]] = {
+        "Desk": "1a29bfecf338428eb0ef462a58d67de2",
+    }
+
+    @rrpc.method(idempotent=True)
+    @abc.abstractmethod
+    async def rows(self) -> Annotated[NDArray[np.float64], rrpc.Shape("n", "d")]:
+        """All that is to be clustered."""
+
+    @rrpc.method
+    @abc.abstractmethod
+    async def report(self, server: str, seed: int, rounds: int, inertia: float) -> None:
         """A run on that server has come so far."""
