@@ -70,9 +70,9 @@ def test_reads_under_way_stop(seen: rrpc.Client) -> None:
     """What was begun to be fetched isn't fetched to its end, and no handler sees it."""
     settled = _idle(seen)
     array = np.ones(volume(256, 32) * MIB, np.uint8)
-    before = seen.call("Seen.counts")
 
-    def stopped() -> bool:
+    def stopped() -> bool:  # unless the call was over before it could be cancelled
+        before = seen.call("Seen.counts")
         future = seen.start("Seen.echo", array)
         eventually(lambda: seen.call("Seen.counts")["pool_bytes_used"] >= array.nbytes or future.done())
         future.cancel()

@@ -1,12 +1,13 @@
 """Calls that handlers make, with streams or without, inherit the deadline and the cancellation of the call that they
 serve: three servers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import TRANSPORTS, address_to_listen_on, settles, transient
+from lab import address_to_listen_on, settles, transient
 from processes import ServeFactory, patience
 
 import rrpc
@@ -16,32 +17,32 @@ HOPS = 3
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
-    """For each transport the addresses of three servers, of which each calls the next."""
+def row(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], list[str]]]:
+    """For a transport the addresses of three servers, of which each calls the next."""
     folder = tmp_path_factory.mktemp("hops")
     count = iter(range(99))
     factory = ServeFactory(
         folder,
         lambda transport: address_to_listen_on(transport, f"rrpc-hops-{folder.parent.name}-{next(count)}"),
     )
-    found: dict[str, list[str]] = {}
-    for transport in TRANSPORTS:
+
+    @cache
+    def started(transport: str) -> list[str]:
         addresses: list[str] = []
         for _ in range(HOPS):
-            after = ["--arg", f"after={addresses[0]}"] if addresses else []
-            served = factory(
-                HOP, "Hop", listen=transport, module="hop_service", args=["--workers", "6", *after]
-            )
+            args = ["--workers", "6", *(["--arg", f"after={addresses[0]}"] if addresses else [])]
+            served = factory(HOP, "Hop", listen=transport, module="hop_service", args=args)
             addresses.insert(0, served.address)
-        found[transport] = addresses
-    yield found
+        return addresses
+
+    yield started
     factory.close()
 
 
 @pytest.fixture
-def hops(rows: dict[str, list[str]], transport: str) -> Iterator[list[rrpc.Client]]:
+def hops(row: Callable[[str], list[str]], transport: str) -> Iterator[list[rrpc.Client]]:
     """A client of each server, the first one's first."""
-    clients = [rrpc.connect(address, timeout=patience(60)) for address in rows[transport]]
+    clients = [rrpc.connect(address, timeout=patience(60)) for address in row(transport)]
     yield clients
     for client in clients:
         client.close()
