@@ -23,7 +23,36 @@ class Suite:
 
 ONE = Suite(("rxe",))  # that a call over the other adapter is like one over this is shown by the others
 BOTH = Suite(("rxe", "siw"))  # memory, and what goes on by itself
-ALL = Suite(("rxe", "siw", "rxe-socket"))
+# What a value becomes on its way is the codec's part, which the adapter has none in.
+CALLS = (
+    Suite(("rxe",), without=("values_come_back",)),
+    Suite(
+        ("siw", "rxe-socket"),
+        (
+            *(
+                "transport_is",
+                "around_the_size",
+                "ways_of_polling",
+                "least_size",
+                "thousands",
+                "threads",
+                "many_clients",
+            ),
+            *("test_cancel", "close", "outlive"),
+        ),
+    ),
+)
+BULK = (
+    Suite(("rxe",), without=("every_dtype", "structured", "object_arrays")),
+    Suite(("siw",), without=("every_dtype", "structured", "object_arrays", "every_view", "does_not_fit")),
+)
+STREAMS = (
+    ONE,
+    Suite(
+        ("siw",),
+        ("stream_of", "both_ways", "at_once", "arrays", "copies", "leaving", "cancelled", "deadline"),
+    ),
+)
 ASYNCIO = Suite(
     ("rxe",),
     (
@@ -39,15 +68,15 @@ ASYNCIO = Suite(
         *("found_again", "loses_no_call"),
     ),
 )
-SUITES = {
+SUITES: dict[str, Suite | tuple[Suite, ...]] = {
     "test_aio_channels": ASYNCIO,
     "test_aio_client": ASYNCIO,
     "test_aio_server": ASYNCIO,
     "test_aio_stream_interceptors": ONE,
     "test_aio_streams": ASYNCIO,
-    "test_bulk": BOTH,
+    "test_bulk": BULK,
     "test_callbacks": ONE,
-    "test_calls": ALL,
+    "test_calls": CALLS,
     "test_cancellation": BOTH,
     "test_channels": ONE,
     "test_client_interceptors": Suite(("rxe",), without=("uvloop", "futures")),
@@ -63,7 +92,7 @@ SUITES = {
     "test_several_addresses": Suite(("rxe",), without=("least_outstanding",)),
     "test_stream_interceptors": Suite(("rxe",), without=("uvloop", "futures")),
     "test_stream_limits": Suite(("rxe",), without=("killed[rxe-15]",)),
-    "test_streams": BOTH,
+    "test_streams": STREAMS,
     "test_strided": BOTH,
     "test_tracing_styles": Suite(("rxe",), without=("uvloop", "futures")),
 }
@@ -76,5 +105,6 @@ def runs_over_verbs(item: pytest.Item) -> bool:
         return False
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     transport = parameters.get("transport", parameters.get("scheme"))
-    suite = SUITES.get(item.path.stem)
-    return suite is not None and transport is not None and suite.has(item.name, transport)
+    suites = SUITES.get(item.path.stem, ())
+    suites = (suites,) if isinstance(suites, Suite) else suites
+    return transport is not None and any(suite.has(item.name, transport) for suite in suites)

@@ -1,4 +1,4 @@
-"""k-nearest-neighbour search over scikit-learn's handwritten digits, as a service.
+"""k-nearest-neighbour search over scikit-learn's handwritten digits, or rows of your own, as a service.
 
 The search is numpy's alone; scikit-learn only lends the data, which its wheel holds.
 """
@@ -6,17 +6,17 @@ The search is numpy's alone; scikit-learn only lends the data, which its wheel h
 import numpy as np
 import rrpc
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
 
 @rrpc.service
 class Nearest:
     """k-nearest-neighbour search over a fixed table of 64-pixel digits."""
 
-    def __init__(self) -> None:
-        digits = load_digits()
-        self._rows = np.ascontiguousarray(digits.data, np.float32)
-        self._labels = digits.target.astype(np.int64)
+    def __init__(self, table: str = "") -> None:
+        """``table``: a CSV file of rows of your own, each with its label in the last column."""
+        rows = np.loadtxt(table, np.float32, delimiter=",") if table else digits()
+        self._rows = np.ascontiguousarray(rows[:, :-1])
+        self._labels = rows[:, -1].astype(np.int64)
         self._squares = np.einsum("ij,ij->i", self._rows, self._rows)
         self._repeated: dict[tuple[int, bool], NDArray[np.float32]] = {}
 
@@ -74,6 +74,13 @@ class Nearest:
         squares = np.einsum("ij,ij->i", queries, queries)
         squared: NDArray[np.float32] = squares[:, None] - 2 * (queries @ self._rows.T) + self._squares
         return np.maximum(squared, np.float32(0)) + np.float32(0)  # the sum turns -0 into 0
+
+
+def digits() -> NDArray[np.float32]:
+    from sklearn.datasets import load_digits  # it takes a while to import
+
+    found = load_digits()
+    return np.column_stack([found.data, found.target]).astype(np.float32)
 
 
 def sort_keys(squared: NDArray[np.float32]) -> NDArray[np.uint64]:

@@ -20,9 +20,17 @@ K = 5
 ASKED = 200  # of 1797
 
 
+def _digits() -> Path:
+    """The table in scikit-learn's wheel, whose import takes half a minute here."""
+    package = importlib.util.find_spec("sklearn")
+    assert package is not None
+    assert package.origin is not None
+    return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+
+
 @pytest.fixture(scope="module")
 def nearest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    command = [sys.executable, "-m", "rrpc.cli.serve", "nearest:Nearest"]
+    command = [sys.executable, "-m", "rrpc.cli.serve", "nearest:Nearest", "--arg", f"table={_digits()}"]
     for name in ("rxe", "siw", "rxe-socket"):
         command += ["--listen", VERBS[name]]
     server = Served.launch(command, NEAREST, tmp_path_factory.mktemp("nearest") / "log", child_environment())
@@ -35,12 +43,7 @@ def nearest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def digits() -> NDArray[np.float32]:
-    """What the service loads by scikit-learn, whose import takes half a minute here: the file alone."""
-    package = importlib.util.find_spec("sklearn")
-    assert package is not None
-    assert package.origin is not None
-    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    rows: NDArray[np.float32] = np.loadtxt(path, np.float32, delimiter=",")[:, :-1]
+    rows: NDArray[np.float32] = np.loadtxt(_digits(), np.float32, delimiter=",")[:, :-1]
     return np.ascontiguousarray(rows)
 
 
