@@ -215,7 +215,7 @@ class Colour(enum.Enum):
 PLAIN: list[Any] = [
     None, True, 0, -1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**300, 1.5, float("inf"), float("nan"),
     -0.0, "", "żółw", 1 - 2j, (), (1,), ((),), [(1, [2, (3,)])], {}, {1: 2, "a": None, None: 1, 1.5: 0},
-    {(1, ("a", 2**70)): [1]}, {b"k": (1,)}, set(), {1, "a"}, frozenset({(1, 2), 3}), {frozenset({1}): 2},
+    {(1, ("a", 2**70)): [1]}, {b"k": (1,)}, set(), {1, 2.5}, {"a"}, frozenset({(1, 2), 3}), {frozenset({1}): 2},
     datetime.datetime(2024, 2, 29, 23, 59, 59, 999999), datetime.date(1, 1, 1), datetime.time(1, 2, 3, 4),
     datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=-3, minutes=-30))),
     datetime.timedelta(days=-5, microseconds=3), decimal.Decimal("1.20"), decimal.Decimal("NaN"),
