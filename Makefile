@@ -4,8 +4,8 @@
 PY := .venv/bin/python
 # Without bytecode files every process compiles all it imports, and tests start thousands of them.
 export PYTHONDONTWRITEBYTECODE =
-# Two processes: most tests wait more than they compute.
-PYTEST := $(PY) -m pytest -q -n 2 --dist worksteal
+# More processes than processors: most tests wait more than they compute.
+PYTEST := $(PY) -m pytest -q -n 3 --dist worksteal
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -36,7 +36,7 @@ test-cpp: build ## the C++ tests alone
 test-python: build ## the Python tests alone; ARGS="-k name" goes to pytest, and "-n 0" is one process
 	@$(PYTEST) $(ARGS)
 
-test-vm: build ## the tests over Soft-RoCE and Soft-iWARP, in virtual machines; SUITES="conformance-rxe" picks some
+test-vm: build ## the tests over Soft-RoCE and Soft-iWARP, in virtual machines; SUITES="conformance calls" picks some
 	@tools/setup.sh vm
 	@tools/vm/test.sh $(SUITES)
 

@@ -405,8 +405,8 @@ def going(chain: Chain, call: OutgoingCall) -> Any:
 
 def _exchange(call: OutgoingCall, exchange: Exchange) -> tuple[bytes, Any, bytes]:
     handle = exchange.start()
-    call.interrupt_with(handle.cancel)
     try:
+        call.interrupt_with(handle.cancel)
         payload, blocks = handle.result()
     except Exception:
         raise

@@ -334,8 +334,12 @@ class Driven:
         """Whether it can be done here: it comes back then."""
         if type(asked) is Exchange:
             handle = self._handle = asked.start()
-            self._call.interrupt_with(handle.cancel)
-            handle.on_done(lambda: self._exchanged(handle))
+            try:
+                self._call.interrupt_with(handle.cancel)
+                handle.on_done(lambda: self._exchanged(handle))
+            except BaseException:  # Ctrl-C
+                handle.cancel()
+                raise
         elif type(asked) is Waiting:
             self._wait_for(asked)
         elif type(asked) is Sleep:

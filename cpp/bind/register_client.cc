@@ -149,6 +149,17 @@ class PyClient {
     return call;
   }
 
+  // Ctrl-C that has come meanwhile: it would be raised before anybody has the call to end it.
+  static void end_if_interrupted(driver::Client& client, const rpc::ClientCallRef& call) {
+    if (PyErr_CheckSignals() == 0) return;
+    const py::error_already_set raised;
+    {
+      const WithoutGil freed;
+      client.cancel(call, cancelled("the caller was interrupted"));
+    }
+    throw py::error_already_set(raised);
+  }
+
   py::tuple call(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out,
                  py::handle timeout, py::handle metadata) {
     const ClientRef client = still_open();
@@ -168,6 +179,7 @@ class PyClient {
     ClientRef client = still_open();
     rpc::ClientCallRef call = begin(client, method, payload, buffers, out, timeout, metadata, traced);
     run_deferred();
+    end_if_interrupted(*client, call);
     return {std::move(client), std::move(call)};
   }
 

@@ -2,8 +2,9 @@
 
 lost_peer.py serve ADDRESS...              listens until it is killed, and says "listening"
 lost_peer.py lose COMMAND ADDRESS...       connects, has calls and reads under way, runs the shell COMMAND that makes
-                                           the peer vanish, and holds rrpc to its keep-alive time
-lost_peer.py left ADDRESS...               a peer that is there again: what it holds of connections that vanished
+                                           the peer vanish, and holds rrpc to its keep-alive time; with BACK, a command
+                                           that has the peer there again, in the environment: then what that one holds
+                                           of connections that vanished
 """
 
 import os
@@ -80,8 +81,9 @@ def lose(command: str, addresses: list[str]) -> None:
     print("all failed in time, and nothing is left", flush=True)
 
 
-def left(addresses: list[str]) -> None:
-    """The server's end of it, while a handler is still at work and then: no memory, no queue pair, no connection."""
+def left(command: str, addresses: list[str]) -> None:
+    """The server's end of it once it is there again, while a handler is still at work and then: no memory, no queue pair, no connection."""
+    subprocess.run(command, shell=True, check=True)
     for address in addresses:
         with connected(address) as client:
             eventually(lambda: other_queue_pairs() <= 1, LIMIT, "only the server's queue pair with us")
@@ -98,5 +100,5 @@ if __name__ == "__main__":
             serve(sys.argv[2:])
         case "lose":
             lose(sys.argv[2], sys.argv[3:])
-        case "left":
-            left(sys.argv[2:])
+            if back := os.environ.get("BACK"):
+                left(back, sys.argv[3:])

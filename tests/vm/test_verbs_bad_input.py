@@ -198,7 +198,7 @@ def without_the_right_to_lock(*command: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("transport", ["rxe", "siw"])
+@pytest.mark.parametrize("transport", ["rxe"])
 def test_too_little_memory_may_be_locked(lab_server: LabServer, transport: str) -> None:
     python = ["prlimit", "--memlock=65536", sys.executable, "-c", CONNECT]
     said = without_the_right_to_lock(*python, lab_server.address(transport))

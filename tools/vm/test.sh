@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tools/vm/test.sh [SUITE...]: what only real verbs can show, in virtual machines with Linux's software adapters. One line
-# a suite: machine, conformance-rxe, conformance-rxe_socket, conformance-siw, and each of tests/vm/guest/. All run, also after one failed;
+# a suite: machine, conformance, and each of tests/vm/guest/. All run, also after one failed;
 # two at a time, as a guest leaves much of two processors idle (VM_LANES: so many at a time).
 source "$(dirname "$0")/../lib.sh"
 lacking="$(tools/vm/needs.sh | tr '\n' ' ')"
@@ -37,9 +37,6 @@ for script in tests/vm/guest/*.sh; do
   esac
 done
 suite machine tools/vm/selftest.sh
-for adapter in rxe rxe_socket siw; do
-  suite "conformance-$adapter" "${run[@]}" -t 600 -e RRPC_VERBS_CASES="$adapter" -- \
-    bash -c "$(in_guest build/release/verbs_conformance --gtest_brief=1)"
-done
+suite conformance "${run[@]}" -t 600 -- bash -c "$(in_guest build/release/verbs_conformance --gtest_brief=1)"
 wait
 [ ! -s "$failed" ]

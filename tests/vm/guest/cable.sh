@@ -3,18 +3,17 @@
 export PYTHONPATH="$PWD"
 output="$(mktemp)"
 
-# cable NAME LINK-OF-THE-SERVER SERVER'S-ADDRESS CLIENT'S-ADDRESS, `at_server` and `at_client` run in their places
+# cable NAME LINK-OF-THE-SERVER SERVER'S-ADDRESSES CLIENT'S-ADDRESSES, `at_server` and `at_client` run in their places
 cable() {
-  at_server python tests/vm/lost_peer.py serve "$3" >"$output" 2>&1 &
+  at_server python tests/vm/lost_peer.py serve $3 >"$output" 2>&1 &
   local server=$! waits=0
   until grep -q listening "$output"; do
     kill -0 "$server" && [ $((waits += 1)) -lt 600 ] || { cat "$output"; return 1; }
     sleep 0.2
   done
   echo "cable: $1"
-  at_client python tests/vm/lost_peer.py lose "${cut_from}tc qdisc add dev $2 root netem loss 100%" "$4" || return
-  at_server tc qdisc del dev "$2" root || return
-  at_client python tests/vm/lost_peer.py left "$4" || return
+  BACK="${cut_from}tc qdisc del dev $2 root" \
+    at_client python tests/vm/lost_peer.py lose "${cut_from}tc qdisc add dev $2 root netem loss 100%" $4 || return
   kill "$server"
   wait "$server"
   return 0
@@ -23,8 +22,8 @@ cable() {
 at_server() { "$@"; }
 at_client() { "$@"; }
 cut_from=
-cable rxe va verbs://10.8.1.1:7471 'verbs://10.8.1.1:7471?device=rxb' || exit
-cable rxe-socket va verbs+tcp://10.8.1.1:7472?device=rxa 'verbs+tcp://10.8.1.1:7472?device=rxb' || exit
+cable rxe va 'verbs://10.8.1.1:7471 verbs+tcp://10.8.1.1:7472?device=rxa' \
+  'verbs://10.8.1.1:7471?device=rxb verbs+tcp://10.8.1.1:7472?device=rxb' || exit
 at_server() { ip netns exec a "$@"; }
 at_client() { ip netns exec b "$@"; }
 cut_from="ip netns exec a "
