@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 
 from . import _core
 
-__all__ = ["empty", "set_pool_limit", "zeros"]
+__all__ = ["empty", "memory_of", "set_pool_limit", "zeros"]
 
 
 def empty(
@@ -66,3 +66,8 @@ def _dimensions(shape: Any) -> tuple[int, ...]:
     if len(dimensions) > 64:
         raise ValueError(f"maximum supported dimension for an ndarray is 64, found {len(dimensions)}")
     return dimensions
+
+
+def memory_of(out: Any) -> Any:
+    """What the core writes a result into; an array without bytes needs no writing."""
+    return None if out is None or not out.nbytes else out

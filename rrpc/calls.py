@@ -24,6 +24,7 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .bulk import memory_of
 from .context import current
 from .errors import Cancelled, DeadlineExceeded, RpcError, goes_elsewhere, unsent
 from .interceptors import Chain, Sleep
@@ -43,7 +44,6 @@ __all__ = [
     "Waiting",
     "course",
     "going",
-    "memory_of",
     "plain_connection",
     "run",
 ]
@@ -326,29 +326,32 @@ def _conforming(call: OutgoingCall) -> Generator[Any, Any, Any]:
     return result if result is own else call.request.check(result)
 
 
+def connected(call: OutgoingCall) -> Generator[Any, Any, Connection]:
+    """For a step of a course: the connection that its channel picks."""
+    picked = call.channel.pick_nowait(call.wait_for_ready)
+    if picked is None:
+        soon = call.channel.pick_soon(call.wait_for_ready)
+        try:
+            picked = yield Waiting(soon, call.unconnected)
+        finally:
+            soon.cancel()  # for whoever waits no longer
+    return picked
+
+
 def over(call: OutgoingCall) -> Generator[Any, Any, Any]:
     """The call over connections of its channel, one after the other until a handler may have seen it."""
     request = call.request
     while True:
         call.check()
-        connection = call.channel.pick_nowait(call.wait_for_ready)
-        if connection is None:
-            soon = call.channel.pick_soon(call.wait_for_ready)
-            connection = yield Waiting(soon, call.unconnected)
+        connection = yield from connected(call)
         name, payload, message = request.encode(connection)
         call.attempt += 1
         call.connection = connection
         call._stamps = ()
-        arguments: tuple[Any, ...] = (
-            name,
-            payload,
-            message or None,
-            memory_of(request.out),
-            call.time_left(),
-        )
+        sent: tuple[Any, ...] = name, payload, message or None, memory_of(request.out), call.time_left()
         if call.metadata or call.traced:
-            arguments = (*arguments, call.metadata, call.traced)
-        exchange = Exchange(connection, arguments)
+            sent = (*sent, call.metadata, call.traced)
+        exchange = Exchange(connection, sent)
         try:
             payload, blocks, packed = yield exchange
         except RpcError as error:
@@ -443,8 +446,3 @@ def _wait(call: OutgoingCall, asked: Waiting) -> Any:
         raise
     finally:
         call.interrupt_with(None)
-
-
-def memory_of(out: Any) -> Any:
-    """What the core writes into; an array without bytes needs no writing."""
-    return None if out is None or not out.nbytes else out

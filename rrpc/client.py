@@ -7,7 +7,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .base_client import BaseClient, links_of
-from .calls import CallOptions, OutgoingCall, course, memory_of, plain_connection, run
+from .bulk import memory_of
+from .calls import CallOptions, OutgoingCall, course, plain_connection, run
 from .channel import Channel, Connection
 from .codec import decode
 from .errors import RpcError, Unavailable, goes_elsewhere

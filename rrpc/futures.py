@@ -328,18 +328,15 @@ class Driven:
                     return
                 refused = asked
             except BaseException as raised:
+                self._abandon()
                 error = raised
 
     def _begin(self, asked: Any) -> bool:
         """Whether it can be done here: it comes back then."""
         if type(asked) is Exchange:
             handle = self._handle = asked.start()
-            try:
-                self._call.interrupt_with(handle.cancel)
-                handle.on_done(lambda: self._exchanged(handle))
-            except BaseException:  # Ctrl-C
-                handle.cancel()
-                raise
+            self._call.interrupt_with(handle.cancel)
+            handle.on_done(lambda: self._exchanged(handle))
         elif type(asked) is Waiting:
             self._wait_for(asked)
         elif type(asked) is Sleep:
@@ -350,7 +347,15 @@ class Driven:
             return False
         return True
 
+    def _abandon(self) -> None:
+        """What has begun, if Ctrl-C came right after it did."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.cancel()
+
     def _exchanged(self, handle: _core.Call) -> None:
+        if self._handle is not handle:
+            return  # it was abandoned
         self._call.interrupt_with(None)
         self._handle = None
         try:

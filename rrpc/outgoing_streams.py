@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from .calls import CallOptions, OutgoingCall, Waiting, going
+from .calls import CallOptions, OutgoingCall, connected, going
 from .client import Client
 from .codec import decode
 from .errors import RpcError, Unavailable, goes_elsewhere
@@ -181,10 +181,7 @@ def _over(call: OutgoingStream) -> Generator[Any, Any, Any]:
     request: Any = call.request
     while True:
         call.check()
-        connection = call.channel.pick_nowait(call.wait_for_ready)
-        if connection is None:
-            soon = call.channel.pick_soon(call.wait_for_ready)
-            connection = yield Waiting(soon, call.unconnected)
+        connection = yield from connected(call)
         call.attempt += 1
         call.connection = connection
         try:

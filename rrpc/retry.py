@@ -218,7 +218,10 @@ class HedgingPolicy:
         if not call.idempotent or call.request.out is not None:  # attempts would all write there
             return (yield from over(call))
         hedge = _Hedge(self, call)
-        return (yield Waiting(hedge.go(), call.late, hedge.drive))
+        try:
+            return (yield Waiting(hedge.go(), call.late, hedge.drive))
+        finally:  # Ctrl-C, too
+            hedge.stop()
 
 
 class _Hedge:
@@ -238,7 +241,7 @@ class _Hedge:
 
     def go(self) -> concurrent.futures.Future[Any]:
         self._begin(0)
-        self._result.add_done_callback(self._stop)
+        self._result.add_done_callback(lambda _: self.stop())
         return self._result
 
     def drive(self, timeout: float | None) -> None:
@@ -323,8 +326,10 @@ class _Hedge:
         else:
             self._result.set_exception(error)
 
-    def _stop(self, _: Any) -> None:
+    def stop(self) -> None:
+        """End what is still under way."""
         with self._lock:
+            self._settled = True
             if self._timer is not None:
                 self._timer.cancel()
             attempts = list(self._attempts)

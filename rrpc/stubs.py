@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 
-from .calls import CallOptions, OutgoingCall, course, memory_of, run
+from .bulk import memory_of
+from .calls import CallOptions, OutgoingCall, course, run
 from .channel import Channel, Connection, Contract
 from .context import current
 from .errors import RpcError, Unavailable, goes_elsewhere

@@ -71,8 +71,25 @@ ASYNCIO = Suite(
 INTERCEPTORS = Suite(
     ("rxe",),
     (
-        *("sees_and_changes", "arrays", "errors_of_handlers", "test_errors", "metadata", "answer", "call_again"),
-        *("cancelled", "stamps", "runs_once", "items_of", "test_items", "streams_end", "they_end", "dont_begin"),
+        *(
+            "sees_and_changes",
+            "arrays",
+            "errors_of_handlers",
+            "test_errors",
+            "metadata",
+            "answer",
+            "call_again",
+        ),
+        *(
+            "cancelled",
+            "stamps",
+            "runs_once",
+            "items_of",
+            "test_items",
+            "streams_end",
+            "they_end",
+            "dont_begin",
+        ),
         *("stops_ends", "executed"),
     ),
     ("uvloop", "futures"),

@@ -6,7 +6,8 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from rrpc.calls import memory_of, plain_connection
+from rrpc.bulk import memory_of
+from rrpc.calls import plain_connection
 from rrpc.codec import decode
 from rrpc.context import current
 from rrpc.errors import RpcError, Unavailable

@@ -100,7 +100,11 @@ class Channel(Upkeep):
         from concurrent.futures import Future
 
         future: Future[Connection] = Future()
-        self._serve(future, wait_for_ready, monotonic())
+        try:
+            self._serve(future, wait_for_ready, monotonic())
+        except BaseException:  # Ctrl-C
+            future.cancel()
+            raise
         return future
 
     def failed(self, connection: Connection, error: RpcError) -> None:

@@ -82,7 +82,8 @@ def lose(command: str, addresses: list[str]) -> None:
 
 
 def left(command: str, addresses: list[str]) -> None:
-    """The server's end of it once it is there again, while a handler is still at work and then: no memory, no queue pair, no connection."""
+    """The server's end of it once it is there again, while a handler is still at work and then: no memory, no queue
+    pair, no connection."""
     subprocess.run(command, shell=True, check=True)
     for address in addresses:
         with connected(address) as client:
