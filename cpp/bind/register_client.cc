@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "bind/convert.h"
-#include "bind/metadata.h"
 #include "bind/deferred.h"
 #include "bind/gil.h"
 #include "bind/loop.h"
+#include "bind/metadata.h"
 #include "bind/register.h"
 #include "bind/share.h"
 #include "bind/stream.h"
