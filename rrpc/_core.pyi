@@ -182,8 +182,9 @@ class Server:
         """Requests with these ids come out of :meth:`next` under these names; ids as in :meth:`Client.call`."""
     def next(self, timeout: float | None = None) -> _Request | None:
         """(handle, method, payload, buffers, nanoseconds left or -1, metadata, traced, kind); None on timeout or
-        once drained/stopped. Traced: whether the metadata has :data:`rrpc.metadata.TRACE`. Kind: 0 for a unary call, else the sum of 2 (the client streams), 4 (the server does), and 8
-        where a call that was parked may go on, which then has neither payload nor metadata again."""
+        once drained/stopped. Traced: whether the metadata has :data:`rrpc.metadata.TRACE`. Kind: 0 for a unary call,
+        else the sum of 2 (the client streams), 4 (the server does), and 8 where a call that was parked may go on,
+        which then has neither payload nor metadata again."""
     def serve_in_loop(
         self, queue: LoopQueue, target: Any, methods: Sequence[bytes], max_concurrency: int
     ) -> None:

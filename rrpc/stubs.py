@@ -65,8 +65,7 @@ class RemoteMethod:
         self._contract: Contract | None = client._contract
         self._options: CallOptions = client._options
         self._timeout = client._options.timeout
-        self._metadata = client._options.metadata or None
-        self._packed = pack(self._metadata or {})
+        self._packed = pack(client._options.metadata or {})
         self._loop_here = loop_here()
         # Of the connection that plain calls take: (it, encoder, wire name, the core's call and start).
         self._plain = _UNBOUND
@@ -116,13 +115,7 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         wait = self._timeout if timeout is None else timeout
         end = None if wait is None else monotonic() + wait
         if connection is self._channel.ready and (around is None or around.ended):
-            sent = (
-                self._packed
-                if metadata is None
-                else metadata
-                if self._metadata is None
-                else self._joined(metadata)
-            )
+            sent = self._packed if metadata is None else together(self._options.metadata, metadata)
             payload, buffers = encode(arguments)
             try:
                 reply, blocks = call(
@@ -155,7 +148,7 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         wait = self._timeout if timeout is None else timeout
         if connection is not self._channel.ready or not (around is None or around.ended):
             return start_call(self._course(arguments, wait, metadata, out))
-        sent = self._packed if metadata is None else self._joined(metadata)
+        sent = self._packed if metadata is None else together(self._options.metadata, metadata)
         payload, buffers = encode(arguments, None if out is None else OutSpec.of(out))
         end = None if wait is None else monotonic() + wait
 
@@ -173,9 +166,6 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         if buffers.sizes is not None:
             decode = functools.partial(decode, sizes=buffers.sizes)
         return Future(call, decode, out, again, self._typed)
-
-    def _joined(self, metadata: MetadataLike) -> MetadataLike:
-        return together(self._metadata, metadata)
 
     def _course(
         self, arguments: tuple[Any, ...], timeout: float | None, metadata: MetadataLike | None, out: Any

@@ -21,6 +21,10 @@ class Suite:
         )
 
 
+def words(*lines: str) -> tuple[str, ...]:
+    return tuple(" ".join(lines).split())
+
+
 ONE = Suite(("rxe",))  # that a call over the other adapter is like one over this is shown by the others
 BOTH = Suite(("rxe", "siw"))  # memory, and what goes on by itself
 # What a value becomes on its way is the codec's part, which the adapter has none in.
@@ -28,69 +32,32 @@ CALLS = (
     Suite(("rxe",), without=("values_come_back",)),
     Suite(
         ("siw", "rxe-socket"),
-        (
-            *(
-                "transport_is",
-                "around_the_size",
-                "ways_of_polling",
-                "least_size",
-                "thousands",
-                "threads",
-                "many_clients",
-            ),
-            *("test_cancel", "close", "outlive"),
+        words(
+            "transport_is around_the_size ways_of_polling least_size thousands threads many_clients test_cancel",
+            "close outlive",
         ),
     ),
 )
 BULK = (
-    Suite(("rxe",), without=("every_dtype", "structured", "object_arrays")),
-    Suite(("siw",), without=("every_dtype", "structured", "object_arrays", "every_view", "does_not_fit")),
+    Suite(("rxe",), without=words("every_dtype structured object_arrays")),
+    Suite(("siw",), without=words("every_dtype structured object_arrays every_view does_not_fit")),
 )
 STREAMS = (
     ONE,
-    Suite(
-        ("siw",),
-        ("stream_of", "both_ways", "at_once", "arrays", "copies", "leaving", "cancelled", "deadline"),
-    ),
+    Suite(("siw",), words("stream_of both_ways at_once arrays copies leaving cancelled deadline")),
 )
 ASYNCIO = Suite(
     ("rxe",),
-    (
-        *(
-            "calls_and_their_results",
-            "arrays",
-            "metadata",
-            "cancelled_task",
-            "given_up_cancels",
-            "dies_cancels",
-        ),
-        *("stream_of_results", "streams_of_arguments", "leaving_a_stream", "both_kinds"),
-        "loses_no_call",
+    words(
+        "calls_and_their_results arrays metadata cancelled_task given_up_cancels dies_cancels stream_of_results",
+        "streams_of_arguments leaving_a_stream both_kinds loses_no_call",
     ),
 )
 INTERCEPTORS = Suite(
     ("rxe",),
-    (
-        *(
-            "sees_and_changes",
-            "arrays",
-            "errors_of_handlers",
-            "test_errors",
-            "metadata",
-            "answer",
-            "call_again",
-        ),
-        *(
-            "cancelled",
-            "stamps",
-            "runs_once",
-            "items_of",
-            "test_items",
-            "streams_end",
-            "they_end",
-            "dont_begin",
-        ),
-        *("stops_ends", "executed"),
+    words(
+        "sees_and_changes arrays errors_of_handlers test_errors metadata answer call_again cancelled stamps",
+        "runs_once items_of test_items streams_end they_end dont_begin stops_ends executed",
     ),
     ("uvloop", "futures"),
 )
@@ -127,7 +94,7 @@ SUITES: dict[str, Suite | tuple[Suite, ...]] = {
 def runs_over_verbs(item: pytest.Item) -> bool:
     if Path(__file__).parent / "vm" in item.path.parents:
         return True
-    if item.get_closest_marker("slow") or item.get_closest_marker("no_verbs"):
+    if item.get_closest_marker("slow"):
         return False
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     transport = parameters.get("transport", parameters.get("scheme"))

@@ -45,7 +45,6 @@ def silent_tcp() -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-@pytest.mark.no_verbs
 @pytest.mark.parametrize("scheme", ["tcp", "rrpc"])
 def test_connecting_to_one_who_says_nothing(silent_tcp: str, scheme: str) -> None:
     with deadline(0.3):

@@ -222,7 +222,6 @@ def attempt(url: str) -> tuple[int, str] | None:
         return None
 
 
-@pytest.mark.no_verbs
 def test_openmetrics_where_the_scraper_asks_for_it(serve: ServeFactory) -> None:
     served = serve(MODULE % 0, "Counted", args=["--metrics", "127.0.0.1:0"])
     status, text, kind = fetch(

@@ -149,14 +149,16 @@ class PyClient {
     return call;
   }
 
-  // Ctrl-C that has come meanwhile: it would be raised before anybody has the call to end it.
+  // Ctrl-C: the caller goes, so the call does.
+  static void interrupt(driver::Client& client, const rpc::ClientCallRef& call) {
+    const WithoutGil freed;
+    client.cancel(call, cancelled("the caller was interrupted"));
+  }
+  // One that has come meanwhile would be raised before anybody has the call to end it.
   static void end_if_interrupted(driver::Client& client, const rpc::ClientCallRef& call) {
     if (PyErr_CheckSignals() == 0) return;
     const py::error_already_set raised;
-    {
-      const WithoutGil freed;
-      client.cancel(call, cancelled("the caller was interrupted"));
-    }
+    interrupt(client, call);
     throw py::error_already_set(raised);
   }
 
@@ -166,9 +168,8 @@ class PyClient {
     const rpc::ClientCallRef call = begin(client, method, payload, buffers, out, timeout, metadata);
     try {
       wait_for(*client, call, kNever);
-    } catch (...) {  // Ctrl-C: the caller goes, so the call does
-      const WithoutGil freed;
-      client->cancel(call, cancelled("the caller was interrupted"));
+    } catch (...) {
+      interrupt(*client, call);
       throw;
     }
     return take_reply(*call);

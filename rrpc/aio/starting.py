@@ -50,7 +50,7 @@ def start_method(
             return Future.of_chain(stub._course(arguments, wait, metadata, out), driver.loop)
         connection, encode, name, _, start = bound
         wait = watched.timeout_of(wait)
-    sent = stub._packed if metadata is None else stub._joined(metadata)
+    sent = stub._packed if metadata is None else together(stub._options.metadata, metadata)
     payload, buffers = encode(arguments, None if out is None else OutSpec.of(out))
     future: Future[Any] = Future(loop=driver.loop) if watched is None else watched
     sizes = buffers.sizes

@@ -1,4 +1,4 @@
-"""A Python module from interfaces: their classes, a typed clients and bases of servers for each.
+"""A Python module from interfaces: their classes, and typed clients and bases of servers for each.
 
 The text is the same for the same interfaces, and stays as it is under ``ruff format``: a signature that
 doesn't fit a line has one parameter a line, an annotation that doesn't gets a name.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tools/vm/test.sh [SUITE...]: what only real verbs can show, in virtual machines with Linux's software adapters. One line
-# a suite: machine, conformance, and each of tests/vm/guest/. All run, also after one failed;
-# two at a time, as a guest leaves much of two processors idle (VM_LANES: so many at a time).
+# a suite: machine, conformance, and each of tests/vm/guest/. All run, also after one failed; two at a time, as more would
+# only share the processors (VM_LANES: so many at a time).
 source "$(dirname "$0")/../lib.sh"
 lacking="$(tools/vm/needs.sh | tr '\n' ' ')"
 if [ -n "$lacking" ]; then
@@ -25,7 +25,6 @@ suite() {  # suite NAME COMMAND...
   { step "vm: $name" "$@" || echo "$name" >>"$failed"; } &
 }
 run=(tools/vm/run -e CI)
-in_guest() { echo ". tools/vm/rdma.sh && rdma_single && $*"; }
 
 # Those that bring layouts of their own: NAME.sh in one guest, NAME_server.sh and NAME_client.sh in two.
 for script in tests/vm/guest/*.sh; do
@@ -37,6 +36,6 @@ for script in tests/vm/guest/*.sh; do
   esac
 done
 suite machine tools/vm/selftest.sh
-suite conformance "${run[@]}" -t 600 -- bash -c "$(in_guest build/release/verbs_conformance --gtest_brief=1)"
+suite conformance "${run[@]}" -t 600 -- bash -c ". tools/vm/rdma.sh && rdma_single && build/release/verbs_conformance --gtest_brief=1"
 wait
 [ ! -s "$failed" ]
