@@ -141,14 +141,14 @@ def _serve(
 ) -> int:
     """Until a signal; gives the exit code."""
     notifier = Notifier()
+    if options.config is not None or options.access_log is not None:
+        signals.take_reloads()  # before anybody is told that this serves: a SIGHUP may follow at once
     if assignment is not None:
         assignment.tell(services=server.services, addresses=server.addresses)
     else:
         announce_serving(options.log_format, server.services, server.addresses, observing.url)
     status = f"{server.services} on {', '.join(server.addresses)}"
     notifier.ready(status)
-    if options.config is not None or options.access_log is not None:
-        signals.take_reloads()
     while (told := signals.wait(notifier.watchdog_interval)) != "end":
         if told == "reload":
             notifier.reloading()

@@ -99,20 +99,22 @@ class _Supervisor:
     def _update(self) -> None:
         """Clients are sent to those that take some, from when all have been ready once."""
         processes = list(self._processes.values())
-        if not self._serving:
-            if len(processes) < self._options.processes or not all(one.was_ready for one in processes):
-                return
-            self._announce(processes[0].services)
+        all_were = len(processes) == self._options.processes and all(one.was_ready for one in processes)
+        if not self._serving and (not all_were or self._kill_at is not None):
+            return
         for index, bound in enumerate(self._bound):
             self._front.send_to(bound, [one.addresses[index] for one in processes if one.addresses])
+        if not self._serving:
+            self._announce(processes[0].services)
 
     def _announce(self, services: str) -> None:
+        """Last of all: whoever reads it may at once do what a server that is ready allows."""
         self._serving = True
-        announce_serving(self._options.log_format, services, self._bound, self._overview.url)
-        self._overview.ready(self._bound)
-        self._notifier.ready(f"{services} on {', '.join(self._bound)}")
         if self._options.config is not None or self._options.access_log is not None:
             self._signals.take_reloads()
+        self._overview.ready(self._bound)
+        announce_serving(self._options.log_format, services, self._bound, self._overview.url)
+        self._notifier.ready(f"{services} on {', '.join(self._bound)}")
 
     def _on_exit(self, process: Process) -> None:
         self._selector.unregister(process.exit_fd)
