@@ -40,8 +40,7 @@ def in_loop(request: pytest.FixtureRequest) -> Run[Any]:
 def aio_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     """Shared by all tests that leave it as it was."""
     folder = tmp_path_factory.mktemp("aio")
-    shm_name = f"rrpc-aio-{folder.parent.name}-{id(folder):x}"
-    factory = ServeFactory(folder, lambda transport: address_to_listen_on(transport, shm_name))
+    factory = ServeFactory(folder, address_to_listen_on)
     yield LabServer(factory(SERVICE, "Mixed", listen=TRANSPORTS, module="aio_service"))
     factory.close()
 

@@ -127,7 +127,7 @@ def main() -> None:
 
 
 @contextmanager
-def serving(shm_name: str) -> Iterator[tuple[dict[str, str], "subprocess.Popen[str]"]]:
+def serving(shm_name: str = "") -> Iterator[tuple[dict[str, str], "subprocess.Popen[str]"]]:
     """The addresses of a core_server.py by transport, and its process."""
     command = [sys.executable, __file__, *(address_to_listen_on(t, shm_name) for t in TRANSPORTS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment()) as process:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -25,7 +24,11 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 for line in sys.stdin:
     name, folder, address = line.split()
     if os.fork() == 0:
-        server = rrpc.Server(Counted(name, folder), listen=address, workers=8).start()
+        try:
+            server = rrpc.Server(Counted(name, folder), listen=address, workers=8).start()
+        except BaseException:
+            os.write(1, f"{os.getpid()} nowhere\\n".encode())
+            raise
         os.write(1, f"{os.getpid()} {server.addresses[0]}\\n".encode())
         signal.sigwait({signal.SIGTERM})
         server.drain(20.0)
@@ -111,22 +114,15 @@ class Fleet:
         self._pids: list[int] = []
 
     def member(self, name: str, transport: str) -> Member:
-        """Not started yet: its address is good once it is."""
+        """Not started yet: its address is where it will listen, and closed until then."""
         return Member(self, name, self._new_address(transport))
-
-    def late(self, name: str, transport: str) -> Member:
-        """Not started yet, but its address is where it will listen, and closed until then."""
-        late = self.member(name, transport)
-        if late.address.endswith(":0"):
-            with socket.create_server(("127.0.0.1", 0)) as taken:
-                late.address = late.address[:-1] + str(taken.getsockname()[1])
-        return late
 
     def members(self, count: int, transport: str) -> list[Member]:
         return [self.member(f"server{i}", transport).start() for i in range(count)]
 
     def begin(self, name: str, address: str) -> tuple[int, str]:
         pid, bound = self._nursery.begin(f"{name} {self.folder} {address}")
+        assert bound != "nowhere", f"{name} can't listen on {address}; standard error tells why"
         self._pids.append(pid)
         return pid, bound
 

@@ -37,7 +37,7 @@ flow_rpc = generated(Flow, "flow_rpc")
 def flow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     """Shared by all tests that leave it as it was."""
     folder = tmp_path_factory.mktemp("flow")
-    factory = ServeFactory(folder, lambda t: address_to_listen_on(t, f"rrpc-flow-{id(folder):x}"))
+    factory = ServeFactory(folder, address_to_listen_on)
     yield LabServer(factory(FLOW, "Flow", listen=TRANSPORTS, module="flow_service"))
     factory.close()
 

@@ -1,5 +1,6 @@
 """One server of lab_service for many tests, and helpers around it."""
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import own_port
 from processes import Served, ServeFactory, eventually, patience
 
 import rrpc
@@ -14,18 +16,20 @@ import rrpc
 LAB = (Path(__file__).parent / "lab_service.py").read_text()
 # In the virtual machine of `make test-vm`: its adapters, as tools/vm sets them up.
 VERBS = {
-    "rxe": "verbs://10.9.0.1:0",
-    "rxe-socket": "verbs+tcp://10.9.0.1:0",
-    "siw": "verbs://10.9.1.1:0",
+    "rxe": "verbs://10.9.0.1",
+    "rxe-socket": "verbs+tcp://10.9.0.1",
+    "siw": "verbs://10.9.1.1",
 }
 TRANSPORTS = tuple(os.environ.get("RRPC_TEST_TRANSPORTS", "shm,tcp,rrpc").split(","))
+_numbers = itertools.count()
 TRANSIENT = ("exposures_live", "bytes_exposed", "pool_bytes_used")
 
 
-def address_to_listen_on(transport: str, shm_name: str) -> str:
+def address_to_listen_on(transport: str, shm_name: str = "") -> str:
+    """One that nobody else has, other test processes included."""
     if transport == "shm":
-        return f"shm://{shm_name}"
-    return VERBS.get(transport, f"{transport}://127.0.0.1:0")
+        return f"shm://{shm_name or f'rrpc-test-{os.getpid()}-{next(_numbers)}'}"
+    return f"{VERBS.get(transport, f'{transport}://127.0.0.1')}:{own_port()}"
 
 
 class LabServer:
@@ -46,8 +50,7 @@ class LabServer:
 def lab_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     """Shared by all tests that leave it as it was."""
     folder = tmp_path_factory.mktemp("lab")
-    shm_name = f"rrpc-lab-{folder.parent.name}-{id(folder):x}"
-    factory = ServeFactory(folder, lambda transport: address_to_listen_on(transport, shm_name))
+    factory = ServeFactory(folder, address_to_listen_on)
     yield LabServer(
         factory(LAB, "Lab", "Second", listen=TRANSPORTS, args=["--workers", "8"], module="lab_service")
     )

@@ -18,9 +18,7 @@ TRACK = '{"name": "walk", "points": [[0, 0], [1.5, 2]], "unit": "FOOT", "tags": 
 @pytest.fixture(scope="session")
 def call_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("call")
-    factory = ServeFactory(
-        folder, lambda transport: address_to_listen_on(transport, f"rrpc-call-{id(folder):x}")
-    )
+    factory = ServeFactory(folder, address_to_listen_on)
     yield factory(
         SERVICE, "Kinds", "Odd", listen=["tcp", "shm", "rrpc"], module="call_service", args=["--tracebacks"]
     )

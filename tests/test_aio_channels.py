@@ -63,7 +63,7 @@ def test_a_restarted_server_is_found_again(fleet: Fleet, scheme: str, in_loop: R
 
 
 def test_calls_wait_for_a_server_if_told_to(fleet: Fleet, scheme: str, in_loop: Run[Any]) -> None:
-    server = fleet.late("late", scheme)
+    server = fleet.member("late", scheme)
 
     async def main() -> None:
         client = AsyncCountedClient(server.address, wait_for_ready=True, backoff=QUICK)

@@ -173,8 +173,7 @@ class Desk:
 def work_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     text = SERVICE.replace("FINGERPRINT", fingerprint(service_of(Desk)))
     folder = tmp_path_factory.mktemp("work")
-    shm_name = f"rrpc-work-{folder.parent.name}"
-    factory = ServeFactory(folder, lambda transport: address_to_listen_on(transport, shm_name))
+    factory = ServeFactory(folder, address_to_listen_on)
     yield LabServer(factory(text, "Work", listen=TRANSPORTS, module="work_service", args=["--workers", "6"]))
     factory.close()
 

@@ -23,8 +23,7 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def seen_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     folder = tmp_path_factory.mktemp("cancelled")
-    shm_name = f"rrpc-cancelled-{folder.parent.name}"
-    factory = ServeFactory(folder, lambda transport: address_to_listen_on(transport, shm_name))
+    factory = ServeFactory(folder, address_to_listen_on)
     yield LabServer(
         factory(SERVICE, "Seen", listen=TRANSPORTS, module="context_service", args=["--workers", "8"])
     )

@@ -53,7 +53,7 @@ def test_ctrl_c_ends_all_attempts(fleet: Fleet, scheme: str, delay: float, attem
 
 
 def test_ctrl_c_ends_the_wait_for_a_connection(fleet: Fleet) -> None:
-    late = fleet.late("late", "shm")
+    late = fleet.member("late", "shm")
     with CountedClient(late.address, lazy=True, wait_for_ready=True, backoff=QUICK) as client:
         interrupted(lambda: client._channel._waiters, lambda: client.often("x"))
         eventually(lambda: not client._channel._waiters)
@@ -122,7 +122,7 @@ def _both_wait(fleet: Fleet, client: CountedClient, runs: int) -> bool:
 def test_close_ends_what_waits(fleet: Fleet, scheme: str) -> None:
     (server,) = fleet.members(1, scheme)
     server.told("slow")
-    late = fleet.late("late", scheme)
+    late = fleet.member("late", scheme)
     for address, options in (
         (server.address, {}),
         (server.address, {"hedging": rrpc.HedgingPolicy(delay=0.01, budget=None)}),

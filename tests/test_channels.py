@@ -62,7 +62,7 @@ def test_a_restarted_server_is_found_again(fleet: Fleet, scheme: str) -> None:
 
 
 def test_a_client_connects_at_once_unless_it_is_lazy(fleet: Fleet, scheme: str) -> None:
-    server = fleet.late("late", scheme)
+    server = fleet.member("late", scheme)
     with pytest.raises(rrpc.Unavailable):
         CountedClient(server.address)
     client = CountedClient(server.address, lazy=True, backoff=QUICK)
@@ -83,7 +83,7 @@ def test_a_client_connects_at_once_unless_it_is_lazy(fleet: Fleet, scheme: str) 
 
 
 def test_calls_wait_for_a_server_if_told_to(fleet: Fleet, scheme: str) -> None:
-    server = fleet.late("late", scheme)
+    server = fleet.member("late", scheme)
     with CountedClient(server.address, lazy=True, wait_for_ready=True, backoff=QUICK) as client:
         start = time.monotonic()
         with pytest.raises(rrpc.DeadlineExceeded, match="no connection within its timeout: ") as raised:
@@ -195,7 +195,7 @@ def test_a_success_ends_ejections_where_one_failure_is_enough() -> None:
 
 
 def test_an_asyncio_client_that_could_not_connect_is_still_one(fleet: Fleet, scheme: str) -> None:
-    server = fleet.late("late", scheme)
+    server = fleet.member("late", scheme)
 
     async def main() -> None:
         client = rrpc.aio.Client(server.address, backoff=QUICK)

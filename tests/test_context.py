@@ -16,8 +16,7 @@ SERVICE = (Path(__file__).parent / "context_service.py").read_text()
 @pytest.fixture(scope="module")
 def seen_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     folder = tmp_path_factory.mktemp("seen")
-    shm_name = f"rrpc-seen-{folder.parent.name}"
-    factory = ServeFactory(folder, lambda transport: address_to_listen_on(transport, shm_name))
+    factory = ServeFactory(folder, address_to_listen_on)
     yield LabServer(factory(SERVICE, "Seen", listen=TRANSPORTS, module="context_service"))
     factory.close()
 

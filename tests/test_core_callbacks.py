@@ -20,7 +20,7 @@ from rrpc.options import merged
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Of one core_server.py, by transport."""
-    with serving(f"rrpc-callbacks-{tmp_path_factory.mktemp('core').parent.name}") as (addresses, _):
+    with serving() as (addresses, _):
         yield addresses
 
 

@@ -23,7 +23,7 @@ LIMIT = 8192
 @pytest.fixture(scope="module")
 def core_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The addresses of one core_server.py, by transport."""
-    with serving(f"rrpc-core-{tmp_path_factory.mktemp('core').parent.name}") as (addresses, _):
+    with serving() as (addresses, _):
         yield addresses
 
 

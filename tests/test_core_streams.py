@@ -21,7 +21,7 @@ Connect = Callable[..., _core.Client]
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Of one core_server.py, by transport."""
-    with serving(f"rrpc-streams-{tmp_path_factory.mktemp('core').parent.name}") as (addresses, _):
+    with serving() as (addresses, _):
         yield addresses
 
 

@@ -192,8 +192,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def desk_server(folder: Path) -> Iterator[LabServer]:
-    shm_name = f"rrpc-desk-{folder.parent.name}"
-    factory = ServeFactory(folder, lambda transport: address_to_listen_on(transport, shm_name))
+    factory = ServeFactory(folder, address_to_listen_on)
     yield LabServer(factory(SERVER, "Desk", listen=TRANSPORTS, module="desk_service"))
     factory.close()
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from ports import own_port
 from processes import ROOT, Served, child_environment
 
 import rrpc
@@ -38,11 +39,11 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     """Starts a server for each name, at an address that was one's before, or at a new one."""
     begun: list[Served] = []
 
-    def begin(*names: str, address: str = "rrpc://127.0.0.1:0") -> list[Served]:
+    def begin(*names: str, address: str = "") -> list[Served]:
         environment, servers = child_environment(OMP_NUM_THREADS="1"), []
         for name in names:
             command = [sys.executable, "-m", "rrpc.cli.serve", "kmeans:KMeans", "--arg", f"name={name}"]
-            command += ["--listen", address]
+            command += ["--listen", address or f"rrpc://127.0.0.1:{own_port()}"]
             servers.append(Served.launch(command, FLEET, tmp_path / f"{name}.log", environment))
         begun.extend(servers)
         for server in servers:

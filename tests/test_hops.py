@@ -20,11 +20,7 @@ HOPS = 3
 def row(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], list[str]]]:
     """For a transport the addresses of three servers, of which each calls the next."""
     folder = tmp_path_factory.mktemp("hops")
-    count = iter(range(99))
-    factory = ServeFactory(
-        folder,
-        lambda transport: address_to_listen_on(transport, f"rrpc-hops-{folder.parent.name}-{next(count)}"),
-    )
+    factory = ServeFactory(folder, address_to_listen_on)
 
     @cache
     def started(transport: str) -> list[str]:

@@ -328,16 +328,19 @@ def test_clients_name_a_foreign_unix_server(impostor: Callable[..., str], answer
 
 
 def test_a_real_http_server() -> None:
-    """It waits for the end of our first line, which never comes; so all there is to say is that it doesn't answer."""
+    """It waits for the end of our first line, and complains where one of our random bytes happens to be that."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        for scheme in ("tcp", "rrpc"):
-            address = f"{scheme}://127.0.0.1:{server.server_port}"
-            with pytest.raises(
-                (rrpc.ProtocolError, rrpc.DeadlineExceeded), match=r"HTTP|handshake|no answer"
-            ):
-                rrpc.connect(address, connect_timeout=0.5)
-        server.shutdown()
+        try:
+            for scheme in ("tcp", "rrpc"):
+                address = f"{scheme}://127.0.0.1:{server.server_port}"
+                with pytest.raises(
+                    (rrpc.ProtocolError, rrpc.DeadlineExceeded),
+                    match=r"HTTP|handshake|no answer|doesn't speak rrpc",
+                ):
+                    rrpc.connect(address, connect_timeout=0.5)
+        finally:
+            server.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,20 @@
 """rrpc-serve --processes: several processes behind one address, as their clients and their operator see them."""
 
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 from lab import LAB, call_held, refuses
+from ports import own_ports
 from processes import Served, ServeFactory, child_environment, eventually, patience, run_serve
 from raw_peer import hello, setup
 
@@ -305,17 +304,8 @@ def test_sockets_are_as_private_as_the_address(
         assert not any(socket.exists() for socket in sockets)
 
 
-def all_free(first: int, count: int) -> bool:
-    """Below those that the kernel gives to whoever connects."""
-    with ExitStack() as held, suppress(OSError):
-        for port in range(first, first + count):
-            held.enter_context(socket.create_server(("127.0.0.1", port)))
-        return True
-    return False
-
-
 def test_ports_may_be_chosen(serve: ServeFactory) -> None:
-    first = next(port for port in random.sample(range(10_000, 32_000), 1000) if all_free(port, 4))
+    first = own_ports(4)[0]
     args = ["--processes", "2", "--process-ports", str(first)]
     served = serve(LAB, "Lab", listen=["tcp", "rrpc"], module="lab_service", args=args)
     ports = set()

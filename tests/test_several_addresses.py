@@ -131,7 +131,7 @@ class Told(rrpc.Backoff):
 def test_an_address_is_tried_again_while_another_has_to_wait_long(
     fleet: Fleet, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dead, server = fleet.late("dead", scheme), fleet.members(1, scheme)[0]
+    dead, server = fleet.member("dead", scheme), fleet.members(1, scheme)[0]
     addresses = [dead.address, server.address]
     with CountedClient(addresses, policy="round_robin", backoff=Told(), wait_for_ready=True) as client:
         eventually(lambda: states(client) == ["transient_failure", "ready"])  # tried again in a minute

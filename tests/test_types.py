@@ -266,8 +266,7 @@ def _calls_started() -> int:
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     folder = tmp_path_factory.mktemp("shapes")
-    shm_name = f"rrpc-shapes-{folder.parent.name}-{id(folder):x}"
-    factory = ServeFactory(folder, lambda transport: address_to_listen_on(transport, shm_name))
+    factory = ServeFactory(folder, address_to_listen_on)
     text = (Path(__file__).parent / "shapes_service.py").read_text()
     served = factory(text, "Shapes", listen=TRANSPORTS, module="shapes_service")
     yield dict(zip(TRANSPORTS, served.addresses, strict=True))

@@ -11,6 +11,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+from impostor import wake_and_close
 from lab import address_to_listen_on
 from processes import ServeFactory, eventually
 from raw_peer import CALL, REPLY, REQUEST, RawPeer, hello, message, setup
@@ -37,10 +38,7 @@ TRANSPORTS = ("shm", "tcp", "rrpc")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, str]]]:
     """A process for each version, and its address by transport."""
     folder = tmp_path_factory.mktemp("versions")
-    factory = ServeFactory(
-        folder, lambda scheme: address_to_listen_on(scheme, f"{folder.name}-{next(numbers)}")
-    )
-    numbers = iter(range(9))
+    factory = ServeFactory(folder, address_to_listen_on)
     addresses = {}
     for name, text in {"old": OLD, "new": NEW, "other": OTHER}.items():
         addresses[name] = dict(
@@ -238,8 +236,7 @@ def odd_server() -> Iterator[Callable[[bytes, Any], str]]:
         return f"tcp://127.0.0.1:{listener.getsockname()[1]}"
 
     yield make
-    for listener in listeners:
-        listener.close()
+    wake_and_close(*listeners)
 
 
 PRINT = bytes.fromhex(PRINTS["old"])

@@ -1,7 +1,6 @@
 """Servers whose calls are traced, and what holds for every trace."""
 
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,7 @@ CLIENT_END = ["remote read", "GIL wait", "decode", "channel"]
 def traced_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[LabServer]]:
     """Three, for calls by way of others."""
     folder = tmp_path_factory.mktemp("traced")
-    numbers = itertools.count()
-    factory = ServeFactory(
-        folder, lambda scheme: address_to_listen_on(scheme, f"{folder.name}-{os.getpid()}-{next(numbers)}")
-    )
+    factory = ServeFactory(folder, address_to_listen_on)
     yield [LabServer(factory(TRACED, "Traced", listen=TRANSPORTS)) for _ in range(3)]
     factory.close()
 

@@ -32,7 +32,7 @@ def _digits() -> Path:
 def nearest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     command = [sys.executable, "-m", "rrpc.cli.serve", "nearest:Nearest", "--arg", f"table={_digits()}"]
     for name in ("rxe", "siw", "rxe-socket"):
-        command += ["--listen", VERBS[name]]
+        command += ["--listen", f"{VERBS[name]}:0"]
     server = Served.launch(command, NEAREST, tmp_path_factory.mktemp("nearest") / "log", child_environment())
     try:
         server.wait_until_listening(3)
