@@ -273,6 +273,7 @@ KINDS: list[tuple[Any, Any]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.usefixtures("hasty_threads")
 def test_cancelled_at_random_moments(served: Served, seed: int) -> None:
     chance = random.Random(seed)
     with flow_rpc.FlowClient(served.address, timeout=60.0) as client, nothing_left(client):

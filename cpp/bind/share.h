@@ -4,6 +4,8 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <thread>
+#include <type_traits>
 
 #include "bind/gil.h"
 #include "driver/client.h"
@@ -16,6 +18,10 @@ template <typename T>
 std::shared_ptr<T> share(std::unique_ptr<T> owned) {
   return {owned.release(), [](T* dying) {
             if (dying->belongs_to_parent()) return;
+            if constexpr (std::is_same_v<T, driver::Server>) {
+              // In a finalizer or a callback that its own engine runs: it would wait for itself.
+              if (dying->on_own_thread()) return std::thread([dying] { delete dying; }).detach();
+            }
             if (PyGILState_Check() == 0) {
               delete dying;
               return;

@@ -28,6 +28,7 @@ std::chrono::nanoseconds nap(TimeNs deadline, TimeNs longest) {
 }  // namespace
 
 thread_local const Engine* Engine::polling_ = nullptr;
+thread_local const Engine* Engine::own_ = nullptr;
 
 Engine::Engine(Hooks hooks)
     : hooks_(std::move(hooks)),
@@ -50,7 +51,7 @@ void Engine::stop() {
     driver_condition_.notify_all();
   }
   (void)eventfd_write(wake_fd_.get(), 1);
-  if (thread_.joinable()) thread_.join();
+  if (thread_.joinable() && !on_own_thread()) thread_.join();
 }
 
 void Engine::set_deferred_hook(std::atomic<bool>* flag, std::function<void()> run) {
@@ -129,10 +130,12 @@ size_t Engine::connection_count() const {
 // --- the engine's own thread -----------------------------------------------------------------------
 
 void Engine::run() {
+  own_ = this;
   TimeNs tick = kTick;
   uint64_t nap = 0;  // of the worker's, seen at the last tick
   while (!stopping_) {
     if (deferred_waits()) g_deferred_run();
+    if (stopping_) return;  // by what was run
     if (has_workers_.load(std::memory_order_relaxed)) {
       std::unique_lock lock(worker_mutex_);
       const auto must_tick = [this] { return !worker_asleep_.load() || stopping_.load(); };

@@ -88,6 +88,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Before a slow handler: a waiting worker, if any, takes over the polling.
   void offer_token();
   void stop();
+  // In what the deferred hook runs. It may stop the engine, whose thread ends when that has returned; not destroy it.
+  bool on_own_thread() const { return own_ == this; }
 
   // Process-wide: run by the engine's threads, without locks, when `flag` is set (releases Python objects).
   static void set_deferred_hook(std::atomic<bool>* flag, std::function<void()> run);
@@ -124,6 +126,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // The engine whose token this thread has.
   static thread_local const Engine* polling_;
+  static thread_local const Engine* own_;
   class Polling {
    public:
     explicit Polling(const Engine* engine) : before_(std::exchange(polling_, engine)) {}

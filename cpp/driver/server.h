@@ -70,6 +70,7 @@ class Server : public RequestSink {
   // Refuses new calls, waits for those under way and for their results to be fetched; then stop() is to come.
   LeftOver drain(TimeNs deadline);
   void stop();
+  bool on_own_thread() const { return engine_->on_own_thread(); }
   bool ended() const { return ended_.load(); }
 
   // For a client whose server calls back: the connection is attended to by this server's engine, and its requests come

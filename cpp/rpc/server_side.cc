@@ -216,6 +216,8 @@ Status ServerSide::on_done(Bytes body, TimeNs now) {
 }
 
 void ServerSide::reply(const ServerCallRef& call, Reply reply, TimeNs now) {
+  // Its handler was told to stop: this may be half a result, which a client that was held up would take for all of it.
+  if (call->overdue_) reply = Reply{.status = deadline_exceeded("the call's deadline passed while its handler ran")};
   if (call->stream_ != nullptr) return reply_after_items(call, std::move(reply), now);
   if (call->cancelled() || endpoint_.failed()) return erase(call);
   RRPC_CHECK(call->state_ == ServerCall::State::kRunning, "a call is answered once");

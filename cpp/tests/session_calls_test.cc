@@ -88,5 +88,25 @@ TEST(SessionCalls, AHandlerIsToldOnceThatNobodyWaits) {
   EXPECT_EQ(told, 3) << "of the connection's end, but not of the call that was answered";
 }
 
+TEST(SessionCalls, WhatAHandlerGivesThatWasToldToStopIsNoResult) {
+  World world(1);
+  std::vector<ServerCallRef> running;
+  world.server.request = [&running](const ServerCallRef& call) { running.push_back(call); };
+  world.connect({}, {});
+  const auto call = std::make_shared<ClientCall>();
+  const TimeNs deadline = deadline_after(world.network.now(), 50 * kMillisecond);
+  ASSERT_TRUE(
+      world.client.session->client().start(call, {"m", {}, {}, std::nullopt, deadline}, world.network.now()).ok());
+  world.run_for(kMillisecond);
+  world.client.dead = true;  // held up: it finds the reply and its deadline passed, in this order
+  world.run_for(100 * kMillisecond);
+  ASSERT_TRUE(running.back()->given_up());
+  world.server.session->server().reply(running.back(), {}, world.network.now());
+  world.run_for(kMillisecond);
+  world.client.dead = false;
+  world.run_for(kMillisecond);
+  EXPECT_EQ(call->status().code(), StatusCode::kDeadlineExceeded);
+}
+
 }  // namespace
 }  // namespace rrpc::rpc

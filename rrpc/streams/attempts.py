@@ -69,8 +69,9 @@ class Attempts:
         with self._lock:
             if not self.core.try_send(payload, buffers):
                 return False
-            if self.kept is not None:
-                self._keep(payload, buffers)
+            kept = self.kept  # which other threads may drop meanwhile
+            if kept is not None:
+                self._keep(kept, payload, buffers)
             return True
 
     def finish(self) -> None:
@@ -130,8 +131,8 @@ class Attempts:
 
     def cause(self, core: _core.Stream, error: RpcError) -> RpcError:
         """What the attempt failed with, when nothing had come of it; else raises what the caller is to have."""
-        if self._error is not None:
-            raise self._error
+        if (told := self._error) is not None:
+            raise told
         own = self._failure(core) if self.kept is not None else None
         if own is None:
             raise error
@@ -204,14 +205,14 @@ class Attempts:
 
     def outcome(self, error: RpcError) -> RpcError:
         """What the call failed with, whose last attempt failed so."""
-        return error if self._error is None else self._error
+        told = self._error
+        return error if told is None else told
 
-    def _keep(self, payload: bytes, buffers: Any) -> None:
-        assert self.kept is not None
-        if len(self.kept) == _KEPT_ITEMS_MAX or self._room < 0:
+    def _keep(self, kept: list[tuple[bytes, Any]], payload: bytes, buffers: Any) -> None:
+        if len(kept) == _KEPT_ITEMS_MAX or self._room < 0:
             self.kept = None  # more than is kept: the call isn't made again
             return
-        self.kept.append((payload, buffers))
+        kept.append((payload, buffers))
         self._room -= len(payload) + sum(_bytes_of(buffer) for buffer in buffers or ())
 
     @staticmethod

@@ -1,0 +1,123 @@
+"""What another thread does between any two lines of a call's code: cancel it, or close its client."""
+
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from flow import flow_rpc, nothing_left
+
+import rrpc
+
+CODE = str(Path(rrpc.__file__).parent)
+STEPS_MAX = 150
+IN_BETWEEN_SECONDS = 0.2  # for what the other thread does; it may have to wait for this one
+
+
+class Between:
+    """Has another thread do it, before the line of that number that this thread runs of rrpc's own code."""
+
+    def __init__(self, step: int, act: Callable[[], object]) -> None:
+        self.step, self.lines = step, 0
+        self.thread = threading.Thread(target=act, daemon=True)
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> "Between | None":
+        if not frame.f_code.co_filename.startswith(CODE):
+            return None
+        self.lines += event == "line"
+        if self.lines == self.step and not self.thread.ident:
+            sys.settrace(None)
+            self.thread.start()
+            self.thread.join(IN_BETWEEN_SECONDS)
+        return self
+
+    def __enter__(self) -> "Between":
+        sys.settrace(self)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        sys.settrace(None)
+        if not self.thread.ident:
+            self.thread.start()
+        self.thread.join()
+
+
+def items(stream: Any) -> None:
+    for _ in stream:
+        pass
+
+
+def send(stream: Any) -> None:
+    for value in range(3):
+        stream.send(value)
+    stream.finish()
+
+
+def send_and_take(stream: Any) -> None:
+    stream.send(1)
+    next(stream)
+    stream.finish()
+    items(stream)
+
+
+def send_blocks(stream: Any) -> None:
+    for i, size in enumerate((8, 100_000)):
+        stream.send(np.full(size, i, np.uint8))
+    stream.finish()
+
+
+# How a call begins, and what is done with it.
+CALLS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], object]]] = {
+    "future": (lambda flow: flow.counts.start(), lambda future: future.result()),
+    "callback": (lambda flow: flow.counts.start(), lambda future: future.add_done_callback(lambda f: None)),
+    "exception": (lambda flow: flow.counts.start(), lambda future: future.exception()),
+    "items": (lambda flow: flow.count(5), items),
+    "blocks": (lambda flow: flow.blocks(3, 100_000), items),
+    "send": (lambda flow: flow.add.open(), send),
+    "both": (lambda flow: flow.sums.open(), send_and_take),
+    "send blocks": (lambda flow: flow.weigh.open(), send_blocks),
+}
+
+
+def steps(begin: Callable[[int], bool]) -> None:
+    """Begins with each line in turn; False: there was no such line."""
+    for step in range(1, STEPS_MAX):
+        if not begin(step):
+            return
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CALLS)
+def test_a_cancel(flow: Any, name: str) -> None:
+    begin, use = CALLS[name]
+
+    def cancelled_at(step: int) -> bool:
+        call = begin(flow)
+        with Between(step, call.cancel) as between, suppress(rrpc.Cancelled, CancelledError):
+            use(call)
+        return between.lines >= step
+
+    with nothing_left(flow):
+        steps(cancelled_at)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CALLS)
+def test_a_close(flow: Any, flow_address: str, name: str) -> None:
+    begin, use = CALLS[name]
+
+    def closed_at(step: int) -> bool:
+        with flow_rpc.FlowClient(flow_address, timeout=30.0) as client:
+            ended = suppress(rrpc.Unavailable, rrpc.Cancelled, CancelledError)
+            with Between(step, client.close) as between, ended:
+                use(begin(client))
+        return between.lines >= step
+
+    with nothing_left(flow):
+        steps(closed_at)
