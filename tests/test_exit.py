@@ -103,7 +103,7 @@ except KeyboardInterrupt:
         start = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "interrupted\n"
-        assert time.monotonic() - start < 2.0
+        assert time.monotonic() - start < 10.0
         assert process.wait(10) == 0
     finally:
         process.kill()
