@@ -151,8 +151,9 @@ class Context:
 
     def release(self, call: Cancellable) -> None:
         """For clients: an adopted call has ended. One that nobody waits for may be left to the context."""
-        if self._children is not None:
-            self._children.calls.discard(call)
+        children = self._children
+        if children is not None:
+            children.calls.discard(call)
 
     def end(self) -> None:
         """For servers: the call is answered, or is about to be."""

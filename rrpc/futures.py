@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from . import _core
 from .calls import Exchange, OutgoingCall, Waiting
-from .channel.timers import after
+from .channel.timers import Timer, after, start
 from .errors import Cancelled, RpcError, goes_elsewhere
 from .interceptors import Chain, Sleep
 from .loops import refuse_blocking
@@ -88,7 +88,12 @@ class Future(concurrent.futures.Future[_T]):
 
     def cancel(self) -> bool:
         """Cancel the call; False if it had ended."""
-        return not self.done() and self._call.cancel()
+        for _ in range(2):  # it may move on meanwhile, once
+            if self.done():
+                return False
+            if self._call.cancel():
+                return True
+        return False
 
     def cancelled(self) -> bool:
         """Whether the call ended by :meth:`cancel`."""
@@ -121,8 +126,10 @@ class Future(concurrent.futures.Future[_T]):
 
     def _wait(self, timeout: float | None) -> None:
         end = None if timeout is None else monotonic() + timeout
-        while (decode := self._decode) is not None:
-            call = self._call
+        while True:
+            call = self._call  # in this order: what moves on decodes in its own way before it is the call
+            if (decode := self._decode) is None:
+                return
             try:
                 reply = call.result(timeout if timeout is None else max(0.0, timeout))
                 self._end(decode(*reply, self._out), None)
@@ -140,10 +147,11 @@ class Future(concurrent.futures.Future[_T]):
                 self._decode = self._out = self._again = None
 
     def _goes_on(self) -> bool:
-        """Whether the call, which is done, is to be made again because no handler has seen it."""
-        call = self._call
-        if self._again is None:
-            return False
+        """Whether the call, which is done, is to be made again because no handler has seen it, or has been."""
+        with _lock:
+            call, again = self._call, self._again
+        if again is None:
+            return not call.done()
         try:
             call.result(0.0)
         except RpcError as error:
@@ -163,8 +171,8 @@ class Future(concurrent.futures.Future[_T]):
             if driven is None or self._again is None:
                 return False
             self._again = None
-            self._call = driven
             self._decode = only
+            self._call = driven
             watched = self._callbacks is not None
         if watched:
             driven.on_done(self._ended)
@@ -341,8 +349,11 @@ class Driven:
             self._wait_for(asked)
         elif type(asked) is Sleep:
             seconds, late = self._call.nap(asked.seconds)
-            timer = after(seconds, functools.partial(self._slept, late))
-            self._call.interrupt_with(timer.fire)
+            timer = Timer(functools.partial(self._slept, late))
+            self._call.interrupt_with(
+                timer.fire
+            )  # before it can fire, and the next step says what interrupts that
+            start(seconds, timer)
         else:
             return False
         return True

@@ -42,7 +42,7 @@ class RetryBudget:
         self._full = float(tokens)
         self._ratio = ratio
         self._left = float(tokens)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer that ends a call may run wherever it is held
 
     @property
     def left(self) -> float:
@@ -282,7 +282,8 @@ class _Hedge:
         self._timer = after(delay, functools.partial(self._begin, count)) if count < self._most else None
 
     def _answered(self, attempt: Driven, branch: OutgoingCall) -> None:
-        self._call.may_have_run |= branch.may_have_run
+        with self._lock:
+            self._call.may_have_run |= branch.may_have_run
         budget = self._policy.budget
         try:
             (value,) = attempt.result(0)
@@ -293,8 +294,7 @@ class _Hedge:
         else:
             if budget is not None:
                 budget.succeeded()
-            self._call.take_from(branch)
-            self._resolve(value, None)
+            self._resolve(value, None, branch)
 
     def _failed(self, error: RpcError) -> None:
         may_pass = error.code in self._policy.codes
@@ -309,16 +309,18 @@ class _Hedge:
             if delay is None or (left is not None and delay >= left):
                 self._most = count
             waits = bool(delay) and count < self._most
-            if waits and may_pass:
+            if waits and may_pass and not self._settled:
                 self._set_timer(delay or 0.0)
         if not may_pass:
             self._resolve(None, error)
         elif not waits:
             self._begin(count)
 
-    def _resolve(self, value: Any, error: BaseException | None) -> None:
+    def _resolve(self, value: Any, error: BaseException | None, branch: OutgoingCall | None = None) -> None:
         with self._lock:
             first, self._settled = not self._settled, True
+            if first and branch is not None:
+                self._call.take_from(branch)
         if not first or not self._result.set_running_or_notify_cancel():
             return
         if error is None:

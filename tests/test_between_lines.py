@@ -1,4 +1,4 @@
-"""What another thread does between any two lines of a call's code: cancel it, or close its client."""
+"""What another thread does between any two lines of this one: cancel its call, close its client, stop the server."""
 
 import sys
 import threading
@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from flow import flow_rpc, nothing_left
+from processes import patience, volume
 
 import rrpc
+from rrpc.interceptors import ClientToken
 
 CODE = str(Path(rrpc.__file__).parent)
 STEPS_MAX = 150
@@ -121,3 +123,114 @@ def test_a_close(flow: Any, flow_address: str, name: str) -> None:
 
     with nothing_left(flow):
         steps(closed_at)
+
+
+@rrpc.service
+class Late:
+    @rrpc.method
+    async def echo(self, value: int) -> int:
+        return value
+
+    @rrpc.method
+    def token(self) -> str:
+        return str(rrpc.context().metadata["authorization"])
+
+
+@pytest.mark.slow
+def test_a_second_stop() -> None:
+    def stopped_at(step: int) -> bool:
+        server = rrpc.serve(Late(), listen="tcp://127.0.0.1:0")
+        with Between(step, server.stop) as between:
+            assert server.stop(30.0)
+        return between.lines >= step
+
+    steps(stopped_at)
+
+
+@pytest.mark.slow
+def test_a_stop_amid_the_start() -> None:
+    def stopped_at(step: int) -> bool:
+        server = rrpc.Server(Late(), listen="tcp://127.0.0.1:0")
+        with Between(step, server.stop) as between, suppress(rrpc.Unavailable):
+            server.start()
+        assert server.stop(30.0)
+        return between.lines >= step
+
+    steps(stopped_at)
+
+
+@pytest.mark.slow
+def test_a_token_that_another_call_gets() -> None:
+    with rrpc.serve(Late(), listen="tcp://127.0.0.1:0") as server:
+
+        def got_at(step: int) -> bool:
+            token = ClientToken(lambda: "secret")
+            with (
+                rrpc.connect(server.addresses[0], interceptors=[token]) as client,
+                Between(step, lambda: client.call("Late.token")) as between,
+            ):
+                assert client.call("Late.token") == "Bearer secret"
+            return between.lines >= step
+
+        steps(got_at)
+
+
+def test_callbacks_come_when_the_call_has_ended() -> None:
+    """Servers that drain: calls that they refuse go elsewhere, while another thread looks at the futures."""
+    early: list[Any] = []
+
+    def called_back(future: Any) -> None:
+        if not future.done():
+            early.append(future)
+
+    with rrpc.serve(Late(), listen="tcp://127.0.0.1:0") as stays:
+        for _ in range(volume(15, 3)):
+            with rrpc.serve(Late(), listen="tcp://127.0.0.1:0", workers=1) as goes:
+                client = rrpc.connect([goes.addresses[0], stays.addresses[0]], timeout=patience(30))
+                drained = threading.Event()
+                futures: list[Any] = []
+
+                def drain(goes: rrpc.Server = goes, drained: threading.Event = drained) -> None:
+                    goes.drain(1.0)
+                    drained.set()
+
+                def look(futures: list[Any] = futures, drained: threading.Event = drained) -> None:
+                    while not drained.is_set():
+                        for future in futures[-40:]:
+                            future.done()
+
+                threads = [threading.Thread(target=drain), threading.Thread(target=look)]
+                while not drained.is_set():
+                    futures.append(client.start("Late.echo", 1))
+                    futures[-1].add_done_callback(called_back)
+                    if len(futures) == 100:
+                        for thread in threads:
+                            thread.start()
+                for thread in threads:
+                    thread.join()
+                assert {future.result() for future in futures} == {1}
+                client.close()
+    assert not early
+
+
+def test_callbacks_may_use_the_stream_that_their_thread_uses(flow: Any) -> None:
+    sent: list[bool] = []
+
+    def use() -> None:
+        stream = flow.add.open()
+
+        def called_back(future: Any) -> None:
+            sent.append(threading.current_thread() is thread)
+            with suppress(rrpc.RpcError, RuntimeError):
+                stream.send(1)
+                stream.done()
+
+        while not any(sent):
+            flow.counts.start().add_done_callback(called_back)
+            stream.send(1)
+        stream.cancel()
+
+    thread = threading.Thread(target=use, daemon=True)
+    thread.start()
+    thread.join(patience(30))
+    assert not thread.is_alive()

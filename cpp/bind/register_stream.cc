@@ -64,7 +64,7 @@ PyStream::Outcome PyStream::send_patiently(rpc::OutgoingItem& item, bool waits, 
       outcome = stream_->try_send(item, true, failure);
       if (waits && outcome == Outcome::kNotYet) waited = stream_->wait_for_room(deadline, g_deferred_pending);
     }
-    run_deferred();
+    if (waits) run_deferred();  // who doesn't wait may hold a lock, which a callback could want
     if (outcome == Outcome::kFailed) raise(failure);
     if (outcome == Outcome::kDone || !waits || waited == WaitResult::kTimeout) return outcome;
     if (waited == WaitResult::kInterrupted && PyErr_CheckSignals() != 0) throw py::error_already_set();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import Any
 
 from .lane import Lane
@@ -45,7 +46,9 @@ class ThreadedLane:
         thread = self._thread
         if thread is None or not thread.is_alive():
             return True
-        self._loop.call_soon_threadsafe(self._closing.set)
+        self._opened.wait()  # or failed to
+        with suppress(RuntimeError, AttributeError):  # the loop has closed meanwhile, or never came to be
+            self._loop.call_soon_threadsafe(self._closing.set)
         if threading.current_thread() is not thread:  # else a handler stops its own server
             thread.join(timeout)
         return not thread.is_alive()

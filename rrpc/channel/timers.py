@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-__all__ = ["Timer", "after"]
+__all__ = ["Timer", "after", "start"]
 
 _LINGER_SECONDS = 1.0
 
@@ -113,8 +113,13 @@ def _anew() -> None:
 def after(seconds: float, do: Callable[[], object]) -> Timer:
     """Have ``do()`` called in so many seconds, on a thread where it mustn't wait for anything."""
     timer = Timer(do)
-    _timers.add(seconds, timer)
+    start(seconds, timer)
     return timer
+
+
+def start(seconds: float, timer: Timer) -> None:
+    """Have it fire in so many seconds."""
+    _timers.add(seconds, timer)
 
 
 os.register_at_fork(after_in_child=_anew)

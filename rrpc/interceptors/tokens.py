@@ -59,9 +59,7 @@ class ClientToken(ClientInterceptor):
 
     def _add_to(self, call: Any) -> Steps:
         """Gives the token that the call is to send."""
-        used = self._token
-        if monotonic() >= self._until:
-            used = yield from self._renew()
+        used = (yield from self._renew()) if monotonic() >= self._until else self._token
         call.metadata[_NAME] = _SCHEME + used
         return used
 

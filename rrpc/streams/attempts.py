@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rrpc.errors import Cancelled, RpcError, Unavailable
+from rrpc.errors import Cancelled, RpcError, Unavailable, goes_elsewhere
 
 if TYPE_CHECKING:
     from rrpc import _core
@@ -25,6 +25,10 @@ class Call(Protocol):
 
     def cancel(self) -> None:
         """End it, whatever it waits for."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it was ended so."""
 
 
 class Attempts:
@@ -46,7 +50,7 @@ class Attempts:
         """Whether another attempt is being made."""
         self._call: Call = call
         self._again = again
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # what runs while another attempt is made may use the stream, too
         self._finished = False
         self._room = _KEPT_BYTES_MAX
         self._error: RpcError | None = None
@@ -119,9 +123,13 @@ class Attempts:
         with self._lock:
             if core is not self.core:
                 return  # another thread has made it
+            if self.under_way:
+                raise error  # in a callback, which runs while this thread makes it
             cause = self.cause(core, error)
             self.under_way = True
             try:
+                if self.kept is None:
+                    raise cause  # closed meanwhile
                 self._again(self, self._call, cause)
             except RpcError as failed:
                 self.fail(failed, cause)
@@ -135,7 +143,7 @@ class Attempts:
             raise told
         own = self._failure(core) if self.kept is not None else None
         if own is None:
-            raise error
+            raise self.outcome(error)
         return own
 
     def move_to(self, core: _core.Stream) -> None:
@@ -172,7 +180,7 @@ class Attempts:
         if self.under_way:
             return False
         if not self.goes_on():
-            return True
+            return core is self.core  # else another thread has made it
         try:
             self.go_on(core, RpcError())
         except RpcError:
@@ -181,9 +189,13 @@ class Attempts:
 
     def cancel(self) -> bool:
         """End the call; False if it has ended."""
-        refused = self.core.done()
-        if refused and not self.goes_on():
-            return False
+        while True:
+            core = self.core
+            refused = core.done()
+            if not refused or self.goes_on():
+                break
+            if core is self.core:  # else it goes on with another
+                return False
         self._call.cancel()
         self.close()
         if refused:
@@ -192,9 +204,9 @@ class Attempts:
 
     def close(self) -> None:
         """There are to be no more attempts, and this one ends."""
-        if self.under_way:
-            self._call.cancel()
         self.kept = self._error = None
+        if self.under_way:  # which begins, and then looks whether this is closed
+            self._call.cancel()
         self.core.cancel()
 
     def fail(self, error: RpcError, cause: RpcError) -> None:
@@ -206,7 +218,11 @@ class Attempts:
     def outcome(self, error: RpcError) -> RpcError:
         """What the call failed with, whose last attempt failed so."""
         told = self._error
-        return error if told is None else told
+        if told is not None:
+            return told
+        if self._call.cancelled and goes_elsewhere(error):  # by a thread that doesn't see the attempts end
+            return Cancelled("the call was cancelled by its caller")
+        return error
 
     def _keep(self, kept: list[tuple[bytes, Any]], payload: bytes, buffers: Any) -> None:
         if len(kept) == _KEPT_ITEMS_MAX or self._room < 0:

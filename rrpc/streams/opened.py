@@ -120,6 +120,7 @@ class Opened:
 
     def unsent(self, error: RpcError) -> BaseException:
         """What is to be raised where an item couldn't be sent; the call may have ended with that."""
+        error = self.attempts.outcome(error)
         if self.core.done():
             self.let_go()
         return self._typed(error)
