@@ -274,5 +274,5 @@ def transports() -> dict[str, str]:
 def adapters() -> list[dict[str, str]]:
     """Each port of each adapter that rdma-core knows; Device::describe() names the fields."""
 
-def shutdown() -> None:
-    """End the process's driver threads; called at interpreter exit."""
+def run_deferred() -> None:
+    """Callbacks that came while this thread was in the core, where it could not run them."""

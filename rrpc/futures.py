@@ -100,7 +100,10 @@ class Future(concurrent.futures.Future[_T]):
         return self._call.cancelled()
 
     def add_done_callback(self, fn: Callable[[Future[_T]], object]) -> None:
-        """Have ``fn(self)`` called once the call has ended, on whatever thread; at once if it has."""
+        """Have ``fn(self)`` called once the call has ended, on whatever thread; at once if it has.
+
+        That thread may be in the middle of another call: a lock that ``fn`` takes is an RLock, or not held there.
+        """
         with _lock:
             first = self._callbacks is None
             if self._callbacks is None:
@@ -225,8 +228,13 @@ class Future(concurrent.futures.Future[_T]):
     def _run_callbacks(self) -> None:
         with _lock:
             callbacks, self._callbacks = self._callbacks or [], []
-        for callback in callbacks:
-            self._run(callback)
+        left = iter(callbacks)
+        try:
+            for callback in left:
+                self._run(callback)
+        finally:  # Ctrl-C may have come in one
+            for callback in left:
+                self._run(callback)
 
     def _run(self, callback: Callable[[Any], object]) -> None:
         try:

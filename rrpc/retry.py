@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import os
 import random
 import threading
+import weakref
 from collections.abc import Collection, Generator
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +29,7 @@ PUSH_BACK = "retry-after-ms"
 """What a server may send with an error: call again after so many milliseconds, or not at all if it's below 0."""
 
 _CODES = frozenset({StatusCode.UNAVAILABLE})
+_budgets: weakref.WeakSet[RetryBudget] = weakref.WeakSet()
 
 
 class RetryBudget:
@@ -43,6 +46,7 @@ class RetryBudget:
         self._ratio = ratio
         self._left = float(tokens)
         self._lock = threading.RLock()  # a finalizer that ends a call may run wherever it is held
+        _budgets.add(self)
 
     @property
     def left(self) -> float:
@@ -354,3 +358,11 @@ def _pushed_back(text: str | bytes) -> float | None:
     except ValueError:
         return None
     return milliseconds / 1000 if milliseconds >= 0 else None
+
+
+def _anew() -> None:
+    for budget in _budgets:
+        budget._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_anew)

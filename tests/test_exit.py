@@ -72,13 +72,23 @@ WAITING = {
     "call": "client.call('Lab.hold', name, 3.0)",
     "result": "client.start('Lab.hold', name, 3.0).result()",
     "server": "rrpc.serve(Lab(), listen='tcp://127.0.0.1:0').wait()",
+    "connecting": "silent = socket.create_server(('127.0.0.1', 0))\n"
+    "    rrpc.connect(f'tcp://127.0.0.1:{silent.getsockname()[1]}', connect_timeout=20.0)",
+    "draining": "server = rrpc.serve(Lab(), listen='tcp://127.0.0.1:0')\n"
+    "    own = rrpc.connect(server.addresses[0])\n"
+    "    held = own.start('Lab.hold', name, 20.0)\n"
+    "    while not own.call('Lab.holding', name): pass\n"
+    "    server.drain()",
+    "callbacks": "def again(f): client.start('Lab.add', 1).add_done_callback(again)\n"
+    "    again(None)\n"
+    "    client.call('Lab.hold', name, 3.0)",
 }
 
 
 @pytest.mark.parametrize("what", WAITING)
 def test_an_interrupt_ends_a_wait(lab_address: str, what: str) -> None:
     code = f"""
-import sys, time
+import socket, sys, time
 sys.path.insert(0, {str(__file__.rsplit("/", 1)[0])!r})
 import rrpc
 from lab_service import Lab

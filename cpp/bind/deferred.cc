@@ -1,6 +1,7 @@
 #include "bind/deferred.h"
 
 #include <pthread.h>
+#include <pybind11/pybind11.h>
 
 #include <memory>
 #include <mutex>
@@ -78,13 +79,25 @@ void run_deferred_slow() {
   PyErr_Fetch(&type, &value, &traceback);
   for (Py_buffer& view : views) PyBuffer_Release(&view);
   for (PyObject* object : objects) Py_DECREF(object);
+  bool interrupted = false;
   for (PyObject* callback : callbacks) {
     PyObject* result = PyObject_CallNoArgs(callback);
-    if (result == nullptr) PyErr_WriteUnraisable(callback);
+    if (result == nullptr && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0) {
+      PyErr_Clear();
+      interrupted = true;
+    } else if (result == nullptr) {
+      PyErr_WriteUnraisable(callback);
+    }
     Py_XDECREF(result);
     Py_DECREF(callback);
   }
   PyErr_Restore(type, value, traceback);
+  if (interrupted) PyErr_SetInterrupt();  // Ctrl-C is for the main thread, and not for what it runs on the way
+}
+
+void check_signals(bool interrupted) {
+  if (!interrupted && !g_deferred_pending.load(std::memory_order_relaxed)) return;
+  if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
 }
 
 void install_deferred_hook() {

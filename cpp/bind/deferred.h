@@ -20,6 +20,8 @@ std::function<void()> deferred_callback(PyObject* callback);
 
 // With the GIL held. Cheap when nothing is pending.
 void run_deferred_slow();
+// After a wait, before callbacks are run: one of them would get the exception of a signal's handler, which this throws.
+void check_signals(bool interrupted);
 inline void run_deferred() {
   if (g_deferred_pending.load(std::memory_order_relaxed)) run_deferred_slow();
 }

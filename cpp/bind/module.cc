@@ -7,7 +7,6 @@
 #include "bind/gil.h"
 #include "bind/metadata.h"
 #include "bind/register.h"
-#include "driver/client.h"
 #include "driver/devices.h"
 
 namespace py = pybind11;
@@ -39,12 +38,5 @@ PYBIND11_MODULE(_core, module) {
     const rrpc::bind::WithoutGil freed;
     return rrpc::driver::describe_adapters();
   });
-  module.def("shutdown", [] {
-    {
-      const rrpc::bind::WithoutGil freed;
-      rrpc::bind::stop_all_servers();
-      rrpc::driver::end_client_engine();
-    }
-    rrpc::bind::run_deferred();
-  });
+  module.def("run_deferred", &rrpc::bind::run_deferred);
 }

@@ -9,5 +9,4 @@ void register_client(pybind11::module_& module);
 void register_loop(pybind11::module_& module);
 void register_stream(pybind11::module_& module);
 void register_server(pybind11::module_& module);
-void stop_all_servers();
 }  // namespace rrpc::bind

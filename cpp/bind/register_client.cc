@@ -38,9 +38,9 @@ bool wait_for(driver::Client& client, const rpc::ClientCallRef& call, TimeNs dea
       const WithoutGil freed;
       result = client.wait(call, deadline, g_deferred_pending);
     }
+    check_signals(result == WaitResult::kInterrupted);
     run_deferred();
     if (result != WaitResult::kInterrupted) return result == WaitResult::kDone;
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
 }
 

@@ -56,7 +56,8 @@ std::optional<py::list> PyLoopQueue::poll() {
     awake = queue_->poll(items);
   }
   run_deferred();
-  if (!awake) return std::nullopt;
+  // A callback may have begun a call meanwhile, for which the loop must be polled.
+  if (!awake && queue_->resting()) return std::nullopt;
   py::list list;
   for (const driver::LoopItemRef& item : items) {
     try {

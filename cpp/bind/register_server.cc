@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -27,25 +25,16 @@ namespace {
 
 using driver::NextResult;
 
-std::mutex g_servers_mutex;
-std::set<driver::Server*> g_servers;  // to be stopped before the interpreter ends
-
 class PyServer {
  public:
   explicit PyServer(const py::dict& options) {
     const driver::Options parsed = options_from(options);
     const WithoutGil freed;
     server_ = share(std::make_unique<driver::Server>(parsed));
-    std::lock_guard lock(g_servers_mutex);
-    g_servers.insert(server_.get());
   }
   ~PyServer() {
     if (server_->belongs_to_parent()) return;
     const WithoutGil freed;
-    {
-      std::lock_guard lock(g_servers_mutex);
-      g_servers.erase(server_.get());
-    }
     server_->stop();  // clients may hold it longer
     server_.reset();
   }
@@ -241,8 +230,12 @@ class PyServer {
     driver::LeftOver left;
     {
       const WithoutGil freed;
-      left = server_->drain(deadline);
+      left = server_->drain(deadline, [] {
+        const py::gil_scoped_acquire held;
+        return PyErr_CheckSignals() != 0;
+      });
     }
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
     run_deferred();
     return py::make_tuple(left.calls, left.results);
   }
@@ -313,10 +306,10 @@ class PyServer {
         const WithoutGil freed;
         result = server_->next(work, deadline, g_deferred_pending);
       }
+      check_signals(result == NextResult::kInterrupted);
       run_deferred();
       if (result == NextResult::kWork) return describe(work);
       if (result != NextResult::kInterrupted) return py::none();
-      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
   }
 
@@ -355,13 +348,6 @@ class PyServer {
 std::shared_ptr<driver::Server> server_of(py::handle server) {
   if (!py::isinstance<PyServer>(server)) throw py::type_error("serve must be a Server or None");
   return server.cast<PyServer&>().core();
-}
-
-void stop_all_servers() {
-  std::lock_guard lock(g_servers_mutex);
-  for (driver::Server* server : g_servers) {
-    if (!server->belongs_to_parent()) server->stop();
-  }
 }
 
 void register_server(py::module_& module) {

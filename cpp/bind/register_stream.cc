@@ -64,10 +64,10 @@ PyStream::Outcome PyStream::send_patiently(rpc::OutgoingItem& item, bool waits, 
       outcome = stream_->try_send(item, true, failure);
       if (waits && outcome == Outcome::kNotYet) waited = stream_->wait_for_room(deadline, g_deferred_pending);
     }
-    if (waits) run_deferred();  // who doesn't wait may hold a lock, which a callback could want
+    check_signals(waited == WaitResult::kInterrupted);
+    if (waits) run_deferred();  // who doesn't may hold a lock that a callback wants, and calls it afterwards
     if (outcome == Outcome::kFailed) raise(failure);
     if (outcome == Outcome::kDone || !waits || waited == WaitResult::kTimeout) return outcome;
-    if (waited == WaitResult::kInterrupted && PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
 }
 
@@ -82,10 +82,10 @@ PyStream::Outcome PyStream::receive_patiently(size_t count, std::vector<rpc::Ite
       outcome = stream_->try_receive(count, items, true, failure);
       if (waits && outcome == Outcome::kNotYet) waited = stream_->wait_for_items(deadline, g_deferred_pending);
     }
+    check_signals(waited == WaitResult::kInterrupted);
     run_deferred();
     if (outcome == Outcome::kFailed) raise(failure);
     if (outcome == Outcome::kDone || !waits || waited == WaitResult::kTimeout) return outcome;
-    if (waited == WaitResult::kInterrupted && PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
 }
 

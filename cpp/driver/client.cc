@@ -33,15 +33,6 @@ Engine& client_engine() {
   return *g_engine;
 }
 
-void end_client_engine() {
-  std::shared_ptr<Engine> engine;
-  {
-    std::lock_guard lock(g_engine_mutex);
-    engine = g_engine;
-  }
-  if (engine != nullptr) engine->stop();
-}
-
 Client::Client(Address address, ConnectionRef connection, std::string transport, std::shared_ptr<Server> server,
                bool owns_connection)
     : server_(std::move(server)),

@@ -91,8 +91,7 @@ class Client {
   ConnectionRef connection_;
 };
 
-// The process's engine for clients, made when first needed; end_client_engine() joins its thread.
+// The process's engine for clients, made when first needed.
 Engine& client_engine();
-void end_client_engine();
 
 }  // namespace rrpc::driver

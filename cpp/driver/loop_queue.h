@@ -70,6 +70,8 @@ class LoopQueue : public std::enable_shared_from_this<LoopQueue> {
   // nothing to poll for, or nothing came for a while, and the loop may sleep on fd() until there is something new to
   // await or follow.
   bool poll(std::vector<LoopItemRef>& items);
+  // Whether poll() said so last, and nothing new has come to await or follow since.
+  bool resting() const { return resting_; }
 
   // For any thread, also with the mutex of a connection held.
   void push(LoopItemRef item);
@@ -106,7 +108,7 @@ class LoopQueue : public std::enable_shared_from_this<LoopQueue> {
   std::unordered_map<Connection*, Watched> watched_;
   std::vector<Watched*> active_;
   TimeNs polled_until_ = 0;
-  bool resting_ = true;  // as poll() said last
+  bool resting_ = true;
   Spinner spinner_;
 
   std::mutex mutex_;  // a leaf

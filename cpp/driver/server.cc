@@ -13,6 +13,7 @@ namespace {
 constexpr TimeNs kSlowHandler = 50 * kMicrosecond;
 // How long what was said last may take to reach the peers when the server stops.
 constexpr TimeNs kFarewell = 1100 * kMillisecond;
+constexpr TimeNs kAskInterval = 50 * kMillisecond;
 constexpr TimeNs kTurnNap = 200 * kMillisecond;
 // How long a client may take to answer a GOAWAY; one that is silent holds nobody up.
 constexpr TimeNs kGoAwayPatience = kSecond;
@@ -196,7 +197,7 @@ bool Server::all_drained() {
   });
 }
 
-LeftOver Server::drain(TimeNs deadline) {
+LeftOver Server::drain(TimeNs deadline, const std::function<bool()>& interrupted) {
   draining_ = true;
   engine_->close_listeners();
   for (const ConnectionRef& connection : engine_->connections()) {
@@ -204,14 +205,23 @@ LeftOver Server::drain(TimeNs deadline) {
     if (!connection->session().failed()) connection->session().drain("shutting down");
     engine_->settle(connection, now_ns());
   }
-  const TimeNs patience = std::min(deadline, now_ns() + kGoAwayPatience);
-  while (!all_drained() && now_ns() < patience) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  TimeNs asked_at = now_ns();
+  bool goes_on = true;
+  const auto pause = [&](TimeNs until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const TimeNs now = now_ns();
+    if (interrupted && now - asked_at >= kAskInterval) {
+      asked_at = now;
+      goes_on = !interrupted();
+    }
+    return goes_on && now < until;
+  };
+  const TimeNs patience = std::min(deadline, asked_at + kGoAwayPatience);
+  while (!all_drained() && pause(patience)) {
+  }
   // Results wait for their readers too, so there is no one event to wait for.
   LeftOver left = under_way();
-  while (left.calls + left.results > 0 && now_ns() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    left = under_way();
-  }
+  while (left.calls + left.results > 0 && goes_on && pause(deadline)) left = under_way();
   return left;
 }
 

@@ -68,7 +68,8 @@ class Server : public RequestSink {
   bool on_cancel(uint64_t handle, std::function<void()> callback);
 
   // Refuses new calls, waits for those under way and for their results to be fetched; then stop() is to come.
-  LeftOver drain(TimeNs deadline);
+  // Once `interrupted` says so, which is asked now and then, it waits no longer.
+  LeftOver drain(TimeNs deadline, const std::function<bool()>& interrupted = {});
   void stop();
   bool on_own_thread() const { return engine_->on_own_thread(); }
   bool ended() const { return ended_.load(); }

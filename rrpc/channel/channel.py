@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -147,10 +149,21 @@ class Channel(Upkeep):
             self._wait(self.pick_soon(), None if timeout is None else timeout + more)
             return
         attempt = Attempt(subchannel.address, self._options, self._connect_end(), self._contracts)
-        try:
-            attempt.run()
-        finally:
+        over = threading.Event()
+
+        def ended(_: Attempt) -> None:
             self._ended(subchannel, attempt)
+            over.set()
+
+        # The core wouldn't see Ctrl-C, which is for the main thread: that one only waits, while there can be others.
+        if threading.current_thread() is threading.main_thread() and not sys.is_finalizing():
+            attempt.start(ended)
+            over.wait()
+        else:
+            try:
+                attempt.run()
+            finally:
+                ended(attempt)
         if attempt.error is not None:
             raise attempt.error
 

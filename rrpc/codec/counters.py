@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 __all__: list[str] = []
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer may count, too, wherever it is held
 _counts = {"packs": 0, "bytes_packed": 0, "unpacks": 0, "bytes_unpacked": 0}
 
 
@@ -27,3 +28,11 @@ def count_unpack(nbytes: int) -> None:
 def snapshot() -> dict[str, int]:
     with _lock:
         return dict(_counts)
+
+
+def _anew() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_anew)

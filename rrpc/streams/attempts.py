@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from rrpc import _core
 from rrpc.errors import Cancelled, RpcError, Unavailable, goes_elsewhere
-
-if TYPE_CHECKING:
-    from rrpc import _core
 
 __all__ = ["Attempts"]
 
@@ -71,12 +69,12 @@ class Attempts:
     def try_send(self, payload: bytes, buffers: Any) -> bool:
         """False: there is no room now."""
         with self._lock:
-            if not self.core.try_send(payload, buffers):
-                return False
+            sent = self.core.try_send(payload, buffers)
             kept = self.kept  # which other threads may drop meanwhile
-            if kept is not None:
+            if sent and kept is not None:
                 self._keep(kept, payload, buffers)
-            return True
+        _core.run_deferred()  # callbacks, which may use the stream, too
+        return sent
 
     def finish(self) -> None:
         """There are no more items to send."""
