@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -149,21 +147,10 @@ class Channel(Upkeep):
             self._wait(self.pick_soon(), None if timeout is None else timeout + more)
             return
         attempt = Attempt(subchannel.address, self._options, self._connect_end(), self._contracts)
-        over = threading.Event()
-
-        def ended(_: Attempt) -> None:
+        try:
+            attempt.run()
+        finally:
             self._ended(subchannel, attempt)
-            over.set()
-
-        # The core wouldn't see Ctrl-C, which is for the main thread: that one only waits, while there can be others.
-        if threading.current_thread() is threading.main_thread() and not sys.is_finalizing():
-            attempt.start(ended)
-            over.wait()
-        else:
-            try:
-                attempt.run()
-            finally:
-                ended(attempt)
         if attempt.error is not None:
             raise attempt.error
 
