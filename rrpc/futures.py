@@ -358,9 +358,8 @@ class Driven:
         elif type(asked) is Sleep:
             seconds, late = self._call.nap(asked.seconds)
             timer = Timer(functools.partial(self._slept, late))
-            self._call.interrupt_with(
-                timer.fire
-            )  # before it can fire, and the next step says what interrupts that
+            # Before it can fire, and the next step says what interrupts that.
+            self._call.interrupt_with(timer.fire)
             start(seconds, timer)
         else:
             return False

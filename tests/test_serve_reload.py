@@ -100,9 +100,8 @@ def project(short_tmp: Path, serve: ServeFactory) -> Project:
 
 def test_what_changes_is_served(project: Project) -> None:
     (project.folder / "serve.toml").write_text('[services."reloaded:Changing"]\nsize = 5')
-    served = project.start(
-        "--config", "serve.toml", "--listen", "tcp://127.0.7.1:0"
-    )  # who connects has 127.0.0.1
+    # Who connects has 127.0.0.1, and so doesn't take the port while nobody listens there.
+    served = project.start("--config", "serve.toml", "--listen", "tcp://127.0.7.1:0")
     first = project.serves("one", size=5)
     assert first != served.pid
     project.edit("two")

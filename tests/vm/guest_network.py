@@ -8,7 +8,7 @@ from typing import Any
 
 
 def queue_pairs() -> list[dict[str, Any]]:
-    """The reliable-connected ones that the kernel has, of all processes: "pid" is of one that isn't about to end."""
+    """The reliable-connected ones that the kernel has, of all processes: "pid" while the thread lives that made it."""
     command = ["rdma", "-j", "resource", "show", "qp"]
     shown: list[dict[str, Any]] = json.loads(
         subprocess.run(command, check=True, capture_output=True, text=True).stdout
