@@ -29,6 +29,10 @@ Task = Literal[
     "aio_unary",
     "aio_pipelined",
     "streams",
+    "attacked",
+    "first landing",
+    "descriptors",
+    "resident",
 ]
 TURNS = 20
 ITEMS = 20_000

@@ -102,6 +102,11 @@ def memory_kib(pid: int) -> dict[str, int]:
     return {"rss": fields["Rss"], "pss": fields["Pss_Anon"] + fields["Pss_Shmem"]}
 
 
+def descriptor_count(pid: int | str) -> int:
+    """Open file descriptors of a process."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
 def raise_descriptor_limit() -> None:
     """Thousands of connections need descriptors: take all that we may; children inherit it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -36,6 +36,17 @@ UNITS = {
     "pss_kib_each": "PSS KiB each",
     "server_idle_cpu_percent": "idle server CPU %",
     "client_idle_cpu_percent": "idle client CPU %",
+    "p99_times": "p99 / alone",
+    "array_p99_us": "array p99 µs",
+    "array_p99_times": "array p99 / alone",
+    "connect_ms": "connect ms",
+    "failed": "calls failed",
+    "first_gbps": "first GB/s",
+    "warm_gbps": "warm GB/s",
+    "first_part": "first / warm",
+    "descriptors": "descriptors",
+    "server_grown_mib": "server MiB more",
+    "client_grown_mib": "client MiB more",
 }
 
 

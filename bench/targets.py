@@ -15,6 +15,12 @@ BY_HAND_TIMES_MAX = 1.05
 BARE_TIMES_MAX = 1.25
 EXTRA_US_MAX = 0.5
 TRACED_TIMES_MAX = 1.05
+ATTACKED_TIMES_MAX = 2
+CONNECT_MS_MAX = 1000
+FIRST_PART_MIN = 1 / 3
+DESCRIPTORS_MAX = 16
+CONNECTION_DESCRIPTORS_MAX = 2
+GROWN_MIB_MAX = 64
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ def targets(found: Medians) -> list[Target]:
         *extras(found),
         *asyncio(found),
         *streams(found),
+        *budgets(found),
     ]
 
 
@@ -160,3 +167,25 @@ def streams(found: Medians) -> Iterator[Target]:
         yield Target(f"streams: items {case}, thousand/s", rate and rate / 1e3, 300, "at least")
     item, result = (found.get("W11", f"1 MiB {what}", "rrpc shm", "gbps") for what in ("items", "results"))
     yield Target("streams: 1 MiB items / 1 MiB results", item and result and item / result, 0.8, "at least")
+
+
+def budgets(found: Medians) -> Iterator[Target]:
+    """What attackers, first uses and long loads cost everybody else."""
+    for kind, name in (("", "small calls"), ("array_", "128 KiB arrays")):
+        times = [found.get("W12", attack, "rrpc tcp", f"{kind}p99_times") for attack in found.cases("W12")]
+        worst = max((value for value in times if value is not None), default=None)
+        yield Target(f"p99 of {name} beside the worst attack / alone", worst, ATTACKED_TIMES_MAX, "at most")
+    connects = [found.get("W12", attack, "rrpc tcp", "connect_ms") for attack in found.cases("W12")]
+    slowest = max((value for value in connects if value is not None), default=None)
+    yield Target("connecting beside the worst attack, ms", slowest, CONNECT_MS_MAX, "at most")
+    for case in found.cases("W13"):
+        reached = found.get("W13", case, "rrpc shm", "first_part")
+        yield Target(f"first landing of {case} / warm", reached, FIRST_PART_MIN, "at least")
+    for case in found.cases("W14"):
+        most = CONNECTION_DESCRIPTORS_MAX if "connection" in case else DESCRIPTORS_MAX
+        yield Target(
+            f"descriptors of {case}", found.get("W14", case, "rrpc shm", "descriptors"), most, "at most"
+        )
+    for side in ("server", "client"):
+        grown = found.get("W15", "30 s after 10 GB", "rrpc shm", f"{side}_grown_mib")
+        yield Target(f"{side}'s MiB more, 30 s after 10 GB", grown, GROWN_MIB_MAX, "at most")

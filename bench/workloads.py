@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
+from bench.budgets import BUDGETS
 from bench.client import MODES, Job, Task
 from bench.limits import LIMITS
 from bench.peers import PEERS
@@ -38,6 +39,8 @@ class Workload:
         return {"unary": "echo", "argument": "array", "result": "array"}.get(self.task, "")
 
     def peers(self) -> list[str]:
+        if self.task in BUDGETS:
+            return [BUDGETS[self.task][0]]
         if self.task in ("ways", "traced"):
             return ["rrpc shm"]
         if self.task == "streams":
@@ -53,7 +56,8 @@ class Workload:
     def rounds(self, settings: Settings) -> int:
         if self.task in ("argument", "result"):
             return settings.array_rounds
-        return settings.connection_rounds if self.task in ("connections", "idle") else settings.rounds
+        rests = self.task in BUDGETS or self.task in ("connections", "idle")
+        return settings.connection_rounds if rests else settings.rounds
 
 
 WORKLOADS = [
@@ -68,6 +72,10 @@ WORKLOADS = [
     Workload("W9", "asyncio: small unary call, one in flight", "aio_unary"),
     Workload("W10", "asyncio: small calls of as many tasks as are in flight", "aio_pipelined"),
     Workload("W11", "streams of small items, and of arrays beside results of their size", "streams"),
+    Workload("W12", "an honest client beside an attacker", "attacked"),
+    Workload("W13", "large arrays that land in memory never used before", "first landing"),
+    Workload("W14", "file descriptors of live arrays, and of a connection at its server", "descriptors"),
+    Workload("W15", "resident memory after a load", "resident"),
 ]
 
 
@@ -178,6 +186,10 @@ def run_idle(task: Task, peer: str, settings: Settings) -> Results:
         yield "after the last call", idle_cpu({"server": server.pid, "client": child.pid}, settings)
 
 
+def run_budget(task: Task, _: str, settings: Settings) -> Results:
+    return BUDGETS[task][1](settings)
+
+
 RUN: dict[Task, Callable[[Task, str, Settings], Results]] = {
     "unary": run_calls,
     "pipelined": run_calls,
@@ -190,6 +202,10 @@ RUN: dict[Task, Callable[[Task, str, Settings], Results]] = {
     "aio_pipelined": run_calls,
     "traced": run_traced,
     "streams": run_calls,
+    "attacked": run_budget,
+    "first landing": run_budget,
+    "descriptors": run_budget,
+    "resident": run_budget,
 }
 
 

@@ -73,6 +73,16 @@ def test_what_tracing_costs(tmp_path: Path) -> None:
     assert [record["case"] for record in records] == ["never traced", "has traced a call"]
 
 
+def test_budgets(tmp_path: Path) -> None:
+    done = bench("--only", "W12,W14", "--out", str(tmp_path), *TINY)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "bench.json").read_text())
+    assert report["left_out"] == {}
+    attacks = [record["case"] for record in report["records"] if record["workload"] == "W12"]
+    assert len(attacks) == len(set(attacks)) == 9
+    assert "p99 of small calls beside the worst attack" in done.stdout
+
+
 def test_runs_as_a_script_and_refuses_what_it_does_not_know() -> None:
     done = bench("--only", "W99", program=("bench/run.py",))
     assert done.returncode == 2

@@ -41,6 +41,21 @@ class Bench:
         return self._arrays[nbytes]
 
     @rrpc.method
+    def prepare(self, nbytes: int) -> None:
+        """Makes the arrays that fetch and fetch_pool give."""
+        self.fetch_pool(nbytes)
+
+    @rrpc.method
+    def fetch_fresh(self, nbytes: int) -> NDArray[np.float32]:
+        """A new ordinary array, touched."""
+        return np.ones(nbytes // 4, np.float32)
+
+    @rrpc.method
+    def numbers(self, count: int) -> list[int]:
+        """A long reply without arrays."""
+        return list(range(1_000_000, 1_000_000 + count))
+
+    @rrpc.method
     def fetch_pool(self, nbytes: int) -> NDArray[np.float32]:
         """An array born in registered memory, held and touched."""
         if nbytes not in self._pool_arrays:
