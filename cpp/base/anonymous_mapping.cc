@@ -23,10 +23,11 @@ AnonymousMapping::~AnonymousMapping() {
   if (data_ != nullptr) munmap(data_, size_);
 }
 
-Result<AnonymousMapping> AnonymousMapping::create(size_t length_bytes) {
+Result<AnonymousMapping> AnonymousMapping::create(size_t length_bytes, bool huge_pages) {
   // One huge page more than asked for; what sticks out on both sides of the aligned part goes back.
   const size_t mapped_bytes = length_bytes + kHugePageBytes;
-  void* address = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* address =
+      mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) return Status::from_errno(errno, "mapping " + std::to_string(length_bytes) + " bytes");
   auto* start = static_cast<std::byte*>(address);
   const size_t before = (kHugePageBytes - reinterpret_cast<size_t>(start) % kHugePageBytes) % kHugePageBytes;
@@ -35,7 +36,7 @@ Result<AnonymousMapping> AnonymousMapping::create(size_t length_bytes) {
   AnonymousMapping mapping;
   mapping.data_ = start + before;
   mapping.size_ = length_bytes;
-  (void)madvise(mapping.data_, length_bytes, MADV_HUGEPAGE);  // a wish
+  (void)madvise(mapping.data_, length_bytes, huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);  // a wish
   return mapping;
 }
 

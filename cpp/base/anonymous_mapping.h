@@ -14,8 +14,8 @@ class AnonymousMapping {
   AnonymousMapping& operator=(AnonymousMapping&& other) noexcept;
   ~AnonymousMapping();
 
-  // Zeroed; aligned to a huge page.
-  static Result<AnonymousMapping> create(size_t length_bytes);
+  // Zeroed; aligned to a huge page. Address space alone: pages come with the first touch.
+  static Result<AnonymousMapping> create(size_t length_bytes, bool huge_pages = true);
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }

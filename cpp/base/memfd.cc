@@ -28,7 +28,7 @@ SharedMapping::~SharedMapping() {
   if (data_ != nullptr) munmap(data_, size_);
 }
 
-Result<SharedMapping> SharedMapping::create(const char* name, size_t length_bytes, bool peers_may_write) {
+Result<SharedMapping> SharedMapping::create_mapped(const char* name, size_t length_bytes) {
   SharedMapping mapping;
   mapping.fd_.reset(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!mapping.fd_ && (errno == EMFILE || errno == ENFILE))
@@ -41,12 +41,30 @@ Result<SharedMapping> SharedMapping::create(const char* name, size_t length_byte
     return Status::from_errno(errno, "mapping shared memory of " + std::to_string(length_bytes) + " bytes");
   mapping.data_ = static_cast<std::byte*>(address);
   mapping.size_ = length_bytes;
-  const int size_seals = F_SEAL_SHRINK | F_SEAL_GROW;
+  return mapping;
+}
+
+Status SharedMapping::seal(int fd, int seals) {
+  if (fcntl(fd, F_ADD_SEALS, seals | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) return {};
+  return Status::from_errno(errno, "sealing shared memory");
+}
+
+Result<SharedMapping> SharedMapping::create(const char* name, size_t length_bytes, bool peers_may_write) {
+  RRPC_ASSIGN_OR_RETURN(SharedMapping mapping, create_mapped(name, length_bytes));
   // A kernel before 5.1 lacks FUTURE_WRITE: the size seals alone are what memory safety needs.
-  if (!peers_may_write && fcntl(mapping.fd(), F_ADD_SEALS, size_seals | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0)
-    return mapping;
-  if (fcntl(mapping.fd(), F_ADD_SEALS, size_seals | F_SEAL_SEAL) != 0)
-    return Status::from_errno(errno, "sealing shared memory");
+  if (!peers_may_write && seal(mapping.fd(), F_SEAL_FUTURE_WRITE).ok()) return mapping;
+  RRPC_RETURN_IF_ERROR(seal(mapping.fd(), 0));
+  return mapping;
+}
+
+Result<SharedMapping> SharedMapping::create_read_only(const char* name, size_t length_bytes) {
+  RRPC_ASSIGN_OR_RETURN(SharedMapping mapping, create_mapped(name, length_bytes));
+  RRPC_RETURN_IF_ERROR(seal(mapping.fd(), 0));
+  if (fchmod(mapping.fd(), S_IRUSR) != 0) return Status::from_errno(errno, "protecting shared memory");
+  const std::string path = "/proc/self/fd/" + std::to_string(mapping.fd());
+  UniqueFd read_only(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!read_only) return Status::from_errno(errno, "opening shared memory for reading");
+  mapping.fd_ = std::move(read_only);
   return mapping;
 }
 

@@ -11,8 +11,7 @@ using provider::QueuePairState;
 Result<RegionRef> Endpoint::register_for_transfer(std::byte* address, size_t length_bytes, bool read_sink) {
   provider::MemoryRange range{address, length_bytes, -1, false};
   range.read_sink = read_sink;
-  RRPC_ASSIGN_OR_RETURN(RegionRef region, context_.device.register_memory(range));
-  count(counters().registrations_made);
+  RRPC_ASSIGN_OR_RETURN(RegionRef region, context_.registrations.register_once(range));
   RRPC_RETURN_IF_ERROR(qp_->adopt(*region));
   return region;
 }

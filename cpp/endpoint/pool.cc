@@ -1,15 +1,13 @@
 #include "endpoint/pool.h"
 
-#include <fcntl.h>
 #include <pthread.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <string>
+#include <utility>
 
+#include "base/memory_limit.h"
 #include "endpoint/counters.h"
 
 namespace rrpc::endpoint {
@@ -18,7 +16,10 @@ namespace {
 constexpr size_t kBlockBytesMin = 4096;
 constexpr size_t kCarvedBlockBytesMax = 128 << 10;  // smaller blocks share a slab, larger ones have their own
 constexpr size_t kCarvedSlabBytes = 2 << 20;
-constexpr size_t kHugePageBytes = 2 << 20;
+constexpr int kRestsPerTimeout = 4;
+constexpr TimeNs kRestMin = 10 * kMillisecond;
+constexpr size_t kReleaseBytesPerTend = 16 << 20;  // a poller has other things to do
+constexpr TimeNs kReleasePause = 5 * kMillisecond;
 
 // Four classes to a doubling: at most a quarter of a block is slack.
 uint32_t size_class_for(size_t length_bytes) {
@@ -44,144 +45,197 @@ uint32_t class_for(size_t length_bytes, BlockKind kind) {
 size_t class_bytes(uint32_t class_index) { return size_class_bytes(class_index / 2); }
 BlockKind class_kind(uint32_t class_index) { return static_cast<BlockKind>(class_index % 2); }
 
-bool release_pages(std::byte* data, size_t length_bytes, BlockKind kind) {
-  return madvise(data, length_bytes, kind == BlockKind::kShared ? MADV_REMOVE : MADV_DONTNEED) == 0;
-}
-
-Result<std::unique_ptr<Slab>> make_slab(size_t length_bytes, BlockKind kind) {
-  auto slab = std::make_unique<Slab>();
-  if (kind == BlockKind::kLanding) {
-    RRPC_ASSIGN_OR_RETURN(slab->landing, AnonymousMapping::create(length_bytes));
-    return slab;
-  }
-  RRPC_ASSIGN_OR_RETURN(slab->shared, SharedMapping::create("rrpc-pool", length_bytes, true));
-  const std::string path = "/proc/self/fd/" + std::to_string(slab->shared.fd());
-  slab->read_only_fd.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!slab->read_only_fd) return Status::from_errno(errno, "opening pool memory for reading");
-  if (length_bytes >= kHugePageBytes) (void)madvise(slab->data(), length_bytes, MADV_HUGEPAGE);
-  return slab;
-}
-
-size_t physical_memory_bytes() {
-  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+size_t slab_bytes(uint32_t class_index) {
+  const size_t block_bytes = class_bytes(class_index);
+  return block_bytes <= kCarvedBlockBytesMax ? kCarvedSlabBytes / block_bytes * block_bytes : block_bytes;
 }
 
 Pool* g_process_pool = nullptr;
 std::mutex g_process_pool_mutex;
-int g_fork_generation = 0;  // written in a forked child before it has threads
 
 }  // namespace
 
-Pool::Pool(size_t limit_bytes) : fork_generation_(g_fork_generation), limit_bytes_(limit_bytes) {}
-
 PoolBlock::PoolBlock(PoolBlock&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)),
+      slab_(std::exchange(other.slab_, nullptr)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)),
-      class_index_(other.class_index_) {}
+      size_(std::exchange(other.size_, 0)) {}
 
 PoolBlock& PoolBlock::operator=(PoolBlock&& other) noexcept {
   std::swap(pool_, other.pool_);
+  std::swap(slab_, other.slab_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
-  std::swap(class_index_, other.class_index_);
   return *this;
 }
 
 PoolBlock::~PoolBlock() {
   // A block of the parent's pool in a forked child: the parent still has it.
-  if (pool_ != nullptr && pool_->fork_generation_ == g_fork_generation) pool_->give_back(data_, class_index_);
+  if (pool_ != nullptr && pool_->fork_generation_ == fork_generation()) pool_->give_back(*slab_, data_);
 }
+
+Pool::Pool(size_t limit_bytes)
+    : fork_generation_(fork_generation()),
+      space_(std::make_shared<AddressSpace>(limit_bytes)),
+      limit_bytes_(limit_bytes) {}
 
 Result<PoolBlock> Pool::allocate(size_t length_bytes, BlockKind kind) {
   const uint32_t class_index = class_for(length_bytes, kind);
   const size_t block_bytes = class_bytes(class_index);
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (block_bytes > limit_bytes_)
     return resource_exhausted("a buffer of " + std::to_string(length_bytes) +
                               " bytes is larger than the pool limit of " + std::to_string(limit_bytes_) +
                               " bytes; raise it with rrpc.set_pool_limit() or rrpc-serve --pool-limit");
   if (classes_.size() <= class_index) classes_.resize(class_index + 1);
-  auto& free_blocks = classes_[class_index].free;
-  if (free_blocks.empty()) RRPC_RETURN_IF_ERROR(grow_locked(class_index));
-  if (!free_blocks.back().committed) {
-    if (committed_bytes_ + block_bytes > limit_bytes_) trim_locked(committed_bytes_ + block_bytes - limit_bytes_);
-    if (committed_bytes_ + block_bytes > limit_bytes_)
-      return resource_exhausted(
-          "the pool limit of " + std::to_string(limit_bytes_) + " bytes is reached (" +
-          std::to_string(committed_bytes_) + " in use, " + std::to_string(length_bytes) +
-          " wanted); release arrays or raise the limit with rrpc.set_pool_limit() or rrpc-serve --pool-limit");
-    committed_bytes_ += block_bytes;
-    count(counters().pool_bytes_committed, static_cast<int64_t>(block_bytes));
+  Slab* slab = nullptr;
+  while (slab == nullptr) {
+    const size_t committed_bytes = space_->committed_bytes() + block_bytes;
+    const bool may_commit = committed_bytes <= limit_bytes_;
+    slab = open_slab_locked(class_index, may_commit);
+    if (slab != nullptr) break;
+    if (may_commit) {
+      RRPC_ASSIGN_OR_RETURN(slab, make_slab_locked(class_index));
+      break;
+    }
+    std::deque<SlabRef> retired = retire_locked(committed_bytes - limit_bytes_, UINT64_MAX);
+    if (retired.empty()) return over_limit_locked(length_bytes);
+    lock.unlock();
+    retired.clear();  // gives the pages back
+    lock.lock();
   }
   PoolBlock block;
   block.pool_ = this;
-  block.data_ = free_blocks.back().data;
+  block.slab_ = slab;
+  block.data_ = slab->take_block();
   block.size_ = length_bytes;
-  block.class_index_ = class_index;
-  free_blocks.pop_back();
+  slab->last_used = rests_;
+  if (slab->full()) classes_[class_index].erase(slab->data());
   count(counters().pool_bytes_used, static_cast<int64_t>(block_bytes));
   return block;
 }
 
-Status Pool::grow_locked(uint32_t class_index) {
-  const size_t block_bytes = class_bytes(class_index);
-  const size_t slab_bytes =
-      block_bytes <= kCarvedBlockBytesMax ? kCarvedSlabBytes / block_bytes * block_bytes : block_bytes;
-  RRPC_ASSIGN_OR_RETURN(auto slab, make_slab(slab_bytes, class_kind(class_index)));
-  auto& free_blocks = classes_[class_index].free;
-  std::byte* base = slab->data();
-  for (size_t offset = slab_bytes; offset >= block_bytes; offset -= block_bytes)
-    free_blocks.push_back({base + offset - block_bytes, false});
-  slabs_.emplace(base, std::move(slab));
-  return {};
+Status Pool::over_limit_locked(size_t length_bytes) const {
+  return resource_exhausted(
+      "the pool limit of " + std::to_string(limit_bytes_) + " bytes is reached (" +
+      std::to_string(space_->committed_bytes()) + " in use, " + std::to_string(length_bytes) +
+      " wanted); release arrays or raise the limit with rrpc.set_pool_limit() or rrpc-serve --pool-limit");
 }
 
-void Pool::give_back(std::byte* data, uint32_t class_index) {
+// Null where there is none, or none with a free block that has pages when no more may be committed.
+Slab* Pool::open_slab_locked(uint32_t class_index, bool may_commit) const {
+  for (const auto& [address, slab] : classes_[class_index])
+    if (may_commit || slab->next_has_pages()) return slab;
+  return nullptr;
+}
+
+Result<Slab*> Pool::make_slab_locked(uint32_t class_index) {
+  RRPC_ASSIGN_OR_RETURN(const ExtentRange range, space_->take(class_kind(class_index), slab_bytes(class_index)));
+  const auto slab = std::make_shared<Slab>(space_, range, class_bytes(class_index), class_index);
+  slabs_.emplace(slab->data(), slab);
+  classes_[class_index].emplace(slab->data(), slab.get());
+  return slab.get();
+}
+
+void Pool::give_back(Slab& slab, const std::byte* data) {
   std::lock_guard lock(mutex_);
-  classes_[class_index].free.push_back({data, true});
-  count(counters().pool_bytes_used, -static_cast<int64_t>(class_bytes(class_index)));
+  if (slab.full()) classes_[slab.class_index()].emplace(slab.data(), &slab);
+  slab.give_back_block(data);
+  slab.last_used = rests_;
+  count(counters().pool_bytes_used, -static_cast<int64_t>(slab.block_bytes()));
 }
 
-void Pool::trim_locked(size_t needed_bytes) {
-  size_t released_bytes = 0;
-  for (size_t i = classes_.size(); i-- > 0 && released_bytes < needed_bytes;) {
-    const size_t block_bytes = classes_[i].free.empty() ? 0 : class_bytes(static_cast<uint32_t>(i));
-    for (FreeBlock& block : classes_[i].free) {
-      if (released_bytes >= needed_bytes) break;
-      if (!block.committed || !release_pages(block.data, block_bytes, class_kind(static_cast<uint32_t>(i)))) continue;
-      block.committed = false;
-      released_bytes += block_bytes;
-    }
-    // Committed blocks last, where allocate() takes from.
-    std::stable_partition(classes_[i].free.begin(), classes_[i].free.end(),
-                          [](const FreeBlock& b) { return !b.committed; });
+std::deque<Pool::SlabRef> Pool::retire_locked(size_t needed_bytes, uint64_t used_before) {
+  std::deque<SlabRef> retired = std::exchange(resting_, {});
+  size_t retired_bytes = 0;
+  for (const SlabRef& slab : retired) retired_bytes += slab->committed_bytes();
+  for (size_t i = classes_.size(); i-- > 0 && retired_bytes < needed_bytes;) {
+    std::erase_if(classes_[i], [&](const auto& item) {
+      Slab& slab = *item.second;
+      if (!slab.unused() || slab.last_used >= used_before || retired_bytes >= needed_bytes) return false;
+      retired_bytes += slab.committed_bytes();
+      const auto owned = slabs_.find(slab.data());
+      retired.push_back(std::move(owned->second));
+      slabs_.erase(owned);
+      return true;
+    });
   }
-  committed_bytes_ -= released_bytes;
-  count(counters().pool_bytes_committed, -static_cast<int64_t>(released_bytes));
+  return retired;
 }
 
-void Pool::trim() {
+size_t Pool::trim() {
+  std::deque<SlabRef> retired;
+  {
+    std::lock_guard lock(mutex_);
+    retired = retire_locked(SIZE_MAX, UINT64_MAX);
+  }
+  size_t released_bytes = 0;
+  for (SlabRef& slab : retired) {
+    const std::weak_ptr<Slab> watched = slab;
+    const size_t bytes = slab->committed_bytes();
+    slab.reset();
+    if (watched.expired()) released_bytes += bytes;
+  }
+  return released_bytes;
+}
+
+void Pool::set_idle_timeout(TimeNs timeout) {
   std::lock_guard lock(mutex_);
-  trim_locked(SIZE_MAX);
+  idle_timeout_ = timeout;
+  next_rest_ = 0;
+  next_tend_ = 0;
 }
 
-const Slab* Pool::find_locked(const std::byte* address) const {
+TimeNs Pool::idle_timeout() const {
+  std::lock_guard lock(mutex_);
+  return idle_timeout_;
+}
+
+// Counts a quarter of the idle timeout and retires what wasn't used for four of them.
+void Pool::end_rest_locked(TimeNs now) {
+  if (idle_timeout_ == kNever || now < next_rest_) return;
+  const bool first = next_rest_ == 0;
+  next_rest_ = deadline_after(now, std::max<TimeNs>(idle_timeout_ / kRestsPerTimeout, kRestMin));
+  if (first || ++rests_ <= kRestsPerTimeout) return;
+  resting_ = retire_locked(SIZE_MAX, rests_ - kRestsPerTimeout);
+}
+
+TimeNs Pool::tend(TimeNs now) {
+  if (const TimeNs next = next_tend_.load(std::memory_order_relaxed); now < next) return next;
+  SlabRef slab;
+  for (size_t budget_bytes = kReleaseBytesPerTend; budget_bytes > 0;) {
+    {
+      std::lock_guard lock(mutex_);
+      end_rest_locked(now);
+      next_tend_ = idle_timeout_ == kNever ? kNever : next_rest_;
+      if (resting_.empty()) break;
+      slab = std::move(resting_.front());
+      resting_.pop_front();
+    }
+    // Whoever else refers to it gives its pages back when letting go.
+    const bool kept = slab.use_count() == 1 && !slab->release(budget_bytes);
+    std::lock_guard lock(mutex_);
+    if (kept) resting_.push_front(std::move(slab));
+    slab.reset();
+    if (!resting_.empty()) next_tend_ = deadline_after(now, kReleasePause);
+  }
+  return next_tend_;
+}
+
+std::shared_ptr<Slab> Pool::find(const std::byte* address) const {
+  std::lock_guard lock(mutex_);
   auto it = slabs_.upper_bound(address);
   if (it == slabs_.begin()) return nullptr;
-  const Slab* slab = std::prev(it)->second.get();
-  return address < slab->data() + slab->size() ? slab : nullptr;
-}
-
-const Slab* Pool::find(const std::byte* address) const {
-  std::lock_guard lock(mutex_);
-  return find_locked(address);
+  const SlabRef& slab = std::prev(it)->second;
+  return slab->contains(address) ? slab : nullptr;
 }
 
 void Pool::set_limit(size_t limit_bytes) {
+  std::deque<SlabRef> retired;  // given back after the mutex
   std::lock_guard lock(mutex_);
   limit_bytes_ = limit_bytes;
-  if (committed_bytes_ > limit_bytes_) trim_locked(committed_bytes_ - limit_bytes_);
+  const size_t committed_bytes = space_->committed_bytes();
+  if (committed_bytes > limit_bytes_) retired = retire_locked(committed_bytes - limit_bytes_, UINT64_MAX);
 }
 
 size_t Pool::limit_bytes() const {
@@ -189,18 +243,27 @@ size_t Pool::limit_bytes() const {
   return limit_bytes_;
 }
 
+void Pool::end_registrations(const provider::Device& device) {
+  std::lock_guard lock(mutex_);
+  for (const auto& [address, slab] : slabs_) slab->end_registration(device);
+  for (const SlabRef& slab : resting_) slab->end_registration(device);
+}
+
 Pool& Pool::process() {
+  (void)fork_generation();  // its handler before this one
   static const int registered = pthread_atfork(nullptr, nullptr, [] {
     new (&g_process_pool_mutex) std::mutex();
-    ++g_fork_generation;
     counters().pool_bytes_used = 0;
     counters().pool_bytes_committed = 0;
-    if (g_process_pool != nullptr) g_process_pool = new Pool(g_process_pool->limit_bytes_);
+    if (g_process_pool == nullptr) return;
+    const Pool& parents = *g_process_pool;
+    g_process_pool = new Pool(parents.limit_bytes_);
+    g_process_pool->idle_timeout_ = parents.idle_timeout_;
   });
   (void)registered;
   std::lock_guard lock(g_process_pool_mutex);
   // Never destroyed: arrays may outlive every other part of the process.
-  if (g_process_pool == nullptr) g_process_pool = new Pool(physical_memory_bytes() / 2);
+  if (g_process_pool == nullptr) g_process_pool = new Pool(memory_limit_bytes() / 2);
   return *g_process_pool;
 }
 

@@ -1,42 +1,28 @@
-// Pool of memory blocks in size classes under a byte cap. Blocks stay mapped and faulted in when
-// they are free, because first touch costs several times the copy; at the cap, free ones give their
-// pages back. Thread-safe.
+// Pool of memory blocks in size classes under a byte cap. Free blocks stay faulted in and registered for a while,
+// because first touch costs several times the copy. At the cap, after a rest and when trimmed, slabs without a block in
+// use give their pages back. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
 
-#include "base/anonymous_mapping.h"
-#include "base/memfd.h"
+#include "base/clock.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
+#include "endpoint/extent.h"
+#include "endpoint/slab.h"
 #include "provider/provider.h"
 
 namespace rrpc::endpoint {
 
 class Pool;
 
-// What a block is for. Peers on this host map shared blocks and read them with one memcpy. Landing blocks are where
-// reads put their bytes: private, so that they get huge pages where shared memory has none, and so that a
-// forked child has a copy of its own.
-enum class BlockKind : uint8_t { kShared, kLanding };
-
-// One mapping, cut into equal blocks.
-struct Slab {
-  SharedMapping shared;
-  UniqueFd read_only_fd;  // of `shared`, for peers: they may read, not write
-  AnonymousMapping landing;
-
-  std::byte* data() const { return shared ? shared.data() : landing.data(); }
-  size_t size() const { return shared ? shared.size() : landing.size(); }
-  provider::MemoryRange range() const { return {data(), size(), read_only_fd.get(), false}; }
-};
-
-// A block in use; gives itself back.
+// A block in use; gives itself back. The pool outlives it.
 class PoolBlock {
  public:
   PoolBlock() = default;
@@ -47,52 +33,72 @@ class PoolBlock {
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   explicit operator bool() const { return data_ != nullptr; }
+  // The slab that holds it.
+  Slab& slab() const { return *slab_; }
 
  private:
   friend class Pool;
   Pool* pool_ = nullptr;
+  Slab* slab_ = nullptr;  // the pool keeps it while it has blocks in use
   std::byte* data_ = nullptr;
   size_t size_ = 0;
-  uint32_t class_index_ = 0;
 };
 
 class Pool {
  public:
+  static constexpr TimeNs kIdleTimeoutDefault = 10 * kSecond;
+
   explicit Pool(size_t limit_bytes);
 
   // At least one byte, aligned to 4 KiB; contents are whatever was there. ResourceExhausted at the cap.
   Result<PoolBlock> allocate(size_t length_bytes, BlockKind kind = BlockKind::kShared);
-  // The slab that holds this address, or null. Slabs are never unmapped while the process lives.
-  const Slab* find(const std::byte* address) const;
+  // The slab that holds this address, or null. Who holds the slab keeps its pages.
+  std::shared_ptr<Slab> find(const std::byte* address) const;
   void set_limit(size_t limit_bytes);
   size_t limit_bytes() const;
-  // Gives the pages of all free blocks back to the system.
-  void trim();
+  size_t committed_bytes() const { return space_->committed_bytes(); }
+  size_t extent_count() const { return space_->extent_count(); }
+  // Gives the pages of all slabs without a block in use back to the system. Returns how many bytes of blocks that were;
+  // slabs that a transfer or an exposure still holds follow when those end.
+  size_t trim();
+
+  // What rested for this long gives its pages back; kNever: nothing does.
+  void set_idle_timeout(TimeNs timeout);
+  TimeNs idle_timeout() const;
+  // To be called now and again by whoever has time, from any thread; gives when it is due again. Cheap.
+  TimeNs tend(TimeNs now);
+
+  // The device is about to go: ends its registrations.
+  void end_registrations(const provider::Device& device);
 
   // The process's pool. A forked child gets a new one: shared blocks are the parent's too.
   static Pool& process();
 
  private:
   friend class PoolBlock;
-  struct FreeBlock {
-    std::byte* data;
-    bool committed;  // has pages
-  };
-  struct SizeClass {
-    std::vector<FreeBlock> free;
-  };
+  using SlabRef = std::shared_ptr<Slab>;
+  using OpenSlabs = std::map<const std::byte*, Slab*>;  // with a free block; the lowest is filled first
 
-  void give_back(std::byte* data, uint32_t class_index);
-  Status grow_locked(uint32_t class_index);
-  void trim_locked(size_t needed_bytes);
-  const Slab* find_locked(const std::byte* address) const;
+  void give_back(Slab& slab, const std::byte* data);
+  Slab* open_slab_locked(uint32_t class_index, bool may_commit) const;
+  Result<Slab*> make_slab_locked(uint32_t class_index);
+  // Takes slabs without a block in use out of the pool: at least so many bytes, if there are, large ones first.
+  std::deque<SlabRef> retire_locked(size_t needed_bytes, uint64_t used_before);
+  Status over_limit_locked(size_t length_bytes) const;
+  void end_rest_locked(TimeNs now);
 
   const int fork_generation_;  // of the process that made it
+  const std::shared_ptr<AddressSpace> space_;
   mutable std::mutex mutex_;
   size_t limit_bytes_;
-  size_t committed_bytes_ = 0;
-  std::vector<SizeClass> classes_;
-  std::map<const std::byte*, std::unique_ptr<Slab>> slabs_;
+  std::vector<OpenSlabs> classes_;
+  std::map<const std::byte*, SlabRef> slabs_;
+
+  TimeNs idle_timeout_ = kIdleTimeoutDefault;
+  uint64_t rests_ = 0;  // quarters of the idle timeout that have passed
+  TimeNs next_rest_ = 0;
+  std::deque<SlabRef> resting_;  // retired; tend() gives their pages back piece by piece
+  std::atomic<TimeNs> next_tend_{0};
 };
 
 }  // namespace rrpc::endpoint

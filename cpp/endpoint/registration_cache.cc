@@ -6,16 +6,22 @@
 
 namespace rrpc::endpoint {
 
-Result<RegionRef> RegistrationCache::slab_region(const Slab& slab) {
-  std::lock_guard lock(mutex_);
-  if (auto it = slab_regions_.find(&slab); it != slab_regions_.end()) return it->second;
-  RRPC_ASSIGN_OR_RETURN(auto region, device_.register_memory(slab.range()));
+Result<RegionRef> RegistrationCache::register_once(const provider::MemoryRange& range) {
+  struct Registered {
+    std::shared_ptr<Slab> slab;  // outlives the registration
+    std::unique_ptr<provider::MemoryRegion> region;
+  };
+  auto slab = pool_.find(range.address);
+  RRPC_ASSIGN_OR_RETURN(auto made, device_.register_memory(range));
   count(counters().registrations_made);
-  return slab_regions_[&slab] = RegionRef(std::move(region));
+  if (slab == nullptr) return RegionRef(std::move(made));
+  auto registered = std::make_shared<Registered>(Registered{std::move(slab), std::move(made)});
+  provider::MemoryRegion* const region = registered->region.get();
+  return RegionRef(std::move(registered), region);
 }
 
 Result<RegionRef> RegistrationCache::get(std::byte* address, size_t length_bytes, uint64_t owner_id) {
-  if (const Slab* slab = pool_.find(address)) return slab_region(*slab);
+  if (const auto slab = pool_.find(address)) return slab->region(device_);
   const Key key{owner_id, address, length_bytes};
   if (owner_id != kNoOwner) {
     std::lock_guard lock(mutex_);
@@ -25,9 +31,7 @@ Result<RegionRef> RegistrationCache::get(std::byte* address, size_t length_bytes
       return it->second->region;
     }
   }
-  RRPC_ASSIGN_OR_RETURN(auto made, device_.register_memory({address, length_bytes, -1, false}));
-  count(counters().registrations_made);
-  RegionRef region(std::move(made));
+  RRPC_ASSIGN_OR_RETURN(RegionRef region, register_once({address, length_bytes}));
   if (owner_id == kNoOwner || length_bytes > pinned_bytes_max_) return region;
   std::lock_guard lock(mutex_);
   if (by_key_.contains(key)) return region;  // another thread was quicker

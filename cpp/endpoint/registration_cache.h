@@ -1,4 +1,4 @@
-// Registered memory by owner. Pool slabs are registered once for good; ordinary memory is keyed on the
+// Registered memory by owner. Pool slabs keep their registrations themselves; ordinary memory is keyed on the
 // object that owns it, so that nothing goes stale when an address is used again: the owner's end evicts
 // its entries (evict_owner), and least use evicts within a limit of pinned bytes. Thread-safe.
 #pragma once
@@ -10,7 +10,6 @@
 #include <memory>
 #include <mutex>
 #include <tuple>
-#include <unordered_map>
 
 #include "base/result.h"
 #include "endpoint/pool.h"
@@ -18,15 +17,19 @@
 
 namespace rrpc::endpoint {
 
-using RegionRef = std::shared_ptr<provider::MemoryRegion>;
-
 constexpr uint64_t kNoOwner = 0;  // not cached: registered for this use only
 
 class RegistrationCache {
  public:
   RegistrationCache(provider::Device& device, Pool& pool, size_t pinned_bytes_max)
       : device_(device), pool_(pool), pinned_bytes_max_(pinned_bytes_max) {}
+  // The device may go after it: no registration of it is left, once every RegionRef is gone.
+  ~RegistrationCache() { pool_.end_registrations(device_); }
+  RegistrationCache(const RegistrationCache&) = delete;
+  RegistrationCache& operator=(const RegistrationCache&) = delete;
 
+  // For one use. Pool memory keeps its pages meanwhile, whether its block is in use or not.
+  Result<RegionRef> register_once(const provider::MemoryRange& range);
   Result<RegionRef> get(std::byte* address, size_t length_bytes, uint64_t owner_id);
   void evict_owner(uint64_t owner_id);
   size_t pinned_bytes() const;
@@ -38,7 +41,6 @@ class RegistrationCache {
     RegionRef region;
   };
 
-  Result<RegionRef> slab_region(const Slab& slab);
   void evict_over_limit_locked();
 
   provider::Device& device_;
@@ -46,7 +48,6 @@ class RegistrationCache {
   const size_t pinned_bytes_max_;
   mutable std::mutex mutex_;
   size_t pinned_bytes_ = 0;
-  std::unordered_map<const Slab*, RegionRef> slab_regions_;
   std::list<Entry> entries_;  // most recently used first
   std::map<Key, std::list<Entry>::iterator> by_key_;
 };

@@ -53,14 +53,16 @@ enum class WcStatus : uint8_t {
 };
 std::string_view wc_status_name(WcStatus status);
 
-// A range to register. `fd` names the shared-memory file behind it (or -1): providers on one host hand
-// it to the peer, as ibv_reg_dmabuf_mr would; others ignore it.
+// A range to register. `fd` names the shared-memory file behind it (or -1), open while the region lives: providers on
+// one host hand it to the peer, as ibv_reg_dmabuf_mr would; others ignore it. All ranges of a file that are registered
+// at a time lie in one mapping of it.
 struct MemoryRange {
   std::byte* address = nullptr;
   size_t length_bytes = 0;
   int fd = -1;
   bool peers_may_write = false;  // whether `fd` can be mapped for writing by a peer
   bool read_sink = false;        // registered for one transfer: only READs land here (see dedicated_read_sinks)
+  uint64_t file_offset = 0;      // of `address` in the file
 };
 
 // Locally registered memory. Deregistered by its destructor; no exposure of it may be live by then.

@@ -82,6 +82,44 @@ TEST_F(RegistrationCacheTest, PoolSlabsAreRegisteredOnceForAllBlocks) {
   EXPECT_EQ(cache.pinned_bytes(), 0u) << "the pool has a limit of its own";
 }
 
+// The adapter keeps the pages that it was given: those that the memory gets after a trim are others.
+TEST_F(RegistrationCacheTest, PagesUnderALiveRegistrationAreNeverGivenBack) {
+  for (const bool whole_slab : {true, false}) {
+    PoolBlock block = pool.allocate(size_t{1} << 20).value();
+    std::byte* const data = block.data();
+    data[0] = std::byte{42};
+    RegionRef region = whole_slab ? cache.get(data, 5000, kNoOwner).value() : cache.register_once({data, 5000}).value();
+    block = {};
+    EXPECT_EQ(pool.trim(), 0u);
+    EXPECT_EQ(data[0], std::byte{42});
+    region.reset();
+    EXPECT_EQ(pool.committed_bytes(), 0u) << "they follow";
+    EXPECT_EQ(data[0], std::byte{0});
+  }
+}
+
+TEST_F(RegistrationCacheTest, ASlabIsRegisteredAgainOnlyAfterATrim) {
+  for (int i = 0; i < 3; ++i) (void)cache.get(pool.allocate(500'000).value().data(), 500'000, kNoOwner).value();
+  EXPECT_EQ(made(), 1);
+  EXPECT_GT(pool.trim(), 0u);
+  (void)cache.get(pool.allocate(500'000).value().data(), 500'000, kNoOwner).value();
+  EXPECT_EQ(made(), 2);
+}
+
+TEST_F(RegistrationCacheTest, EachDeviceHasItsOwnRegistrationOfASlab) {
+  const PoolBlock block = pool.allocate(5000).value();
+  const std::unique_ptr<provider::Device> other = network.create_device("there");
+  {
+    RegistrationCache others{*other, pool, 10000};
+    const RegionRef here = cache.get(block.data(), 5000, kNoOwner).value();
+    const RegionRef there = others.get(block.data(), 5000, kNoOwner).value();
+    EXPECT_NE(here, there);
+    EXPECT_EQ(made(), 2);
+  }
+  (void)cache.get(block.data(), 5000, kNoOwner).value();
+  EXPECT_EQ(made(), 2) << "the other cache has ended its own alone";
+}
+
 TEST_F(RegistrationCacheTest, ARefusedRegistrationIsAnError) {
   EXPECT_FALSE(cache.get(nullptr, 10, 1).ok());
   EXPECT_EQ(cache.pinned_bytes(), 0u);

@@ -16,9 +16,17 @@ class ShmDevice : public Device {
 
   Result<std::unique_ptr<MemoryRegion>> register_memory(const MemoryRange& range) override {
     if (range.address == nullptr || range.length_bytes == 0) return invalid_argument("registering no memory");
-    if (range.fd >= 0) RRPC_RETURN_IF_ERROR(check_shared_file(range));
     const uint32_t lkey = next_lkey_.fetch_add(1, std::memory_order_relaxed);
-    return std::unique_ptr<MemoryRegion>(std::make_unique<ShmRegion>(range, lkey, state_->registry));
+    if (range.fd < 0) return std::unique_ptr<MemoryRegion>(std::make_unique<ShmRegion>(range, lkey));
+    struct stat info{};
+    if (fstat(range.fd, &info) != 0) return Status::from_errno(errno, "registering shared memory");
+    const auto file_bytes = static_cast<uint64_t>(info.st_size);
+    if (range.length_bytes > file_bytes || range.file_offset > file_bytes - range.length_bytes)
+      return invalid_argument("a range of " + std::to_string(range.length_bytes) + " bytes at " +
+                              std::to_string(range.file_offset) + " leaves its shared file of " +
+                              std::to_string(file_bytes) + " bytes");
+    return std::unique_ptr<MemoryRegion>(
+        std::make_unique<ShmRegion>(range, lkey, state_->registry, FileKey(info.st_dev, info.st_ino), file_bytes));
   }
 
   std::unique_ptr<CompletionQueue> create_completion_queue(uint32_t) override {
@@ -37,16 +45,6 @@ class ShmDevice : public Device {
   }
 
  private:
-  // A peer maps the whole file and reckons with the region's address as its first byte.
-  static Status check_shared_file(const MemoryRange& range) {
-    struct stat info{};
-    if (fstat(range.fd, &info) != 0) return Status::from_errno(errno, "registering shared memory");
-    if (static_cast<uint64_t>(info.st_size) != range.length_bytes)
-      return invalid_argument("shared memory is registered whole: the file has " + std::to_string(info.st_size) +
-                              " bytes, the range " + std::to_string(range.length_bytes));
-    return {};
-  }
-
   std::shared_ptr<DeviceState> state_ = std::make_shared<DeviceState>();
   std::atomic<uint32_t> next_lkey_{1};
 };

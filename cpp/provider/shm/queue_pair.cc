@@ -92,8 +92,7 @@ Status ShmQueuePair::post_receive(const ReceiveRequest& request) {
   if (!region->shared() || !region->range().peers_may_write)
     return failed_precondition("a receive over shm needs shared memory that peers may write");
   RRPC_RETURN_IF_ERROR(share(*region));
-  receives_.post(request.wr_id, region->slab_id(), static_cast<uint64_t>(request.sge.address - region->range().address),
-                 request.sge.length_bytes);
+  receives_.post(request.wr_id, region->slab_id(), region->file_offset(request.sge.address), request.sge.length_bytes);
   return {};
 }
 
@@ -123,7 +122,7 @@ Status ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
 void ShmQueuePair::post_one(const WorkRequest& request) {
   if (state_ != QueuePairState::kConnected) {  // one before it in the list has failed
     complete_send(request.wr_id, request.opcode, WcStatus::kFlushed);
-  } else if (request.opcode == Opcode::kSend && pending_.empty()) {
+  } else if (request.opcode == Opcode::kSend && pending_.empty() && !channel_.backlogged()) {
     finish(request.wr_id, request.opcode, request.signalled, deliver(request.sges, request.inline_data));
   } else {
     queue_request(request);

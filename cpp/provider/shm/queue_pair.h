@@ -67,7 +67,8 @@ class ShmQueuePair : public QueuePair {
   void on_socket_readable();
   // False while there is nothing to arm yet.
   bool arm();
-  bool has_local_work() const { return !pending_.empty() || !ready_.empty(); }
+  // Something to do at the next poll, without an event.
+  bool has_local_work() const { return (!pending_.empty() && !channel_.backlogged()) || !ready_.empty(); }
   bool backlogged() const { return channel_.backlogged(); }
   int socket() const { return channel_.fd(); }
   void forget_completion_queue() { cq_ = nullptr; }

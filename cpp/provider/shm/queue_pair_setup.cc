@@ -38,16 +38,17 @@ Status ShmQueuePair::send_setup(Bytes private_data) {
   std::ranges::copy(private_data, setup.private_data.begin());
   RRPC_RETURN_IF_ERROR(channel_.send(encode_setup(setup), own_.fd()));
   own_.close_fd();
-  for (const ShmRegion* region : regions_before_start_) RRPC_RETURN_IF_ERROR(shared_.share(*region, channel_, true));
+  for (const ShmRegion* region : regions_before_start_) RRPC_RETURN_IF_ERROR(share(*region));
   regions_before_start_ = {};
   return {};
 }
 
-// The peer learns of a file before anything refers to it: the socket keeps the order, and the peer reads the socket
-// when it meets a number that it doesn't know.
+// The peer learns of a file before anything refers to it: the socket keeps the order, requests wait while a notice does
+// (see run_pending()), and the peer reads the socket when it meets a number that it doesn't know.
 Status ShmQueuePair::share(const MemoryRegion& memory_region) {
   const auto& region = static_cast<const ShmRegion&>(memory_region);
-  if (state_ != QueuePairState::kInit) return shared_.share(region, channel_, !peer_setup_seen_);
+  if (state_ != QueuePairState::kInit)
+    return shared_.share(region, channel_, [this](uint32_t slab_id) { return exposures_.any_open_in(slab_id); });
   if (std::ranges::find(regions_before_start_, &region) == regions_before_start_.end())
     regions_before_start_.push_back(&region);
   return {};

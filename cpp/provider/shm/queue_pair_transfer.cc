@@ -2,8 +2,9 @@
 
 namespace rrpc::provider::shm {
 
+// Not before the peer can read of the files that requests refer to.
 void ShmQueuePair::run_pending(size_t& work_bytes) {
-  while (!pending_.empty()) {
+  while (!pending_.empty() && !channel_.backlogged()) {
     SendRequest& request = pending_.front();
     Outcome outcome;
     if (request.opcode == Opcode::kSend)

@@ -1,5 +1,7 @@
 #include "provider/shm/shared_exposures.h"
 
+#include <algorithm>
+
 #include "provider/shm/patience.h"
 
 namespace rrpc::provider::shm {
@@ -29,6 +31,7 @@ Result<uint32_t> SharedExposures::open(const Range& range) {
   Slot& slot = slots_[index];
   slot.generation = (slot.generation + 1) & kGenerationMask;
   if (slot.generation == 0) slot.generation = 1;
+  slot.slab_id = range.slab_id;
   slot.open = true;
   slot.writable = (range.rights & kRemoteWrite) != 0;
   ExposureEntry& entry = control_.exposure(index);
@@ -64,6 +67,10 @@ void SharedExposures::close_all(const SocketChannel& channel) {
     close_index(index);
   }
   if (any_writable) await_writer(0, channel);
+}
+
+bool SharedExposures::any_open_in(uint32_t slab_id) const {
+  return std::ranges::any_of(slots_, [&](const Slot& slot) { return slot.open && slot.slab_id == slab_id; });
 }
 
 // rkey 0: any.

@@ -25,6 +25,7 @@ class SharedExposures {
   // Waits, if the peer is writing through this very key, until its chunk is done or it is gone.
   void close(uint32_t rkey, const SocketChannel& channel);
   void close_all(const SocketChannel& channel);
+  bool any_open_in(uint32_t slab_id) const;
 
  private:
   // Keys come back late: an index rests until this many others have been used.
@@ -32,6 +33,7 @@ class SharedExposures {
 
   struct Slot {
     uint32_t generation = 0;
+    uint32_t slab_id = 0;
     bool open = false;
     bool writable = false;
   };

@@ -4,14 +4,24 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace rrpc::provider::shm {
 
 namespace {
 constexpr size_t kHugePageBytes = 2 << 20;
+constexpr uint64_t kMappedBytesMax = uint64_t{32} << 40;  // a quarter of what a process can address
+constexpr uint64_t kSharedBytesMin = uint64_t{64} << 30;
 }  // namespace
+
+uint64_t shared_bytes_per_peer_max() {
+  static const uint64_t most = std::max(kSharedBytesMin, 4 * static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                                                             static_cast<uint64_t>(sysconf(_SC_PAGESIZE)));
+  return most;
+}
 
 Status check_plain_shared_memory(int fd) {
   struct statfs system{};
@@ -32,6 +42,12 @@ Result<std::shared_ptr<Slab>> SlabCache::adopt(UniqueFd fd, size_t length_bytes,
     std::shared_ptr<Slab> slab = found->second.lock();
     if (slab && slab->size() == length_bytes) return slab;
   }
+  uint64_t mapped_bytes = length_bytes;
+  for (const auto& [mapped, slab] : slabs_)
+    if (const auto held = slab.lock()) mapped_bytes += held->size();
+  if (mapped_bytes > kMappedBytesMax)
+    return resource_exhausted("the peers of this process share more than " + std::to_string(kMappedBytesMax) +
+                              " bytes of memory with it");
   RRPC_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::adopt(std::move(fd), length_bytes, writable));
   mapping.close_fd();
   if (length_bytes >= kHugePageBytes) madvise(mapping.data(), length_bytes, MADV_HUGEPAGE);
@@ -45,15 +61,22 @@ Status PeerSlabs::add(SlabCache& cache, const SlabNotice& notice, UniqueFd fd) {
     return Status::protocol_error("the peer shares slab " + std::to_string(notice.id) + " twice");
   if (entries_.size() >= kSlabsPerPeerMax)
     return Status::protocol_error("the peer shares more than " + std::to_string(kSlabsPerPeerMax) + " slabs");
+  if (notice.length_bytes > shared_bytes_per_peer_max() - mapped_bytes_)
+    return Status::protocol_error("the peer shares more than " + std::to_string(shared_bytes_per_peer_max()) +
+                                  " bytes of memory");
   RRPC_ASSIGN_OR_RETURN(std::shared_ptr<Slab> slab,
                         cache.adopt(std::move(fd), notice.length_bytes, notice.writable == 1));
+  mapped_bytes_ += notice.length_bytes;
   entries_.emplace(notice.id, Entry{std::move(slab), notice.address, notice.writable == 1});
   return {};
 }
 
 void PeerSlabs::drop(uint32_t id) {
   last_ = nullptr;
-  entries_.erase(id);
+  const auto entry = entries_.find(id);
+  if (entry == entries_.end()) return;
+  mapped_bytes_ -= entry->second.slab->size();
+  entries_.erase(entry);
 }
 
 void PeerSlabs::clear() {
@@ -70,16 +93,24 @@ const PeerSlabs::Entry* PeerSlabs::find(uint32_t id) const {
   return last_;
 }
 
-uint32_t SlabRegistry::add() {
+uint32_t SlabRegistry::add(const FileKey& file) {
   std::lock_guard lock(mutex_);
-  while (next_ == 0 || live_.contains(next_)) ++next_;
-  live_.insert(next_);
-  return next_++;
+  uint32_t& id = ids_[file];
+  if (id == 0) {
+    while (next_ == 0 || live_.contains(next_)) ++next_;
+    id = next_++;
+    live_[id].key = file;
+  }
+  ++live_[id].range_count;
+  return id;
 }
 
 void SlabRegistry::retire(uint32_t id) {
   std::lock_guard lock(mutex_);
-  live_.erase(id);
+  const auto file = live_.find(id);
+  if (--file->second.range_count > 0) return;
+  ids_.erase(file->second.key);
+  live_.erase(file);
   epoch_.fetch_add(1, std::memory_order_release);
 }
 
@@ -88,41 +119,62 @@ bool SlabRegistry::live(uint32_t id) {
   return live_.contains(id);
 }
 
-ShmRegion::ShmRegion(MemoryRange range, uint32_t lkey, std::shared_ptr<SlabRegistry> registry)
-    : MemoryRegion(range, lkey), registry_(std::move(registry)), slab_id_(range.fd >= 0 ? registry_->add() : 0) {}
+ShmRegion::ShmRegion(MemoryRange range, uint32_t lkey, std::shared_ptr<SlabRegistry> registry, const FileKey& file,
+                     uint64_t file_bytes)
+    : MemoryRegion(range, lkey),
+      registry_(std::move(registry)),
+      slab_id_(registry_->add(file)),
+      file_bytes_(file_bytes) {}
 
 ShmRegion::~ShmRegion() {
   if (shared()) registry_->retire(slab_id_);
 }
 
-Status SharedWithPeer::share(const ShmRegion& region, SocketChannel& channel, bool may_wait) {
-  if (knows(region)) return {};
-  if (ids_.size() >= kSlabsPerPeerMax) {
-    RRPC_RETURN_IF_ERROR(drop_retired(channel));
-    if (ids_.size() >= kSlabsPerPeerMax)
-      return resource_exhausted("more than " + std::to_string(kSlabsPerPeerMax) + " shared slabs on one connection");
+Status SharedWithPeer::share(const ShmRegion& region, SocketChannel& channel, const InUse& in_use) {
+  if (region.slab_id() == last_) return {};
+  auto known = known_.find(region.slab_id());
+  if (known == known_.end()) {
+    RRPC_RETURN_IF_ERROR(make_room(channel, in_use));
+    const SlabNotice notice{region.slab_id(), region.range().peers_may_write ? 1u : 0u,
+                            reinterpret_cast<uint64_t>(region.file_address()), region.file_bytes()};
+    RRPC_RETURN_IF_ERROR(channel.send(encode_slab(notice), region.range().fd));
+    known = known_.emplace(region.slab_id(), Known{0, region.range().peers_may_write}).first;
   }
-  const MemoryRange& range = region.range();
-  const Frame frame = encode_slab({region.slab_id(), range.peers_may_write ? 1u : 0u,
-                                   reinterpret_cast<uint64_t>(range.address), range.length_bytes});
-  RRPC_RETURN_IF_ERROR(may_wait ? channel.send(frame, range.fd) : channel.send_now(frame, range.fd));
-  ids_.insert(region.slab_id());
+  known->second.used_at = ++clock_;
   last_ = region.slab_id();
   return {};
+}
+
+Status SharedWithPeer::make_room(SocketChannel& channel, const InUse& in_use) {
+  if (known_.size() < kSlabsPerPeerMax) return {};
+  RRPC_RETURN_IF_ERROR(drop_retired(channel));
+  if (known_.size() < kSlabsPerPeerMax) return {};
+  auto oldest = known_.end();
+  for (auto known = known_.begin(); known != known_.end(); ++known) {
+    if (known->second.receives || in_use(known->first)) continue;
+    if (oldest == known_.end() || known->second.used_at < oldest->second.used_at) oldest = known;
+  }
+  if (oldest == known_.end())
+    return resource_exhausted("more than " + std::to_string(kSlabsPerPeerMax) +
+                              " files of shared memory are in use on one connection");
+  if (last_ == oldest->first) last_ = 0;
+  const Frame frame = encode_drop_slab(oldest->first);
+  known_.erase(oldest);
+  return channel.send(frame);
 }
 
 Status SharedWithPeer::drop_retired(SocketChannel& channel) {
   const uint64_t epoch = registry_->epoch();
   if (epoch == epoch_seen_) return {};
   epoch_seen_ = epoch;
-  for (auto id = ids_.begin(); id != ids_.end();) {
-    if (registry_->live(*id)) {
-      ++id;
+  for (auto known = known_.begin(); known != known_.end();) {
+    if (registry_->live(known->first)) {
+      ++known;
       continue;
     }
-    RRPC_RETURN_IF_ERROR(channel.send(encode_drop_slab(*id)));
-    if (last_ == *id) last_ = 0;
-    id = ids_.erase(id);
+    RRPC_RETURN_IF_ERROR(channel.send(encode_drop_slab(known->first)));
+    if (last_ == known->first) last_ = 0;
+    known = known_.erase(known);
   }
   return {};
 }
