@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _core, aio, interceptors
-from .bulk import empty, set_pool_limit, zeros
+from .bulk import empty, set_pool_idle_timeout, set_pool_limit, trim, zeros
 from .channel import Backoff, Channel, Ejection, register_resolver
 from .client import Client, connect
 from .codec import Record, copies
@@ -122,11 +122,13 @@ __all__ = [
     "register_resolver",
     "serve",
     "service",
+    "set_pool_idle_timeout",
     "set_pool_limit",
     "stats",
     "stub",
     "trace",
     "transports",
+    "trim",
     "u8",
     "u16",
     "u32",

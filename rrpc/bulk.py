@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 
 from . import _core
 
-__all__ = ["empty", "memory_of", "set_pool_limit", "zeros"]
+__all__ = ["empty", "memory_of", "set_pool_idle_timeout", "set_pool_limit", "trim", "zeros"]
 
 
 def empty(
@@ -56,6 +56,26 @@ def zeros(
 def set_pool_limit(nbytes: int) -> None:
     """The most memory, in bytes, that this process registers for its pool; ResourceExhausted beyond it."""
     _core.set_pool_limit(nbytes)
+
+
+def set_pool_idle_timeout(seconds: float | None) -> None:
+    """Sets how long free pool memory rests before its pages go back to the system; None: until :func:`trim`.
+
+    10 s by default. A connection of this process must exist: its thread does the work. Raises ValueError for
+    a negative time.
+    """
+    if seconds is not None and not seconds >= 0:
+        raise ValueError(f"a timeout of {seconds} s: want at least 0, or None")
+    _core.set_pool_idle_timeout(seconds)
+
+
+def trim() -> int:
+    """Gives the pages of all free pool memory back to the system now. Returns their number of bytes.
+
+    Memory that a transfer or an open result still uses follows when those end. The next arrays in trimmed
+    memory are slower once, as new pages come with the first touch.
+    """
+    return _core.trim()
 
 
 def _dimensions(shape: Any) -> tuple[int, ...]:

@@ -1,10 +1,15 @@
 // Block: pool memory as a Python buffer; allocation and counters.
 #include <pybind11/pybind11.h>
 
+#include <pybind11/stl.h>
+
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "bind/convert.h"
+#include "bind/gil.h"
 #include "bind/register.h"
 #include "driver/devices.h"
 #include "endpoint/counters.h"
@@ -37,7 +42,14 @@ void register_memory(py::module_& module) {
     raise_if_error(block.status());
     return wrap_block(std::move(*block));
   });
-  module.def("set_pool_limit", [](size_t nbytes) { endpoint::Pool::process().set_limit(nbytes); });
+  module.def(
+      "set_pool_limit", [](size_t nbytes) { endpoint::Pool::process().set_limit(nbytes); },
+      py::call_guard<WithoutGil>());
+  module.def("set_pool_idle_timeout", [](std::optional<double> seconds) {
+    const TimeNs timeout = seconds ? static_cast<TimeNs>(std::min(*seconds, 1e9) * kSecond) : kNever;
+    endpoint::Pool::process().set_idle_timeout(timeout);
+  });
+  module.def("trim", [] { return endpoint::Pool::process().trim(); }, py::call_guard<WithoutGil>());
   module.def("stats", [] {
     py::dict out;
     const endpoint::Counters& counters = endpoint::counters();

@@ -86,8 +86,9 @@ void Engine::add(const ConnectionRef& connection) {
     std::lock_guard lock(connection->mutex);
     stir_loops(connection);
   }
-  const TimeNs first_probe = deadline_after(now_ns(), connection->options().session.keepalive_interval);
-  note_deadline(std::min(connection->handshake_deadline, first_probe));
+  const TimeNs now = now_ns();
+  const TimeNs first_probe = deadline_after(now, connection->options().session.keepalive_interval);
+  note_deadline(std::min({connection->handshake_deadline, first_probe, endpoint::Pool::process().tend(now)}));
   kick();
 }
 

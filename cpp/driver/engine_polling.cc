@@ -322,6 +322,9 @@ void Engine::run_timers(TimeNs now) {
       for (const auto& [key, entry] : listeners_) watch_listener(key, *entry, EPOLL_CTL_MOD);
     }
   }
+  endpoint::Pool& pool = endpoint::Pool::process();
+  const TimeNs pool_next = pool.tend(now);
+  if (connection_count() > 0 || pool.committed_bytes() > 0) next = std::min(next, pool_next);
   if (next != kNever) note_deadline(std::max(next, now + kTimerStep));
 }
 

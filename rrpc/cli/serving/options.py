@@ -180,6 +180,13 @@ _LIMITS = (
         "BYTES",
         example="4G",
     ),
+    Option(
+        "pool-idle-timeout",
+        SECONDS,
+        "how long free memory of the pool rests before the system gets it back",
+        "SECONDS",
+        default=10.0,
+    ),
 )
 
 _PLACEMENT = (
