@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint32_t kSgeCountMax = 16;
 constexpr uint32_t kMessageBytesMax = 1 << 30;
+constexpr TimeNs kWriterPatienceAtTheEnd = 500 * kMicrosecond;
 
 QueuePairLimits limits_for(const QueuePairConfig& config) {
   QueuePairLimits limits;
@@ -68,9 +69,11 @@ ShmQueuePair::ShmQueuePair(std::shared_ptr<DeviceState> device, ShmCompletionQue
       limits_(limits_for(config)),
       peer_process_(peer) {}
 
-// The peer must be out of our memory before its owner gets it back.
+// Whoever has let a revocation end before has nothing to wait for here.
 ShmQueuePair::~ShmQueuePair() {
   fail(unavailable("destroyed"), "closed");
+  const TimeNs give_up = now_ns() + kWriterPatienceAtTheEnd;
+  while (!inherited() && exposures_.writing() && !channel_.peer_gone() && now_ns() < give_up) cpu_relax();
   if (cq_ != nullptr) cq_->detach(*this);
 }
 
@@ -228,10 +231,10 @@ void ShmQueuePair::fail(Status why, const std::string& goodbye) {
   leave_completion_queue();
   state_ = QueuePairState::kError;
   error_ = std::move(why);
-  exposures_.close_all(channel_);
-  receives_.withdraw(channel_);
+  exposures_.close_all();
+  receives_.withdraw();
   flush_everything();
-  channel_.close();
+  if (!exposures_.writing()) channel_.close();  // else it tells when the writer is gone
   slabs_.clear();
 }
 

@@ -49,9 +49,9 @@ class ShmQueuePair : public QueuePair {
   Status post_send(std::span<const WorkRequest> requests) override;
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                           uint32_t access) override;
-  bool revoke(uint32_t rkey) override {
-    if (!inherited()) exposures_.close(rkey, channel_);
-    return true;
+  bool revoke(uint32_t rkey) override { return inherited() || exposures_.close(rkey); }
+  bool revoking(uint32_t rkey) const override {
+    return !inherited() && exposures_.writing(rkey) && !channel_.peer_gone();
   }
   void disconnect(const std::string& reason) override { fail(unavailable("disconnected: " + reason), reason); }
 

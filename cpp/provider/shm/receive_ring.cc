@@ -1,7 +1,5 @@
 #include "provider/shm/receive_ring.h"
 
-#include "provider/shm/patience.h"
-
 namespace rrpc::provider::shm {
 
 void ReceiveRing::post(uint64_t wr_id, uint32_t slab_id, uint64_t offset_bytes, uint32_t length_bytes) {
@@ -22,14 +20,10 @@ Completion ReceiveRing::take_landed() {
   return {posted.wr_id, Opcode::kReceive, fits ? WcStatus::kSuccess : WcStatus::kLocalLength, landed_bytes, 0};
 }
 
-void ReceiveRing::withdraw(const SocketChannel& channel) {
+void ReceiveRing::withdraw() {
   for (uint32_t sequence = head_; sequence != tail_; ++sequence) {
-    std::atomic<uint32_t>& state = control_.receive(sequence).state;
     uint32_t expected = posted_state(sequence);
-    if (state.compare_exchange_strong(expected, kWithdrawn, std::memory_order_acq_rel)) continue;
-    if (expected != claimed_state(sequence)) continue;
-    wait_patiently([&] { return state.load(std::memory_order_acquire) != claimed_state(sequence); },
-                   [&] { return channel.peer_gone(); });
+    control_.receive(sequence).state.compare_exchange_strong(expected, kWithdrawn, std::memory_order_acq_rel);
   }
 }
 

@@ -5,7 +5,6 @@
 
 #include "provider/provider.h"
 #include "provider/shm/control_segment.h"
-#include "provider/shm/socket_channel.h"
 
 namespace rrpc::provider::shm {
 
@@ -23,8 +22,9 @@ class ReceiveRing {
   }
   // The next landed message. kLocalLength where it claims more than was posted.
   Completion take_landed();
-  // After the end: the sender may be in the middle of a copy, which is waited for; what then has not landed is flushed.
-  void withdraw(const SocketChannel& channel);
+  // After the end: takes back what nobody has begun to fill. A sender that is in the middle of a copy isn't waited for:
+  // what it writes to is shared with that one peer alone, which can write there as long as it maps it anyway.
+  void withdraw();
   Completion take_flushed();
 
  private:

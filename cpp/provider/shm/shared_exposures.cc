@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "provider/shm/patience.h"
-
 namespace rrpc::provider::shm {
 
 namespace {
@@ -50,38 +48,35 @@ void SharedExposures::close_index(uint32_t index) {
   free_.push_back(index);
 }
 
-void SharedExposures::close(uint32_t rkey, const SocketChannel& channel) {
-  const uint32_t index = rkey & (kExposureCount - 1);
-  if (index >= slots_.size()) return;
-  const Slot slot = slots_[index];
-  if (!slot.open || rkey_of(index, slot.generation) != rkey) return;
-  close_index(index);
-  if (slot.writable) await_writer(rkey, channel);
+// A peer writes through one key at a time: whoever wrote through the key noted before is out of it by now.
+bool SharedExposures::note_writer(uint32_t rkey) {
+  if (control_.header().active_write.load(std::memory_order_seq_cst) != rkey) return false;
+  writer_rkey_ = rkey;
+  writer_deadline_ = now_ns() + kWriterPatience;
+  return true;
 }
 
-void SharedExposures::close_all(const SocketChannel& channel) {
-  bool any_writable = false;
-  for (uint32_t index = 0; index < slots_.size(); ++index) {
-    if (!slots_[index].open) continue;
-    any_writable |= slots_[index].writable;
-    close_index(index);
-  }
-  if (any_writable) await_writer(0, channel);
+bool SharedExposures::writing(uint32_t rkey) const {
+  return rkey == writer_rkey_ && control_.header().active_write.load(std::memory_order_seq_cst) == rkey &&
+         now_ns() < writer_deadline_;
+}
+
+bool SharedExposures::close(uint32_t rkey) {
+  const uint32_t index = rkey & (kExposureCount - 1);
+  if (index >= slots_.size()) return true;
+  const Slot slot = slots_[index];
+  if (!slot.open || rkey_of(index, slot.generation) != rkey) return !writing(rkey);
+  close_index(index);
+  return !slot.writable || !note_writer(rkey);
+}
+
+void SharedExposures::close_all() {
+  for (uint32_t index = 0; index < slots_.size(); ++index)
+    if (slots_[index].open) (void)close(rkey_of(index, slots_[index].generation));
 }
 
 bool SharedExposures::any_open_in(uint32_t slab_id) const {
   return std::ranges::any_of(slots_, [&](const Slot& slot) { return slot.open && slot.slab_id == slab_id; });
-}
-
-// rkey 0: any.
-void SharedExposures::await_writer(uint32_t rkey, const SocketChannel& channel) const {
-  const std::atomic<uint32_t>& active = control_.header().active_write;
-  wait_patiently(
-      [&] {
-        const uint32_t now = active.load(std::memory_order_seq_cst);
-        return now == 0 || (rkey != 0 && now != rkey);
-      },
-      [&] { return channel.peer_gone(); });
 }
 
 }  // namespace rrpc::provider::shm

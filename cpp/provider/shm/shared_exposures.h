@@ -6,7 +6,6 @@
 
 #include "provider/provider.h"
 #include "provider/shm/control_segment.h"
-#include "provider/shm/socket_channel.h"
 
 namespace rrpc::provider::shm {
 
@@ -22,12 +21,18 @@ class SharedExposures {
   explicit SharedExposures(const ControlSegment& control) : control_(control) {}
 
   Result<uint32_t> open(const Range& range);
-  // Waits, if the peer is writing through this very key, until its chunk is done or it is gone.
-  void close(uint32_t rkey, const SocketChannel& channel);
-  void close_all(const SocketChannel& channel);
+  // False: the peer says that it is in the middle of a write through this key, see writing(). Never waits.
+  bool close(uint32_t rkey);
+  void close_all();
   bool any_open_in(uint32_t slab_id) const;
+  // Whether the peer may still be writing through this closed key. A write begins with a look at the entry, which is
+  // closed: once it is over, it is over for good. One that stays for longer than kWriterPatience is a lie: a chunk
+  // takes some 100 us.
+  bool writing(uint32_t rkey) const;
+  bool writing() const { return writer_rkey_ != 0 && writing(writer_rkey_); }
 
  private:
+  static constexpr TimeNs kWriterPatience = kSecond;
   // Keys come back late: an index rests until this many others have been used.
   static constexpr size_t kReuseDistance = 1024;
 
@@ -40,11 +45,13 @@ class SharedExposures {
 
   Result<uint32_t> take_index();
   void close_index(uint32_t index);
-  void await_writer(uint32_t rkey, const SocketChannel& channel) const;
+  bool note_writer(uint32_t rkey);
 
   const ControlSegment& control_;
   std::vector<Slot> slots_;
   std::deque<uint32_t> free_;
+  uint32_t writer_rkey_ = 0;  // the peer was writing through it when it was closed
+  TimeNs writer_deadline_ = 0;
 };
 
 }  // namespace rrpc::provider::shm
