@@ -35,11 +35,6 @@ Connection::~Connection() {
   endpoint::count(endpoint::counters().connections_open, -1);
 }
 
-int Connection::kick_fd() {
-  if (!kick_fd_) kick_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  return kick_fd_.get();
-}
-
 // The mutex is held: a sleeper has looked at what it waits for after the last change, or is told of this one.
 // Only those who wait for the cause: a thousand streams may share the connection.
 void Connection::wake_sleepers(const void* cause) {
@@ -53,7 +48,7 @@ void Connection::wake_sleepers(const void* cause) {
 
 void Connection::wake_leader() {
   leader_asleep = false;
-  (void)eventfd_write(kick_fd_.get(), 1);
+  (void)eventfd_write(leader_kick_fd, 1);
 }
 
 void Connection::on_stream_changed(const rpc::StreamRef& stream) {

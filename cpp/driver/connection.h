@@ -62,12 +62,12 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   TimeNs handshake_deadline = kNever;
   // Written under the mutex by the engine or a leader.
   std::atomic<Attendance> attendance{Attendance::kHot};
-  std::vector<provider::WaitHandle> epoll_handles;
+  std::vector<provider::WaitHandle> wait_handles;  // what the engine's epoll set or the leader waits on
   bool leader_asleep = false;
   const void* leader_cause = nullptr;  // as a follower's
   // Event loops that have left it to the engine, to be told when it has something.
   std::vector<std::weak_ptr<LoopQueue>> loops_asleep;
-  int kick_fd();  // of the leader, made when first needed
+  int leader_kick_fd = -1;  // an eventfd of its thread, while it is asleep
   void wake_leader();
 
   std::atomic<bool> ready{false};  // both ends said HELLO
@@ -103,7 +103,6 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   const int fork_generation_;
   const Options options_;
   RequestSink* const sink_;
-  UniqueFd kick_fd_;
   rpc::Session session_;
 };
 

@@ -121,6 +121,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void settle_armed(const ConnectionRef& connection, TimeNs now);
   void heat(const ConnectionRef& connection);
   void stir_loops(const ConnectionRef& connection);
+  void settle_handles(const ConnectionRef& connection);
   bool enable_epoll(Connection& connection);
   void disable_epoll(Connection& connection);
 

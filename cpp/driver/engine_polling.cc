@@ -34,29 +34,37 @@ int timeout_ms_until(TimeNs deadline) {
 
 // False: it can't be slept on now, so it has to be polled.
 bool Engine::enable_epoll(Connection& connection) {
-  std::vector<provider::WaitHandle> handles;
+  std::vector<provider::WaitHandle>& handles = connection.wait_handles;
+  handles.clear();
   connection.session().endpoint().append_wait_handles(handles);
-  const auto& old = connection.epoll_handles;
-  const bool same = std::equal(handles.begin(), handles.end(), old.begin(), old.end(),
-                               [](const auto& a, const auto& b) { return a.fd == b.fd; });
-  if (!same) disable_epoll(connection);
-  for (const provider::WaitHandle& handle : handles) {
+  return std::ranges::all_of(handles, [&](const provider::WaitHandle& handle) {
+    if (handle.fd == provider::WaitHandle::kPollAgain) return false;
     epoll_event event{};
     event.events = EPOLLIN | EPOLLONESHOT | (handle.want_write ? uint32_t{EPOLLOUT} : 0u);
     event.data.u64 = connection.id();
-    if (epoll_ctl(epoll_fd_.get(), same ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, handle.fd, &event) != 0) {
-      disable_epoll(connection);
-      return false;
-    }
-    if (!same) connection.epoll_handles.push_back(handle);
-  }
-  return true;
+    return epoll_ctl(epoll_fd_.get(), EPOLL_CTL_MOD, handle.fd, &event) == 0 ||
+           (errno == ENOENT && epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, handle.fd, &event) == 0);
+  });
 }
 
+// Takes out only what the connection still has: the number of a descriptor that it has closed may be another
+// connection's by now. What stays in the set is reported once at most, of a connection that isn't armed.
 void Engine::disable_epoll(Connection& connection) {
-  for (const provider::WaitHandle& handle : connection.epoll_handles)
-    epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, handle.fd, nullptr);
-  connection.epoll_handles.clear();
+  std::vector<provider::WaitHandle>& handles = connection.wait_handles;
+  handles.clear();
+  connection.session().endpoint().append_wait_handles(handles);
+  for (const provider::WaitHandle& handle : handles) epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, handle.fd, nullptr);
+  handles.clear();
+}
+
+// Those of an armed connection, or of one whose leader sleeps, may be others after somebody has touched it.
+void Engine::settle_handles(const ConnectionRef& connection) {
+  static thread_local std::vector<provider::WaitHandle> handles;
+  handles.clear();
+  connection->session().endpoint().append_wait_handles(handles);
+  if (handles == connection->wait_handles) return;
+  if (connection->leader_asleep) return connection->wake_leader();
+  if (!enable_epoll(*connection)) heat(connection);
 }
 
 void Engine::make_hot(uint64_t id) {
@@ -266,7 +274,7 @@ void Engine::settle_armed(const ConnectionRef& connection, TimeNs now) {
   rpc::Session& session = connection->session();
   for (int round = 0; round < kSettleRounds && !session.failed(); ++round) {
     session.endpoint().arm();
-    if (session.progress(now) == 0 && !session.failed()) return;
+    if (session.progress(now) == 0 && !session.failed()) return settle_handles(connection);
   }
   // It has failed or is busy.
   if (connection->leader_asleep) return connection->wake_leader();

@@ -110,12 +110,12 @@ class Waiter {
   template <typename Done>
   WaitResult sleep_as_leader(Done done) {
     Connection& connection = *connection_;
-    std::vector<provider::WaitHandle> handles;
+    std::vector<provider::WaitHandle>& handles = connection.wait_handles;
     std::vector<pollfd> fds;
     std::unique_lock lock(connection.mutex);
     engine_.detach(connection);
     connection.leader_cause = cause_;
-    const int kick_fd = connection.kick_fd();
+    const int kick_fd = connection.leader_kick_fd = kick_fd_of_this_thread();
     WaitResult result = WaitResult::kDone;
     bool signalled = false;
     while (true) {
@@ -133,6 +133,8 @@ class Waiter {
       handles.clear();
       connection.session().endpoint().append_wait_handles(handles);
       fds.assign(1, {kick_fd, POLLIN, 0});
+      if (std::ranges::any_of(handles, [](const auto& h) { return h.fd == provider::WaitHandle::kPollAgain; }))
+        continue;
       for (const auto& handle : handles)
         fds.push_back({handle.fd, static_cast<short>(handle.want_write ? POLLIN | POLLOUT : POLLIN), 0});
       const TimeNs left =
@@ -168,6 +170,9 @@ class Waiter {
     if (done()) return WaitResult::kDone;
     return now_ns() >= deadline_ ? WaitResult::kTimeout : WaitResult::kInterrupted;
   }
+
+  // A thread leads one connection at a time, so that one eventfd for each thread will do. A forked child's is its own.
+  static int kick_fd_of_this_thread();
 
   Engine& engine_;
   const ConnectionRef& connection_;

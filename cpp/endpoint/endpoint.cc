@@ -84,16 +84,22 @@ Status Endpoint::allocate_ring() {
   const bool needs_send_slots = qp_->limits().inline_bytes_max < geometry_.slot_bytes;
   const size_t send_bytes = needs_send_slots ? size_t{send_slot_count_} * geometry_.slot_bytes : 0;
   if (ring_bytes + send_bytes == 0) return {};
-  RRPC_ASSIGN_OR_RETURN(ring_, SharedMapping::create("rrpc-ring", ring_bytes + send_bytes, true));
-  if (needs_send_slots) send_slots_ = ring_.data() + ring_bytes;
-  RRPC_ASSIGN_OR_RETURN(ring_region_, context_.device.register_memory({ring_.data(), ring_.size(), ring_.fd(), true}));
+  const size_t bytes = ring_bytes + send_bytes;
+  const bool shared = qp_->limits().receives_in_shared_memory;
+  if (shared) {
+    RRPC_ASSIGN_OR_RETURN(shared_ring_, SharedMapping::create("rrpc-ring", bytes, true));
+  } else {
+    RRPC_ASSIGN_OR_RETURN(private_ring_, AnonymousMapping::create(bytes));
+  }
+  ring_ = shared ? shared_ring_.data() : private_ring_.data();
+  if (needs_send_slots) send_slots_ = ring_ + ring_bytes;
+  RRPC_ASSIGN_OR_RETURN(ring_region_, context_.device.register_memory({ring_, bytes, shared_ring_.fd(), shared}));
   return qp_->adopt(*ring_region_);
 }
 
 Status Endpoint::post_slot(uint32_t slot) {
   return qp_->post_receive(
-      {kTagReceive | slot,
-       {ring_.data() + size_t{slot} * geometry_.slot_bytes, geometry_.slot_bytes, ring_region_.get()}});
+      {kTagReceive | slot, {ring_ + size_t{slot} * geometry_.slot_bytes, geometry_.slot_bytes, ring_region_.get()}});
 }
 
 Status Endpoint::start() {
@@ -118,7 +124,9 @@ Status Endpoint::start() {
   offer.slots = geometry_.slots;
   offer.slot_bytes = geometry_.slot_bytes;
   offer.epoch = epoch_;
-  return qp_->start(std::as_bytes(std::span(&offer, 1)));
+  RRPC_RETURN_IF_ERROR(qp_->start(std::as_bytes(std::span(&offer, 1))));
+  shared_ring_.close_fd();  // the peer has it
+  return {};
 }
 
 Status Endpoint::adopt_offer() {
@@ -197,7 +205,7 @@ void Endpoint::handle_receive(uint32_t slot, WcStatus status, uint32_t length_by
 bool Endpoint::take_message(uint32_t slot, uint32_t length_bytes, MessageClass& message_class) {
   if (failed()) return false;
   ++signs_of_life_;
-  const std::byte* data = share_ ? share_.ring().slot(slot) : ring_.data() + size_t{slot} * geometry_.slot_bytes;
+  const std::byte* data = share_ ? share_.ring().slot(slot) : ring_ + size_t{slot} * geometry_.slot_bytes;
   const Bytes message(data, length_bytes);
   MessageHeader header;
   if (message.size() >= sizeof(header)) std::memcpy(&header, message.data(), sizeof(header));

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/anonymous_mapping.h"
 #include "base/bytes.h"
 #include "base/memfd.h"
 #include "base/status.h"
@@ -167,7 +168,9 @@ class Endpoint {
   Status failure_;
 
   ReceiveShare share_;               // given back after the queue pair's end
-  SharedMapping ring_;               // the receive slots, unless shared, then the send slots
+  SharedMapping shared_ring_;        // where the peer itself writes receives
+  AnonymousMapping private_ring_;    // elsewhere
+  std::byte* ring_ = nullptr;        // in one of them: the receive slots, unless shared, then the send slots
   std::byte* send_slots_ = nullptr;  // null where every message fits inline
   std::unique_ptr<provider::MemoryRegion> ring_region_;
   std::vector<Exposure> retiring_;  // revocations under way

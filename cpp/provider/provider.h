@@ -126,6 +126,9 @@ struct QueuePairLimits {
   // iWARP: what a READ lands in must itself be open to writing by the peer, so it is registered for that transfer
   // alone (MemoryRange::read_sink), never as part of something larger.
   bool dedicated_read_sinks = false;
+  // The peer itself copies into posted receives: they lie in shared memory with MemoryRange::peers_may_write, of this
+  // connection alone. Their file is needed until start() has returned.
+  bool receives_in_shared_memory = false;
 };
 
 // How expose() keeps an exposure to its range, its rights and its peer.
@@ -156,10 +159,13 @@ struct QueuePairConfig {
   SharedReceiveQueue* shared_receives = nullptr;  // instead of receives of its own; post_receive() is refused then
 };
 
-// What to wait on when nothing is left to poll. Valid until the next poll().
+// What to wait on when nothing is left to poll: a descriptor, or kPollAgain where something is. Valid until the next
+// call on the completion queue or its queue pairs, which may close the descriptor.
 struct WaitHandle {
-  int fd = -1;
+  static constexpr int kPollAgain = -1;
+  int fd = kPollAgain;
   bool want_write = false;
+  bool operator==(const WaitHandle&) const = default;
 };
 
 class CompletionQueue {
@@ -167,8 +173,9 @@ class CompletionQueue {
   virtual ~CompletionQueue() = default;
   // Drives the attached queue pairs (handshake, transfers) and moves up to out.size() completions.
   virtual size_t poll(std::span<Completion> out) = 0;
-  // After arm(), new work makes a wait handle ready. Poll once more after arming, then sleep. A poll()
-  // disarms. Cheap: no system call on the providers of one host.
+  // After arm(), what the peer does makes a wait handle ready. Poll once more after arming, then sleep. A poll()
+  // disarms. Cheap: no system call on the providers of one host. Whoever calls the completion queue or its queue pairs
+  // while another thread sleeps compares the handles afterwards, and wakes it where they are others than those it has.
   virtual void arm() = 0;
   virtual void append_wait_handles(std::vector<WaitHandle>& out) const = 0;
   // Whether what a disconnected queue pair had still to say is on its way, or the device has yet to let go of it: poll

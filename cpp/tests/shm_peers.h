@@ -113,8 +113,10 @@ struct Node {
     std::vector<WaitHandle> handles;
     cq->append_wait_handles(handles);
     std::vector<pollfd> fds;
-    for (const WaitHandle& handle : handles)
-      fds.push_back({handle.fd, static_cast<short>(handle.want_write ? POLLOUT : POLLIN), 0});
+    for (const WaitHandle& handle : handles) {
+      if (handle.fd == WaitHandle::kPollAgain) return 0;
+      fds.push_back({handle.fd, static_cast<short>(handle.want_write ? POLLIN | POLLOUT : POLLIN), 0});
+    }
     return ::poll(fds.data(), fds.size(), timeout_ms);
   }
   std::string next_message() {

@@ -1,34 +1,13 @@
 #include "provider/shm/completion_queue.h"
 
-#include <sys/eventfd.h>
-
 #include <algorithm>
-#include <array>
-#include <cerrno>
 
 #include "provider/shm/queue_pair.h"
 
 namespace rrpc::provider::shm {
 
-namespace {
-
-// Readable for ever: what a sleeper gets where there is work that needs no event but the next poll.
-int always_ready_fd() {
-  static const UniqueFd fd(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
-  return fd.get();
-}
-
-}  // namespace
-
 ShmCompletionQueue::~ShmCompletionQueue() {
   for (ShmQueuePair* queue_pair : queue_pairs_) queue_pair->forget_completion_queue();
-}
-
-Status ShmCompletionQueue::attach(ShmQueuePair& queue_pair) {
-  if (!epoll_) epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_) return Status::from_errno(errno, "epoll_create1");
-  queue_pairs_.push_back(&queue_pair);
-  return {};
 }
 
 void ShmCompletionQueue::detach(ShmQueuePair& queue_pair) {
@@ -36,24 +15,10 @@ void ShmCompletionQueue::detach(ShmQueuePair& queue_pair) {
   std::erase(to_arm_, &queue_pair);
 }
 
-Status ShmCompletionQueue::watch(ShmQueuePair& queue_pair, int socket) {
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLRDHUP;
-  event.data.ptr = &queue_pair;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket, &event) != 0)
-    return Status::from_errno(errno, "watching a socket");
-  return {};
-}
-
-void ShmCompletionQueue::unwatch(int socket) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket, nullptr); }
-
 void ShmCompletionQueue::check_sockets() {
   polls_to_socket_check_ = kPollsPerSocketCheck;
-  if (!epoll_) return;
-  std::array<epoll_event, 64> events;
-  const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
-  for (int i = 0; i < count; ++i) static_cast<ShmQueuePair*>(events[i].data.ptr)->on_socket_readable();
-  if (count == static_cast<int>(events.size())) polls_to_socket_check_ = 1;
+  for (ShmQueuePair* queue_pair : queue_pairs_)
+    if (queue_pair->watched()) queue_pair->on_socket_readable();
 }
 
 size_t ShmCompletionQueue::poll(std::span<Completion> out) {
@@ -78,11 +43,9 @@ void ShmCompletionQueue::arm() {
 }
 
 void ShmCompletionQueue::append_wait_handles(std::vector<WaitHandle>& out) const {
-  if (epoll_) out.push_back({epoll_.get(), false});
   for (const ShmQueuePair* queue_pair : queue_pairs_) {
-    if (queue_pair->has_local_work()) out.push_back({always_ready_fd(), false});
-    if (queue_pair->has_local_work()) return;
-    if (queue_pair->backlogged()) out.push_back({queue_pair->socket(), true});
+    if (queue_pair->has_local_work()) out.push_back({WaitHandle::kPollAgain});
+    if (queue_pair->watched()) out.push_back({queue_pair->socket(), queue_pair->backlogged()});
   }
 }
 

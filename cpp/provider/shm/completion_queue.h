@@ -1,11 +1,8 @@
-// Polls its queue pairs in memory; asks the kernel about their sockets only now and then, for all of them at once.
+// Polls its queue pairs in memory; reads their sockets only now and then.
 #pragma once
-
-#include <sys/epoll.h>
 
 #include <vector>
 
-#include "base/unique_fd.h"
 #include "provider/provider.h"
 
 namespace rrpc::provider::shm {
@@ -21,10 +18,8 @@ class ShmCompletionQueue : public CompletionQueue {
   void append_wait_handles(std::vector<WaitHandle>& out) const override;
 
   // For queue pairs.
-  Status attach(ShmQueuePair& queue_pair);
+  void attach(ShmQueuePair& queue_pair) { queue_pairs_.push_back(&queue_pair); }
   void detach(ShmQueuePair& queue_pair);
-  Status watch(ShmQueuePair& queue_pair, int socket);
-  void unwatch(int socket);
   void set_connecting(bool connecting) { connecting_count_ += connecting ? 1 : -1; }
   // It received something while armed, or has just connected: arm() must set its flag again.
   void disarmed(ShmQueuePair& queue_pair) { to_arm_.push_back(&queue_pair); }
@@ -35,7 +30,6 @@ class ShmCompletionQueue : public CompletionQueue {
 
   void check_sockets();
 
-  UniqueFd epoll_;
   int polls_to_socket_check_ = 1;
   int connecting_count_ = 0;
   size_t first_ = 0;  // where the next poll begins, so that a busy queue pair starves no other

@@ -24,6 +24,7 @@ QueuePairLimits limits_for(const QueuePairConfig& config) {
   limits.read_depth = std::clamp(config.read_depth, 1u, limits.send_depth);
   limits.inline_bytes_max = kSlotBytesMax;  // a send is copied when it is posted anyway
   limits.message_bytes_max = kMessageBytesMax;
+  limits.receives_in_shared_memory = true;
   return limits;
 }
 
@@ -49,7 +50,7 @@ Result<std::unique_ptr<QueuePair>> ShmQueuePair::create(std::shared_ptr<DeviceSt
                                                       ControlSegment(std::move(mapping), entries), config, role, peer));
   if (getrandom(made->nonce_.data(), made->nonce_.size(), 0) != static_cast<ssize_t>(made->nonce_.size()))
     return Status::from_errno(errno, "getrandom");
-  RRPC_RETURN_IF_ERROR(cq.attach(*made));
+  cq.attach(*made);
   return std::unique_ptr<QueuePair>(std::move(made));
 }
 
@@ -228,7 +229,7 @@ void ShmQueuePair::fail(Status why, const std::string& goodbye) {
   }
   const bool started = state_ != QueuePairState::kInit;
   if (started) (void)channel_.send_now(encode_goodbye(Status(why.code(), goodbye), false));
-  leave_completion_queue();
+  if (state_ == QueuePairState::kConnecting && cq_ != nullptr) cq_->set_connecting(false);
   state_ = QueuePairState::kError;
   error_ = std::move(why);
   exposures_.close_all();
@@ -236,12 +237,6 @@ void ShmQueuePair::fail(Status why, const std::string& goodbye) {
   flush_everything();
   if (!exposures_.writing()) channel_.close();  // else it tells when the writer is gone
   slabs_.clear();
-}
-
-void ShmQueuePair::leave_completion_queue() {
-  if (cq_ == nullptr || state_ == QueuePairState::kInit) return;
-  cq_->unwatch(channel_.fd());
-  if (state_ == QueuePairState::kConnecting) cq_->set_connecting(false);
 }
 
 void ShmQueuePair::flush_everything() {

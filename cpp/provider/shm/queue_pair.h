@@ -64,6 +64,8 @@ class ShmQueuePair : public QueuePair {
     }
     return poll_busy(out, work_bytes);
   }
+  // From start() until the end: its socket is to be read.
+  bool watched() const { return state_ == QueuePairState::kConnecting || state_ == QueuePairState::kConnected; }
   void on_socket_readable();
   // False while there is nothing to arm yet.
   bool arm();
@@ -111,7 +113,6 @@ class ShmQueuePair : public QueuePair {
   void fail(Status why, const std::string& goodbye);
   void fail(Status why);
   void flush_everything();
-  void leave_completion_queue();
 
   // The handshake and the socket's messages.
   Status send_setup(Bytes private_data);

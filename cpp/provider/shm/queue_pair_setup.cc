@@ -17,7 +17,6 @@ Status ShmQueuePair::start(Bytes private_data) {
   if (private_data.size() > kPrivateDataBytesMax)
     return invalid_argument("more than " + std::to_string(kPrivateDataBytesMax) + " bytes of private data");
   if (cq_ == nullptr) return failed_precondition("the completion queue is gone");
-  RRPC_RETURN_IF_ERROR(cq_->watch(*this, channel_.fd()));
   state_ = QueuePairState::kConnecting;
   cq_->set_connecting(true);
   Status status = send_setup(private_data);

@@ -4,7 +4,6 @@
 #include <deque>
 #include <vector>
 
-#include "base/unique_fd.h"
 #include "provider/provider.h"
 #include "provider/tcp/linger.h"
 
@@ -27,7 +26,7 @@ class TcpCompletionQueue final : public CompletionQueue {
   ~TcpCompletionQueue() override;
 
   size_t poll(std::span<Completion> out) override;
-  void arm() override;
+  void arm() override {}  // the sockets tell by themselves
   void append_wait_handles(std::vector<WaitHandle>& out) const override;
   bool lingering() const override { return !lingering_.empty(); }
 
@@ -36,9 +35,8 @@ class TcpCompletionQueue final : public CompletionQueue {
   void forget(Pollable* queue_pair);
   void push(Pollable* queue_pair, const Completion& completion);
 
-  // From when the queue pair has a socket until it gives it up; update when want_write() has changed.
-  void attach(Pollable* queue_pair);
-  void update(Pollable* queue_pair);
+  // From when the queue pair has a socket until it gives it up.
+  void attach(Pollable* queue_pair) { attached_.push_back(queue_pair); }
   void detach(Pollable* queue_pair);
   void linger(UniqueFd fd, std::vector<std::byte> rest);
 
@@ -49,22 +47,13 @@ class TcpCompletionQueue final : public CompletionQueue {
   };
 
   void drive();
-  void drive_ready();
   void drive_lingering();
-  bool ensure_epoll() const;
-  void watch(int operation, int fd, bool want_write, Pollable* queue_pair) const;
-  void wake();
 
   size_t queue_pair_count_ = 0;
   std::vector<Pollable*> attached_;
   std::vector<Lingering> lingering_;
   size_t lingering_bytes_ = 0;
   std::deque<Ready> ready_;
-  // Made when first waited on, so that what only spins takes no descriptors.
-  mutable UniqueFd epoll_;
-  UniqueFd event_;
-  bool armed_ = false;
-  bool event_set_ = false;
 };
 
 }  // namespace rrpc::provider::tcp

@@ -111,7 +111,7 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   bool push_response();
   void push_setup();
   void retire_written();
-  void set_want_write(bool want_write);
+  void set_want_write(bool want_write) { want_write_ = want_write; }
 
   TcpCompletionQueue& cq_;
   const bool client_;

@@ -27,12 +27,6 @@ void TcpQueuePair::flush_output() {
   }
 }
 
-void TcpQueuePair::set_want_write(bool want_write) {
-  if (want_write_ == want_write) return;
-  want_write_ = want_write;
-  cq_.update(this);
-}
-
 // The peer's READs and this side's requests take turns, so that neither waits for all of the other.
 void TcpQueuePair::refill() {
   if (phase_ != Phase::kUp) return;
