@@ -256,8 +256,9 @@ class Server:
     def stats(self) -> dict[str, int]: ...
 
 def default_options() -> dict[str, Any]:
-    """slots, slot_bytes, calls_in_flight_max, exposed_bytes_max, metadata_bytes_max, stream_window_items,
-    stream_window_bytes, poll ("adaptive", "busy" or "event"), spin_us,
+    """slots, slot_bytes, calls_in_flight_max, message_bytes_max, metadata_bytes_max,
+    landing_bytes_max, exposed_bytes_max, queued_bytes_max (None: what fits the pool limit), fetch_timeout (seconds),
+    stream_window_items, stream_window_bytes, poll ("adaptive", "busy" or "event"), spin_us,
     keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, connections_max,
     max_concurrency, max_queue (None: no limit),
     shared_receive_slots, transports (those that rrpc:// may use, best first:

@@ -18,5 +18,6 @@ constexpr uint32_t kSlotBytesMax = 1 << 20;
 constexpr uint32_t kReadChunkBytes = 1 << 20;
 constexpr uint32_t kDescriptorsPerMessageMax = 4096;
 constexpr uint64_t kMessageBytesMax = 1ULL << 40;
+constexpr uint32_t kStreamWindowItemsMax = 1 << 20;
 
 }  // namespace rrpc

@@ -25,8 +25,7 @@ class PythonHold : public endpoint::Hold {
 };
 
 constexpr size_t kCachedBytesMin = 64 << 10;  // smaller registrations aren't worth a weak reference
-constexpr uint64_t kWindowItemsMax = 1 << 20;
-constexpr size_t kPiecesMax = 30;  // the codec packs what has more pieces than its own lower limit
+constexpr size_t kPiecesMax = 30;             // the codec packs what has more pieces than its own lower limit
 
 // The contiguous pieces of a strided buffer with items, in C order.
 std::vector<MutableBytes> pieces_of(const Py_buffer& view) {
@@ -86,7 +85,10 @@ py::dict default_options() {
   out["slot_bytes"] = session.geometry.slot_bytes;
   out["read_depth"] = session.geometry.read_depth;
   out["calls_in_flight_max"] = session.calls_in_flight_max;
-  out["exposed_bytes_max"] = session.exposed_bytes_max;
+  out["exposed_bytes_max"] = py::none();
+  out["landing_bytes_max"] = py::none();
+  out["queued_bytes_max"] = py::none();
+  out["message_bytes_max"] = session.message_bytes_max;
   out["stream_window_items"] = session.stream_window_items;
   out["stream_window_bytes"] = session.stream_window_bytes;
   out["metadata_bytes_max"] = session.metadata_bytes_max;
@@ -95,6 +97,7 @@ py::dict default_options() {
   out["keepalive_interval"] = static_cast<double>(session.keepalive_interval) / kSecond;
   out["keepalive_timeout"] = static_cast<double>(session.keepalive_timeout) / kSecond;
   out["lease_timeout"] = static_cast<double>(session.lease_timeout) / kSecond;
+  out["fetch_timeout"] = static_cast<double>(session.fetch_timeout) / kSecond;
   out["connections_max"] = options.connections_max;
   out["max_concurrency"] = py::none();
   out["max_queue"] = py::none();
@@ -137,6 +140,11 @@ static uint64_t window_from(py::handle value, const std::string& name, uint64_t 
       invalid_argument(name + " can be from 1 to " + std::to_string(most) + ", not " + std::to_string(window)));
 }
 
+// 0, which None stands for: what fits the pool's limit.
+static size_t share_from(py::handle value, const std::string& name) {
+  return value.is_none() ? 0 : window_from(value, name, kMessageBytesMax);
+}
+
 static uint32_t limit_from(py::handle value) { return value.is_none() ? driver::kUnlimited : value.cast<uint32_t>(); }
 
 static void set_option(driver::Options& options, const std::string& name, py::handle value) {
@@ -150,9 +158,15 @@ static void set_option(driver::Options& options, const std::string& name, py::ha
   else if (name == "calls_in_flight_max")
     session.calls_in_flight_max = value.cast<uint32_t>();
   else if (name == "exposed_bytes_max")
-    session.exposed_bytes_max = value.cast<size_t>();
+    session.exposed_bytes_max = share_from(value, name);
+  else if (name == "landing_bytes_max")
+    session.landing_bytes_max = share_from(value, name);
+  else if (name == "queued_bytes_max")
+    session.queued_bytes_max = share_from(value, name);
+  else if (name == "message_bytes_max")
+    session.message_bytes_max = window_from(value, name, kMessageBytesMax);
   else if (name == "stream_window_items")
-    session.stream_window_items = static_cast<uint32_t>(window_from(value, name, kWindowItemsMax));
+    session.stream_window_items = static_cast<uint32_t>(window_from(value, name, kStreamWindowItemsMax));
   else if (name == "stream_window_bytes")
     session.stream_window_bytes = window_from(value, name, kMessageBytesMax);
   else if (name == "metadata_bytes_max")
@@ -167,6 +181,8 @@ static void set_option(driver::Options& options, const std::string& name, py::ha
     session.keepalive_timeout = seconds_to_ns(value.cast<double>(), "keepalive_timeout");
   else if (name == "lease_timeout")
     session.lease_timeout = seconds_to_ns(value.cast<double>(), "lease_timeout");
+  else if (name == "fetch_timeout")
+    session.fetch_timeout = seconds_to_ns(value.cast<double>(), "fetch_timeout");
   else if (name == "connections_max")
     options.connections_max = value.cast<uint32_t>();
   else if (name == "max_concurrency")

@@ -85,6 +85,10 @@ void Engine::add(const ConnectionRef& connection) {
   {
     std::lock_guard lock(connection->mutex);
     stir_loops(connection);
+    connection->session().set_on_granted([weak = std::weak_ptr(connection), engine = weak_from_this()] {
+      const auto alive = engine.lock();
+      if (auto granted = weak.lock(); granted != nullptr && alive != nullptr) alive->rouse(std::move(granted));
+    });
   }
   const TimeNs now = now_ns();
   const TimeNs first_probe = deadline_after(now, connection->options().session.keepalive_interval);

@@ -53,6 +53,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void see_off(const ConnectionRef& connection);
   void add_listener(ListenerEntry entry);
   void close_listeners();
+  // From any thread, whatever it holds: the connection is progressed soon by whoever polls.
+  void rouse(ConnectionRef connection);
   std::vector<ConnectionRef> connections() const;
   size_t connection_count() const;
 
@@ -110,6 +112,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void push_hot(ConnectionRef connection);
   void drop_hot(size_t index);
   void adopt_new_hot();
+  void progress_roused(TimeNs now);
   bool wait_events(TimeNs deadline);
   void look_around(TimeNs now);
   void accept_all(uint64_t key);
@@ -153,6 +156,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::unordered_map<uint64_t, ConnectionRef> connections_;
   std::unordered_map<uint64_t, std::shared_ptr<ListenerEntry>> listeners_;
   std::vector<ConnectionRef> new_hot_;
+  std::vector<ConnectionRef> roused_;
+  std::atomic<bool> has_roused_{false};
   std::atomic<bool> has_new_hot_{false};
   bool listeners_paused_ = false;
 

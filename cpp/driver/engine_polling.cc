@@ -134,7 +134,8 @@ bool Engine::wait_events(TimeNs deadline) {
   if (deadline > 0) {
     asleep_until_.store(deadline);
     // Announced: from here on, whoever sets one of these kicks. So one last look is enough.
-    const bool must_look = stopping_.load() || has_new_hot_.load() || (hooks_.work_waits && hooks_.work_waits());
+    const bool must_look =
+        stopping_.load() || has_new_hot_.load() || has_roused_.load() || (hooks_.work_waits && hooks_.work_waits());
     timeout_ms = must_look ? 0 : timeout_ms_until(std::min(deadline, next_timer_.load()));
   }
   const int count = epoll_wait(epoll_fd_.get(), events.data(), events.size(), timeout_ms);
@@ -191,6 +192,30 @@ void Engine::heat(const ConnectionRef& connection) {
   kick();
 }
 
+void Engine::rouse(ConnectionRef connection) {
+  {
+    std::lock_guard lock(list_mutex_);
+    roused_.push_back(std::move(connection));
+    has_roused_ = true;
+  }
+  kick();
+}
+
+void Engine::progress_roused(TimeNs now) {
+  if (!has_roused_.load(std::memory_order_relaxed)) return;
+  std::vector<ConnectionRef> roused;
+  {
+    std::lock_guard lock(list_mutex_);
+    roused.swap(roused_);
+    has_roused_ = false;
+  }
+  for (const ConnectionRef& connection : roused) {
+    std::lock_guard lock(connection->mutex);
+    connection->session().progress(now);
+    settle(connection, now);
+  }
+}
+
 void Engine::stir_loops(const ConnectionRef& connection) {
   for (const auto& asleep : std::exchange(connection->loops_asleep, {})) {
     if (const auto loop = asleep.lock()) loop->stir(connection, weak_from_this().lock());
@@ -203,7 +228,10 @@ bool Engine::poll_one(const ConnectionRef& connection, TimeNs now, size_t& handl
   if (!lock) return true;
   const size_t progress = connection->session().progress(now);
   handled += progress;
-  if (progress > 0) connection->last_active.store(now, std::memory_order_relaxed);
+  if (progress > 0) {
+    connection->last_active.store(now, std::memory_order_relaxed);
+    note_deadline(connection->session().next_tick());
+  }
   if (!connection->session().failed() || !connection->session().quiet()) return true;
   lock.unlock();
   remove(connection);
@@ -211,6 +239,7 @@ bool Engine::poll_one(const ConnectionRef& connection, TimeNs now, size_t& handl
 }
 
 size_t Engine::poll_hot(TimeNs now) {
+  progress_roused(now);
   adopt_new_hot();
   size_t handled = 0;
   for (size_t i = 0; i < hot_.size();) {

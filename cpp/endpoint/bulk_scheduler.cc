@@ -113,6 +113,7 @@ void BulkScheduler::on_completion(uint32_t slot, WcStatus status) {
   free_slots_.push_back(slot);
   Transfer& transfer = transfers_.at(cookie);
   --transfer.in_flight;
+  ++transfer.chunks_done;
   if (status != WcStatus::kSuccess) {
     if (transfer.status == WcStatus::kSuccess) transfer.status = status;
     stop(transfer);
@@ -128,6 +129,18 @@ void BulkScheduler::finish_if_ended(uint64_t cookie) {
   for (const TransferSegment& segment : it->second.segments) length += segment.length_bytes;
   finished_.push_back({cookie, it->second.status, it->second.opcode, length});
   transfers_.erase(it);
+}
+
+bool BulkScheduler::stalled(TimeNs now, TimeNs timeout) {
+  bool any = false;
+  for (auto& [cookie, transfer] : transfers_) {
+    if (transfer.seen_at == kNever || transfer.chunks_seen != transfer.chunks_done) {
+      transfer.seen_at = now;
+      transfer.chunks_seen = transfer.chunks_done;
+    }
+    any = any || now - transfer.seen_at >= timeout;
+  }
+  return any;
 }
 
 std::vector<FinishedTransfer> BulkScheduler::take_finished() { return std::exchange(finished_, {}); }

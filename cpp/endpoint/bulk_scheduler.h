@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/clock.h"
 #include "endpoint/registration_cache.h"
 #include "provider/provider.h"
 
@@ -45,6 +46,8 @@ class BulkScheduler {
   std::vector<FinishedTransfer> take_finished();
   bool has_finished() const { return !finished_.empty(); }
   bool idle() const { return transfers_.empty(); }
+  // Whether of any transfer nothing has come for so long, as far as the calls of this tell: ask every now and then.
+  bool stalled(TimeNs now, TimeNs timeout);
 
  private:
   struct Transfer {
@@ -55,6 +58,9 @@ class BulkScheduler {
     uint32_t in_flight = 0;
     bool stopped = false;
     provider::WcStatus status = provider::WcStatus::kSuccess;
+    uint64_t chunks_done = 0;
+    uint64_t chunks_seen = 0;  // by stalled(), when it saw more last:
+    TimeNs seen_at = kNever;
     bool all_posted() const { return stopped || segment_index == segments.size(); }
   };
 

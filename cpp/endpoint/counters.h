@@ -17,6 +17,7 @@ namespace rrpc::endpoint {
   X(bytes_inline_sent, "bytes sent inside messages")                                   \
   X(bytes_inline_received, "bytes received inside messages")                           \
   X(credit_waits, "requests and replies that had to wait for the peer's credits")      \
+  X(landing_waits, "calls and items that had to wait for landing memory")              \
   X(reads, "remote reads finished")                                                    \
   X(bytes_read, "bytes fetched from peers by remote read")                             \
   X(writes, "remote writes finished")                                                  \
@@ -50,6 +51,7 @@ namespace rrpc::endpoint {
   X(bytes_inline_sent) \
   X(bytes_inline_received) \
   X(credit_waits) \
+  X(landing_waits) \
   X(reads) \
   X(bytes_read) \
   X(writes) \

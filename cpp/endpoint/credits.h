@@ -54,6 +54,7 @@ class ReceiveWindow {
   bool on_arrival() { return ++arrived_ - announced_ <= size_; }
   void on_reposted() { ++reposted_; }
   uint32_t granted() const { return reposted_; }
+  uint32_t size() const { return size_; }
   void announced() { announced_ = reposted_; }
   uint32_t unannounced() const { return reposted_ - announced_; }
   bool owes_return() const { return unannounced() >= (size_ + 1) / 2; }

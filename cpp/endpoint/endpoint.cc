@@ -227,6 +227,20 @@ Status Endpoint::check_header(const MessageHeader& header, Bytes message) {
   return send_control_.on_grant(header.control_granted, "control");
 }
 
+// A peer that has taken all of this end's messages can't send a whole window more without saying so: what it needs
+// for that, this end's grants, stands behind them.
+Status Endpoint::count_arrival(MessageClass message_class) {
+  if (message_class == MessageClass::kControl && !receive_control_.on_arrival())
+    return Status::protocol_error("the peer sent more control messages than it had credits for");
+  if (message_class != MessageClass::kData) return {};
+  if (!receive_data_.on_arrival())
+    return Status::protocol_error("the peer sent more data messages than it had credits for");
+  arrived_unpaid_ = send_data_.open() ? 0 : arrived_unpaid_ + 1;
+  if (arrived_unpaid_ > 2 * receive_data_.size())
+    return Status::protocol_error("the peer goes on sending but takes no messages: it gives no credits for them");
+  return {};
+}
+
 Status Endpoint::deliver(Bytes message) {
   if (message.size() < sizeof(MessageHeader))
     return Status::protocol_error("a message of " + std::to_string(message.size()) +
@@ -235,10 +249,7 @@ Status Endpoint::deliver(Bytes message) {
   std::memcpy(&header, message.data(), sizeof(header));
   RRPC_RETURN_IF_ERROR(check_header(header, message));
   const MessageClass message_class = class_of(header.type);
-  if (message_class == MessageClass::kData && !receive_data_.on_arrival())
-    return Status::protocol_error("the peer sent more data messages than it had credits for");
-  if (message_class == MessageClass::kControl && !receive_control_.on_arrival())
-    return Status::protocol_error("the peer sent more control messages than it had credits for");
+  RRPC_RETURN_IF_ERROR(count_arrival(message_class));
   tally(&Counters::messages_received);
   tally(&Counters::bytes_inline_received, static_cast<int64_t>(header.body_bytes));
   if (message_class == MessageClass::kCredit) return {};

@@ -112,6 +112,9 @@ class Endpoint {
   // See BulkScheduler. Ends in on_transfer_finished().
   void start_transfer(uint64_t cookie, provider::Opcode opcode, std::vector<TransferSegment> segments);
   void cancel_transfer(uint64_t cookie);
+  // See BulkScheduler.
+  bool transfers_under_way() const { return !bulk_.idle(); }
+  bool transfers_stalled(TimeNs now, TimeNs timeout) { return bulk_.stalled(now, timeout); }
   bool transfers_idle() const { return bulk_.idle() && !bulk_.has_finished(); }
   bool lingering() const { return cq_->lingering(); }
 
@@ -143,6 +146,7 @@ class Endpoint {
   void handle_receive(uint32_t slot, provider::WcStatus status, uint32_t length_bytes);
   bool take_message(uint32_t slot, uint32_t length_bytes, MessageClass& message_class);
   Status deliver(Bytes message);
+  Status count_arrival(MessageClass message_class);
   Status check_header(const MessageHeader& header, Bytes message);
   Status repost(uint32_t slot);
   void give_back_shared_receives();
@@ -181,6 +185,7 @@ class Endpoint {
   SendWindow send_control_;
   ReceiveWindow receive_data_;
   ReceiveWindow receive_control_;
+  uint32_t arrived_unpaid_ = 0;  // data messages since this end has had no credit to send any
   size_t body_bytes_max_ = 0;
 
   uint32_t send_slot_count_ = 0;

@@ -115,6 +115,8 @@ Result<PoolBlock> Pool::allocate(size_t length_bytes, BlockKind kind) {
   return block;
 }
 
+size_t Pool::block_bytes(size_t length_bytes) { return size_class_bytes(size_class_for(length_bytes)); }
+
 Status Pool::over_limit_locked(size_t length_bytes) const {
   return resource_exhausted(
       "the pool limit of " + std::to_string(limit_bytes_) + " bytes is reached (" +

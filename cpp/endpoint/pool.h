@@ -52,6 +52,8 @@ class Pool {
 
   // At least one byte, aligned to 4 KiB; contents are whatever was there. ResourceExhausted at the cap.
   Result<PoolBlock> allocate(size_t length_bytes, BlockKind kind = BlockKind::kShared);
+  // What a block of this length takes of the limit.
+  static size_t block_bytes(size_t length_bytes);
   // The slab that holds this address, or null. Who holds the slab keeps its pages.
   std::shared_ptr<Slab> find(const std::byte* address) const;
   void set_limit(size_t limit_bytes);

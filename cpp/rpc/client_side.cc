@@ -51,10 +51,11 @@ Status ClientSide::check_bounds(const CallRequest& request) const {
   size_t bytes = 0;
   for (const endpoint::Buffer& buffer : request.buffers) bytes += buffer.length_bytes;
   if (request.out) bytes += request.out->length_bytes;
-  if (bytes > options_.exposed_bytes_max - std::min(exposed_bytes_, options_.exposed_bytes_max))
+  if (options_.exposed_bytes_max != 0 && exposed_bytes_ + bytes > options_.exposed_bytes_max)
     return resource_exhausted("exposed_bytes_max: " + std::to_string(exposed_bytes_) +
                               " bytes are exposed to this peer, " + std::to_string(bytes) +
                               " more would pass the limit of " + std::to_string(options_.exposed_bytes_max));
+  RRPC_RETURN_IF_ERROR(check_message(request.payload.size(), options_, "the request"));
   if (request.buffers.size() > kDescriptorsPerMessageMax)
     return resource_exhausted("a call with " + std::to_string(request.buffers.size()) +
                               " large buffers, the limit is " + std::to_string(kDescriptorsPerMessageMax));
@@ -311,6 +312,8 @@ Status ClientSide::on_reply_bulk(Bytes body) {
   call->stamps.mark(&CallStamps::replied);
   call->leased_ = true;
   release(call);
+  if (Status status = check_message(bulk.length_bytes, options_, "the reply", kBodyOverheadMax); !status.ok())
+    return give_up(call, status), Status();
   auto block = endpoint_.allocate(bulk.length_bytes, endpoint::BlockKind::kLanding);
   Status status = block.status();
   endpoint::RegionRef region;

@@ -1,15 +1,76 @@
-// Where fetched buffers land: pool blocks, or the caller's own memory for one of them.
+// Where fetched buffers land: pool blocks, or the caller's own memory for one of them; and who may fetch when.
 #pragma once
 
+#include <deque>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "endpoint/endpoint.h"
+#include "rpc/budget.h"
 #include "rpc/messages.h"
 
 namespace rrpc::rpc {
+
+// The pool memory that these buffers take.
+size_t landing_bytes(std::span<const endpoint::Descriptor> descriptors);
+
+// The fetches of one connection: first come, first served, as many at a time as keep the path busy, and as the
+// connection's share of landing memory allows. What waits is a small message. Of the connection's mutex.
+class Landing {
+ public:
+  explicit Landing(std::shared_ptr<Account> account) : account_(std::move(account)) {}
+
+  // Why so many bytes could never land at once.
+  Status check(size_t bytes) const;
+  // A fetch may begin now: true, and `charge` has its bytes.
+  bool enter(size_t bytes, Charge& charge);
+  // One that was admitted is to fetch more, if there is room for that too.
+  bool grow(Charge& charge, size_t bytes) { return charge.grow(account_, bytes); }
+  // It may begin later: `go` runs in pump() and begins it. Gives a ticket for withdraw(). first: before all that wait.
+  uint64_t wait(size_t bytes, std::function<void(Charge, TimeNs)> go, bool first = false);
+  void withdraw(uint64_t ticket);
+  // A fetch of a call that holds `charged_bytes` begins beyond the first, or one has ended.
+  void fetch_begins(size_t charged_bytes) {
+    ++active_;
+    active_bytes_ += charged_bytes;
+  }
+  void fetch_ended(size_t charged_bytes) {
+    --active_;
+    active_bytes_ -= charged_bytes;
+  }
+
+  // Whether pump() has something to do.
+  bool runnable() const { return !queue_.empty() && may_start() && !account_->waiting(); }
+  // Gives how many fetches it began.
+  size_t pump(TimeNs now);
+  void clear();
+  void set_on_granted(std::function<void()> on_granted) { account_->set_on_granted(std::move(on_granted)); }
+
+ private:
+  struct Waiting {
+    uint64_t ticket = 0;
+    size_t bytes = 0;
+    std::function<void(Charge, TimeNs)> go;
+  };
+  bool may_start() const;
+
+  const std::shared_ptr<Account> account_;
+  std::deque<Waiting> queue_;
+  size_t active_ = 0;
+  size_t active_bytes_ = 0;
+  uint64_t next_ticket_ = 1;
+};
+
+// What the halves of a session take memory from.
+struct Shares {
+  Landing& landing;
+  CountedBytes& queued;
+  const std::shared_ptr<Account>& exposed;
+};
 
 // The caller's out= memory for the buffer `index`.
 struct OutTarget {

@@ -3,25 +3,47 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/clock.h"
+#include "base/limits.h"
 #include "base/status.h"
 #include "endpoint/endpoint.h"
+#include "rpc/budget.h"
 
 namespace rrpc::rpc {
 
 struct SessionOptions {
   endpoint::Geometry geometry;
   uint32_t calls_in_flight_max = 16384;
-  size_t exposed_bytes_max = size_t{1} << 40;
+  // 0, in the next three: what fits the pool's limit. See Budgets.
+  size_t landing_bytes_max = 0;              // of arguments and items that land at a time
+  size_t exposed_bytes_max = 0;              // of results and items that wait for their reader
+  size_t queued_bytes_max = 0;               // of messages that wait for a worker, for landing memory or for credits
+  uint64_t message_bytes_max = 64 << 20;     // of a request, a reply or an item, without its arrays
   uint32_t stream_window_items = 1024;       // that a peer may be ahead of those taken, of each stream
   uint64_t stream_window_bytes = 8 << 20;    // and their bytes
   uint32_t metadata_bytes_max = 8192;        // of a request or a reply; the wire has 16 bits for it
   TimeNs keepalive_interval = 10 * kSecond;  // silence after which the peer is probed
   TimeNs keepalive_timeout = 10 * kSecond;   // and further silence after which it is given up
   TimeNs lease_timeout = 60 * kSecond;       // how long a result waits for its reader
+  TimeNs fetch_timeout = 10 * kSecond;       // how long nothing may come of a fetch under way
+  std::shared_ptr<Budgets> budgets;          // that connections share; null: the process's
 };
+
+// What may stand beside the payload in the body of a message: the fixed part, descriptors, the name, metadata.
+constexpr uint64_t kBodyOverheadMax =
+    64 + uint64_t{kDescriptorsPerMessageMax} * endpoint::kDescriptorWireBytes + 2 * UINT16_MAX;
+
+// `length_bytes`: of the payload, or of a body that may have as much as `overhead` beside it.
+inline Status check_message(uint64_t length_bytes, const SessionOptions& options, const char* whose,
+                            uint64_t overhead = 0) {
+  if (length_bytes <= options.message_bytes_max || length_bytes - options.message_bytes_max <= overhead) return {};
+  return resource_exhausted(std::string("message_bytes_max: ") + whose + " has " + std::to_string(length_bytes) +
+                            " bytes without its arrays, the limit is " + std::to_string(options.message_bytes_max) +
+                            "; pass what is large as arrays, or raise message_bytes_max at both ends");
+}
 
 inline Status check_metadata(size_t length_bytes, const SessionOptions& options, const char* whose) {
   if (length_bytes <= options.metadata_bytes_max) return {};

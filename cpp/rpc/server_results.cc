@@ -23,10 +23,7 @@ Status ServerSide::expose_results(ServerCall& call, Reply& reply, bool out_writt
                                   std::vector<endpoint::Descriptor>& descriptors) {
   size_t bytes = 0;
   for (const endpoint::Buffer& buffer : reply.buffers) bytes += buffer.length_bytes;
-  if (bytes > options_.exposed_bytes_max - std::min(exposed_bytes_, options_.exposed_bytes_max))
-    return resource_exhausted("exposed_bytes_max: the server's results of " + std::to_string(bytes) +
-                              " bytes would pass the limit of " + std::to_string(options_.exposed_bytes_max) +
-                              " bytes exposed to one client");
+  RRPC_RETURN_IF_ERROR(charge_exposed(call, bytes));
   if (reply.buffers.size() > kDescriptorsPerMessageMax)
     return resource_exhausted("a result with " + std::to_string(reply.buffers.size()) +
                               " large buffers, the limit is " + std::to_string(kDescriptorsPerMessageMax));
@@ -44,6 +41,7 @@ Status ServerSide::expose_results(ServerCall& call, Reply& reply, bool out_writt
 }
 
 Status ServerSide::compose(ServerCall& call, Reply& reply, bool out_written, std::string& body) {
+  RRPC_RETURN_IF_ERROR(check_message(reply.payload.size(), options_, "the reply"));
   std::vector<endpoint::Descriptor> descriptors;
   RRPC_RETURN_IF_ERROR(expose_results(call, reply, out_written, descriptors));
   ReplyFixed fixed;
@@ -60,13 +58,12 @@ Status ServerSide::compose(ServerCall& call, Reply& reply, bool out_written, std
   body += message;
   body += as_text(reply.metadata);
   body += reply.status.ok() ? as_text(reply.payload) : reply.message_details;
-  count_exposed(call);
   return {};
 }
 
-void ServerSide::count_exposed(ServerCall& call) {
-  exposed_bytes_ += call.exposures_.bytes() - call.exposed_bytes_;
-  call.exposed_bytes_ = call.exposures_.bytes();
+Status ServerSide::charge_exposed(ServerCall& call, size_t bytes) {
+  if (call.exposed_.grow(shares_.exposed, bytes)) return {};
+  return exposed_too_much(*shares_.exposed, "the server's results", bytes);
 }
 
 // The source's pieces go one behind the other.
@@ -110,9 +107,10 @@ bool ServerSide::start_out_write(const ServerCallRef& call, Reply& reply) {
 void ServerSide::send_reply(const ServerCallRef& call, std::string body, TimeNs now) {
   uint8_t type = kReply;
   if (body.size() > endpoint_.body_bytes_max()) {
-    auto block = endpoint_.allocate(body.size(), endpoint::BlockKind::kShared);
-    Status status = block.status();
-    if (block.ok()) {
+    Status status = charge_exposed(*call, call->exposed_.bytes() + body.size());
+    auto block = endpoint_.allocate(status.ok() ? body.size() : 0, endpoint::BlockKind::kShared);
+    if (status.ok()) status = block.status();
+    if (status.ok()) {
       ByteWriter({block->data(), block->size()}).write_bytes(as_bytes(body));
       endpoint_.tally(&endpoint::Counters::copies);
       endpoint_.tally(&endpoint::Counters::bytes_copied, static_cast<int64_t>(body.size()));
@@ -121,13 +119,18 @@ void ServerSide::send_reply(const ServerCallRef& call, std::string body, TimeNs 
     if (!status.ok()) {
       compose_error(*call, std::move(status), body);
     } else {
-      count_exposed(*call);
       const endpoint::Descriptor& descriptor = call->exposures_.last();
       const BulkBody bulk{call->id_, descriptor.address, descriptor.length_bytes, descriptor.rkey, 0};
       body.assign(reinterpret_cast<const char*>(&bulk), sizeof(bulk));
       type = kReplyBulk;
     }
   }
+  if (!shares_.queued.add(body.size())) {
+    compose_error(*call, queue_is_full(), body);
+    type = kReply;
+    shares_.queued.add_anyway(body.size());
+  }
+  call->queued_bytes_ += body.size();
   call->state_ = ServerCall::State::kReplying;
   queue_.push_back({call, type, std::move(body)});
   flush(now);

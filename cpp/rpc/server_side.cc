@@ -40,6 +40,7 @@ Status ServerSide::on_request(Bytes body, TimeNs now) {
   auto call = std::make_shared<ServerCall>();
   call->id_ = call_id;
   call->arrived_at_ = now;
+  if (!queue_body(*call, body.size())) return refuse(call, queue_is_full(), now), Status();
   call->body_ = as_text(body);
   return admit(call, as_bytes(call->body_), now);
 }
@@ -50,16 +51,13 @@ Status ServerSide::on_request_bulk(Bytes body, TimeNs now) {
   auto call = std::make_shared<ServerCall>();
   call->id_ = bulk.call_id;
   call->arrived_at_ = now;
-  if (Status status = why_refused(); !status.ok()) return refuse(call, std::move(status), now), Status();
-  auto block = endpoint_.allocate(bulk.length_bytes, endpoint::BlockKind::kLanding);
-  if (!block.ok()) return refuse(call, block.status(), now), Status();
-  call->body_block_ = std::move(*block);
-  auto region = endpoint_.sink_region_for(call->body_block_.data(), call->body_block_.size());
-  if (!region.ok()) return refuse(call, region.status(), now), Status();
-  call->state_ = ServerCall::State::kFetchingBody;
-  calls_.emplace(call->id_, call);
-  endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kRead,
-                           {{call->body_block_.data(), *region, bulk.address, bulk.rkey, bulk.length_bytes}});
+  call->bulk_ = bulk;
+  const size_t bytes = endpoint::Pool::block_bytes(bulk.length_bytes);
+  Status status = check_message(bulk.length_bytes, options_, "the request", kBodyOverheadMax);
+  if (status.ok()) status = shares_.landing.check(bytes);
+  if (status.ok()) status = why_refused();
+  if (!status.ok()) return refuse(call, std::move(status), now), Status();
+  fetch_body(call, bytes, now);
   return {};
 }
 
@@ -71,9 +69,11 @@ Status ServerSide::why_refused() const {
 }
 
 void ServerSide::refuse(const ServerCallRef& call, Status why, TimeNs now) {
+  stop_waiting(*call);
   call->state_ = ServerCall::State::kRunning;
   call->refused_ = true;
   calls_.emplace(call->id_, call);
+  if (call->queued_bytes_ == 0) (void)queue_body(*call, 0);
   drop_arguments(*call);
   endpoint_.tally(&endpoint::Counters::calls_refused);
   Reply error;
@@ -86,6 +86,7 @@ void ServerSide::refuse(const ServerCallRef& call, Status why, TimeNs now) {
 void ServerSide::drop_arguments(ServerCall& call) {
   call.blocks_.clear();
   call.body_block_ = {};
+  call.landed_ = {};
 }
 
 // Its handler may be at work.
@@ -117,15 +118,8 @@ Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
   if (status.ok()) status = why_refused();
   if (status.ok()) status = std::move(call->failure_);
   if (!status.ok()) return refuse(call, std::move(status), now), Status();
-  RRPC_RETURN_IF_ERROR(open_stream(*call));
-  if (!request.descriptors.empty()) {
-    auto segments = prepare_landing(endpoint_, request.descriptors, nullptr, call->blocks_);
-    if (!segments.ok()) return refuse(call, segments.status(), now), Status();
-    call->state_ = ServerCall::State::kFetching;
-    calls_.emplace(call->id_, call);
-    endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kRead, std::move(*segments));
-    return {};
-  }
+  if (!std::exchange(call->opened_, true)) RRPC_RETURN_IF_ERROR(open_stream(*call));
+  if (!request.descriptors.empty()) return fetch_arguments(call, request.descriptors, now);
   calls_.emplace(call->id_, call);
   hand_over(call, now);
   return {};
@@ -142,6 +136,7 @@ Status ServerSide::on_transfer_finished(uint64_t call_id, WcStatus status, TimeN
       erase(call);
     return {};
   }
+  shares_.landing.fetch_ended(call->landed_.bytes());
   if (call->given_up_by_client_ && !endpoint_.failed()) {
     call->state_ = ServerCall::State::kCancelled;
     return end_cancelled(call, now), Status();
@@ -172,6 +167,10 @@ Status ServerSide::on_cancel(Bytes body, TimeNs now) {
     }
     if (call->cancelled()) continue;  // its reply has gone, or its acknowledgement is to go
     switch (call->state_) {
+      case ServerCall::State::kWaiting:
+        call->cancelled_ = true;
+        erase(call);
+        break;
       case ServerCall::State::kFetchingBody:
       case ServerCall::State::kFetching:
         call->cancelled_ = true;
@@ -217,6 +216,7 @@ Status ServerSide::on_done(Bytes body, TimeNs now) {
 
 void ServerSide::reply(const ServerCallRef& call, Reply reply, TimeNs now) {
   // Its handler was told to stop: this may be half a result, which a client that was held up would take for all of it.
+  call->landed_ = {};  // what the handler keeps is its own
   if (call->overdue_) reply = Reply{.status = deadline_exceeded("the call's deadline passed while its handler ran")};
   if (call->stream_ != nullptr) return reply_after_items(call, std::move(reply), now);
   if (call->cancelled() || endpoint_.failed()) return erase(call);
@@ -260,6 +260,7 @@ void ServerSide::flush(TimeNs now) {
 
 void ServerSide::sent(const ServerCallRef& call, TimeNs now) {
   if (call->exposures_.empty() && !Streams::exposes(call->stream_)) return erase(call);
+  shares_.queued.remove(std::exchange(call->queued_bytes_, 0));
   call->state_ = ServerCall::State::kLeased;
   call->expires_at_ = deadline_after(now, options_.lease_timeout);
   earliest_expiry_ = std::min(earliest_expiry_, call->expires_at_);
@@ -270,7 +271,8 @@ void ServerSide::expire(TimeNs now) {
   std::vector<ServerCallRef> expired;
   earliest_expiry_ = kNever;
   for (const auto& [id, call] : calls_) {
-    if (!leased(*call) && call->state_ != ServerCall::State::kRunning) continue;
+    using enum ServerCall::State;
+    if (!leased(*call) && call->state_ != kRunning && call->state_ != kWaiting) continue;
     if (call->expires_at_ <= now)
       expired.push_back(call);
     else
@@ -285,6 +287,8 @@ void ServerSide::expire(TimeNs now) {
         streams_.release(call->stream_);
         end_cancelled(call, now);
       }
+    } else if (call->state_ == ServerCall::State::kWaiting) {
+      refuse(call, deadline_exceeded("the call's deadline passed while it waited for landing memory"), now);
     } else if (events_.take_back(call)) {
       drop_arguments(*call);
       reply(call, waited_too_long(), now);
@@ -304,18 +308,20 @@ void ServerSide::expire(TimeNs now) {
 size_t ServerSide::results_under_way() const {
   return static_cast<size_t>(std::ranges::count_if(calls_, [](const auto& entry) {
     const ServerCall::State state = entry.second->state_;
-    return state != ServerCall::State::kFetchingBody && state != ServerCall::State::kFetching &&
-           state != ServerCall::State::kRunning;
+    return state != ServerCall::State::kWaiting && state != ServerCall::State::kFetchingBody &&
+           state != ServerCall::State::kFetching && state != ServerCall::State::kRunning;
   }));
 }
 
 void ServerSide::release(ServerCall& call) {
   call.exposures_.revoke_all(endpoint_);
-  exposed_bytes_ -= std::exchange(call.exposed_bytes_, 0);
+  call.exposed_ = {};
 }
 
 void ServerSide::erase(const ServerCallRef& call) {
   release(*call);
+  stop_waiting(*call);
+  shares_.queued.remove(std::exchange(call->queued_bytes_, 0));
   if (call->stream_ != nullptr) {
     streams_.stop(call->stream_);
     streams_.release(call->stream_);

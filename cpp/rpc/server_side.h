@@ -47,6 +47,7 @@ class ServerCall {
  private:
   friend class ServerSide;
   enum class State : uint8_t {
+    kWaiting,  // for landing memory: nothing of the client's is being read
     kFetchingBody,
     kFetching,
     kRunning,
@@ -67,6 +68,10 @@ class ServerCall {
   uint8_t kind_ = 0;
   bool has_out_ = false;
   endpoint::Descriptor out_;
+  BulkBody bulk_;                   // where a request too long for a slot is
+  uint64_t landing_ticket_ = 0;     // while it waits
+  Charge landed_;                   // until it is answered: then what the handler keeps is its own
+  size_t queued_bytes_ = 0;         // of body_, and of a reply that waits for credits
   std::string body_;                // what method_, metadata_ and payload_ point into, or
   endpoint::PoolBlock body_block_;  // a request too long for a slot
   std::string_view method_;
@@ -81,7 +86,8 @@ class ServerCall {
   bool refused_ = false;             // before its streams were known
   bool given_up_by_client_ = false;  // of calls with streams, and of those
   bool ack_owed_ = false;            // while items are being read
-  size_t exposed_bytes_ = 0;         // of exposures_, as counted against the limit
+  bool opened_ = false;              // its streams are known
+  Charge exposed_;                   // for exposures_
   TimeNs expires_at_ = kNever;       // the deadline, or the lease's end
 };
 using ServerCallRef = std::shared_ptr<ServerCall>;
@@ -117,8 +123,9 @@ inline Reply waited_too_long() {
 
 class ServerSide : private StreamOwner {
  public:
-  ServerSide(endpoint::Endpoint& endpoint, Streams& streams, const SessionOptions& options, ServerSideEvents& events)
-      : endpoint_(endpoint), streams_(streams), options_(options), events_(events) {}
+  ServerSide(endpoint::Endpoint& endpoint, Streams& streams, const SessionOptions& options, const Shares& shares,
+             ServerSideEvents& events)
+      : endpoint_(endpoint), streams_(streams), options_(options), shares_(shares), events_(events) {}
 
   // Never fails for the caller: what can't be sent becomes an error reply, and what the client no longer
   // wants is dropped.
@@ -152,6 +159,15 @@ class ServerSide : private StreamOwner {
   };
 
   Status admit(const ServerCallRef& call, Bytes body, TimeNs now);
+  // server_landing.cc
+  Status fetch_arguments(const ServerCallRef& call, std::span<const endpoint::Descriptor> descriptors, TimeNs now);
+  void start_arguments(const ServerCallRef& call, std::span<const endpoint::Descriptor> descriptors, TimeNs now);
+  void fetch_body(const ServerCallRef& call, size_t bytes, TimeNs now);
+  void start_body(const ServerCallRef& call, TimeNs now);
+  void await_landing(const ServerCallRef& call, size_t bytes, std::function<void(TimeNs)> go, bool first = false);
+  void stop_waiting(ServerCall& call);
+  bool queue_body(ServerCall& call, size_t bytes);
+  Status queue_is_full() const;
   Status why_refused() const;
   void hand_over(const ServerCallRef& call, TimeNs now);
   static void drop_arguments(ServerCall& call);
@@ -163,7 +179,7 @@ class ServerSide : private StreamOwner {
   Result<std::vector<endpoint::TransferSegment>> out_segments(const endpoint::Buffer& source,
                                                               const endpoint::Descriptor& out);
   bool start_out_write(const ServerCallRef& call, Reply& reply);
-  void count_exposed(ServerCall& call);
+  Status charge_exposed(ServerCall& call, size_t bytes);
   void compose_error(ServerCall& call, Status status, std::string& body);
   void send_reply(const ServerCallRef& call, std::string body, TimeNs now);
   bool send_inline(const ServerCallRef& call, const Reply& reply);
@@ -186,9 +202,9 @@ class ServerSide : private StreamOwner {
   endpoint::Endpoint& endpoint_;
   Streams& streams_;
   const SessionOptions& options_;
+  const Shares shares_;
   ServerSideEvents& events_;
   uint64_t last_call_id_ = 0;
-  size_t exposed_bytes_ = 0;
   Status refusal_;
   std::unordered_map<uint64_t, ServerCallRef> calls_;
   std::deque<QueuedReply> queue_;

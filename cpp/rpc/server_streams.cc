@@ -13,7 +13,8 @@ Result<StreamRef> ServerSide::stream_of(uint64_t call_id) {
   const ServerCallRef call = find(call_id);
   if (call == nullptr || call->refused_) return StreamRef();  // it crossed the call's end
   // The request is being fetched, and items need not wait for that.
-  if (call->stream_ == nullptr && call->state_ == ServerCall::State::kFetchingBody)
+  const bool to_come = call->state_ == ServerCall::State::kFetchingBody || call->state_ == ServerCall::State::kWaiting;
+  if (call->stream_ == nullptr && to_come && !call->opened_)
     call->stream_ = streams_.make(call_id, false, kClientStreams, *this);
   if (call->stream_ != nullptr) return call->stream_;
   return Status::protocol_error("an item or a window for call " + std::to_string(call_id) + ", which has no streams");
@@ -69,6 +70,10 @@ void ServerSide::cancel_streams(const ServerCallRef& call, TimeNs now) {
   if (call->state_ == kEnding || call->state_ == kReplying || (call->state_ == kRunning && events_.take_back(call))) {
     call->pending_reply_.clear();
     release(*call);
+    call->state_ = kCancelled;
+  }
+  if (call->state_ == kWaiting) {
+    stop_waiting(*call);
     call->state_ = kCancelled;
   }
   streams_.end(call->stream_, cancelled("the client gave the call up"));

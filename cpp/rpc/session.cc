@@ -13,14 +13,19 @@ Session::Session(Role role, endpoint::DeviceContext context, std::unique_ptr<pro
                  HelloFields hello, SessionEvents& events, endpoint::ReceiveShare share)
     : role_(role),
       options_(options),
+      budgets_(options.budgets != nullptr ? options.budgets : Budgets::process()),
       hello_(std::move(hello)),
       takes_calls_(role == Role::kServer || hello_.contains(kServes)),
       makes_calls_(role == Role::kClient),
       events_(events),
       endpoint_(context, std::move(cq), std::move(qp), options.geometry, epoch, *this, std::move(share)),
-      streams_(endpoint_, options_, events),
+      landing_(std::make_shared<Account>(budgets_, &Budgets::landing, options.landing_bytes_max)),
+      queued_(std::make_shared<Account>(budgets_, &Budgets::queued, options.queued_bytes_max)),
+      exposed_(std::make_shared<Account>(budgets_, &Budgets::exposed,
+                                         options.exposed_bytes_max == 0 ? SIZE_MAX : options.exposed_bytes_max)),
+      streams_(endpoint_, options_, {landing_, queued_, exposed_}, events),
       client_(endpoint_, streams_, options_, events),
-      server_(endpoint_, streams_, options_, events) {}
+      server_(endpoint_, streams_, options_, {landing_, queued_, exposed_}, events) {}
 
 Session::~Session() {
   endpoint_.close(unavailable("the connection was closed"));
@@ -37,7 +42,8 @@ size_t Session::progress(TimeNs now) {
   now_ = now;
   streams_.set_now(now);
   const uint64_t signs = endpoint_.signs_of_life();
-  const size_t handled = endpoint_.progress();
+  size_t handled = endpoint_.progress();
+  if (landing_.runnable() && !failed()) handled += landing_.pump(now);
   if (handled == 0) return 0;
   if (endpoint_.signs_of_life() != signs) {  // sends that went out are none
     last_heard_ = now;
@@ -188,6 +194,7 @@ void Session::on_transfer_finished(uint64_t cookie, provider::WcStatus status) {
 void Session::on_failed(const Status& status) {
   // A protocol violation is told as what it was; every other end of a connection is Unavailable.
   const Status told = status.is_protocol_error() ? status : unavailable(status.message());
+  landing_.clear();
   streams_.fail_all();
   client_.fail_all(told);
   server_.fail_all();
@@ -225,18 +232,34 @@ void Session::probe(TimeNs now) {
   }
 }
 
+// What a READ or a WRITE works on is the device's until it completes: only the connection's end takes it back from a
+// peer that doesn't let it complete.
+void Session::check_fetches(TimeNs now) {
+  if (options_.fetch_timeout == kNever || now < deadline_after(fetches_checked_, fetch_check_interval())) return;
+  fetches_checked_ = now;
+  if (!endpoint_.transfers_stalled(now, options_.fetch_timeout)) return;
+  endpoint_.close(deadline_exceeded(
+      "fetch_timeout: the peer answers, but for " + std::to_string(options_.fetch_timeout / kMillisecond) +
+      " ms nothing came of memory that is being fetched from it; raise fetch_timeout if the path is that slow"));
+}
+
 void Session::tick(TimeNs now) {
   now_ = now;
   streams_.set_now(now);
   if (failed()) return;
   probe(now);
+  if (endpoint_.transfers_under_way()) check_fetches(now);
+  if (failed()) return;
   client_.expire(now);
   server_.expire(now);
+  if (landing_.runnable()) landing_.pump(now);
 }
 
 TimeNs Session::next_tick() const {
   TimeNs next = std::min(client_.next_deadline(), server_.next_expiry());
   if (!ready_ || failed()) return next;
+  if (landing_.runnable()) return now_;
+  if (endpoint_.transfers_under_way()) next = std::min(next, deadline_after(fetches_checked_, fetch_check_interval()));
   const TimeNs probe_at = probe_sent_ == kNever ? deadline_after(last_heard_, options_.keepalive_interval)
                                                 : deadline_after(probe_sent_, options_.keepalive_timeout);
   if (probe_at == kNever) return next;

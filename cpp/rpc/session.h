@@ -2,7 +2,9 @@
 // No I/O of its own; time is passed in. Not thread-safe: the driver holds the connection's mutex.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -35,7 +37,8 @@ class Session : private endpoint::EndpointEvents {
   Status start(TimeNs now);
   // Polls once and delivers what came. Gives how much was done; 0: nothing is left to do now.
   size_t progress(TimeNs now);
-  // Keep-alive, deadlines, leases. After progress(), so that a process that slept long hears its peer first.
+  // Keep-alive, deadlines, leases, fetches that stall. After progress(), so that a process that slept long hears its
+  // peer first.
   void tick(TimeNs now);
   TimeNs next_tick() const;
   // More of HELLO, before it is sent. A field for which the slot has no room is left out.
@@ -45,6 +48,8 @@ class Session : private endpoint::EndpointEvents {
   // Since drain(): no new call is on its way any more.
   bool drained() const { return drained_; }
   void close(const Status& reason) { endpoint_.close(reason); }
+  // Runs on any thread when memory that a fetch waits for was granted: progress() begins it then.
+  void set_on_granted(std::function<void()> on_granted) { landing_.set_on_granted(std::move(on_granted)); }
 
   bool ready() const { return ready_; }
   bool failed() const { return endpoint_.failed(); }
@@ -76,9 +81,15 @@ class Session : private endpoint::EndpointEvents {
   void send_hello();
   void send_control(uint8_t type);
   void probe(TimeNs now);
+  void check_fetches(TimeNs now);
+  // A fetch that stalls is found up to so much later.
+  TimeNs fetch_check_interval() const {
+    return options_.fetch_timeout == kNever ? kNever : std::max<TimeNs>(options_.fetch_timeout / 4, 1);
+  }
 
   const Role role_;
   const SessionOptions options_;
+  const std::shared_ptr<Budgets> budgets_;
   const HelloFields hello_;
   const bool takes_calls_;
   bool makes_calls_;  // of a server, once it has heard the client's HELLO
@@ -86,6 +97,9 @@ class Session : private endpoint::EndpointEvents {
   HelloFields peer_hello_;
   SessionEvents& events_;
   endpoint::Endpoint endpoint_;
+  Landing landing_;
+  CountedBytes queued_;
+  std::shared_ptr<Account> exposed_;
   Streams streams_;
   ClientSide client_;
   ServerSide server_;
@@ -100,6 +114,7 @@ class Session : private endpoint::EndpointEvents {
   TimeNs now_ = 0;
   TimeNs last_heard_ = 0;
   TimeNs probe_sent_ = kNever;  // kNever: none outstanding
+  TimeNs fetches_checked_ = 0;
 };
 
 }  // namespace rrpc::rpc

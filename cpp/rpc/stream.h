@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "rpc/budget.h"
 #include "rpc/exposures.h"
 #include "rpc/messages.h"
 
@@ -47,6 +48,7 @@ class Item {
   bool is_metadata_ = false;
   bool body_is_elsewhere_ = false;  // and to be fetched first
   std::vector<endpoint::Descriptor> to_fetch_;
+  Charge landed_;  // until it is taken
 };
 
 // The half of a session that a call belongs to.
@@ -73,7 +75,10 @@ class Stream {
 
   // Of whoever has the connection's mutex.
   // A peer that gives a window but no credits has no more piled up here than this end's own window.
+  // And none that fetches no items has more of them open to it.
   bool has_room(uint64_t item_bytes) const {
+    if (!exposed_.empty() && (exposed_is_full_ || exposed_.size() >= window_.items || exposed_bytes_ > window_.bytes))
+      return false;
     return queue_.size() < window_.items &&
            peer_window_.has_room(sent_ - sent_taken_, sent_bytes_ - sent_taken_bytes_, item_bytes);
   }
@@ -104,9 +109,10 @@ class Stream {
   struct ExposedItem {
     uint32_t sequence = 0;
     Exposures exposures;
+    Charge charge;
   };
 
-  bool idle() const { return fetching_ == 0; }
+  bool idle() const { return fetching_ == 0 && landing_ticket_ == 0; }
   bool flushed() const { return queue_.empty() && !end_owed_; }
   uint32_t first_arrived() const { return arrived_ - static_cast<uint32_t>(items_.size()); }
   Item& arrived_item(uint32_t sequence) { return items_[sequence - first_arrived()]; }
@@ -127,6 +133,8 @@ class Stream {
   uint64_t sent_bytes_ = 0, sent_taken_bytes_ = 0;
   std::deque<QueuedItem> queue_;     // wait for credits
   std::deque<ExposedItem> exposed_;  // with memory that the peer may read
+  uint64_t exposed_bytes_ = 0;       // of those
+  bool exposed_is_full_ = false;     // the connection's share was, when an item was last refused
   std::optional<uint64_t> refused_bytes_;
 
   // Receiving.
@@ -141,6 +149,7 @@ class Stream {
   bool fetched_exposed_ = false;  // since the last WINDOW
   uint32_t told_taken_ = 0;
   uint64_t told_bytes_ = 0;
+  uint64_t landing_ticket_ = 0;  // while the next to fetch waits for memory
   uint32_t fetching_ = 0;
   uint64_t fetching_bytes_ = 0;
   std::deque<Item> items_;  // not taken yet

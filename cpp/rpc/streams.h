@@ -3,6 +3,7 @@
 // mutex.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -27,11 +28,14 @@ class StreamEvents {
 
 class Streams {
  public:
-  Streams(endpoint::Endpoint& endpoint, const SessionOptions& options, StreamEvents& events)
-      : endpoint_(endpoint), options_(options), events_(events) {}
+  Streams(endpoint::Endpoint& endpoint, const SessionOptions& options, const Shares& shares, StreamEvents& events)
+      : endpoint_(endpoint), options_(options), shares_(shares), events_(events) {}
 
   void set_now(TimeNs now) { now_ = now; }
-  void set_peer_window(const StreamWindow& window) { peer_window_ = window; }
+  // Counts that this end could keep, whatever the peer says.
+  void set_peer_window(const StreamWindow& window) {
+    peer_window_ = {std::min(window.items, kStreamWindowItemsMax), std::min(window.bytes, kMessageBytesMax)};
+  }
   bool peer_streams() const { return peer_window_.items > 0; }
 
   // --- A call's side.
@@ -89,12 +93,13 @@ class Streams {
     uint64_t bytes = 0;
     bool is_body = false;
     std::vector<endpoint::PoolBlock> blocks;
+    Charge landed;
   };
 
   // streams_out.cc
   Status check_sendable(const Stream& stream) const;
   Status check_bounds(const OutgoingItem& item, uint64_t bytes) const;
-  Status send_with_memory(Stream& stream, OutgoingItem& item, uint8_t flags);
+  Result<bool> send_with_memory(Stream& stream, OutgoingItem& item, uint8_t flags);
   Status put_aside(Stream& stream, const std::string& body, Stream::ExposedItem& exposed, uint64_t item_bytes);
   void send_small(Stream& stream, Bytes payload);
   void count_sent(const StreamRef& stream, uint64_t bytes);
@@ -102,13 +107,16 @@ class Streams {
   void send_next(Stream& stream);
   void send_queued_body(Stream& stream);
   void send_together(Stream& stream);
-  void drop_exposed(Stream::ExposedItem& item);
+  Result<bool> charge_exposed(Stream& stream, const OutgoingItem& item, uint64_t bytes, Charge& charge);
+  void drop_exposed(Stream& stream, Stream::ExposedItem& item);
   // streams_in.cc
   Status admit(Stream& stream, uint64_t bytes);
   Status admit_several(Stream& stream, Bytes payload);
   void go_on(const StreamRef& stream);
   void start_fetches(const StreamRef& stream);
-  Status start_fetch(const StreamRef& stream, uint32_t sequence);
+  bool admit_fetch(const StreamRef& stream, size_t bytes, Charge& charge);
+  Status start_fetch(const StreamRef& stream, uint32_t sequence, Charge charge);
+  void fetch_failed(const StreamRef& stream, Status why);
   Status take_fetched(Fetch& fetch);
   Status unfold_body(Fetch& fetch, Item& item);
   void count_fetched(const StreamRef& stream);
@@ -118,6 +126,7 @@ class Streams {
 
   endpoint::Endpoint& endpoint_;
   const SessionOptions& options_;
+  const Shares shares_;
   StreamEvents& events_;
   StreamWindow peer_window_;
   TimeNs now_ = 0;

@@ -14,6 +14,11 @@ namespace {
 constexpr uint32_t kFetchesMax = 16;
 constexpr uint64_t kFetchBytesMax = 2 << 20;
 
+// What the next item to fetch takes of the pool: of one whose body is elsewhere, its buffers too, as announced.
+size_t landing_bytes_of(std::span<const endpoint::Descriptor> to_fetch, bool is_body, uint64_t announced_bytes) {
+  return landing_bytes(to_fetch) + (is_body ? announced_bytes : 0);
+}
+
 }  // namespace
 
 Status Streams::on_item(const StreamRef& stream, Bytes body) {
@@ -52,7 +57,14 @@ Status Streams::on_item_bulk(const StreamRef& stream, Bytes body) {
     return Status::protocol_error("bulk item " + std::to_string(bulk.sequence) + " of call " +
                                   std::to_string(stream->call_id_) + " in the place of " +
                                   std::to_string(stream->arrived_));
+  if (bulk.length_bytes > bulk.item_bytes && bulk.length_bytes - bulk.item_bytes > kBodyOverheadMax)
+    return Status::protocol_error("bulk item " + std::to_string(bulk.sequence) + " of call " +
+                                  std::to_string(stream->call_id_) + ", announced as " +
+                                  std::to_string(bulk.item_bytes) + " bytes, has a body of " +
+                                  std::to_string(bulk.length_bytes));
   RRPC_RETURN_IF_ERROR(admit(*stream, bulk.item_bytes));
+  if (Status status = check_message(bulk.length_bytes, options_, "the item", kBodyOverheadMax); !status.ok())
+    return stream->owner_->on_stream_failed(stream->call_id_, std::move(status), now_), Status();
   Item& placed = stream->items_.back();
   placed.body_is_elsewhere_ = placed.exposed_ = true;
   placed.to_fetch_.push_back({bulk.address, bulk.length_bytes, bulk.rkey});
@@ -96,21 +108,52 @@ void Streams::go_on(const StreamRef& stream) {
 void Streams::start_fetches(const StreamRef& stream) {
   Stream& s = *stream;
   while (!s.stopped_ && s.fetch_next_ != s.arrived_) {
-    const bool ready = s.arrived_item(s.fetch_next_).ready_;
+    const Item& next = s.arrived_item(s.fetch_next_);
+    const bool ready = next.ready_;
     if (!ready && (s.fetching_ >= kFetchesMax || (s.fetching_ > 0 && s.fetching_bytes_ >= kFetchBytesMax))) return;
+    Charge charge;
+    if (!ready) {
+      if (s.landing_ticket_ != 0) return;
+      const size_t bytes = landing_bytes_of(next.to_fetch_, next.body_is_elsewhere_, next.bytes_);
+      if (Status status = shares_.landing.check(bytes); !status.ok()) return fetch_failed(stream, std::move(status));
+      if (!admit_fetch(stream, bytes, charge)) return;
+    }
     const uint32_t sequence =
         s.fetch_next_++;  // first: a transfer of nothing ends at once, and then this is entered again
     if (ready) continue;
-    if (Status status = start_fetch(stream, sequence); !status.ok())
-      return s.owner_->on_stream_failed(s.call_id_, std::move(status), now_);
+    if (Status status = start_fetch(stream, sequence, std::move(charge)); !status.ok())
+      return fetch_failed(stream, std::move(status));
   }
 }
 
-Status Streams::start_fetch(const StreamRef& stream, uint32_t sequence) {
+void Streams::fetch_failed(const StreamRef& stream, Status why) {
+  stream->owner_->on_stream_failed(stream->call_id_, std::move(why), now_);
+}
+
+// False: the stream's next item waits within its window until there is memory for it.
+bool Streams::admit_fetch(const StreamRef& stream, size_t bytes, Charge& charge) {
+  if (shares_.landing.enter(bytes, charge)) return true;
+  endpoint_.tally(&endpoint::Counters::landing_waits);
+  stream->landing_ticket_ = shares_.landing.wait(bytes, [this, stream](Charge granted, TimeNs) {
+    stream->landing_ticket_ = 0;
+    if (Status status = start_fetch(stream, stream->fetch_next_++, std::move(granted)); !status.ok())
+      fetch_failed(stream, std::move(status));
+    else
+      start_fetches(stream);
+  });
+  return false;
+}
+
+// Begins a fetch that was admitted with `charge`.
+Status Streams::start_fetch(const StreamRef& stream, uint32_t sequence, Charge charge) {
   Item& item = stream->arrived_item(sequence);
-  Fetch fetch{stream, sequence, total_bytes(item.to_fetch_), item.body_is_elsewhere_, {}};
-  std::vector<endpoint::TransferSegment> segments;
-  RRPC_ASSIGN_OR_RETURN(segments, prepare_landing(endpoint_, item.to_fetch_, nullptr, fetch.blocks));
+  Fetch fetch{stream, sequence, total_bytes(item.to_fetch_), item.body_is_elsewhere_, {}, std::move(charge)};
+  auto landing = prepare_landing(endpoint_, item.to_fetch_, nullptr, fetch.blocks);
+  if (!landing.ok()) {
+    shares_.landing.fetch_ended(fetch.landed.bytes());
+    return landing.status();
+  }
+  std::vector<endpoint::TransferSegment> segments = std::move(*landing);
   ++stream->fetching_;
   stream->fetching_bytes_ += fetch.bytes;
   const uint64_t number = next_fetch_++;
@@ -126,6 +169,7 @@ Status Streams::on_transfer_finished(uint64_t number, WcStatus status) {
   const StreamRef stream = fetch.stream;
   --stream->fetching_;
   stream->fetching_bytes_ -= fetch.bytes;
+  shares_.landing.fetch_ended(fetch.landed.bytes());
   if (stream->stopped_) {
     if (stream->idle()) stream->owner_->on_stream_idle(stream->call_id_, now_);
     return {};
@@ -143,6 +187,7 @@ Status Streams::take_fetched(Fetch& fetch) {
   Item& item = fetch.stream->arrived_item(fetch.sequence);
   if (fetch.is_body) return unfold_body(fetch, item);
   item.blocks_ = std::move(fetch.blocks);
+  item.landed_ = std::move(fetch.landed);
   item.ready_ = true;
   return {};
 }
@@ -160,7 +205,15 @@ Status Streams::unfold_body(Fetch& fetch, Item& item) {
   item.to_fetch_ = parsed.descriptors;
   item.is_metadata_ = parsed.has(kInitialMetadata);
   item.ready_ = item.to_fetch_.empty();
-  return item.ready_ ? Status() : start_fetch(fetch.stream, fetch.sequence);
+  if (item.ready_) return item.landed_ = std::move(fetch.landed), Status();
+  const size_t bytes = endpoint::Pool::block_bytes(item.body_.size()) + landing_bytes(item.to_fetch_);
+  RRPC_RETURN_IF_ERROR(shares_.landing.check(bytes));
+  // The announced bytes had room; what small buffers take beyond them may not.
+  if (!shares_.landing.grow(fetch.landed, bytes))
+    return resource_exhausted("landing_bytes_max: an item with many small buffers takes " + std::to_string(bytes) +
+                              " bytes, for which there is no landing memory now");
+  shares_.landing.fetch_begins(fetch.landed.bytes());
+  return start_fetch(fetch.stream, fetch.sequence, std::move(fetch.landed));
 }
 
 void Streams::count_fetched(const StreamRef& stream) {
@@ -184,6 +237,7 @@ void Streams::take(const StreamRef& stream, size_t count, std::vector<Item>& out
   while (out.size() < count && s.readable()) {
     out.push_back(std::move(s.items_.front()));
     s.items_.pop_front();
+    out.back().landed_ = {};  // the user's from now on
     ++s.taken_;
     s.taken_bytes_ += out.back().bytes_;
   }
@@ -224,6 +278,7 @@ void Streams::stop_receiving(const StreamRef& stream) {
   stream->stopped_ = true;
   stream->tells_ = false;
   stream->items_.clear();
+  if (stream->landing_ticket_ != 0) shares_.landing.withdraw(std::exchange(stream->landing_ticket_, 0));
   if (stream->idle()) return;
   std::vector<uint64_t> numbers;
   for (const auto& [number, fetch] : fetches_)

@@ -48,11 +48,22 @@ Status Streams::check_bounds(const OutgoingItem& item, uint64_t bytes) const {
   if (item.buffers.size() > kDescriptorsPerMessageMax)
     return resource_exhausted("an item with " + std::to_string(item.buffers.size()) + " large buffers, the limit is " +
                               std::to_string(kDescriptorsPerMessageMax));
-  if (bytes > options_.exposed_bytes_max - std::min<uint64_t>(exposed_bytes_, options_.exposed_bytes_max))
-    return resource_exhausted("exposed_bytes_max: items of " + std::to_string(exposed_bytes_) +
-                              " bytes are exposed to this peer, " + std::to_string(bytes) +
-                              " more would pass the limit of " + std::to_string(options_.exposed_bytes_max));
-  return {};
+  return check_message(item.payload.size(), options_, "the item");
+}
+
+// What a caller shows is its own choice; what a server shows is what its clients asked for. False: not before the peer
+// has fetched some of what it was sent.
+Result<bool> Streams::charge_exposed(Stream& stream, const OutgoingItem& item, uint64_t bytes, Charge& charge) {
+  if (item.buffers.empty() && sizeof(ItemFixed) + item.payload.size() <= endpoint_.body_bytes_max()) return true;
+  const bool answering = (stream.wire_id_ & kAnsweringBit) != 0;
+  const uint64_t limit = options_.exposed_bytes_max == 0 ? kMessageBytesMax : options_.exposed_bytes_max;
+  if (answering ? charge.grow(shares_.exposed, bytes) : exposed_bytes_ + bytes <= limit) return true;
+  stream.exposed_is_full_ = !stream.exposed_.empty();
+  if (stream.exposed_is_full_) return false;
+  if (answering) return exposed_too_much(*shares_.exposed, "items", bytes);
+  return resource_exhausted("exposed_bytes_max: items of " + std::to_string(exposed_bytes_) +
+                            " bytes are exposed to this peer, " + std::to_string(bytes) +
+                            " more would pass the limit of " + std::to_string(limit));
 }
 
 Result<bool> Streams::send(const StreamRef& stream, OutgoingItem& item) {
@@ -63,10 +74,15 @@ Result<bool> Streams::send(const StreamRef& stream, OutgoingItem& item) {
     return false;
   }
   RRPC_RETURN_IF_ERROR(check_bounds(item, bytes));
-  if (item.buffers.empty() && sizeof(ItemFixed) + item.payload.size() <= endpoint_.body_bytes_max())
+  if (item.buffers.empty() && sizeof(ItemFixed) + item.payload.size() <= endpoint_.body_bytes_max()) {
     send_small(*stream, item.payload);
-  else
-    RRPC_RETURN_IF_ERROR(send_with_memory(*stream, item, 0));
+  } else {
+    RRPC_ASSIGN_OR_RETURN(const bool room, send_with_memory(*stream, item, 0));
+    if (!room) {
+      stream->refused_bytes_ = bytes;
+      return false;
+    }
+  }
   count_sent(stream, bytes);
   return true;
 }
@@ -78,7 +94,7 @@ Status Streams::send_initial_metadata(const StreamRef& stream, Bytes metadata) {
   if (stream->sent_ != 0) return failed_precondition("initial metadata goes before the first item, and once");
   RRPC_RETURN_IF_ERROR(check_metadata(metadata.size(), options_, "the stream"));
   OutgoingItem item{metadata};
-  RRPC_RETURN_IF_ERROR(send_with_memory(*stream, item, kInitialMetadata));
+  RRPC_RETURN_IF_ERROR(send_with_memory(*stream, item, kInitialMetadata).status());
   count_sent(stream, metadata.size());
   return {};
 }
@@ -101,9 +117,11 @@ void Streams::send_small(Stream& stream, Bytes payload) {
   }
 }
 
-Status Streams::send_with_memory(Stream& stream, OutgoingItem& item, uint8_t flags) {
+Result<bool> Streams::send_with_memory(Stream& stream, OutgoingItem& item, uint8_t flags) {
   const uint64_t item_bytes = item.bytes();
-  Stream::ExposedItem exposed{stream.sent_, {}};
+  Stream::ExposedItem exposed{stream.sent_, {}, {}};
+  RRPC_ASSIGN_OR_RETURN(const bool room, charge_exposed(stream, item, item_bytes, exposed.charge));
+  if (!room) return false;
   Status status = fit_descriptors(endpoint_, item.buffers);
   for (endpoint::Buffer& buffer : item.buffers)
     if (status.ok()) status = exposed.exposures.add(endpoint_, std::move(buffer), provider::kRemoteRead);
@@ -124,8 +142,9 @@ Status Streams::send_with_memory(Stream& stream, OutgoingItem& item, uint8_t fla
     return status;
   }
   exposed_bytes_ += exposed.exposures.bytes();
+  stream.exposed_bytes_ += exposed.exposures.bytes();
   if (!exposed.exposures.empty()) stream.exposed_.push_back(std::move(exposed));
-  return {};
+  return true;
 }
 
 // An item too long for a slot: its body is fetched too.
@@ -221,20 +240,24 @@ Status Streams::on_window(const StreamRef& stream, const WindowEntry& entry) {
     return Status::protocol_error("a window for call " + std::to_string(stream->call_id_) + " of " +
                                   std::to_string(entry.fetched) + " items fetched and " + std::to_string(entry.taken) +
                                   " taken, which were not sent");
-  const bool room = entry.taken != stream->sent_taken_;
+  bool room = entry.taken != stream->sent_taken_;
   stream->sent_fetched_ = entry.fetched;
   stream->sent_taken_ = entry.taken;
   stream->sent_taken_bytes_ = entry.taken_bytes;
   while (!stream->exposed_.empty() && before(stream->exposed_.front().sequence, entry.fetched)) {
-    drop_exposed(stream->exposed_.front());
+    drop_exposed(*stream, stream->exposed_.front());
     stream->exposed_.pop_front();
+    room = true;
   }
   if (room) changed(stream, stream->room_changes_);
   return {};
 }
 
-void Streams::drop_exposed(Stream::ExposedItem& item) {
+void Streams::drop_exposed(Stream& stream, Stream::ExposedItem& item) {
   exposed_bytes_ -= item.exposures.bytes();
+  stream.exposed_bytes_ -= item.exposures.bytes();
+  stream.exposed_is_full_ = false;
+  item.charge = {};
   item.exposures.revoke_all(endpoint_);
 }
 
@@ -244,14 +267,14 @@ void Streams::stop_sending(const StreamRef& stream) {
   if (stream->queue_.empty()) return;
   const uint32_t gone = stream->queue_.front().sequence;
   while (!stream->exposed_.empty() && !before(stream->exposed_.back().sequence, gone)) {
-    drop_exposed(stream->exposed_.back());
+    drop_exposed(*stream, stream->exposed_.back());
     stream->exposed_.pop_back();
   }
   stream->queue_.clear();
 }
 
 void Streams::release(const StreamRef& stream) {
-  for (Stream::ExposedItem& item : stream->exposed_) drop_exposed(item);
+  for (Stream::ExposedItem& item : stream->exposed_) drop_exposed(*stream, item);
   stream->exposed_.clear();
 }
 

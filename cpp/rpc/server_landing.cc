@@ -1,0 +1,110 @@
+// How the arguments of a call come: when there is landing memory for them, in the order of the calls. Until then the
+// call is its message. Nothing that waits for memory holds any.
+#include <utility>
+
+#include "rpc/client_side.h"
+#include "rpc/server_side.h"
+
+namespace rrpc::rpc {
+
+// The message of a call, while it waits for memory, for a worker, or for its handler to end.
+bool ServerSide::queue_body(ServerCall& call, size_t bytes) {
+  bytes += sizeof(ServerCall);
+  const bool has_room = shares_.queued.add(bytes);
+  if (!has_room) shares_.queued.add_anyway(bytes = sizeof(ServerCall));
+  call.queued_bytes_ += bytes;
+  return has_room;
+}
+
+Status ServerSide::queue_is_full() const {
+  return resource_exhausted("queued_bytes_max: the messages of " + std::to_string(shares_.queued.used()) +
+                            " bytes that wait here leave no room for this one; the limit is " +
+                            std::to_string(shares_.queued.limit()) +
+                            " for a connection, less where many use it (--queued-bytes-max); try again later");
+}
+
+void ServerSide::await_landing(const ServerCallRef& call, size_t bytes, std::function<void(TimeNs)> go, bool first) {
+  call->state_ = ServerCall::State::kWaiting;
+  call->expires_at_ = call->deadline_;
+  earliest_expiry_ = std::min(earliest_expiry_, call->expires_at_);
+  calls_.emplace(call->id_, call);
+  endpoint_.tally(&endpoint::Counters::landing_waits);
+  call->landing_ticket_ = shares_.landing.wait(
+      bytes,
+      [call, go = std::move(go)](Charge charge, TimeNs now) {
+        call->landing_ticket_ = 0;
+        call->landed_ = std::move(charge);
+        go(now);
+      },
+      first);
+}
+
+void ServerSide::stop_waiting(ServerCall& call) {
+  if (call.landing_ticket_ != 0) shares_.landing.withdraw(std::exchange(call.landing_ticket_, 0));
+}
+
+void ServerSide::fetch_body(const ServerCallRef& call, size_t bytes, TimeNs now) {
+  if (shares_.landing.enter(bytes, call->landed_)) return start_body(call, now);
+  await_landing(call, bytes, [this, call](TimeNs then) { start_body(call, then); });
+}
+
+void ServerSide::start_body(const ServerCallRef& call, TimeNs now) {
+  const BulkBody& bulk = call->bulk_;
+  auto block = endpoint_.allocate(bulk.length_bytes, endpoint::BlockKind::kLanding);
+  Status status = block.status();
+  endpoint::RegionRef region;
+  if (block.ok()) {
+    call->body_block_ = std::move(*block);
+    auto found = endpoint_.sink_region_for(call->body_block_.data(), call->body_block_.size());
+    status = found.status();
+    if (found.ok()) region = std::move(*found);
+  }
+  if (!status.ok()) {
+    shares_.landing.fetch_ended(call->landed_.bytes());
+    return refuse(call, std::move(status), now);
+  }
+  call->state_ = ServerCall::State::kFetchingBody;
+  calls_.emplace(call->id_, call);
+  endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kRead,
+                           {{call->body_block_.data(), std::move(region), bulk.address, bulk.rkey, bulk.length_bytes}});
+}
+
+// A body that was fetched and whose arguments have no room now is dropped, and fetched again with them: what waits
+// holds no memory, so that no two calls ever wait for what the other has.
+Status ServerSide::fetch_arguments(const ServerCallRef& call, std::span<const endpoint::Descriptor> descriptors,
+                                   TimeNs now) {
+  const size_t body_bytes = call->body_block_ ? endpoint::Pool::block_bytes(call->bulk_.length_bytes) : 0;
+  const size_t bytes = body_bytes + landing_bytes(descriptors);
+  if (Status status = shares_.landing.check(bytes); !status.ok()) return refuse(call, std::move(status), now), Status();
+  if (body_bytes > 0) {
+    if (shares_.landing.grow(call->landed_, bytes)) {
+      shares_.landing.fetch_begins(call->landed_.bytes());
+      return start_arguments(call, descriptors, now), Status();
+    }
+    call->method_ = {};
+    call->metadata_ = call->payload_ = {};
+    drop_arguments(*call);
+    await_landing(call, bytes, [this, call](TimeNs then) { start_body(call, then); }, true);
+    return {};
+  }
+  if (shares_.landing.enter(bytes, call->landed_)) return start_arguments(call, descriptors, now), Status();
+  await_landing(call, bytes, [this, call](TimeNs then) {
+    const Result<ParsedRequest> request = parse_request(as_bytes(call->body_));  // well formed before, too
+    start_arguments(call, request->descriptors, then);
+  });
+  return {};
+}
+
+void ServerSide::start_arguments(const ServerCallRef& call, std::span<const endpoint::Descriptor> descriptors,
+                                 TimeNs now) {
+  auto segments = prepare_landing(endpoint_, descriptors, nullptr, call->blocks_);
+  if (!segments.ok()) {
+    shares_.landing.fetch_ended(call->landed_.bytes());
+    return refuse(call, segments.status(), now);
+  }
+  call->state_ = ServerCall::State::kFetching;
+  calls_.emplace(call->id_, call);
+  endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kRead, std::move(*segments));
+}
+
+}  // namespace rrpc::rpc
