@@ -13,11 +13,9 @@ constexpr size_t kLargeBytes = 3 << 20;
 // with the buffers that it got, and sends back what comes); hold (until release()).
 class Party {
  public:
-  explicit Party(const std::string& scheme, int workers = 8, const Options& options = {})
+  explicit Party(const std::string& transport, int workers = 8, const Options& options = {})
       : server_(std::make_shared<Server>(options)) {
-    static std::atomic<int> count{0};
-    const std::string name = "callbacks-test-" + std::to_string(getpid()) + "-" + std::to_string(++count);
-    if (!scheme.empty()) address_ = server_->listen(scheme + "://" + (scheme == "shm" ? name : "127.0.0.1:0")).value();
+    if (!transport.empty()) address_ = server_->listen(new_address(transport)).value();
     for (int i = 0; i < workers; ++i) workers_.emplace_back([this] { work(); });
   }
   ~Party() {
@@ -30,7 +28,7 @@ class Party {
   void release() { released_ = true; }
   bool holds() const { return holding_ > 0; }
   std::unique_ptr<Client> call(const std::string& address, const Options& options = {}) {
-    auto client = Client::connect(address, options, in_ms(10'000), server_);
+    auto client = Client::connect(address, options, patiently_ms(10'000), server_);
     EXPECT_TRUE(client.ok()) << client.status().to_string();
     return client.ok() ? std::move(*client) : nullptr;
   }
@@ -86,20 +84,20 @@ Options polled(PollMode mode) {
   return options;
 }
 
-class CallbacksTest : public ::testing::TestWithParam<std::tuple<const char*, PollMode>> {
+class CallbacksTest : public ::testing::TestWithParam<std::tuple<std::string, PollMode>> {
  protected:
-  std::string scheme() const { return std::get<0>(GetParam()); }
+  std::string transport() const { return std::get<0>(GetParam()); }
   Options options() const { return polled(std::get<1>(GetParam())); }
 };
 
 TEST_P(CallbacksTest, CallsNestBothWaysWithLargeBuffers) {
-  Party there(scheme(), 8, options());
+  Party there(transport(), 8, options());
   Party here("", 8, options());
   auto client = here.call(there.address(), options());
   for (int depth = 0; depth <= 6; ++depth) {
     std::vector<endpoint::Buffer> buffers;
     if (depth % 2 == 0) buffers.push_back(owning_buffer(pattern(kLargeBytes, static_cast<uint64_t>(depth))));
-    TestCall call(*client, "down", std::to_string(depth), in_ms(20'000), std::move(buffers));
+    TestCall call(*client, "down", std::to_string(depth), patiently_ms(20'000), std::move(buffers));
     ASSERT_TRUE(call.wait().ok()) << call.wait().to_string();
     std::string expected = "0";
     for (int i = 1; i <= depth; ++i) expected.append(" ").append(std::to_string(i));
@@ -115,7 +113,7 @@ TEST_P(CallbacksTest, CallsNestBothWaysWithLargeBuffers) {
 
 TEST_P(CallbacksTest, ManyCallersAndTheirCallbacksAtATime) {
   constexpr int kThreads = 4;
-  Party there(scheme(), kThreads * 2, options());
+  Party there(transport(), kThreads * 2, options());
   Party here("", kThreads * 2, options());
   auto client = here.call(there.address(), options());
   std::vector<std::thread> threads;
@@ -125,7 +123,7 @@ TEST_P(CallbacksTest, ManyCallersAndTheirCallbacksAtATime) {
       for (int i = 0; i < scaled(150); ++i) {
         std::vector<endpoint::Buffer> buffers;
         if (i % 50 == 0) buffers.push_back(owning_buffer(pattern(kLargeBytes, 1)));
-        TestCall call(*client, "down", std::to_string((i + t) % 4), in_ms(30'000), std::move(buffers));
+        TestCall call(*client, "down", std::to_string((i + t) % 4), patiently_ms(30'000), std::move(buffers));
         const Status status = call.wait();
         EXPECT_TRUE(status.ok()) << status.to_string();
         if (status.ok()) ++done;
@@ -140,21 +138,21 @@ TEST_P(CallbacksTest, ManyCallersAndTheirCallbacksAtATime) {
 TEST_P(CallbacksTest, TheOnlyWorkerIsWokenForACallback) {
   Options quiet = options();
   quiet.session.keepalive_interval = kNever;  // no timer wakes it
-  Party there(scheme(), 1, quiet);
+  Party there(transport(), 1, quiet);
   Party here("", 1, quiet);
   auto client = here.call(there.address(), quiet);
   for (int i = 0; i < 20; ++i) {
     TestCall call(*client, "down", "1");
-    ASSERT_TRUE(call.wait(in_ms(10'000)).ok()) << "call " << i;
+    ASSERT_TRUE(call.wait(patiently_ms(10'000)).ok()) << "call " << i;
   }
 }
 
 TEST_P(CallbacksTest, ACallbackThatTheClientDoesNotAnswerEndsWithIt) {
-  Party there(scheme(), 2, options());
+  Party there(transport(), 2, options());
   for (const bool drops : {false, true}) {
     Party here("", 2, options());
     auto client = here.call(there.address(), options());
-    TestCall call(*client, "down", "1", in_ms(10'000));
+    TestCall call(*client, "down", "1", patiently_ms(10'000));
     ASSERT_TRUE(call.wait().ok());
     TestCall held(*client, "hold", "");
     ASSERT_TRUE(eventually([&] { return there.holds(); }));
@@ -169,7 +167,7 @@ TEST_P(CallbacksTest, ACallbackThatTheClientDoesNotAnswerEndsWithIt) {
 }
 
 TEST_P(CallbacksTest, AServerStopsWhileItsHandlersWaitForTheirCallers) {
-  auto there = std::make_unique<Party>(scheme(), 4, options());
+  auto there = std::make_unique<Party>(transport(), 4, options());
   Party here("", 1, options());
   auto client = here.call(there->address(), options());
   TestCall taken(*client, "hold", "");  // the client's own worker stays free
@@ -184,20 +182,20 @@ TEST_P(CallbacksTest, AServerStopsWhileItsHandlersWaitForTheirCallers) {
 }
 
 TEST_P(CallbacksTest, AClientThatDrainsIsCalledNoMore) {
-  Party there(scheme(), 4, options());
+  Party there(transport(), 4, options());
   Party here("", 4, options());
   auto client = here.call(there.address(), options());
   TestCall held(*client, "hold", "");
   ASSERT_TRUE(eventually([&] { return there.holds(); }));
-  (void)here.server()->drain(in_ms(5000));
+  (void)here.server()->drain(patiently_ms(5000));
   here.server()->stop();
   EXPECT_EQ(held.wait().code(), StatusCode::kUnavailable) << "its connection ends with the server that serves on it";
-  EXPECT_EQ(Client::connect(there.address(), options(), in_ms(5000), here.server()).status().code(),
+  EXPECT_EQ(Client::connect(there.address(), options(), patiently_ms(5000), here.server()).status().code(),
             StatusCode::kFailedPrecondition);
 }
 
 TEST_P(CallbacksTest, OnlyAClientThatServesCanBeCalled) {
-  Party there(scheme(), 2, options());
+  Party there(transport(), 2, options());
   auto client = connect_to(there.address(), options());
   TestCall call(*client, "down", "1");
   const Status status = call.wait();
@@ -207,7 +205,7 @@ TEST_P(CallbacksTest, OnlyAClientThatServesCanBeCalled) {
 }
 
 TEST_P(CallbacksTest, AServerServesOnManyConnections) {
-  Party first(scheme(), 2, options()), second(scheme(), 2, options());
+  Party first(transport(), 2, options()), second(transport(), 2, options());
   Party here("", 2, options());
   std::vector<std::unique_ptr<Client>> clients;
   for (int i = 0; i < 3; ++i) {
@@ -216,20 +214,16 @@ TEST_P(CallbacksTest, AServerServesOnManyConnections) {
   }
   for (int round = 0; round < 3; ++round) {
     for (const auto& client : clients) {
-      TestCall call(*client, "down", "1", in_ms(10'000));
+      TestCall call(*client, "down", "1", patiently_ms(10'000));
       EXPECT_TRUE(call.wait().ok()) << call.wait().to_string();
     }
   }
 }
 
-std::string name_of(const ::testing::TestParamInfo<std::tuple<const char*, PollMode>>& param) {
-  return std::string(std::get<0>(param.param)) +
-         (std::get<1>(param.param) == PollMode::kEvent ? "_event" : "_adaptive");
-}
 INSTANTIATE_TEST_SUITE_P(All, CallbacksTest,
-                         ::testing::Combine(::testing::Values("shm", "tcp"),
+                         ::testing::Combine(::testing::ValuesIn(transports_under_test()),
                                             ::testing::Values(PollMode::kAdaptive, PollMode::kEvent)),
-                         name_of);
+                         [](const auto& way) { return test_name(std::get<0>(way.param), std::get<1>(way.param)); });
 
 }  // namespace
 }  // namespace rrpc::driver::testing

@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -31,13 +33,55 @@ inline int scaled(int count) {
   return std::max(1, static_cast<int>(count * scale));
 }
 
+// How much slower than a usual machine this one is (RRPC_TEST_TIME_SCALE, at least 1): bounds on waiting are stretched
+// by it.
+inline double time_scale() {
+  static const double scale = [] {
+    const char* text = std::getenv("RRPC_TEST_TIME_SCALE");
+    return text == nullptr ? 1.0 : std::max(1.0, std::strtod(text, nullptr));
+  }();
+  return scale;
+}
+inline TimeNs patience(TimeNs usual) { return static_cast<TimeNs>(static_cast<double>(usual) * time_scale()); }
+inline int patience_ms(int usual) { return static_cast<int>(usual * time_scale()); }
+
 inline void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
 inline TimeNs in_ms(int64_t ms) { return deadline_after(now_ns(), ms * kMillisecond); }
+// The end of a wait that only a fault reaches.
+inline TimeNs patiently_ms(int64_t ms) { return deadline_after(now_ns(), patience(ms * kMillisecond)); }
+
+// The transports to test: shm and tcp, or those that RRPC_TEST_TRANSPORTS names, as in the virtual machine, whose
+// adapters have the addresses that tools/vm/rdma.sh gives them.
+inline std::vector<std::string> transports_under_test() {
+  const char* named = std::getenv("RRPC_TEST_TRANSPORTS");
+  std::stringstream words(named == nullptr ? "shm,tcp" : named);
+  std::vector<std::string> transports;
+  for (std::string word; std::getline(words, word, ',');) transports.push_back(word);
+  return transports;
+}
+
+inline bool over_verbs(std::string_view transport) { return transport.starts_with("rxe") || transport == "siw"; }
+
+// A name of GoogleTest's: letters, digits and underscores.
+inline std::string test_name(std::string transport, PollMode poll) {
+  std::replace(transport.begin(), transport.end(), '-', '_');
+  return transport + (poll == PollMode::kEvent ? "_event" : poll == PollMode::kBusy ? "_busy" : "_adaptive");
+}
+
+// To listen on; nobody else has it.
+inline std::string new_address(const std::string& transport) {
+  static std::atomic<int> count{0};
+  if (transport == "shm") return "shm://driver-test-" + std::to_string(getpid()) + "-" + std::to_string(++count);
+  if (transport == "rxe") return "verbs://10.9.0.1:0";
+  if (transport == "rxe-socket") return "verbs+tcp://10.9.0.1:0";
+  if (transport == "siw") return "verbs://10.9.1.1:0";
+  return transport + "://127.0.0.1:0";
+}
 
 template <typename Predicate>
-bool eventually(Predicate predicate, int timeout_ms = 5000) {
-  for (const TimeNs deadline = in_ms(timeout_ms); now_ns() < deadline; sleep_ms(1)) {
+bool eventually(Predicate predicate, int timeout_ms = 20'000) {
+  for (const TimeNs deadline = patiently_ms(timeout_ms); now_ns() < deadline; sleep_ms(1)) {
     if (predicate()) return true;
   }
   return predicate();
@@ -79,8 +123,8 @@ inline endpoint::Buffer owning_buffer(std::vector<std::byte> bytes) {
 // Methods: echo (payload and buffers come back), nap (payload: milliseconds), hold (until release()).
 class TestServer {
  public:
-  explicit TestServer(const std::string& scheme, int workers = 1, const Options& options = {})
-      : TestServer(std::in_place, new_address(scheme), workers, options) {}
+  explicit TestServer(const std::string& transport, int workers = 1, const Options& options = {})
+      : TestServer(std::in_place, new_address(transport), workers, options) {}
   // At an address of the test's choice.
   TestServer(std::in_place_t, const std::string& address, int workers = 1, const Options& options = {})
       : server_(options) {
@@ -105,13 +149,6 @@ class TestServer {
   void release() { released_ = true; }
   int served() const { return served_; }
   int peak() const { return peak_; }  // of handlers at work
-
-  // To listen on; nobody else has it.
-  static std::string new_address(const std::string& scheme) {
-    static std::atomic<int> count{0};
-    const std::string name = "driver-test-" + std::to_string(getpid()) + "-" + std::to_string(++count);
-    return scheme + "://" + (scheme == "shm" ? name : "127.0.0.1:0");
-  }
 
  private:
   void work() {
@@ -148,7 +185,7 @@ class TestServer {
 };
 
 inline std::unique_ptr<Client> connect_to(const std::string& address, const Options& options = {}) {
-  auto client = Client::connect(address, options, in_ms(10'000));
+  auto client = Client::connect(address, options, patiently_ms(10'000));
   EXPECT_TRUE(client.ok()) << client.status().to_string();
   return client.ok() ? std::move(*client) : nullptr;
 }
@@ -168,7 +205,7 @@ class TestCall {
     started_ = client.start(call_, std::move(request));
   }
 
-  Status wait(TimeNs deadline = in_ms(60'000)) {
+  Status wait(TimeNs deadline = patiently_ms(60'000)) {
     if (!started_.ok()) return started_;
     while (true) {
       const WaitResult result = client_.wait(call_, deadline, kUninterrupted);

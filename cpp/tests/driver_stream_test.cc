@@ -10,7 +10,7 @@ namespace rrpc::driver::testing {
 namespace {
 
 using Outcome = Stream::Outcome;
-constexpr TimeNs kPatience = 60 * kSecond;  // of every call: what hangs fails
+constexpr TimeNs kLongest = 60 * kSecond;  // of every call: what hangs fails
 
 // Waits as Python's side does.
 Status send(Stream& stream, rpc::OutgoingItem item) {
@@ -41,10 +41,8 @@ std::string text_of(const rpc::Item& item) { return std::string(as_text(item.pay
 // stream's end), produce (parks whenever there is no room).
 class StreamServer {
  public:
-  StreamServer(const std::string& scheme, int workers, const Options& options = {}) : server_(options) {
-    static std::atomic<int> number{0};
-    const std::string name = "stream-test-" + std::to_string(getpid()) + "-" + std::to_string(++number);
-    address_ = server_.listen(scheme + "://" + (scheme == "shm" ? name : "127.0.0.1:0")).value();
+  StreamServer(const std::string& transport, int workers, const Options& options = {}) : server_(options) {
+    address_ = server_.listen(new_address(transport)).value();
     for (int i = 0; i < workers; ++i) workers_.emplace_back([this] { work(); });
   }
   ~StreamServer() {
@@ -156,7 +154,7 @@ struct OpenCall {
 };
 OpenCall open(Client& client, const std::string& method, uint8_t kind, const std::string& payload = "") {
   OpenCall made;
-  rpc::CallRequest request{method, as_bytes(payload), {}, std::nullopt, deadline_after(now_ns(), kPatience)};
+  rpc::CallRequest request{method, as_bytes(payload), {}, std::nullopt, deadline_after(now_ns(), patience(kLongest))};
   request.kind = kind;
   auto stream = client.open(made.call, std::move(request));
   EXPECT_TRUE(stream.ok()) << stream.status().to_string();
@@ -171,13 +169,13 @@ std::string result(Client& client, const OpenCall& call) {
 }
 std::string call_unary(Client& client) {
   auto call = std::make_shared<rpc::ClientCall>();
-  rpc::CallRequest request{"unary", {}, {}, std::nullopt, deadline_after(now_ns(), kPatience)};
+  rpc::CallRequest request{"unary", {}, {}, std::nullopt, deadline_after(now_ns(), patience(kLongest))};
   EXPECT_TRUE(client.start(call, std::move(request)).ok());
   return result(client, {call, nullptr});
 }
 
 struct Way {
-  const char* scheme;
+  std::string transport;
   PollMode poll;
 };
 class DriverStream : public ::testing::TestWithParam<Way> {
@@ -188,7 +186,7 @@ class DriverStream : public ::testing::TestWithParam<Way> {
     return made;
   }
   static std::unique_ptr<Client> connect(const StreamServer& server, const Options& with = options()) {
-    return Client::connect(server.address(), with, in_ms(10'000)).value();
+    return Client::connect(server.address(), with, patiently_ms(10'000)).value();
   }
 };
 
@@ -235,7 +233,7 @@ void expect_echo(Client& client, int rounds, size_t buffer_bytes) {
 }
 
 TEST_P(DriverStream, ItemsGoBothWays) {
-  StreamServer server(GetParam().scheme, 2, options());
+  StreamServer server(GetParam().transport, 2, options());
   const auto client = connect(server);
   expect_count(*client, scaled(20'000));
   expect_sum(*client, scaled(20'000));
@@ -244,7 +242,7 @@ TEST_P(DriverStream, ItemsGoBothWays) {
 }
 
 TEST_P(DriverStream, ManyStreamsShareAConnection) {
-  StreamServer server(GetParam().scheme, 8, options());
+  StreamServer server(GetParam().transport, 8, options());
   const auto client = connect(server);
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i)
@@ -259,7 +257,7 @@ TEST_P(DriverStream, ManyStreamsShareAConnection) {
 TEST_P(DriverStream, ASlowConsumerStopsItsProducerAndNobodyElse) {
   Options small = options();
   small.session.stream_window_items = 10;
-  StreamServer server(GetParam().scheme, 2, options());
+  StreamServer server(GetParam().transport, 2, options());
   const auto client = connect(server, small);
   const OpenCall call = open(*client, "produce", rpc::kServerStreams, "1000");
   ASSERT_TRUE(eventually([&] { return server.produced() == 10; }));
@@ -280,7 +278,7 @@ TEST_P(DriverStream, ASlowConsumerStopsItsProducerAndNobodyElse) {
 TEST_P(DriverStream, ParkedStreamsHoldNoWorker) {
   Options small = options();
   small.session.stream_window_items = 4;
-  StreamServer server(GetParam().scheme, 1, options());
+  StreamServer server(GetParam().transport, 1, options());
   const auto client = connect(server, small);
   std::deque<OpenCall> calls;
   for (int i = 0; i < 20; ++i) calls.push_back(open(*client, "produce", rpc::kServerStreams, "100"));
@@ -299,7 +297,7 @@ TEST_P(DriverStream, ParkedStreamsHoldNoWorker) {
 }
 
 TEST_P(DriverStream, ACancelWakesWhoWaits) {
-  StreamServer server(GetParam().scheme, 1, options());
+  StreamServer server(GetParam().transport, 1, options());
   const auto client = connect(server);
   for (int i = 0; i < scaled(20); ++i) {
     const OpenCall call = open(*client, "wait", rpc::kClientStreams | rpc::kServerStreams);
@@ -312,7 +310,7 @@ TEST_P(DriverStream, ACancelWakesWhoWaits) {
 }
 
 TEST_P(DriverStream, ALostPeerWakesWhoWaits) {
-  auto server = std::make_unique<StreamServer>(GetParam().scheme, 2, options());
+  auto server = std::make_unique<StreamServer>(GetParam().transport, 2, options());
   auto client = connect(*server);
   {
     const OpenCall call = open(*client, "wait", rpc::kClientStreams);
@@ -330,7 +328,7 @@ TEST_P(DriverStream, ALostPeerWakesWhoWaits) {
 }
 
 TEST_P(DriverStream, AtItsDeadlineACallEndsForWhoWaits) {
-  StreamServer server(GetParam().scheme, 1, options());
+  StreamServer server(GetParam().transport, 1, options());
   const auto client = connect(server);
   auto call = std::make_shared<rpc::ClientCall>();
   rpc::CallRequest request{"wait", {}, {}, std::nullopt, in_ms(50)};
@@ -340,14 +338,16 @@ TEST_P(DriverStream, AtItsDeadlineACallEndsForWhoWaits) {
   EXPECT_TRUE(eventually([&] { return server.server().calls_running() == 0; }));
 }
 
-std::string way_name(const ::testing::TestParamInfo<Way>& way) {
-  const char* poll = way.param.poll == PollMode::kAdaptive ? "adaptive" : "event";
-  return std::string(way.param.scheme) + "_" + poll;
+std::vector<Way> ways() {
+  std::vector<Way> ways;
+  for (const std::string& transport : transports_under_test()) {
+    ways.push_back({transport, PollMode::kAdaptive});
+    ways.push_back({transport, PollMode::kEvent});
+  }
+  return ways;
 }
-INSTANTIATE_TEST_SUITE_P(All, DriverStream,
-                         ::testing::Values(Way{"shm", PollMode::kAdaptive}, Way{"shm", PollMode::kEvent},
-                                           Way{"tcp", PollMode::kAdaptive}, Way{"tcp", PollMode::kEvent}),
-                         way_name);
+INSTANTIATE_TEST_SUITE_P(All, DriverStream, ::testing::ValuesIn(ways()),
+                         [](const auto& way) { return test_name(way.param.transport, way.param.poll); });
 
 }  // namespace
 }  // namespace rrpc::driver::testing

@@ -1,6 +1,7 @@
 // Clients and a server in one process: many threads, both transports, every way to poll.
 
 #include <algorithm>
+#include <deque>
 #include <mutex>
 
 #include "driver_pair.h"
@@ -10,8 +11,8 @@ namespace rrpc::driver::testing {
 namespace {
 
 struct Setting {
-  const char* name;
-  const char* scheme;
+  std::string name;
+  std::string transport;
   PollMode poll;
   TimeNs spin;
 };
@@ -24,8 +25,14 @@ class DriverTest : public ::testing::TestWithParam<Setting> {
     options.spin = GetParam().spin;
     return options;
   }
+  // No timer of the session wakes anybody: a wake-up that is lost hangs.
+  Options quiet() const {
+    Options quiet = options();
+    quiet.session.keepalive_interval = kNever;
+    return quiet;
+  }
   std::unique_ptr<TestServer> serve(int workers = 1) {
-    return std::make_unique<TestServer>(GetParam().scheme, workers, options());
+    return std::make_unique<TestServer>(GetParam().transport, workers, options());
   }
   std::unique_ptr<Client> connect(const TestServer& server) { return connect_to(server.address(), options()); }
 };
@@ -61,9 +68,10 @@ TEST_P(DriverTest, ThreadsWithAConnectionEach) {
 }
 
 TEST_P(DriverTest, WithoutSharedReceivesEachConnectionHasItsRing) {
+  if (GetParam().transport.starts_with("rxe")) GTEST_SKIP() << "Soft-RoCE has shared receive queues";
   Options with_shared = options();
   with_shared.shared_receive_slots = 16;
-  TestServer server(GetParam().scheme, 1, with_shared);
+  TestServer server(GetParam().transport, 1, with_shared);
   std::vector<std::unique_ptr<Client>> clients;
   for (int i = 0; i < 3; ++i) {
     clients.push_back(connect_to(server.address(), options()));
@@ -77,7 +85,7 @@ TEST_P(DriverTest, PipelinedCallsEndInCallbacks) {
   const int count = scaled(2000);
   std::atomic<int> ended{0};
   for (int i = 0; i < count; ++i) {
-    TestCall call(*client, "echo", "x", i % 2 == 0 ? kNever : in_ms(30'000));
+    TestCall call(*client, "echo", "x", i % 2 == 0 ? kNever : patiently_ms(30'000));
     ASSERT_TRUE(call.started().ok());
     client->on_done(call.ref(), [&ended] { ++ended; });
   }
@@ -110,18 +118,16 @@ TEST_P(DriverTest, BuffersInBothDirections) {
 
 // The server's connection sleeps while the handler runs: the WRITE that answers must be carried out all the same.
 TEST_P(DriverTest, ResultsAreWrittenFromASleepingConnection) {
-  auto server = serve();
-  auto client = connect(*server);
+  TestServer server(GetParam().transport, 1, quiet());
+  auto client = connect_to(server.address(), quiet());
   for (int i = 0; i < 3; ++i) {
     const auto bytes = pattern(500'000, static_cast<uint64_t>(i));
     std::vector<std::byte> landing(bytes.size());
     std::vector<endpoint::Buffer> buffers;
     buffers.push_back(owning_buffer(bytes));
-    const TimeNs begin = now_ns();
     TestCall call(*client, "nap", "30", kNever, std::move(buffers),
                   endpoint::Buffer{landing.data(), landing.size(), 0, nullptr, {}});
-    ASSERT_TRUE(call.wait(in_ms(8000)).ok());
-    EXPECT_LT(now_ns() - begin, 2 * kSecond);
+    ASSERT_TRUE(call.wait().ok());
     ASSERT_EQ(landing, bytes);
   }
 }
@@ -131,11 +137,11 @@ TEST_P(DriverTest, DeadlinesEndCallsThatSleep) {
   auto client = connect(*server);
   for (int i = 0; i < 3; ++i) {
     const TimeNs begin = now_ns();
-    TestCall call(*client, "nap", "150", deadline_after(begin, 30 * kMillisecond));
+    TestCall call(*client, "hold", "", deadline_after(begin, 30 * kMillisecond));
     EXPECT_EQ(call.wait().code(), StatusCode::kDeadlineExceeded);
     EXPECT_GE(now_ns() - begin, 30 * kMillisecond);
-    EXPECT_LT(now_ns() - begin, kSecond);
   }
+  server->release();
   call_many(*client, 10, "after");
 }
 
@@ -146,26 +152,21 @@ TEST_P(DriverTest, DeadlinesEndCallsThatNobodyWaitsFor) {
   for (int i = 0; i < 3; ++i) {
     const TimeNs begin = now_ns();
     std::atomic<TimeNs> ended{0};
-    TestCall call(*client, "nap", "400", deadline_after(begin, 50 * kMillisecond));
+    TestCall call(*client, "hold", "", deadline_after(begin, 50 * kMillisecond));
     client->on_done(call.ref(), [&ended] { ended = now_ns(); });
     ASSERT_TRUE(eventually([&] { return ended != 0; }));
     EXPECT_GE(ended - begin, 50 * kMillisecond);
-    EXPECT_LT(ended - begin, 350 * kMillisecond);
     EXPECT_EQ((*call).status().code(), StatusCode::kDeadlineExceeded);
   }
 }
 
 TEST_P(DriverTest, RepliesAfterTheServerHasSlept) {
-  auto server = serve();
-  auto client = connect(*server);
-  TimeNs worst = 0;
+  TestServer server(GetParam().transport, 1, quiet());
+  auto client = connect_to(server.address(), quiet());
   for (int pause_ms : {0, 1, 2, 3, 4, 5, 8, 12, 30}) {
     sleep_ms(pause_ms);
-    const TimeNs begin = now_ns();
     call_many(*client, 1, "x");
-    worst = std::max(worst, now_ns() - begin);
   }
-  EXPECT_LT(worst, kSecond);
 }
 
 TEST_P(DriverTest, CancelsRaceWithReplies) {
@@ -181,6 +182,33 @@ TEST_P(DriverTest, CancelsRaceWithReplies) {
     canceller.join();
     EXPECT_TRUE(status.ok() || status.code() == StatusCode::kCancelled) << status.to_string();
   }
+  call_many(*client, 10, "after");
+}
+
+TEST_P(DriverTest, CancelsRaceWithBuffers) {
+  std::deque<std::vector<std::byte>> landings;  // open to the server until it has heard of the cancel
+  auto server = serve(2);
+  auto client = connect(*server);
+  const auto exposed = endpoint::counters().exposures_live.load();
+  for (int i = 0; i < scaled(60); ++i) {
+    const auto bytes = pattern(1'000'000, static_cast<uint64_t>(i));
+    std::vector<std::byte>& landing = landings.emplace_back(bytes.size());
+    std::vector<endpoint::Buffer> buffers;
+    buffers.push_back(owning_buffer(bytes));
+    TestCall call(*client, "echo", "c", kNever, std::move(buffers),
+                  endpoint::Buffer{landing.data(), landing.size(), 0, nullptr, {}});
+    std::thread canceller([&] {
+      for (int spin = 0; spin < i % 20 * 500; ++spin) cpu_relax();
+      client->cancel(call.ref(), cancelled("by the test"));
+    });
+    const Status status = call.wait();
+    canceller.join();
+    EXPECT_TRUE(status.ok() || status.code() == StatusCode::kCancelled) << status.to_string();
+    if (status.ok()) {
+      EXPECT_EQ(landing, bytes);
+    }
+  }
+  EXPECT_TRUE(eventually([&] { return endpoint::counters().exposures_live.load() <= exposed; }));
   call_many(*client, 10, "after");
 }
 
@@ -201,10 +229,8 @@ TEST_P(DriverTest, ClosingEndsEveryCall) {
       });
     }
     sleep_ms(round * 5);
-    const TimeNs begin = now_ns();
     client->close();
     for (std::thread& thread : threads) thread.join();
-    EXPECT_LT(now_ns() - begin, 2 * kSecond);
   }
 }
 
@@ -225,23 +251,20 @@ TEST_P(DriverTest, StoppingTheServerEndsEveryCall) {
       });
     }
     sleep_ms(10 + round * 7);
-    const TimeNs begin = now_ns();
     server->server().stop();
-    EXPECT_LT(now_ns() - begin, 2 * kSecond);
     for (std::thread& thread : threads) thread.join();
-    EXPECT_LT(now_ns() - begin, 3 * kSecond);
   }
 }
 
 TEST_P(DriverTest, DrainingFinishesWhatRuns) {
   for (int round = 0; round < scaled(3); ++round) {
-    auto server = serve(2);
+    auto server = serve(3);
     auto client = connect(*server);
-    TestCall slow(*client, "nap", "100");
-    TestCall other(*client, "nap", "50");
+    TestCall one(*client, "hold", "");
+    TestCall other(*client, "hold", "");
     ASSERT_TRUE(eventually([&] { return server->server().calls_running() == 2; }));
     std::thread drainer([&] {
-      const LeftOver left = server->server().drain(in_ms(5000));
+      const LeftOver left = server->server().drain(patiently_ms(20'000));
       EXPECT_EQ(left.calls + left.results, 0u);
     });
     // Others keep calling: each is answered or refused.
@@ -252,7 +275,8 @@ TEST_P(DriverTest, DrainingFinishesWhatRuns) {
       EXPECT_EQ(status.code(), StatusCode::kUnavailable);
       break;
     }
-    EXPECT_TRUE(slow.wait().ok()) << (*slow).status().to_string();
+    server->release();
+    EXPECT_TRUE(one.wait().ok()) << (*one).status().to_string();
     EXPECT_TRUE(other.wait().ok()) << (*other).status().to_string();
     drainer.join();
   }
@@ -261,48 +285,40 @@ TEST_P(DriverTest, DrainingFinishesWhatRuns) {
 TEST_P(DriverTest, DrainGivesUpAtItsDeadline) {
   auto server = serve(1);
   auto client = connect(*server);
-  TestCall slow(*client, "nap", "600");
+  TestCall held(*client, "hold", "");
   ASSERT_TRUE(eventually([&] { return server->server().calls_running() == 1; }));
-  const TimeNs begin = now_ns();
   EXPECT_EQ(server->server().drain(in_ms(50)).calls, 1u);
-  EXPECT_LT(now_ns() - begin, 500 * kMillisecond);
   server->server().stop();
-  EXPECT_EQ(slow.wait().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(held.wait().code(), StatusCode::kUnavailable);
 }
 
-TEST_P(DriverTest, SlowHandlersHoldUpNobodyElse) {
+TEST_P(DriverTest, HandlersAtWorkHoldUpNobodyElse) {
   auto server = serve(3);
   auto slow = connect(*server);
   auto fast = connect(*server);
-  std::vector<TestCall> naps;
-  for (int i = 0; i < 2; ++i) naps.emplace_back(*slow, "nap", "400");
+  TestCall one(*slow, "hold", "");
+  TestCall other(*slow, "hold", "");
   ASSERT_TRUE(eventually([&] { return server->server().calls_running() == 2; }));
-  std::vector<TimeNs> took;
-  for (int i = 0; i < 50; ++i) {
-    const TimeNs begin = now_ns();
-    call_many(*fast, 1, "x");
-    if (server->server().calls_running() < 2) break;  // a nap has ended
-    took.push_back(now_ns() - begin);
-    if (i % 10 == 9) sleep_ms(5);
+  for (int i = 0; i < 5; ++i) {
+    call_many(*fast, 10, "x");
+    sleep_ms(5);
   }
-  // Not one of them needed a nap's end.
-  EXPECT_GT(took.size(), 10u);
-  for (TestCall& nap : naps) EXPECT_TRUE(nap.wait().ok());
+  server->release();
+  EXPECT_TRUE(one.wait().ok());
+  EXPECT_TRUE(other.wait().ok());
 }
 
 // Two callers asleep on one connection: the first reply wakes its own caller, who hands the watch to the other.
 TEST_P(DriverTest, LeadersHandOver) {
-  auto server = serve(3);
-  auto client = connect(*server);
+  TestServer server(GetParam().transport, 3, quiet());
+  auto client = connect_to(server.address(), quiet());
   for (int round = 0; round < scaled(4); ++round) {
     std::vector<std::thread> threads;
     for (int t = 0; t < 3; ++t) {
       threads.emplace_back([&, t] {
         const int nap_ms = 20 + (round % 2 == 0 ? t : 2 - t) * 30;
-        const TimeNs begin = now_ns();
         TestCall call(*client, "nap", std::to_string(nap_ms));
         ASSERT_TRUE(call.wait().ok());
-        EXPECT_LT(now_ns() - begin, (nap_ms + 400) * kMillisecond);
       });
       sleep_ms(2);
     }
@@ -332,26 +348,32 @@ TEST_P(DriverTest, IdleConnectionsCostNothing) {
   if (GetParam().poll == PollMode::kBusy) GTEST_SKIP() << "busy polling is meant to be busy";
   auto server = serve(2);
   std::vector<std::unique_ptr<Client>> clients;
-  for (int i = 0; i < 50; ++i) {
+  for (int i = 0; i < scaled(50); ++i) {
     clients.push_back(connect(*server));
     call_many(*clients.back(), 1, "x");
   }
   sleep_ms(100);
   const TimeNs cpu_before = cpu_ns();
   sleep_ms(500);
-  EXPECT_LT(cpu_ns() - cpu_before, 25 * kMillisecond);
+  EXPECT_LT(cpu_ns() - cpu_before, patience(25 * kMillisecond));
   for (auto& client : clients) call_many(*client, 1, "y");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DriverTest,
-                         ::testing::Values(Setting{"shm_adaptive", "shm", PollMode::kAdaptive, 200 * kMicrosecond},
-                                           Setting{"shm_event", "shm", PollMode::kEvent, 0},
-                                           Setting{"shm_busy", "shm", PollMode::kBusy, 0},
-                                           Setting{"shm_no_spin", "shm", PollMode::kAdaptive, 0},
-                                           Setting{"tcp_adaptive", "tcp", PollMode::kAdaptive, 200 * kMicrosecond},
-                                           Setting{"tcp_event", "tcp", PollMode::kEvent, 0},
-                                           Setting{"tcp_busy", "tcp", PollMode::kBusy, 0}),
-                         [](const auto& setting) { return std::string(setting.param.name); });
+std::vector<Setting> settings() {
+  std::vector<Setting> settings;
+  const auto add = [&](const std::string& transport, PollMode poll, TimeNs spin, const char* suffix = "") {
+    settings.push_back({test_name(transport, poll) + suffix, transport, poll, spin});
+  };
+  for (const std::string& transport : transports_under_test()) {
+    add(transport, PollMode::kAdaptive, 200 * kMicrosecond);
+    add(transport, PollMode::kEvent, 0);
+    if (!over_verbs(transport)) add(transport, PollMode::kBusy, 0);
+    if (transport == "shm") add(transport, PollMode::kAdaptive, 0, "_no_spin");
+  }
+  return settings;
+}
+INSTANTIATE_TEST_SUITE_P(All, DriverTest, ::testing::ValuesIn(settings()),
+                         [](const auto& setting) { return setting.param.name; });
 
 TEST(DriverHello, SaysMoreWhereASlotHasRoom) {
   TestServer server("tcp");

@@ -14,7 +14,7 @@ Status why_no_client(const std::string& address) { return Client::connect(addres
 class Front {
  public:
   explicit Front(const std::string& scheme) : scheme_(scheme), server_(Options()) {
-    const auto bound = server_.listen_for_others(TestServer::new_address(scheme));
+    const auto bound = server_.listen_for_others(new_address(scheme));
     EXPECT_TRUE(bound.ok()) << bound.status().to_string();
     address_ = *bound;
   }
