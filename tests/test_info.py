@@ -156,14 +156,6 @@ MEMLOCK = (
             ),
         ),
         (
-            {"cgroup_memory_bytes": 2 << 30},
-            (
-                "memory",
-                "the pool may take 4 GiB, the control group's limit is 2 GiB",
-                "rrpc-serve --pool-limit 1024M, rrpc.set_pool_limit(bytes), or a higher limit",
-            ),
-        ),
-        (
             {"huge_pages": "never"},
             (
                 "huge pages",

@@ -241,13 +241,6 @@ def _of_processes(limits: Mapping[str, Any]) -> Iterator[_Problem]:
 
 
 def _of_memory(limits: Mapping[str, Any]) -> Iterator[_Problem]:
-    cgroup, pool = limits["cgroup_memory_bytes"], limits["memory_bytes"] // 2
-    if cgroup is not None and cgroup < pool:
-        yield (
-            "memory",
-            f"the pool may take {size(pool)}, the control group's limit is {size(cgroup)}",
-            f"rrpc-serve --pool-limit {max(1, cgroup // 2 >> 20)}M, rrpc.set_pool_limit(bytes), or a higher limit",
-        )
     if limits["huge_pages"] == "never":
         yield (
             "huge pages",
