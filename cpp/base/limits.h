@@ -20,4 +20,8 @@ constexpr uint32_t kDescriptorsPerMessageMax = 4096;
 constexpr uint64_t kMessageBytesMax = 1ULL << 40;
 constexpr uint32_t kStreamWindowItemsMax = 1 << 20;
 
+// What is exposed to a peer of another user on this host (--any-user) is copied for it alone: so much at a time, for
+// each connection.
+constexpr uint64_t kOtherUserBytesMax = 256 << 20;
+
 }  // namespace rrpc

@@ -34,6 +34,8 @@ Result<SharedMapping> SharedMapping::create_mapped(const char* name, size_t leng
   if (!mapping.fd_ && (errno == EMFILE || errno == ENFILE))
     return Status::from_errno(errno, "no file descriptor left for shared memory (raise 'ulimit -n')");
   if (!mapping.fd_) return Status::from_errno(errno, "memfd_create");
+  // Another user who is given a descriptor can't open the file again in other ways (/proc/self/fd).
+  if (fchmod(mapping.fd(), 0600) != 0) return Status::from_errno(errno, "setting the mode of shared memory");
   if (ftruncate(mapping.fd(), static_cast<off_t>(length_bytes)) != 0)
     return Status::from_errno(errno, "sizing shared memory of " + std::to_string(length_bytes) + " bytes");
   void* address = mmap(nullptr, length_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, mapping.fd(), 0);

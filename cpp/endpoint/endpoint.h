@@ -154,6 +154,7 @@ class Endpoint {
   size_t deliver_finished_transfers();
   void return_credits();
   void pump();
+  Status stage(Exposure& exposure, Bytes bytes);
   Status open_to_peer(Exposure& exposure, std::byte* address, uint64_t owner_id, uint32_t access);
   void count_closed(const Exposure& exposure);
   size_t let_go_of_revoked();
@@ -177,7 +178,8 @@ class Endpoint {
   std::byte* ring_ = nullptr;        // in one of them: the receive slots, unless shared, then the send slots
   std::byte* send_slots_ = nullptr;  // null where every message fits inline
   std::unique_ptr<provider::MemoryRegion> ring_region_;
-  std::vector<Exposure> retiring_;  // revocations under way
+  std::shared_ptr<PeerPool> peer_pool_;  // of a peer that doesn't reach the process's; made when needed
+  std::vector<Exposure> retiring_;       // revocations under way
   std::unique_ptr<provider::CompletionQueue> cq_;
   std::unique_ptr<provider::QueuePair> qp_;  // destroyed before what it works on
 

@@ -47,7 +47,8 @@ static std::atomic<int64_t> Counters::* counter_of(provider::ExposureKind kind) 
 // expose() is an error of this one call anyway.
 Status Endpoint::open_to_peer(Exposure& exposure, std::byte* address, uint64_t owner_id, uint32_t access) {
   const size_t length_bytes = exposure.descriptor.length_bytes;
-  RRPC_ASSIGN_OR_RETURN(exposure.region, context_.registrations.get(address, length_bytes, owner_id));
+  RegistrationCache& registrations = exposure.lender ? exposure.lender->registrations : context_.registrations;
+  RRPC_ASSIGN_OR_RETURN(exposure.region, registrations.get(address, length_bytes, owner_id));
   RRPC_ASSIGN_OR_RETURN(exposure.descriptor.rkey, qp_->expose(*exposure.region, address, length_bytes, access));
   exposure.descriptor.address = reinterpret_cast<uint64_t>(address);
   tally(counter_of(qp_->exposure_kind()));
@@ -56,17 +57,37 @@ Status Endpoint::open_to_peer(Exposure& exposure, std::byte* address, uint64_t o
   return {};
 }
 
+// Copies what the peer can't reach where it is into pool memory, which it can.
+Status Endpoint::stage(Exposure& exposure, Bytes bytes) {
+  if (!qp_->reaches_pool()) {
+    if (!peer_pool_) peer_pool_ = std::make_shared<PeerPool>(context_.device);
+    exposure.lender = peer_pool_;
+  }
+  Pool& pool = exposure.lender ? exposure.lender->pool : context_.pool;
+  auto staged = pool.allocate(bytes.size(), BlockKind::kShared);
+  if (exposure.lender && staged.status().code() == StatusCode::kResourceExhausted)
+    return resource_exhausted("kOtherUserBytesMax: " + std::to_string(bytes.size()) +
+                              " bytes more than are copied for " + qp_->peer_description() +
+                              ", another user, at a time: " + std::to_string(kOtherUserBytesMax) +
+                              " in all; send less, or use tcp://");
+  RRPC_RETURN_IF_ERROR(staged.status());
+  exposure.staged = std::move(*staged);
+  std::memcpy(exposure.staged.data(), bytes.data(), bytes.size());
+  tally(&Counters::stagings);
+  tally(&Counters::bytes_staged, static_cast<int64_t>(bytes.size()));
+  return {};
+}
+
 Result<Exposure> Endpoint::expose(Buffer buffer, uint32_t access) {
   Exposure exposure;
   if (qp_->state() == QueuePairState::kError) return unavailable(qp_->error().message());
   exposure.descriptor.length_bytes = buffer.length_bytes;
   Status status;
-  if (buffer.length_bytes > 0) status = open_to_peer(exposure, buffer.data, buffer.owner_id, access);
+  if (buffer.length_bytes > 0)
+    status = qp_->reaches_pool() ? open_to_peer(exposure, buffer.data, buffer.owner_id, access)
+                                 : failed_precondition("the peer is another user's: only copies are opened to it");
   if (status.code() == StatusCode::kFailedPrecondition && access == provider::kRemoteRead) {
-    RRPC_ASSIGN_OR_RETURN(exposure.staged, allocate(buffer.length_bytes, BlockKind::kShared));
-    std::memcpy(exposure.staged.data(), buffer.data, buffer.length_bytes);
-    tally(&Counters::stagings);
-    tally(&Counters::bytes_staged, static_cast<int64_t>(buffer.length_bytes));
+    RRPC_RETURN_IF_ERROR(stage(exposure, {buffer.data, buffer.length_bytes}));
     status = open_to_peer(exposure, exposure.staged.data(), kNoOwner, access);
   }
   RRPC_RETURN_IF_ERROR(status);

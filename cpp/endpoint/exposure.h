@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/limits.h"
 #include "endpoint/pool.h"
 #include "endpoint/registration_cache.h"
 
@@ -38,10 +39,19 @@ struct Descriptor {
 };
 constexpr size_t kDescriptorWireBytes = 20;
 
+// Pool memory that one peer alone is given files of.
+struct PeerPool {
+  explicit PeerPool(provider::Device& device) : pool(kOtherUserBytesMax), registrations(device, pool, 0) {}
+  ~PeerPool() { pool.trim(); }  // the process counts its pages, too
+  Pool pool;
+  RegistrationCache registrations;
+};
+
 struct Exposure {
   Descriptor descriptor;
   Buffer buffer;
-  PoolBlock staged;  // holds the bytes instead of `buffer` where the peer can't reach that
+  std::shared_ptr<PeerPool> lender;  // of `staged`, where that isn't the process's pool
+  PoolBlock staged;                  // holds the bytes instead of `buffer` where the peer can't reach that
   RegionRef region;
 };
 

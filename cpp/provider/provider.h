@@ -220,6 +220,9 @@ class QueuePair {
   // must stay as they are until revoking() is false, as it will be after the connection's end too, or the queue pair
   // is destroyed.
   virtual bool revoke(uint32_t rkey) = 0;
+  // Whether memory that other peers are given, too, may be exposed to this one. Where not (it is another user's
+  // process, and sees whole files), whatever is exposed to it lies in files that it alone is given.
+  virtual bool reaches_pool() const { return true; }
   virtual bool revoking(uint32_t) const { return false; }
   virtual ExposureKind exposure_kind() const { return ExposureKind::kChecked; }
   // Readies a region for this queue pair's requests, so that what may fail for want of pinned memory fails here and

@@ -1,10 +1,13 @@
 // What is the shm provider's own, between two real processes.
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <fstream>
 
+#include "provider/shm/peer_process.h"
 #include "shm_peers.h"
 
 namespace rrpc::provider::shm {
@@ -106,7 +109,7 @@ TEST_F(TwoProcesses, WithoutVmAccessOrdinaryMemoryIsRefusedAndThePoolWorks) {
   setenv("RRPC_SHM_NO_VM_READV", "1", 1);
   begin();
   EXPECT_EQ(client_->qp->bulk_method(), "staged");
-  EXPECT_TRUE(ask("ordinary").starts_with("refused: the peer's kernel forbids"));
+  EXPECT_TRUE(ask("ordinary").starts_with("refused: the peer may not read"));
   std::vector<std::byte> target(kBulkBytes);
   auto region = client_->device->register_memory({target.data(), target.size()}).value();
   EXPECT_EQ(client_->qp->expose(*region, target.data(), 1, kRemoteRead).status().code(),
@@ -260,7 +263,8 @@ size_t open_descriptors() {
   return count;
 }
 
-TEST(ShmProvider, AConnectionHoldsOneDescriptor) {
+// The socket and the peer's pidfd.
+TEST(ShmProvider, AnEndHoldsTwoDescriptors) {
   Node server;
   server.listen(test_path("fds"));
   std::vector<std::unique_ptr<QueuePair>> pairs;
@@ -285,8 +289,41 @@ TEST(ShmProvider, AConnectionHoldsOneDescriptor) {
   const size_t before = open_descriptors();
   const size_t mappings = count_lines_with("/proc/self/maps", "memfd:rrpc-test");
   for (int i = 0; i < 20; ++i) connect_one();
-  EXPECT_EQ(open_descriptors(), before + 40);
+  EXPECT_EQ(open_descriptors(), before + 80);
   EXPECT_EQ(count_lines_with("/proc/self/maps", "memfd:rrpc-test"), mappings) << "one mapping serves all connections";
+}
+
+// Its child still has its socket, so that the socket alone would say that it lives.
+TEST(ShmProvider, AProcessIsHeldByItselfAndNotByItsSocket) {
+  const std::string path = test_path("held");
+  const UniqueFd listening(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  ASSERT_EQ(bind(listening.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(listening.get(), 1), 0);
+  ChildProcess peer([&] {
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    char byte = 0;
+    if (fork() == 0) {
+      EXPECT_EQ(write(fd, &byte, 1), 1);
+    }
+    EXPECT_EQ(read(fd, &byte, 1), 0);  // until the test is over
+  });
+  const UniqueFd accepted(accept(listening.get(), nullptr, nullptr));
+  char byte = 1;
+  ASSERT_EQ(read(accepted.get(), &byte, 1), 1);  // both are there
+  auto process = PeerProcess::of(accepted.get()).value();
+  EXPECT_EQ(process.pid(), peer.pid());
+  EXPECT_FALSE(process.other_user());
+  ASSERT_TRUE(process.hold(accepted.get()));
+  EXPECT_FALSE(process.ended());
+  peer.kill_now();
+  EXPECT_TRUE(process.ended());
+  pollfd socket_now{accepted.get(), 0, 0};
+  EXPECT_EQ(poll(&socket_now, 1, 0), 0) << "the socket is open yet";
+  unlink(path.c_str());
 }
 
 TEST(ShmProvider, ReceivesNeedSharedMemory) {
@@ -410,7 +447,7 @@ TEST(ShmProvider, OtherUsersAreRefusedUnlessLetIn) {
   EXPECT_NE(refused.find("lets no other user in"), std::string::npos) << refused;
   ASSERT_TRUE(watcher.wait([&] { return stat(open_path.c_str(), &info) == 0 && (info.st_mode & 0777) == 0666; }));
   const std::string let_in = as_other_user([&] { return connect_and_report(open_path); });
-  EXPECT_TRUE(let_in.starts_with("connected, ")) << let_in;
+  EXPECT_EQ(let_in, "connected, staged") << "the server is root, and doesn't read the other's memory all the same";
   EXPECT_EQ(server.exit_code(), 0);
 }
 

@@ -66,12 +66,4 @@ Status prepare_directory(const std::string& address, const std::string& path, bo
   return {};
 }
 
-Result<PeerCredentials> peer_credentials(int socket) {
-  ucred credentials{};
-  socklen_t length = sizeof(credentials);
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0)
-    return Status::from_errno(errno, "asking for the peer's credentials");
-  return PeerCredentials{credentials.pid, credentials.uid};
-}
-
 }  // namespace rrpc::provider::shm

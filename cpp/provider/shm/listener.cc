@@ -124,11 +124,11 @@ Result<std::unique_ptr<QueuePair>> ShmListener::accept(CompletionQueue& cq, cons
     if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return std::unique_ptr<QueuePair>();
     return Status::from_errno(errno, "accepting on " + path_);
   }
-  RRPC_ASSIGN_OR_RETURN(PeerCredentials peer, peer_credentials(socket.get()));
-  if (!any_user_ && peer.uid != geteuid()) {
+  RRPC_ASSIGN_OR_RETURN(const PeerProcess peer, PeerProcess::of(socket.get()));
+  if (!any_user_ && peer.other_user()) {
     Status refusal =
         permission_denied("the server on " + path_ + " runs as uid " + std::to_string(geteuid()) +
-                          " and lets no other user in, the client runs as uid " + std::to_string(peer.uid));
+                          " and lets no other user in, the client runs as uid " + std::to_string(peer.uid()));
     (void)SocketChannel(std::move(socket)).send(encode_goodbye(refusal, true));
     return refusal;
   }

@@ -42,12 +42,13 @@ bool vm_forbidden_by_environment() {
 
 Result<std::unique_ptr<QueuePair>> ShmQueuePair::create(std::shared_ptr<DeviceState> device, ShmCompletionQueue& cq,
                                                         UniqueFd socket, const QueuePairConfig& config, Role role) {
-  RRPC_ASSIGN_OR_RETURN(PeerCredentials peer, peer_credentials(socket.get()));
+  RRPC_ASSIGN_OR_RETURN(PeerProcess peer, PeerProcess::of(socket.get()));
   const uint32_t entries = ControlSegment::ring_entries(limits_for(config).receive_depth);
   RRPC_ASSIGN_OR_RETURN(SharedMapping mapping,
                         SharedMapping::create("rrpc-control", ControlSegment::segment_bytes(entries), true));
   std::unique_ptr<ShmQueuePair> made(new ShmQueuePair(std::move(device), cq, std::move(socket),
-                                                      ControlSegment(std::move(mapping), entries), config, role, peer));
+                                                      ControlSegment(std::move(mapping), entries), config, role,
+                                                      std::move(peer)));
   if (getrandom(made->nonce_.data(), made->nonce_.size(), 0) != static_cast<ssize_t>(made->nonce_.size()))
     return Status::from_errno(errno, "getrandom");
   cq.attach(*made);
@@ -55,7 +56,7 @@ Result<std::unique_ptr<QueuePair>> ShmQueuePair::create(std::shared_ptr<DeviceSt
 }
 
 ShmQueuePair::ShmQueuePair(std::shared_ptr<DeviceState> device, ShmCompletionQueue& cq, UniqueFd socket,
-                           ControlSegment own, const QueuePairConfig& config, Role role, PeerCredentials peer)
+                           ControlSegment own, const QueuePairConfig& config, Role role, PeerProcess peer)
     : QueuePair(next_number()),
       device_(std::move(device)),
       cq_(&cq),
@@ -68,7 +69,7 @@ ShmQueuePair::ShmQueuePair(std::shared_ptr<DeviceState> device, ShmCompletionQue
       shared_(device_->registry),
       remote_(peer_, slabs_),
       limits_(limits_for(config)),
-      peer_process_(peer) {}
+      peer_process_(std::move(peer)) {}
 
 // Whoever has let a revocation end before has nothing to wait for here.
 ShmQueuePair::~ShmQueuePair() {
@@ -79,7 +80,7 @@ ShmQueuePair::~ShmQueuePair() {
 }
 
 std::string ShmQueuePair::peer_description() const {
-  return "peer pid " + std::to_string(peer_process_.pid) + " uid " + std::to_string(peer_process_.uid);
+  return "peer pid " + std::to_string(peer_process_.pid()) + " uid " + std::to_string(peer_process_.uid());
 }
 
 Status ShmQueuePair::usable() const {

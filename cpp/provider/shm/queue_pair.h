@@ -11,6 +11,7 @@
 #include "provider/shm/address.h"
 #include "provider/shm/completion_queue.h"
 #include "provider/shm/control_segment.h"
+#include "provider/shm/peer_process.h"
 #include "provider/shm/receive_ring.h"
 #include "provider/shm/remote_memory.h"
 #include "provider/shm/shared_exposures.h"
@@ -49,6 +50,7 @@ class ShmQueuePair : public QueuePair {
   Status post_send(std::span<const WorkRequest> requests) override;
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                           uint32_t access) override;
+  bool reaches_pool() const override { return !peer_process_.other_user(); }
   bool revoke(uint32_t rkey) override { return inherited() || exposures_.close(rkey); }
   bool revoking(uint32_t rkey) const override {
     return !inherited() && exposures_.writing(rkey) && !channel_.peer_gone();
@@ -94,7 +96,7 @@ class ShmQueuePair : public QueuePair {
   };
 
   ShmQueuePair(std::shared_ptr<DeviceState> device, ShmCompletionQueue& cq, UniqueFd socket, ControlSegment own,
-               const QueuePairConfig& config, Role role, PeerCredentials peer);
+               const QueuePairConfig& config, Role role, PeerProcess peer);
 
   // This process is a fork of the one that made the connection.
   bool inherited() const { return fork_generation() != fork_generation_; }
@@ -159,7 +161,7 @@ class ShmQueuePair : public QueuePair {
   RemoteMemory remote_;
   std::vector<const ShmRegion*> regions_before_start_;
   QueuePairLimits limits_;
-  PeerCredentials peer_process_;
+  PeerProcess peer_process_;
   Status error_;
   std::array<std::byte, kNonceBytes> nonce_{};
   std::array<std::byte, kPrivateDataBytesMax> peer_private_bytes_{};

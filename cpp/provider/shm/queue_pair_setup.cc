@@ -76,7 +76,7 @@ Status ShmQueuePair::on_message(Message& message) {
       if (peer_ready_seen_) return Status::protocol_error("the peer says READY twice");
       RRPC_ASSIGN_OR_RETURN(bool can_access, decode_ready(message.payload));
       peer_ready_seen_ = true;
-      peer_reads_us_ = can_access && !vm_forbidden_;
+      peer_reads_us_ = can_access && !vm_forbidden_ && !peer_process_.other_user();
       connect_when_ready();
       return {};
     }
@@ -104,9 +104,9 @@ Status ShmQueuePair::on_message(Message& message) {
 
 Status ShmQueuePair::check_peer_user(const SetupNotice& setup) const {
   const bool trusted =
-      peer_process_.uid == geteuid() || role_.any_user || (!role_.server && (setup.flags & SetupNotice::kAnyUser) != 0);
+      !peer_process_.other_user() || role_.any_user || (!role_.server && (setup.flags & SetupNotice::kAnyUser) != 0);
   if (trusted) return {};
-  return permission_denied("the peer runs as uid " + std::to_string(peer_process_.uid) + ", this process as uid " +
+  return permission_denied("the peer runs as uid " + std::to_string(peer_process_.uid()) + ", this process as uid " +
                            std::to_string(geteuid()));
 }
 
@@ -121,8 +121,10 @@ Status ShmQueuePair::on_setup(Message& message) {
   peer_setup_seen_ = true;
   peer_private_bytes_ = setup.private_data;
   peer_private_data_ = Bytes(peer_private_bytes_).first(setup.private_bytes);
-  const bool forbidden = vm_forbidden_ || (setup.flags & SetupNotice::kNoVmAccess) != 0;
-  we_read_peer_ = !forbidden && probe_memory(peer_process_.pid, setup.nonce_address, setup.nonce);
+  const bool forbidden = vm_forbidden_ || peer_process_.other_user() || (setup.flags & SetupNotice::kNoVmAccess) != 0;
+  we_read_peer_ = !forbidden && peer_process_.hold(channel_.fd()) &&
+                  probe_memory(peer_process_.pid(), setup.nonce_address, setup.nonce) && !peer_process_.ended();
+  if (!we_read_peer_) peer_process_.let_go();
   RRPC_RETURN_IF_ERROR(channel_.send(encode_ready(we_read_peer_)));
   connect_when_ready();
   return {};
@@ -145,7 +147,7 @@ Result<uint32_t> ShmQueuePair::expose(const MemoryRegion& region, const std::byt
   const bool mapped = memory.shared() && ((access & kRemoteWrite) == 0 || memory.range().peers_may_write);
   if (!mapped && !peer_reads_us_)
     return failed_precondition(
-        "the peer's kernel forbids reading this process's memory (ptrace rules); staged through the pool");
+        "the peer may not read this process's memory (another user, or ptrace rules); staged through the pool");
   if (mapped) RRPC_RETURN_IF_ERROR(share(region));
   return exposures_.open({reinterpret_cast<uint64_t>(address), length_bytes,
                           access | static_cast<uint32_t>(mapped ? kMapped : kOrdinary), memory.slab_id()});

@@ -99,18 +99,20 @@ ShmQueuePair::Outcome ShmQueuePair::checked_chunk(SendRequest& request, uint64_t
   if (!grant) return refused();
   if (grant->kind == kOrdinary && !we_read_peer_)
     return {WcStatus::kRemoteAccess, Status::protocol_error("the peer exposed memory that this process can't reach")};
+  const auto gone = [&] { return grant->kind == kOrdinary && peer_process_.ended(); };
   const auto move = [&] {
+    if (gone()) return RemoteMemory::Copied::kPeerGone;
     return wanted == kRemoteRead
-               ? remote_.read(*grant, peer_process_.pid, request.remote_address, count, request.cursor)
-               : remote_.write(*grant, peer_process_.pid, request.remote_address, count, request.cursor);
+               ? remote_.read(*grant, peer_process_.pid(), request.remote_address, count, request.cursor)
+               : remote_.write(*grant, peer_process_.pid(), request.remote_address, count, request.cursor);
   };
   RemoteMemory::Copied copied = move();
   if (copied == RemoteMemory::Copied::kUnknownSlab) {
     if (Status status = read_socket(); !status.ok()) return {WcStatus::kFlushed, std::move(status)};
     copied = move();
   }
-  // While its socket is open the number still belongs to that process: bytes of a successor never pass for its own.
-  if (copied == RemoteMemory::Copied::kPeerGone || (grant->kind == kOrdinary && channel_.peer_gone()))
+  // While it lives its pid is no other's: bytes of a successor never pass for its own.
+  if (copied == RemoteMemory::Copied::kPeerGone || gone())
     return {WcStatus::kFlushed, unavailable("peer closed: it ended during a transfer")};
   if (!remote_.still_open(request.rkey)) return refused();
   if (copied == RemoteMemory::Copied::kUnknownSlab)
