@@ -1,6 +1,7 @@
 // Connecting, ending, and sleeping.
 #pragma once
 
+#include <fcntl.h>
 #include <poll.h>
 
 #include "conformance.h"
@@ -227,6 +228,31 @@ TEST_P(ConformanceTest, AnArmedQueueIsWokenByAMessage) {
     ASSERT_EQ(received, 1u);
     EXPECT_EQ(out[0].wr_id, 1000 + round);
   }
+}
+
+// With a completion queue for each connection, as the driver has them, that is waited on.
+TEST_P(ConformanceTest, AConnectionHoldsTwoDescriptorsAtEachEnd) {
+  constexpr size_t kCount = 4;
+  const auto open_descriptors = [] {
+    size_t count = 0;
+    for (int fd = 0; fd < 1024; ++fd) count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+  };
+  std::deque<End> kept;
+  std::vector<WaitHandle> handles;
+  size_t before = 0;
+  for (size_t i = 0; i <= kCount; ++i) {
+    if (i == 1) before = open_descriptors();  // with what is there once for all
+    connect();
+    for (End* end : {&client_, &server_}) {
+      end->cq->arm();
+      end->cq->append_wait_handles(handles);
+      kept.emplace_back(std::move(*end));
+      end->device = kept.back().device;
+      end->cq = end->device->create_completion_queue(4096);
+    }
+  }
+  EXPECT_LE(open_descriptors(), before + 2 * 2 * kCount);
 }
 
 TEST_P(ConformanceTest, TheListenersHandleTellsOfAConnection) {
