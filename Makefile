@@ -1,6 +1,6 @@
 # The front door. Everything sets itself up: a first `make test` on a fresh clone needs only make, g++ and Python.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-fast test-cpp test-python test-vm check format tidy bench bench-vm asan tsan wheel-test clean
+.PHONY: help setup build demo test test-fast test-cpp test-python test-vm fuzz check format tidy bench bench-vm asan tsan wheel-test clean
 PY := .venv/bin/python
 # Without bytecode files every process compiles all it imports, and tests start thousands of them.
 export PYTHONDONTWRITEBYTECODE =
@@ -36,9 +36,12 @@ test-cpp: build ## the C++ tests alone
 test-python: build ## the Python tests alone; ARGS="-k name" goes to pytest, and "-n 0" is one process
 	@$(PYTEST) $(ARGS)
 
-test-vm: build ## the tests over Soft-RoCE and Soft-iWARP, in virtual machines; SUITES="conformance calls" picks some
+test-vm: build ## the tests over Soft-RoCE and Soft-iWARP, in virtual machines; SUITES="conformance core" picks some
 	@tools/setup.sh vm
 	@tools/vm/test.sh $(SUITES)
+
+fuzz: build ## the property tests on random examples; ARGS="--minutes 30 -k json", 5 minutes otherwise
+	@$(PY) tools/fuzz.py $(ARGS)
 
 check: setup ## layers, house rules, ruff, mypy, clang-format, clang-tidy
 	@tools/check.sh

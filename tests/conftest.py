@@ -44,7 +44,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Those need adapters, which tools/vm/test.sh gives them.
-collect_ignore_glob = [] if os.environ.get("RRPC_IN_VM") else ["vm/*"]
+IN_VM = bool(os.environ.get("RRPC_IN_VM"))
+collect_ignore_glob = [] if IN_VM else ["vm/*"]
+if not IN_VM:  # nothing that runs there uses hypothesis, which takes seconds to import
+    import fuzz  # noqa: F401
 
 
 @pytest.fixture(params=TRANSPORTS)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fuzz import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from schemas import INTS, modules
@@ -139,7 +140,7 @@ def _same(a: Any, b: Any) -> bool:
     return repr(a) == repr(b) or to_json(a, whole=True) == to_json(b, whole=True)
 
 
-@settings(max_examples=EXAMPLES, deadline=None, phases=PHASES)
+@settings(max_examples=examples(EXAMPLES), phases=PHASES)
 @given(st.data(), modules(services_min=1))
 def test_what_is_printed_is_taken(data: st.DataObject, module: Module) -> None:
     for service in module.services.values():
@@ -164,7 +165,7 @@ _json = st.recursive(
 )
 
 
-@settings(max_examples=EXAMPLES, deadline=None, phases=PHASES)
+@settings(max_examples=examples(EXAMPLES), phases=PHASES)
 @given(st.data(), modules(services_min=1))
 def test_any_json_is_taken_or_refused_in_words(data: st.DataObject, module: Module) -> None:
     for service in module.services.values():

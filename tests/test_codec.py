@@ -12,7 +12,8 @@ import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
 from codec_trip import STRUCTURED, Point, sent, through
-from hypothesis import HealthCheck, given, settings
+from fuzz import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rrpc
@@ -275,13 +276,13 @@ values = st.recursive(
 
 
 @given(values)
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300))
 def test_any_nesting_round_trips(value: Any) -> None:
     same(value, through(value))
 
 
 @given(arrays, st.data())
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200))
 def test_any_view_round_trips(value: np.ndarray[Any, Any], data: st.DataObject) -> None:
     view = value.transpose(data.draw(st.permutations(range(value.ndim))))
     if view.ndim:

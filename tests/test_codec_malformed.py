@@ -11,6 +11,7 @@ import msgpack
 import numpy as np
 import pytest
 from codec_trip import STRUCTURED, Point, block_of, sent
+from fuzz import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -97,7 +98,7 @@ def decodes_or_is_refused(payload: bytes, blocks: list[Any]) -> None:
 
 @given(st.binary(max_size=200))
 @example(b"\xc7\x05\x02")
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500))
 def test_random_bytes_decode_or_are_refused(payload: bytes) -> None:
     decodes_or_is_refused(payload, [block_of(bytes(16))])
     decodes_or_is_refused(b"\xc1" + payload, [])

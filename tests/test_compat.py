@@ -1,5 +1,6 @@
 """What changed between two versions of an interface, and who notices."""
 
+from fuzz import examples
 from hypothesis import given, settings
 from schemas import modules
 from test_fingerprint import edits
@@ -261,7 +262,7 @@ def test_one_ofs_that_name_themselves() -> None:
 
 
 @given(modules(services_min=1))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8))
 def test_what_fingerprints_see_is_told(module: s.Module) -> None:
     assert compare(module, module) == []
     for service in module.services.values():
@@ -272,7 +273,7 @@ def test_what_fingerprints_see_is_told(module: s.Module) -> None:
 
 
 @given(modules(services_min=1), modules(services_min=1))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10))
 def test_any_two_can_be_compared(old: s.Module, new: s.Module) -> None:
     for change in compare(old, new):
         assert change.where

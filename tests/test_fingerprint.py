@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from fuzz import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -53,7 +54,7 @@ def _noise(thing: Any, rng: random.Random) -> Any:
 
 
 @given(modules(services_min=1), st.randoms(use_true_random=False))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12))
 def test_what_means_the_same_has_the_same(module: s.Module, rng: random.Random) -> None:
     for service in module.services.values():
         found = fingerprint(service)
@@ -99,7 +100,7 @@ def _edited_parameter(parameter: s.Parameter) -> list[s.Parameter]:
 
 
 @given(modules(services_min=1))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12))
 def test_what_callers_notice_changes_it(module: s.Module) -> None:
     for service in module.services.values():
         found = fingerprint(service)

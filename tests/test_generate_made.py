@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fuzz import examples
 from hypothesis import HealthCheck, Phase, given, settings
 from live_values import Values, same
-from processes import run, volume
+from processes import run
 from schemas import modules
 from two_versions import make_module
 
@@ -18,8 +19,7 @@ from rrpc.schema.fingerprint import fingerprint
 
 # Finding a smaller example takes longer than reading a large one.
 MADE = settings(
-    max_examples=volume(15, 5),
-    deadline=None,
+    max_examples=examples(15),
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )

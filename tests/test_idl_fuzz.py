@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import schemas
+from fuzz import examples
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ PIECES = [
     ),
     "\n",
 ]
-fast = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+fast = settings(max_examples=examples(100))
 
 
 def read(text: str | bytes) -> None:
@@ -71,7 +72,7 @@ def test_changed_files(data: st.DataObject) -> None:
     read(text)
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(50), suppress_health_check=list(HealthCheck))
 @given(schemas.modules())
 def test_what_is_printed_is_read_the_same(module: Module) -> None:
     text = print_module(module)

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from fuzz import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,7 +90,7 @@ def services(draw: st.DrawFn) -> schema.Service:
     return draw(st.builds(schema.Service, st.just("lab.S"), methods, st.just(declarations), **DESCRIBED))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(services())
 def test_every_schema_survives_json_and_the_wire(service: schema.Service) -> None:
     data = to_data(service)
@@ -295,7 +296,7 @@ PLACES = [
 ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.sampled_from(PLACES), JSON)
 def test_whatever_is_there_it_is_read_or_a_value_error(path: tuple[Any, ...], junk: Any) -> None:
     data: Any = copy.deepcopy(DATA)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import pytest
+from fuzz import examples
 from hypothesis import HealthCheck, given, settings
 from numpy.typing import NDArray
 from schemas import modules
@@ -100,7 +101,7 @@ def default(kind: Type, value: Any) -> Any:
 
 
 @given(modules(services_min=1))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 def test_there_and_back(module: Module) -> None:
     for service in module.services.values():
         interface = to_interface(service)
