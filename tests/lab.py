@@ -109,9 +109,11 @@ def refuses(client: rrpc.Client) -> bool:
     return False
 
 
-def call_held(client: rrpc.Client, name: str, seconds: float = 30.0) -> rrpc.Future[bool]:
-    """A call that runs in its handler by now."""
-    future: rrpc.Future[bool] = client.start("Lab.hold", name, seconds)
+def call_held(
+    client: rrpc.Client, name: str, seconds: float = 30.0, until: str | Path = ""
+) -> rrpc.Future[bool]:
+    """A call that runs in its handler by now, for so long or until the file is there."""
+    future: rrpc.Future[bool] = client.start("Lab.hold", name, seconds, str(until))
     eventually(lambda: client.call("Lab.holding", name))
     return future
 

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,11 +105,13 @@ class Lab:
         return "no int"  # type: ignore[return-value]
 
     @rrpc.method
-    def hold(self, name: str, seconds: float = 30.0) -> bool:
-        """Runs until `release(name)`, or nobody waits for it; False if neither came."""
+    def hold(self, name: str, seconds: float = 30.0, until: str = "") -> bool:
+        """Runs until `release(name)`, the file `until` is there, or nobody waits for it; False if none of it came."""
         _started.add(name)
         end, event = time.monotonic() + seconds, _event(name)
         while not event.wait(min(0.05, max(0.0, end - time.monotonic()))):
+            if until and Path(until).exists():
+                return True
             if rrpc.context().cancelled or time.monotonic() >= end:
                 return False
         return True

@@ -273,7 +273,7 @@ def test_stopping_cancels_what_runs_and_draining_waits_for_it(in_loop: Run[Any])
         async with serving("tcp://127.0.0.1:0") as (server, client, service):
             held, stuck = client.start("Mixed.hold"), client.start("Mixed.forever")
             await until(lambda: _waits(service, 2))
-            draining = asyncio.ensure_future(server.drain(patience(0.5)))
+            draining = asyncio.ensure_future(server.drain(patience(3)))
             await until(lambda: _refuses(client))
             assert not held.done()
             service._opened.set()

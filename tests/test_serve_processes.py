@@ -236,15 +236,18 @@ def test_processes_end_with_their_supervisor(serve: ServeFactory, new_address: C
         assert pid_of(client) in pids(again)
 
 
-def test_one_that_is_asked_to_end_is_replaced(serve: ServeFactory) -> None:
+def test_one_that_is_asked_to_end_is_replaced(serve: ServeFactory, tmp_path: Path) -> None:
+    """Its client is refused while a call of it runs; once that is over the client would be sent to another process."""
     served = start(serve, "tcp", count=2)
     leaving, staying = pids(served)
     with connected_to(served.address, leaving) as client:
-        call = call_held(client, "x", 1.0)
+        call = call_held(client, "x", 170.0, until=tmp_path / "go on")
         os.kill(leaving, signal.SIGTERM)
         eventually(lambda: refuses(client))
         assert connects_to(served.address, staying)
-        assert call.result(timeout=patience(10)) is False
+        assert not call.done()
+        (tmp_path / "go on").touch()
+        assert call.result(timeout=patience(10)) is True
     eventually(lambda: len(pids(served)) == 2 and leaving not in pids(served))
     assert served.terminate() == 0
 
