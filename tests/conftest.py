@@ -47,7 +47,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 IN_VM = bool(os.environ.get("RRPC_IN_VM"))
 collect_ignore_glob = [] if IN_VM else ["vm/*"]
 if not IN_VM:  # nothing that runs there uses hypothesis, which takes seconds to import
-    import fuzz  # noqa: F401
+    import made  # noqa: F401
 
 
 @pytest.fixture(params=TRANSPORTS)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fuzz import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from made import examples
 from schemas import INTS, modules
 
 from rrpc.cli.calling.from_json import BadValue, from_json

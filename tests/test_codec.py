@@ -12,9 +12,9 @@ import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
 from codec_trip import STRUCTURED, Point, sent, through
-from fuzz import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made import examples
 
 import rrpc
 from rrpc.codec import LIFT_BYTES, MAX_DEPTH, Message, Record, Refused, copies, decode, encode, refusal

@@ -11,9 +11,9 @@ import msgpack
 import numpy as np
 import pytest
 from codec_trip import STRUCTURED, Point, block_of, sent
-from fuzz import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from made import examples
 
 import rrpc
 from rrpc.codec import decode

@@ -1,7 +1,7 @@
 """What changed between two versions of an interface, and who notices."""
 
-from fuzz import examples
 from hypothesis import given, settings
+from made import examples
 from schemas import modules
 from test_fingerprint import edits
 

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from fuzz import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made import examples
 from numpy.typing import NDArray
 from schemas import modules
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fuzz import examples
 from hypothesis import HealthCheck, Phase, given, settings
 from live_values import Values, same
+from made import examples
 from processes import run
 from schemas import modules
 from two_versions import make_module

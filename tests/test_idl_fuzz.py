@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import schemas
-from fuzz import examples
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from made import examples
 
 from rrpc.idl import IdlError, parse, print_module
 from rrpc.schema import Module

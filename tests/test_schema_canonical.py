@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import pytest
-from fuzz import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made import examples
 
 from rrpc import schema
 from rrpc.codec import Message, decode, encode

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import numpy as np
 import pytest
-from fuzz import examples
 from hypothesis import HealthCheck, given, settings
+from made import examples
 from numpy.typing import NDArray
 from schemas import modules
 

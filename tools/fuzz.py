@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+LOG = ROOT / "build" / "logs" / "fuzz.log"
 
 
 def round_of(seed: int, times: int, timeout: float, more: list[str]) -> int | None:
-    """One run of every property test; its exit code, or None when the time was up before."""
+    """Runs every property test once; returns the exit code, or None when the time was up before."""
     command = [
         sys.executable,
         "-m",
@@ -27,7 +28,11 @@ def round_of(seed: int, times: int, timeout: float, more: list[str]) -> int | No
     # A round is long: pytest's own limit is for usual tests.
     command += ["-p", "no:cacheprovider", "-o", "timeout=3600", "-o", "faulthandler_timeout=0", *more]
     environment = {**os.environ, "RRPC_FUZZ": str(times)}
-    with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        LOG.open("wb") as log,
+        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log) as process,
+    ):
         try:
             return process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -52,6 +57,7 @@ def main() -> int:
         if code is None:
             break
         if code != 0:
+            print(LOG.read_text(errors="replace"))
             arguments = " ".join([f"--seed {seed} --times {options.times}", *more])
             print(f'fuzz: failed; once more with: make fuzz ARGS="{arguments}"')
             return code
