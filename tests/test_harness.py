@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import Usage, eventually, run_python
+from over_verbs import SUITES
+from processes import Usage, eventually, run, run_python
 
 HERE = Path(__file__).resolve().parent
 SKIPPING = """
@@ -17,6 +18,26 @@ def test_a(): ...
 
 def test_b(): ...
 """
+
+
+@pytest.mark.slow
+def test_what_is_to_run_over_verbs_is_there() -> None:
+    """Every word of tests/over_verbs.py picks a test over each of its adapters."""
+    files = [HERE / f"{module}.py" for module in SUITES]
+    adapters = {"RRPC_IN_VM": "1", "RRPC_TEST_TRANSPORTS": "rxe,siw,rxe-socket"}
+    found = run(
+        "-m", "pytest", "--collect-only", "-q", *files, cwd=HERE.parent, timeout=120, **adapters
+    ).stdout
+    for module, suites in SUITES.items():
+        names = [line for line in found.splitlines() if line.startswith(f"tests/{module}.py::")]
+        for suite in suites:
+            for word in suite.words:
+                for transport in suite.transports:
+                    assert any(word in name and transport in name for name in names), (
+                        module,
+                        word,
+                        transport,
+                    )
 
 
 @pytest.mark.slow

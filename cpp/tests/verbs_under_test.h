@@ -1,6 +1,6 @@
 // The verbs provider, loaded as the driver loads it, over the adapters that the environment names: RRPC_VERBS_RXE and
 // RRPC_VERBS_SIW are addresses of a RoCE and an iWARP adapter, RRPC_VERBS_CASES a list of rxe, rxe_socket and siw (all
-// when unset), RRPC_VERBS_PATIENCE a factor for waits on a slow machine.
+// when unset), RRPC_TEST_TIME_SCALE a factor for waits on a slow machine.
 #pragma once
 
 #include <cstdlib>
@@ -48,7 +48,7 @@ class VerbsUnderTest final : public ProviderUnderTest {
   bool refusals_are_named() const override { return !iwarp(); }
   bool reads_need_a_right() const override { return !iwarp(); }
   bool reads_outlast_their_posting() const override { return iwarp(); }
-  TimeNs patience() const override { return 10 * kSecond * number_from_environment("RRPC_VERBS_PATIENCE", 3); }
+  TimeNs patience() const override { return 10 * kSecond * number_from_environment("RRPC_TEST_TIME_SCALE", 3); }
 
  private:
   bool iwarp() const { return which_ == VerbsCase::kIwarp; }

@@ -1,7 +1,8 @@
-# Sourced in the guest by tests/vm/guest/: guest_pytest TEST... runs these, in one process: to start is slow here.
-. tools/vm/rdma.sh && rdma_single || exit
-export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RRPC_TEST_TIME_SCALE=10
+# Sourced in the guest: guest_pytest TEST... runs these, in one process: to start is slow here. Each is told as it begins
+# and as it ends. verbs_tests lists the files of which tests run over verbs.
+export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTHONUNBUFFERED=1
 guest_pytest() {
   RRPC_TEST_TRANSPORTS="${RRPC_TEST_TRANSPORTS:-rxe,siw,rxe-socket}" python -m pytest -v -p no:cacheprovider -p pytest_timeout \
-    -o timeout=120 --tb=short --durations=25 "$@"
+    -o timeout="$((12 * RRPC_TEST_TIME_SCALE))" --tb=short --durations=25 "$@"
 }
+verbs_tests() { echo tests/vm && sed -nE 's/^    "(test_\w+)": .*/tests\/\1.py/p' tests/over_verbs.py; }

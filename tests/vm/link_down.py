@@ -6,13 +6,13 @@ import pytest
 from guest_network import down, queue_pairs
 from lab import LAB, settles, still_answers, transient
 from processes import Served, ServeFactory, eventually
-from under_way import UnderWay
+from under_way import UnderWay, slowly
 
 import rrpc
 
 LINKS = {"rxe": "rx0", "rxe-socket": "rx0", "siw": "iw0"}
-KEEPALIVE_SECONDS = 2.0  # interval, and timeout
-SLACK = 6.0  # of an emulated machine
+KEEPALIVE_SECONDS = slowly(2.0)  # interval, and timeout
+SLACK = slowly(6.0)  # of an emulated machine
 
 
 @pytest.fixture
@@ -24,14 +24,14 @@ def test_a_link_goes_down_and_comes_up(served: Served, transport: str) -> None:
     idle, before = transient(rrpc.stats()), len(queue_pairs())
     client = rrpc.connect(
         served.address,
-        connect_timeout=30.0,
+        connect_timeout=slowly(30.0),
         keepalive_interval=KEEPALIVE_SECONDS,
         keepalive_timeout=KEEPALIVE_SECONDS,
     )
     under_way = UnderWay(client, "down")
     with down(LINKS[transport]):
         start = time.monotonic()
-        print(under_way.errors(timeout=60))
+        print(under_way.errors(timeout=slowly(60.0)))
         took = time.monotonic() - start
         assert took < 2 * KEEPALIVE_SECONDS + SLACK, f"Unavailable after {took:.2f} s"
         settles(rrpc.stats, idle)

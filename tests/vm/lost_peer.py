@@ -20,12 +20,12 @@ import lab_service
 from guest_network import queue_pairs
 from lab import settles, transient
 from processes import eventually
-from under_way import UnderWay
+from under_way import UnderWay, slowly
 
 import rrpc
 
-INTERVAL, TIMEOUT = 4.0, 7.0  # an emulated machine may be away for seconds
-SLACK = 8.0  # of an emulated machine
+INTERVAL, TIMEOUT = slowly(4.0), slowly(7.0)  # an emulated machine may be away for seconds
+SLACK = slowly(8.0)  # of an emulated machine
 LIMIT = INTERVAL + TIMEOUT + SLACK
 OPTIONS: dict[str, Any] = {"keepalive_interval": INTERVAL, "keepalive_timeout": TIMEOUT}
 HELD = "lost"
@@ -57,7 +57,7 @@ def connected(address: str) -> rrpc.Client:
 
 def attempt(address: str) -> rrpc.Client | None:
     try:
-        return rrpc.connect(address, timeout=60.0, connect_timeout=20.0, **OPTIONS)
+        return rrpc.connect(address, timeout=slowly(60.0), connect_timeout=slowly(20.0), **OPTIONS)
     except (rrpc.Unavailable, rrpc.DeadlineExceeded) as error:
         print(f"not yet: {error}", flush=True)
         return None

@@ -13,6 +13,7 @@ import pytest
 from guest_network import down
 from lab import LabServer, still_answers
 from processes import child_environment, eventually
+from under_way import slowly
 
 import rrpc
 
@@ -20,7 +21,7 @@ import rrpc
 def refusal(address: str, *kinds: type[rrpc.RpcError]) -> str:
     """The one line with which connecting fails."""
     with pytest.raises(kinds or rrpc.RpcError) as raised:
-        rrpc.connect(address, connect_timeout=20.0).close()
+        rrpc.connect(address, connect_timeout=slowly(20.0)).close()
     line = str(raised.value)
     print(f"{address}: {type(raised.value).__name__}: {line}")
     assert "\n" not in line
@@ -115,7 +116,7 @@ SERVERS = {
 def test_servers_that_are_not_rrpc(server: str) -> None:
     host, port, *command = SERVERS[server]
     with running(*command) as process:
-        eventually(lambda: listens_with_rdma_cm(process.pid), 2.0, f"{server} listens")
+        eventually(lambda: listens_with_rdma_cm(process.pid), 10.0, f"{server} listens")
         line = refusal(f"verbs://{host}:{port}")
     assert "not rrpc" in line or "offer is cut short" in line
 
@@ -127,7 +128,7 @@ def test_clients_that_are_not_rrpc(lab_server: LabServer, transport: str) -> Non
         ["rping", "-c", "-a", host, "-p", port, "-C", "1"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=slowly(60),
         check=False,
     )
     assert done.returncode != 0 or "DISCONNECT EVENT" in done.stderr
@@ -165,7 +166,7 @@ def test_socket_servers_that_are_not_rrpc(what: str) -> None:
 @pytest.mark.parametrize("what", GREETINGS)
 def test_socket_clients_that_are_not_rrpc(lab_server: LabServer, what: str) -> None:
     host, port = host_and_port(lab_server.address("rxe-socket")).split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as peer:
+    with socket.create_connection((host, int(port)), timeout=slowly(30)) as peer:
         peer.sendall(GREETINGS[what][0])
         peer.shutdown(socket.SHUT_WR)
         with suppress(ConnectionError):
@@ -179,7 +180,7 @@ def test_socket_clients_that_are_not_rrpc(lab_server: LabServer, what: str) -> N
 CONNECT = """
 import sys, rrpc
 try:
-    rrpc.connect(sys.argv[1], connect_timeout=20.0).close()
+    rrpc.connect(sys.argv[1], connect_timeout=60.0).close()
 except rrpc.RpcError as error:
     print(type(error).__name__, error)
 """
@@ -192,7 +193,7 @@ def without_the_right_to_lock(*command: str) -> str:
         capture_output=True,
         text=True,
         env=child_environment(),
-        timeout=120,
+        timeout=slowly(120),
         check=False,
     )
     return done.stdout + done.stderr

@@ -12,6 +12,7 @@ from guest_network import down
 from lab import LAB, VERBS
 from numpy.typing import NDArray
 from processes import ROOT, Served, ServeFactory, child_environment
+from under_way import slowly
 
 import rrpc
 
@@ -55,7 +56,9 @@ def test_nearest_finds_what_brute_force_finds(
     import nearest_client  # type: ignore[import-not-found]
 
     asked = np.clip(digits + np.random.default_rng(7).integers(-2, 3, digits.shape), 0, 16).astype(np.float32)
-    with nearest_client.NearestClient(nearest.addresses[index], connect_timeout=30.0, timeout=60.0) as client:
+    with nearest_client.NearestClient(
+        nearest.addresses[index], connect_timeout=slowly(30.0), timeout=slowly(60.0)
+    ) as client:
         assert client.info()["transport"].startswith("verbs")
         assert client.size() == len(digits)
         assert client.count(asked) == len(asked)
@@ -73,7 +76,7 @@ def test_nearest_finds_what_brute_force_finds(
 
 
 def greeting(address: str, **options: Any) -> dict[str, Any]:
-    with rrpc.connect(address, timeout=60.0, connect_timeout=30.0, **options) as client:
+    with rrpc.connect(address, timeout=slowly(60.0), connect_timeout=slowly(30.0), **options) as client:
         assert client.call("Lab.add", 1) == 2
         assert client.call("Lab.total", np.ones(100_000)) == 100_000
         return client.info()

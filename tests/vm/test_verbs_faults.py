@@ -11,13 +11,13 @@ from guest_network import queue_pairs
 from lab import LAB, settles, transient
 from lab_service import Lab
 from processes import Served, ServeFactory, eventually
-from under_way import UnderWay
+from under_way import UnderWay, slowly
 
 import rrpc
 
 MIB = 1 << 20
-KEEPALIVE_SECONDS = 2.0  # interval, and timeout
-SLACK = 6.0  # of an emulated machine
+KEEPALIVE_SECONDS = slowly(2.0)  # interval, and timeout
+SLACK = slowly(6.0)  # of an emulated machine
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_what_a_killed_server_leaves(served: Served) -> None:
     idle, before = transient(rrpc.stats()), len(queue_pairs())
     client = rrpc.connect(
         served.address,
-        connect_timeout=30.0,
+        connect_timeout=slowly(30.0),
         keepalive_interval=KEEPALIVE_SECONDS,
         keepalive_timeout=KEEPALIVE_SECONDS,
     )
@@ -37,7 +37,7 @@ def test_what_a_killed_server_leaves(served: Served) -> None:
     assert len(queue_pairs()) == before + 2
     served.kill()
     start = time.monotonic()
-    print(under_way.errors(timeout=60))
+    print(under_way.errors(timeout=slowly(60.0)))
     took = time.monotonic() - start
     assert took < 2 * KEEPALIVE_SECONDS + SLACK, f"Unavailable after {took:.2f} s"
     settles(rrpc.stats, idle)
@@ -47,7 +47,7 @@ def test_what_a_killed_server_leaves(served: Served) -> None:
 
 def test_exposures_are_of_the_kind_that_the_adapter_has(served: Served, transport: str) -> None:
     before = rrpc.stats()
-    with rrpc.connect(served.address, connect_timeout=30.0) as client:
+    with rrpc.connect(served.address, connect_timeout=slowly(30.0)) as client:
         assert client.info()["bulk_method"] == "RDMA"
         assert client.call("Lab.size", np.ones(MIB, np.uint8)) == MIB
     after = rrpc.stats()
@@ -65,9 +65,11 @@ def test_many_connections_take_their_receives_from_one_queue(serve: ServeFactory
     args = ["--workers", "6", "--shared-receive-slots", "256"]
     served = serve(LAB, "Lab", listen=transport, module="lab_service", args=args)
     with ExitStack() as stack:
-        clients = [stack.enter_context(rrpc.connect(served.address, connect_timeout=30.0)) for _ in range(6)]
+        clients = [
+            stack.enter_context(rrpc.connect(served.address, connect_timeout=slowly(30.0))) for _ in range(6)
+        ]
         futures = [(i, client.start("Lab.add", i)) for i in range(40) for client in clients]
-        assert [future.result(timeout=60) for _, future in futures] == [i + 1 for i, _ in futures]
+        assert [future.result(timeout=slowly(60.0)) for _, future in futures] == [i + 1 for i, _ in futures]
         clients[0].close()
         array = np.ones(MIB, np.uint8)
         assert [client.call("Lab.size", array) for client in clients[1:]] == [MIB] * 5

@@ -4,12 +4,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import numpy as np
-from processes import eventually
+from processes import TIME_SCALE, eventually
 
 import rrpc
 
 LARGE_BYTES = 16 << 20
 CALL_SECONDS = 600.0
+
+
+def slowly(seconds: float) -> float:
+    """So long in a guest of the usual speed: for keep-alive times, which a slow guest would miss."""
+    return seconds * max(1.0, TIME_SCALE / 10)
 
 
 def again_and_again(client: rrpc.Client, method: str, argument: Any) -> NoReturn:

@@ -26,5 +26,6 @@ expect "status, output, variables, folders" 7 "^here $PWD as 0, two words$" \
   bash -c 'echo "here $PWD as $(id -u), $WORDS"; touch "$0/kept/new" "$0/lost"; rm "$0/outside"; exit 7' "$work"
 [ -e "$work/kept/new" ] && [ ! -e "$work/lost" ] && [ -e "$work/outside" ] || { echo "what the guest wrote is in the wrong places"; exit 1; }
 expect "a guest that dies" 97 "Kernel panic" tools/vm/run -t 120 -- bash -c 'echo c >/proc/sysrq-trigger; sleep 60'
-expect "a guest whose time is up" 124 "the guest's 5 s are over" tools/vm/run -t 5 -- sleep 1000
+expect "a guest whose time is up" 124 "the guest's [0-9]* s are over" tools/vm/run -t 5 -- sleep 1000
+expect "a guest that says nothing" 98 "^vm: it is started again$" tools/vm/run -t 120 -q 5 -- sleep 1000
 expect "adapters" 0 "^adapters: all work$" tools/vm/run -t 180 -- bash -c '. tools/vm/rdma.sh && rdma_single && . tools/vm/adapters.sh'

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # tools/vm/test.sh [SUITE...]: what only real verbs can show, in virtual machines with Linux's software adapters. One line
-# a suite: machine, conformance, and each of tests/vm/guest/. All run, also after one failed; two at a time, as more would
-# only share the processors (VM_LANES: so many at a time).
+# a suite, and twice a minute one that says which are under way and what each said last; build/logs has what they write, as
+# they write it. All run, also after one failed; half as many at a time as there are processors, but two at least
+# (VM_LANES: so many at a time).
 source "$(dirname "$0")/../lib.sh"
 lacking="$(tools/vm/needs.sh | tr '\n' ' ')"
 if [ -n "$lacking" ]; then
@@ -14,28 +15,54 @@ if [ ! -e rrpc/_verbs.so ]; then
 fi
 step "vm: kernel and modules" tools/vm/build.sh || exit 1
 
+# pytest rewrites its tests as it imports them, and keeps that beside their bytecode: the guest would do it each time.
+. tests/vm/guest_pytest.sh
+RRPC_IN_VM=1 RRPC_TEST_TIME_SCALE=1 step "vm: collect the tests" guest_pytest --collect-only -q $(verbs_tests) || exit 1
+
 wanted=("$@")
-failed="$(mktemp)"
-trap 'rm -f "$failed"' EXIT
+lanes="${VM_LANES:-$(($(nproc) > 4 ? $(nproc) / 2 : 2))}"
+work="$(mktemp -d)"
+mkdir "$work"/{running,failed}
+reporter=
+finish() {
+  if [ -n "$reporter" ]; then kill "$reporter" 2>/dev/null || true; fi
+  rm -rf "$work"
+}
+trap finish EXIT
+
+report() {
+  local each name
+  while sleep 30; do
+    for each in "$work"/running/*; do
+      [ -e "$each" ] || continue
+      name="$(basename "$each")"
+      printf '  running: %-22s %3d s  %s\n' "$name" $((SECONDS - $(<"$each"))) "$(tail -n 1 "$LOGS/vm:-$name.log" 2>/dev/null | cut -c1-90)"
+    done
+  done
+}
+
 suite() {  # suite NAME COMMAND...
   local name="$1"
   shift
   [ ${#wanted[@]} -eq 0 ] || [[ " ${wanted[*]} " == *" $name "* ]] || return 0
-  while [ "$(jobs -rp | wc -l)" -ge "${VM_LANES:-2}" ]; do sleep 0.5; done
-  { step "vm: $name" "$@" || echo "$name" >>"$failed"; } &
+  while [ "$(find "$work/running" -type f | wc -l)" -ge "$lanes" ]; do sleep 0.5; done
+  echo "$SECONDS" >"$work/running/$name"
+  {
+    step "vm: $name" "$@" || touch "$work/failed/$name"
+    rm "$work/running/$name"
+  } &
+  suites+=($!)
 }
-run=(tools/vm/run -e CI)
-
-# Those that bring layouts of their own: NAME.sh in one guest, NAME_server.sh and NAME_client.sh in two.
-for script in tests/vm/guest/*.sh; do
-  [ -e "$script" ] || continue
-  case "$script" in
-    *_client.sh) ;;
-    *_server.sh) suite "$(basename "${script%_server.sh}")" tools/vm/pair -e CI -t 450 "bash $script" "bash ${script/_server/_client}" ;;
-    *) suite "$(basename "${script%.sh}")" "${run[@]}" -t 900 -- bash "$script" ;;
-  esac
-done
+suites=()
+report &
+reporter=$!
+# The longest first. The limits are three times what each took on a quiet machine, and grow with the guest's slowness.
+guest=(tools/vm/run -e CI)
+suite python "${guest[@]}" -t 600 -- bash tests/vm/guest/python.sh
+suite links "${guest[@]}" -t 450 -- bash tests/vm/guest/links.sh
+suite core "${guest[@]}" -t 450 -- bash tests/vm/guest/core.sh
+suite two_hosts tools/vm/pair -e CI -t 300 "bash tests/vm/guest/two_hosts_server.sh" "bash tests/vm/guest/two_hosts_client.sh"
+suite conformance "${guest[@]}" -t 300 -- bash tests/vm/guest/conformance.sh
 suite machine tools/vm/selftest.sh
-suite conformance "${run[@]}" -t 600 -- bash -c ". tools/vm/rdma.sh && rdma_single && build/release/verbs_conformance --gtest_brief=1"
-wait
-[ ! -s "$failed" ]
+if [ ${#suites[@]} -gt 0 ]; then wait "${suites[@]}"; fi
+[ -z "$(ls "$work/failed")" ]
