@@ -233,6 +233,10 @@ class Server:
         in the kind, after :meth:`bring_back`."""
     def bring_back(self, handle: int) -> None:
         """From any thread; nothing where the call is answered."""
+    def lend(self, handle: int) -> None:
+        """The handler of a call is about to wait: another may run in its place. Its thread stays where it is."""
+    def take_up(self, handle: int) -> None:
+        """Ends :meth:`lend`: waits until fewer than ``max_concurrency`` handlers run, or the server is stopped."""
     def out_bytes(self, handle: int) -> int:
         """The size of the caller's ``out`` memory, 0 when there is none."""
     def call_info(self, handle: int) -> tuple[str, int, int] | None:
@@ -260,7 +264,7 @@ def default_options() -> dict[str, Any]:
     landing_bytes_max, exposed_bytes_max, queued_bytes_max (None: what fits the pool limit), fetch_timeout (seconds),
     stream_window_items, stream_window_bytes, poll ("adaptive", "busy" or "event"), spin_us,
     keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, connections_max,
-    max_concurrency, max_queue (None: no limit),
+    max_concurrency, max_queue (None: no limit), stream_handlers_max, handshakes_max,
     shared_receive_slots, transports (those that rrpc:// may use, best first:
     a sequence or "shm,verbs,tcp"; None: the environment's RRPC_TRANSPORTS, else all)."""
 

@@ -123,8 +123,8 @@ class ObservedCore:
         self.is_cancelled, self.on_cancel, self.peer = core.is_cancelled, core.on_cancel, core.peer
         self.stream = core.stream
 
-    def next(self) -> _Request | None:
-        request = self._core.next()
+    def next(self, timeout: float | None = None) -> _Request | None:
+        request = self._core.next(timeout)
         if request is not None and not request[-1]:
             self.begin(request)
         return request

@@ -18,6 +18,7 @@ from .service import Interface
 from .streams.serving import ServedStreams
 from .versions import introduce
 from .worker import Worker
+from .workers import Workers
 
 __all__ = ["AsyncLane", "Server", "serve", "use_async", "use_builtin"]
 
@@ -59,13 +60,12 @@ class Server:
         self.health = Health(self._dispatch.names)
         """What ``rrpc.Health`` answers: ``server.health.set("Nearest", False)``."""
         self._listen = [listen] if isinstance(listen, str) else list(listen)
-        self._threads: list[threading.Thread] = []
         # It knows how many the workers are, so that a call which one of them is about to take doesn't count as waiting.
         every = merged({**options, "max_concurrency": workers, "max_queue": max_queue})
         self._core = _core.Server(every)
         self._dispatch.metadata_bytes_max = every["metadata_bytes_max"]
-        self._streams = ServedStreams(self._core, self._dispatch, tracebacks, observer)
-        self._workers = [self._worker(tracebacks, observer) for _ in range(workers)]
+        self._workers = Workers(self._core, lambda: self._worker(tracebacks, observer), workers)
+        self._streams = ServedStreams(self._core, self._dispatch, tracebacks, observer, self._workers.lend)
         self.addresses: list[str] = []
         """What the server really listens on, in the order asked for."""
         self.unanswered: list[str] = []
@@ -95,9 +95,6 @@ class Server:
             self._core, self._dispatch, methods, _ASYNC_CALLS_MAX if most is None else most, *rest
         )
 
-    def _run(self, worker: Worker) -> None:  # of the server, which stays while its threads do
-        worker.run()
-
     def listen(self, address: str) -> str:
         """Listen on one more address; gives the one really bound; else InvalidArgument, AlreadyExists, Unavailable."""
         bound = self._core.listen(address)
@@ -106,7 +103,7 @@ class Server:
 
     def start(self) -> Server:
         """Listen, and take calls from now on. Where it can't, it has stopped."""
-        if self._threads:
+        if self.started:
             raise RuntimeError("the server has been started already")
         if self.lane is not None:
             self.lane.open()
@@ -121,26 +118,16 @@ class Server:
     def _begin(self) -> None:
         for address in self._listen:
             self.listen(address)
-        for index, worker in enumerate(self._workers):
-            thread = threading.Thread(target=self._run, args=(worker,), name=f"rrpc-worker-{index}")
-            thread.start()
-            self._threads.append(thread)
+        self._workers.start()
 
     @property
     def started(self) -> bool:
         """Whether :meth:`start` was called."""
-        return bool(self._threads)
+        return self._workers.started
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until every worker has ended; False if they haven't within ``timeout`` seconds."""
-        from time import monotonic
-
-        end = None if timeout is None else monotonic() + timeout
-        # A handler that stops its own server can't wait for itself.
-        others = [thread for thread in self._threads if thread is not threading.current_thread()]
-        for thread in others:
-            thread.join(None if end is None else max(0.0, end - monotonic()))
-        return not any(thread.is_alive() for thread in others)
+        return self._workers.join(timeout)
 
     def drain(self, grace: float | None = None) -> bool:
         """Refuse new calls, let running ones end and results be fetched; True if all that within ``grace`` seconds."""
@@ -162,7 +149,7 @@ class Server:
 
     def running(self) -> list[str]:
         """The methods whose handlers run at this moment."""
-        names = [name for worker in self._workers if (name := worker.running()) is not None]
+        names = self._workers.running()
         return sorted(names if self.lane is None else [*names, *self.lane.running()])
 
     def interfaces(self) -> list[Interface]:
@@ -177,7 +164,7 @@ class Server:
         return self._core.stats()
 
     def __enter__(self) -> Server:
-        return self if self._threads else self.start()
+        return self if self.started else self.start()
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()

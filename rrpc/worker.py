@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .context import Context, enter
@@ -37,13 +38,18 @@ class Worker:
         context = self._context
         return None if context is None or context.ended else context.method
 
-    def run(self) -> None:
-        """Until the server has ended. A worker that waits must hold no request's memory: the pool needs that back."""
+    def run(self, idle_s: float | None = None, may_end: Callable[[], bool] = bool) -> None:
+        """Take calls until the server has ended, or nothing has come for ``idle_s`` seconds and the worker may end.
+
+        A worker that waits must hold no request's memory: the pool needs that back.
+        """
         core, handlers = self._core, self._dispatch.handlers
-        request = core.next()
+        request = core.next(idle_s)
         while request is not None or not core.stopped():
             if request is None:
-                request = core.next()
+                if idle_s is not None and may_end():
+                    return
+                request = core.next(idle_s)
                 continue
             handle, name, payload, blocks, ns_left, metadata, traced, kind = request
             if kind:
@@ -52,7 +58,7 @@ class Worker:
                 if stream is not None:
                     self._run_stream(stream)
                 del stream
-                request = core.next()
+                request = core.next(idle_s)
                 continue
             request = arguments = result = None
             self._context = context = Context(core, handle, name, ns_left, metadata)
@@ -66,7 +72,7 @@ class Worker:
                     check_memory(core, handle, out)
                 result = handler.function(*arguments)
                 payload, buffers = handler.encode(result, out, sizes)
-                short = not buffers and not context.sent
+                short = idle_s is None and not buffers and not context.sent
                 if not short:
                     core.reply(handle, payload, buffers or None, buffers.out_index, context.sent)
             except BaseException as error:  # SystemExit too: a worker outlives its handlers
@@ -80,7 +86,7 @@ class Worker:
                     continue
                 buffers = None
             context.ended = True
-            request = core.next()
+            request = core.next(idle_s)
         self._streams.close()
 
     def _run_stream(self, stream: ServedStream) -> None:

@@ -84,9 +84,9 @@ def request(call_id: int, method: str | bytes, *args: Any, descriptors: bytes = 
 
 
 class RawPeer:
-    """One connection, up to HELLO when wished."""
+    """One connection, up to HELLO when wished, which says ``fields`` too."""
 
-    def __init__(self, address: str, *, greet: bool = True, slot_bytes: int = 8192) -> None:
+    def __init__(self, address: str, *, greet: bool = True, slot_bytes: int = 8192, **fields: bytes) -> None:
         host, port = address.split("://")[1].rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout=20)
         self.peer_epoch = 0
@@ -97,7 +97,7 @@ class RawPeer:
             kind, payload = self.read_frame()
             assert kind == SETUP
             self.peer_epoch = OFFER.unpack_from(payload, 8)[5]
-            self.send(hello())
+            self.send(hello(**fields))
             kind, body = self.read_message()
             assert kind == HELLO
             self.hello = hello_fields(body)

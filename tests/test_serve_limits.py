@@ -1,16 +1,18 @@
 """How many calls an rrpc-serve takes, what a client may hold of it, and what a drain waits for."""
 
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lab import LAB
 from processes import Served, ServeFactory, child_environment, eventually, patience, run_serve
+from raw_peer import RawPeer, setup
 
 import rrpc
 
@@ -64,11 +66,13 @@ def test_more_than_the_queue_holds_is_refused(serve: ServeFactory, transport: st
         running = [client.start("Gated.make", str(gate), 5) for _ in range(2)]
         waiting = [client.start("Gated.size", bytes(n)) for n in range(2)]
         assert refused(client)  # after those, since by the same connection
-        assert refused(other)
-        assert refused(other, bytes(1 << 20))
+        assert refused(client, bytes(1 << 20))
+        fair = other.start("Gated.size", b"12")  # in the place of the other client's newest
+        with pytest.raises(rrpc.ResourceExhausted, match="max_queue: 2 calls wait for a worker"):
+            waiting[1].result()
         gate.touch()
         assert [call.result().nbytes for call in running] == [5, 5]
-        assert [call.result() for call in waiting] == [0, 1]
+        assert [waiting[0].result(), fair.result()] == [0, 2]
         counters = client.call("rrpc.Stats.process")["counters"]
         assert counters["calls_refused"] == 3
         assert client.call("Gated.size", b"123") == 3
@@ -106,15 +110,61 @@ def test_a_client_may_hold_no_more_results_than_allowed(serve: ServeFactory) -> 
         assert client.call("Lab.make", 7 << 20).nbytes == 7 << 20
 
 
+@pytest.mark.parametrize("scheme", ["tcp", "shm", "rrpc"])
+def test_a_client_too_many_is_told_why(serve: ServeFactory, scheme: str) -> None:
+    served = start(serve, scheme, "--connections-max", "3")
+    what = r"connections_max: the server has 3 clients, as many as may connect \(--connections-max 3\)"
+    with ExitStack() as stack:
+        clients: list[rrpc.Client] = []
+
+        def refused_one() -> bool:
+            try:
+                clients.append(stack.enter_context(rrpc.connect(served.address, timeout=patience(20))))
+            except rrpc.ResourceExhausted as error:
+                if re.search(what, str(error)) is None:
+                    raise
+                return True
+            return False
+
+        eventually(refused_one)
+        assert 1 <= len(clients) <= 3
+        assert refused_one() or scheme == "rrpc"  # whose clients have two connections for a moment
+        for client in clients:
+            assert client.call("Lab.add", 1) == 2
+    eventually(lambda: connects(served.address))
+
+
+def connects(address: str) -> bool:
+    try:
+        rrpc.connect(address, connect_timeout=patience(10)).close()
+    except rrpc.ResourceExhausted:
+        return False
+    return True
+
+
+def test_clients_that_say_nothing_make_place_for_others(serve: ServeFactory) -> None:
+    served = start(serve, "tcp", "--handshakes-max", "8")
+    silent = [RawPeer(served.address, greet=False) for _ in range(4)]
+    half = [RawPeer(served.address, greet=False) for _ in range(36)]
+    for peer in half:
+        peer.send(setup())  # and no HELLO
+    with rrpc.connect(served.address, timeout=20.0) as client:
+        assert client.call("Lab.add", 1) == 2
+        for peer in silent + half[:20]:
+            assert peer.wait_for_end() == peer.reason
+        with rrpc.connect(served.address, timeout=20.0) as other:
+            assert other.call("Lab.add", 2) == client.call("Lab.add", 2)
+    for peer in silent + half:
+        peer.close()
+
+
 def test_a_client_may_have_no_more_calls_than_allowed(serve: ServeFactory) -> None:
-    served = start(serve, "tcp", "--calls-in-flight-max", "2", "--connections-max", "2")
+    served = start(serve, "tcp", "--calls-in-flight-max", "2")
     with rrpc.connect(served.address, timeout=20.0) as client, rrpc.connect(served.address) as other:
         calls = [client.start("Lab.hold", name) for name in ("a", "b")]
         eventually(lambda: other.call("Lab.holding", "b"))
         with pytest.raises(rrpc.ResourceExhausted, match="calls_in_flight_max: the server takes 2 calls"):
             client.call("Lab.add", 1)
-        with pytest.raises((rrpc.Unavailable, rrpc.DeadlineExceeded)):
-            rrpc.connect(served.address, connect_timeout=2.0)
         for name in ("a", "b"):
             other.call("Lab.release", name)
         assert [call.result() for call in calls] == [True, True]

@@ -101,6 +101,8 @@ py::dict default_options() {
   out["connections_max"] = options.connections_max;
   out["max_concurrency"] = py::none();
   out["max_queue"] = py::none();
+  out["stream_handlers_max"] = options.stream_handlers_max;
+  out["handshakes_max"] = options.handshakes_max;
   out["any_user"] = options.any_user;
   out["transports"] = py::none();
   out["shared_receive_slots"] = options.shared_receive_slots;
@@ -147,6 +149,12 @@ static size_t share_from(py::handle value, const std::string& name) {
 
 static uint32_t limit_from(py::handle value) { return value.is_none() ? driver::kUnlimited : value.cast<uint32_t>(); }
 
+static uint32_t at_least_one(py::handle value, const std::string& name) {
+  const auto count = value.cast<uint32_t>();
+  if (count >= 1) return count;
+  raise_status(invalid_argument(name + " must be at least 1, not 0"));
+}
+
 static void set_option(driver::Options& options, const std::string& name, py::handle value) {
   rpc::SessionOptions& session = options.session;
   if (name == "slots")
@@ -189,6 +197,10 @@ static void set_option(driver::Options& options, const std::string& name, py::ha
     options.max_concurrency = limit_from(value);
   else if (name == "max_queue")
     options.max_queue = limit_from(value);
+  else if (name == "stream_handlers_max")
+    options.stream_handlers_max = at_least_one(value, name);
+  else if (name == "handshakes_max")
+    options.handshakes_max = at_least_one(value, name);
   else if (name == "any_user")
     options.any_user = value.cast<bool>();
   else if (name == "transports")

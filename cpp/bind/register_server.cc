@@ -187,6 +187,21 @@ class PyServer {
     server_->bring_back(handle);
   }
 
+  void lend(uint64_t handle) {
+    check_process();
+    Status status;
+    {
+      const WithoutGil freed;
+      status = server_->lend(handle);
+    }
+    raise_if_error(status);
+  }
+  void take_up(uint64_t handle) {
+    check_process();
+    const WithoutGil freed;
+    server_->take_up(handle);
+  }
+
   size_t out_bytes(uint64_t handle) {
     driver::Work work;
     return find(handle, work) ? work.call->out_bytes() : 0;
@@ -372,6 +387,8 @@ void register_server(py::module_& module) {
       .def("peer", &PyServer::peer, py::arg("handle"))
       .def("set_aside", &PyServer::set_aside, py::arg("handle"))
       .def("bring_back", &PyServer::bring_back, py::arg("handle"))
+      .def("lend", &PyServer::lend, py::arg("handle"))
+      .def("take_up", &PyServer::take_up, py::arg("handle"))
       .def("out_bytes", &PyServer::out_bytes, py::arg("handle"))
       .def("call_info", &PyServer::call_info, py::arg("handle"))
       .def("stamps", &PyServer::stamps, py::arg("handle"))

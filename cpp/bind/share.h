@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <type_traits>
 
@@ -20,7 +21,13 @@ std::shared_ptr<T> share(std::unique_ptr<T> owned) {
             if (dying->belongs_to_parent()) return;
             if constexpr (std::is_same_v<T, driver::Server>) {
               // In a finalizer or a callback that its own engine runs: it would wait for itself.
-              if (dying->on_own_thread()) return std::thread([dying] { delete dying; }).detach();
+              if (dying->on_own_thread()) {
+                try {
+                  return std::thread([dying] { delete dying; }).detach();
+                } catch (const std::system_error&) {
+                  return dying->stop();  // no threads left: its memory stays
+                }
+              }
             }
             if (PyGILState_Check() == 0) {
               delete dying;

@@ -32,7 +32,7 @@ Result<std::unique_ptr<Client>> Client::connect(const std::string& text, const O
   return client;
 }
 
-// One of several processes behind an address may have died since it was named: then the next is asked for.
+// One of several processes behind an address may have died since it was named, or be full: then the next is asked for.
 Result<std::unique_ptr<Client>> Client::reach(const Address& address, const Dialling& dialling, TimeNs deadline) {
   for (int tried = 1;; ++tried) {
     RRPC_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, dial(address, first_transport(address), dialling, deadline));
@@ -43,7 +43,9 @@ Result<std::unique_ptr<Client>> Client::reach(const Address& address, const Dial
     const Result<Address> target = sent_on(address, go_to->second);
     if (!target.ok()) return in_context("connecting to " + address.to_string(), target.status());
     auto there = go_on(address, *target, dialling, deadline);
-    if (there.status().code() != StatusCode::kUnavailable || tried == kProcessesTried) return there;
+    const StatusCode code = there.status().code();
+    const bool elsewhere = code == StatusCode::kUnavailable || code == StatusCode::kResourceExhausted;
+    if (!elsewhere || tried == kProcessesTried) return there;
   }
 }
 
@@ -74,11 +76,12 @@ Result<std::unique_ptr<Client>> Client::dial(const Address& address, const std::
 Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const std::string& transport,
                                                   const Dialling& dialling, TimeNs deadline) {
   RRPC_ASSIGN_OR_RETURN(DeviceEntry * device, find_device(transport));
+  Server* const serve = dialling.serve.get();
+  Engine& engine = serve != nullptr ? serve->engine() : client_engine();
+  RRPC_RETURN_IF_ERROR(engine.start());
   const auto config = endpoint::queue_pair_config(dialling.options.session.geometry);
   auto cq = device->device->create_completion_queue(config.send_depth + config.receive_depth);
   RRPC_ASSIGN_OR_RETURN(auto qp, device->device->open(*cq, address.rest, config, deadline));
-  Server* const serve = dialling.serve.get();
-  Engine& engine = serve != nullptr ? serve->engine() : client_engine();
   rpc::HelloFields hello{{"wire", "1"}};
   if (serve != nullptr) hello["serves"] = "1";
   auto connection =
@@ -94,8 +97,14 @@ Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const 
   }
   engine.add(connection);
   client->wait_for_handshake(connection->handshake_deadline);
-  std::lock_guard lock(connection->mutex);
-  if (connection->session().ready()) return client;
+  std::unique_lock lock(connection->mutex);
+  if (connection->session().ready()) {
+    const rpc::HelloFields& answer = connection->session().peer_hello();
+    const auto refused = answer.find(rpc::kRefused);
+    if (refused == answer.end()) return client;
+    lock.unlock();  // the client's end closes the connection
+    return in_context("connecting to " + address.to_string(), resource_exhausted(refused->second));
+  }
   if (!connection->session().failed())
     return deadline_exceeded("connecting to " + address.to_string() + ": no answer in time");
   return in_context("connecting to " + address.to_string(), connection->session().failure());

@@ -58,6 +58,12 @@ void Connection::on_stream_changed(const rpc::StreamRef& stream) {
     sink_->resume(std::exchange(stream->parked_as, 0));
 }
 
+Status Connection::on_hello() {
+  Status why = sink_ == nullptr ? Status() : sink_->admit(*this);
+  refused_ = !why.ok();
+  return why;
+}
+
 void Connection::on_ready() {
   ready.store(true);
   usable.store(session_.makes_calls());

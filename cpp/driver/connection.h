@@ -27,9 +27,11 @@ class RequestSink {
  public:
   virtual ~RequestSink() = default;
   // As rpc::ServerSideEvents has them.
-  virtual Status why_full() = 0;
-  virtual bool take_back(const rpc::ServerCallRef& call) = 0;
+  virtual Status why_full(const Connection& connection) = 0;
+  virtual bool take_back(const Connection& connection, const rpc::ServerCallRef& call) = 0;
   virtual void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) = 0;
+  // A client said HELLO; an error refuses it.
+  virtual Status admit(const Connection& connection) = 0;
   // A stream that was parked may go on.
   virtual void resume(uint64_t handle) = 0;
 };
@@ -60,6 +62,8 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   rpc::Session& session() { return session_; }
   std::atomic<TimeNs> last_active{0};
   TimeNs handshake_deadline = kNever;
+  // At a server: its client is not let in yet, or was refused.
+  bool half_open() const { return !session_.ready() || refused_; }
   // Written under the mutex by the engine or a leader.
   std::atomic<Attendance> attendance{Attendance::kHot};
   std::vector<provider::WaitHandle> wait_handles;  // what the engine's epoll set or the leader waits on
@@ -87,6 +91,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   bool has_leader = false;
 
  private:
+  Status on_hello() override;
   void on_ready() override;
   void on_closed(const Status& why) override;
   void on_go_away() override { end_use(); }
@@ -94,8 +99,8 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   void on_call_done(const rpc::ClientCallRef& call) override;
   void on_request(const rpc::ServerCallRef& call) override;
   void on_stream_changed(const rpc::StreamRef& stream) override;
-  Status why_full() override { return sink_ == nullptr ? Status() : sink_->why_full(); }
-  bool take_back(const rpc::ServerCallRef& call) override { return sink_ != nullptr && sink_->take_back(call); }
+  Status why_full() override { return sink_ == nullptr ? Status() : sink_->why_full(*this); }
+  bool take_back(const rpc::ServerCallRef& call) override { return sink_ != nullptr && sink_->take_back(*this, call); }
   void wake_sleepers(const void* cause);
 
   const uint64_t id_;
@@ -103,6 +108,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   const int fork_generation_;
   const Options options_;
   RequestSink* const sink_;
+  bool refused_ = false;
   rpc::Session session_;
 };
 

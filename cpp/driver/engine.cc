@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
+#include <system_error>
 #include <utility>
 
-#include "base/check.h"
 #include "driver/spinner.h"
 
 namespace rrpc::driver {
@@ -30,15 +31,26 @@ std::chrono::nanoseconds nap(TimeNs deadline, TimeNs longest) {
 thread_local const Engine* Engine::polling_ = nullptr;
 thread_local const Engine* Engine::own_ = nullptr;
 
-Engine::Engine(Hooks hooks)
-    : hooks_(std::move(hooks)),
-      epoll_fd_(epoll_create1(EPOLL_CLOEXEC)),
-      wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  RRPC_CHECK(epoll_fd_ && wake_fd_, "no file descriptors left for a polling engine; raise 'ulimit -n'");
+Engine::Engine() : Engine(Hooks()) {}
+
+Status Engine::start() {
+  std::lock_guard lock(start_mutex_);
+  if (thread_.joinable() || stopping_) return {};
+  if (!epoll_fd_) epoll_fd_.reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!wake_fd_) wake_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll_fd_ || !wake_fd_)
+    return resource_exhausted(
+        "no file descriptors are left to poll connections with (RLIMIT_NOFILE); raise 'ulimit -n'");
   epoll_event event{};  // its key is 0, which no connection has
   event.events = EPOLLIN;
   epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, wake_fd_.get(), &event);
-  thread_ = std::thread([this] { run(); });
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    return resource_exhausted("no thread can be started to poll connections (" + std::string(error.what()) +
+                              "); raise 'ulimit -u' or the container's limit of processes");
+  }
+  return {};
 }
 
 Engine::~Engine() { stop(); }
@@ -103,7 +115,16 @@ void Engine::remove(const ConnectionRef& connection) {
     connection->attendance = Attendance::kGone;
   }
   std::lock_guard lock(list_mutex_);
+  half_open_.erase(connection->id());
   connections_.erase(connection->id());
+}
+
+bool Engine::establish(uint64_t id, size_t most) {
+  std::lock_guard lock(list_mutex_);
+  if (!half_open_.contains(id)) return true;
+  if (connections_.size() - half_open_.size() >= most) return false;
+  half_open_.erase(id);
+  return true;
 }
 
 void Engine::see_off(const ConnectionRef& connection) {

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -38,17 +39,25 @@ class Engine : public std::enable_shared_from_this<Engine> {
     std::function<bool()> work_waits;
     // The next connection offered, null when there is none; an error: try again in a while.
     std::function<Result<ConnectionRef>(DeviceEntry&, provider::Listener&, uint64_t id)> accept;
+    size_t handshakes_max = SIZE_MAX;  // accepted connections at a time that aren't established
+    // What ask_for_chores() asked for. Run by a poller without a mutex.
+    std::function<void()> chores;
   };
 
-  explicit Engine(Hooks hooks = {});
+  Engine();  // for clients: without hooks
+  explicit Engine(Hooks hooks) : hooks_(std::move(hooks)) {}
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  // Before anything else; does nothing once it has gone well. ResourceExhausted where descriptors or threads run out.
+  Status start();
   uint64_t next_connection_id() { return next_id_.fetch_add(1); }
   // Starts to attend to a connection, until it has failed and is quiet, or is removed. Not once stopped.
   void add(const ConnectionRef& connection);
   void remove(const ConnectionRef& connection);
+  // An accepted connection is half-open until its client has said HELLO. False: as many as `most` are established.
+  bool establish(uint64_t id, size_t most);
   // Removes a closed connection once what it still has to say is said.
   void see_off(const ConnectionRef& connection);
   void add_listener(ListenerEntry entry);
@@ -76,6 +85,12 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // A deadline that nobody may be waiting for. Noted with the mutex of its connection held.
   void note_deadline(TimeNs deadline) {
     if (deadline < next_timer_.load(std::memory_order_relaxed)) note_earlier_deadline(deadline);
+  }
+
+  // From any thread, whatever it holds: a poller runs the hook soon.
+  void ask_for_chores() {
+    has_chores_ = true;
+    kick();
   }
 
   // For workers. Polls, spins, sleeps until work waits, the engine is woken by wake_workers(), `interrupt` is
@@ -116,6 +131,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool wait_events(TimeNs deadline);
   void look_around(TimeNs now);
   void accept_all(uint64_t key);
+  TimeNs accept_some(const ListenerEntry& entry);
+  TimeNs make_place_for_handshake(TimeNs now);
+  bool drop_oldest_handshake(TimeNs now, TimeNs age_min, TimeNs& may_go_at);
   void watch_listener(uint64_t key, const ListenerEntry& entry, int operation);
   void make_hot(uint64_t id);
   void run_timers(TimeNs now);
@@ -143,6 +161,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   };
 
   const Hooks hooks_;
+  std::mutex start_mutex_;
   UniqueFd epoll_fd_;
   UniqueFd wake_fd_;
   std::atomic<uint64_t> next_id_{1};
@@ -154,11 +173,13 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   mutable std::mutex list_mutex_;
   std::unordered_map<uint64_t, ConnectionRef> connections_;
+  std::map<uint64_t, TimeNs> half_open_;  // since when; ids rise, so the oldest is the first
   std::unordered_map<uint64_t, std::shared_ptr<ListenerEntry>> listeners_;
   std::vector<ConnectionRef> new_hot_;
   std::vector<ConnectionRef> roused_;
   std::atomic<bool> has_roused_{false};
   std::atomic<bool> has_new_hot_{false};
+  std::atomic<bool> has_chores_{false};
   bool listeners_paused_ = false;
 
   std::atomic<TimeNs> next_timer_{kNever};

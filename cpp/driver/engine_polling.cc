@@ -16,8 +16,9 @@ namespace {
 constexpr TimeNs kLookAround = 100 * kMicrosecond;  // a busy poller looks at epoll and the timers this often
 constexpr TimeNs kCoolAfter = 3 * kMillisecond;     // and arms what was quiet for so long
 constexpr TimeNs kTimerStep = 5 * kMillisecond;
-constexpr TimeNs kAcceptPause = 100 * kMillisecond;  // when there are no descriptors left
-constexpr int kAcceptBatch = 64;
+constexpr TimeNs kAcceptPause = 100 * kMillisecond;   // when there are no descriptors left
+constexpr TimeNs kAcceptSlice = 200 * kMicrosecond;   // then established connections get their turn
+constexpr TimeNs kHandshakeMin = 200 * kMillisecond;  // that a client may take, however many others connect
 constexpr int kSettleRounds = 4;
 constexpr uint64_t kWakeKey = 0;
 constexpr uint64_t kListenerBit = 1ULL << 63;
@@ -113,18 +114,67 @@ void Engine::accept_all(uint64_t key) {
     if (it == listeners_.end()) return;
     entry = it->second;
   }
-  bool paused = false;
-  for (int i = 0; i < kAcceptBatch; ++i) {
-    const auto connection = hooks_.accept(*entry->device, *entry->listener, next_connection_id());
-    paused = !connection.ok();
-    if (paused || *connection == nullptr) break;
-    add(*connection);
-  }
+  const TimeNs go_on_at = accept_some(*entry);
   std::lock_guard lock(list_mutex_);
   if (!listeners_.contains(key)) return;
-  if (!paused) return watch_listener(key, *entry, EPOLL_CTL_MOD);
+  if (go_on_at == 0) return watch_listener(key, *entry, EPOLL_CTL_MOD);
   listeners_paused_ = true;
-  note_deadline(now_ns() + kAcceptPause);
+  note_deadline(go_on_at);
+}
+
+// Gives when to go on, 0: as soon as somebody connects.
+TimeNs Engine::accept_some(const ListenerEntry& entry) {
+  const TimeNs slice_end = now_ns() + kAcceptSlice;
+  for (TimeNs now = now_ns(); now < slice_end; now = now_ns()) {
+    if (const TimeNs wait_until = make_place_for_handshake(now); wait_until > now) return wait_until;
+    const uint64_t id = next_connection_id();
+    const auto connection = hooks_.accept(*entry.device, *entry.listener, id);
+    if (!connection.ok()) {  // no descriptors left, say: who isn't established gives theirs back
+      TimeNs may_go_at = 0;
+      if (!drop_oldest_handshake(now, 0, may_go_at)) return now + kAcceptPause;
+      continue;
+    }
+    if (*connection == nullptr) return 0;
+    {
+      std::lock_guard lock(list_mutex_);
+      half_open_.emplace(id, now);
+    }
+    add(*connection);
+  }
+  return 0;
+}
+
+// Where handshakes_max are under way the oldest ends, if it has had its time. Gives when it will have had it.
+TimeNs Engine::make_place_for_handshake(TimeNs now) {
+  {
+    std::lock_guard lock(list_mutex_);
+    if (half_open_.size() < hooks_.handshakes_max) return 0;
+  }
+  TimeNs may_go_at = 0;
+  return drop_oldest_handshake(now, kHandshakeMin, may_go_at) ? 0 : may_go_at;
+}
+
+// False: there is none, or it is younger.
+bool Engine::drop_oldest_handshake(TimeNs now, TimeNs age_min, TimeNs& may_go_at) {
+  ConnectionRef oldest;
+  {
+    std::lock_guard lock(list_mutex_);
+    if (half_open_.empty()) return false;
+    const auto [id, since] = *half_open_.begin();
+    may_go_at = since + age_min;
+    if (now < may_go_at) return false;
+    half_open_.erase(half_open_.begin());
+    const auto it = connections_.find(id);
+    if (it == connections_.end()) return true;
+    oldest = it->second;
+  }
+  {
+    std::lock_guard lock(oldest->mutex);
+    oldest->session().close(resource_exhausted("handshakes_max: " + std::to_string(hooks_.handshakes_max) +
+                                               " clients were connecting, and others came"));
+  }
+  remove(oldest);
+  return true;
 }
 
 // False if a signal came.
@@ -135,7 +185,8 @@ bool Engine::wait_events(TimeNs deadline) {
     asleep_until_.store(deadline);
     // Announced: from here on, whoever sets one of these kicks. So one last look is enough.
     const bool must_look =
-        stopping_.load() || has_new_hot_.load() || has_roused_.load() || (hooks_.work_waits && hooks_.work_waits());
+        stopping_.load() || has_new_hot_.load() || has_roused_.load() || has_chores_.load() ||
+        (hooks_.work_waits && hooks_.work_waits());
     timeout_ms = must_look ? 0 : timeout_ms_until(std::min(deadline, next_timer_.load()));
   }
   const int count = epoll_wait(epoll_fd_.get(), events.data(), events.size(), timeout_ms);
@@ -241,6 +292,7 @@ bool Engine::poll_one(const ConnectionRef& connection, TimeNs now, size_t& handl
 size_t Engine::poll_hot(TimeNs now) {
   progress_roused(now);
   adopt_new_hot();
+  if (has_chores_.load(std::memory_order_relaxed) && has_chores_.exchange(false)) hooks_.chores();
   size_t handled = 0;
   for (size_t i = 0; i < hot_.size();) {
     if (poll_one(hot_[i], now, handled))
@@ -328,7 +380,7 @@ void Engine::reattach(const ConnectionRef& connection) {
 
 void Engine::tend(const ConnectionRef& connection, TimeNs now) {
   rpc::Session& session = connection->session();
-  if (!session.ready() && !session.failed() && now >= connection->handshake_deadline)
+  if (connection->half_open() && !session.failed() && now >= connection->handshake_deadline)
     session.close(deadline_exceeded("the handshake was not finished in time; is the other end an rrpc one?"));
   if (session.next_tick() <= now) {
     session.progress(now);
@@ -351,7 +403,7 @@ void Engine::run_timers(TimeNs now) {
     tend(connection, now);
     if (session.failed()) continue;
     next = std::min(next, session.next_tick());
-    if (!session.ready()) next = std::min(next, connection->handshake_deadline);
+    if (connection->half_open()) next = std::min(next, connection->handshake_deadline);
   }
   {
     std::lock_guard lock(list_mutex_);

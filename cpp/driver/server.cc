@@ -1,10 +1,14 @@
 #include "driver/server.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <thread>
 #include <utility>
+
+#include "endpoint/counters.h"
 
 namespace rrpc::driver {
 namespace {
@@ -29,6 +33,14 @@ void leak(T owner) {
   [[maybe_unused]] const Grave grave(std::move(owner));
 }
 
+// Each may take a few descriptors: no more than half of those that the process may have.
+size_t handshakes_max(const Options& options) {
+  constexpr size_t kDescriptorsEach = 4;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return options.handshakes_max;
+  return std::clamp<size_t>(limit.rlim_cur / 2 / kDescriptorsEach, 1, options.handshakes_max);
+}
+
 }  // namespace
 
 Server::Server(const Options& options)
@@ -38,6 +50,8 @@ Server::Server(const Options& options)
   hooks.accept = [this](DeviceEntry& device, provider::Listener& listener, uint64_t id) {
     return accept(device, listener, id);
   };
+  hooks.chores = [this] { refuse_displaced(); };
+  hooks.handshakes_max = handshakes_max(options);
   engine_ = std::make_shared<Engine>(std::move(hooks));
 }
 
@@ -55,9 +69,28 @@ Server::~Server() {
 void Server::on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) {
   if (call->fetched()) call->set_ready_at(now_ns());
   const Result<Lane> lane = work_.add(connection, call);  // and then, maybe, a look at who sleeps
+  if (work_.has_displaced()) engine_->ask_for_chores();
   if (!lane.ok()) return connection->session().server().refuse(call, lane.status(), now_ns());
   engine_->note_deadline(call->deadline());
   announce(*lane);
+}
+
+// By a poller, which holds no mutex then: the calls are of other connections than the one that displaced them.
+void Server::refuse_displaced() {
+  for (const uint64_t handle : work_.take_displaced()) {
+    Work work;
+    bool makes_room = false;
+    if (!work_.end(handle, work, makes_room)) continue;
+    if (makes_room) announce(work.lane);
+    endpoint::count(endpoint::counters().calls_refused);
+    answer(work, {.status = work_.no_room(), .not_seen = true});
+  }
+}
+
+bool Server::take_back(const Connection& connection, const rpc::ServerCallRef& call) {
+  const bool taken = work_.take_back(connection.id(), call);
+  if (taken && work_waits()) announce(Lane::kWorkers);  // one that was held may start in its place
+  return taken;
 }
 
 // Some work for one of the lane. A worker who polls looks for it before it sleeps; what others bring in, callers and
@@ -163,13 +196,17 @@ Status Server::reply(uint64_t handle, rpc::Reply reply) {
   if (!work_.end(handle, work, makes_room)) return unknown_handle(handle);
   if (makes_room) announce(work.lane);
   if (work.call->stream() == nullptr) note_handler_time(work);
+  answer(work, std::move(reply));
+  return {};
+}
+
+void Server::answer(const Work& work, rpc::Reply reply) {
   std::lock_guard lock(work.connection->mutex);
   const TimeNs now = now_ns();
   work.call->on_given_up.clear();
   work.connection->session().server().reply(work.call, std::move(reply), now);
   work.connection->last_active.store(now, std::memory_order_relaxed);
   engine_->settle(work.connection, now);
-  return {};
 }
 
 // --- the end ---------------------------------------------------------------------------------------
@@ -238,6 +275,7 @@ void Server::close_all(const std::string& reason) {
 void Server::stop() {
   if (ended_.exchange(true)) return;
   engine_->wake_workers();
+  work_.wake_returning();
   {
     std::lock_guard lock(turn_mutex_);
     turn_.notify_all();

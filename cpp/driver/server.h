@@ -62,6 +62,10 @@ class Server : public RequestSink {
   // The same, but next() gives the handle only after bring_back(), from any thread.
   Status set_aside(uint64_t handle);
   void bring_back(uint64_t handle);
+  // A handler that waits lends its place to other calls, but keeps its thread: a worker more is needed meanwhile.
+  // take_up() waits until it may go on, since no more than max_concurrency run at a time.
+  Status lend(uint64_t handle);
+  void take_up(uint64_t handle) { work_.take_up(handle, ended_); }
   bool find(uint64_t handle, Work& work) { return work_.find(handle, work); }
   // Runs `callback` when the call is given up, at once if it has been; dropped with the reply. Maybe under the mutex.
   // False: it was answered already.
@@ -91,10 +95,11 @@ class Server : public RequestSink {
   };
 
   static std::string random_text();
-  Status why_full() override { return work_.why_full(); }
+  Status why_full(const Connection& connection) override { return work_.why_full(connection.id()); }
   void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) override;
+  Status admit(const Connection& connection) override;
   void resume(uint64_t handle) override;
-  bool take_back(const rpc::ServerCallRef& call) override { return work_.take_back(call); }
+  bool take_back(const Connection& connection, const rpc::ServerCallRef& call) override;
   bool work_waits() const { return work_.has_takeable(Lane::kWorkers); }
   rpc::HelloFields hello_of(const provider::Listener& listener);
   Result<ConnectionRef> accept(DeviceEntry& device, provider::Listener& listener, uint64_t id);
@@ -114,6 +119,8 @@ class Server : public RequestSink {
   void announce(Lane lane);
   void tell_loop();
   void set_aside(const Work& work);
+  void refuse_displaced();
+  void answer(const Work& work, rpc::Reply reply);
   void note_handler_time(const Work& work);
   LeftOver under_way();
   bool all_drained();

@@ -10,6 +10,9 @@
 
 namespace rrpc::driver {
 
+// Connections that wait to be accepted; the system may have a lower limit (net.core.somaxconn). A full backlog costs a
+// client a second, when it tries again.
+static constexpr int kBacklog = 4096;
 static constexpr char kNotHere[] = "this process takes no calls: its HELLO names the one that does (go_to)";
 
 std::string Server::random_text() {
@@ -26,6 +29,7 @@ std::string Server::random_text() {
 Result<std::string> Server::listen(const std::string& text) {
   RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(text));
   RRPC_RETURN_IF_ERROR(endpoint::validate(options_.session.geometry));
+  RRPC_RETURN_IF_ERROR(engine_->start());
   const bool may_move = address.scheme == "rrpc";
   RRPC_ASSIGN_OR_RETURN(ListenerEntry entry, open_listener(may_move ? "tcp" : address.scheme, address.rest));
   if (!may_move) return address.scheme + "://" + attach(std::move(entry));
@@ -37,6 +41,7 @@ Result<std::string> Server::listen(const std::string& text) {
 
 Result<std::string> Server::listen_for_others(const std::string& text) {
   RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(text));
+  RRPC_RETURN_IF_ERROR(engine_->start());
   RRPC_ASSIGN_OR_RETURN(ListenerEntry entry,
                         open_listener(address.scheme == "rrpc" ? "tcp" : address.scheme, address.rest));
   {
@@ -69,7 +74,7 @@ rpc::HelloFields Server::hello_of(const provider::Listener& listener) {
 
 Result<ListenerEntry> Server::open_listener(const std::string& scheme, const std::string& rest) const {
   RRPC_ASSIGN_OR_RETURN(DeviceEntry * device, find_device(scheme));
-  RRPC_ASSIGN_OR_RETURN(auto listener, device->device->listen(rest, {1024, options_.any_user}));
+  RRPC_ASSIGN_OR_RETURN(auto listener, device->device->listen(rest, {kBacklog, options_.any_user}));
   ListenerEntry entry{std::move(listener), device, nullptr};
   RRPC_RETURN_IF_ERROR(share_receives(entry));
   return entry;
@@ -174,6 +179,13 @@ void Server::prepare(Connection& connection) {
   if (in_loop_) connection.loops_asleep.push_back(loop_);
 }
 
+Status Server::admit(const Connection& connection) {
+  if (engine_->establish(connection.id(), options_.connections_max)) return {};
+  const std::string limit = std::to_string(options_.connections_max);
+  return resource_exhausted("connections_max: the server has " + limit +
+                            " clients, as many as may connect (--connections-max " + limit + ")");
+}
+
 Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& listener, uint64_t id) {
   const auto ring = shared_ring(listener);
   while (true) {
@@ -193,7 +205,6 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
     if (offered.status().code() == StatusCode::kPermissionDenied) continue;  // another user, who was told
     RRPC_RETURN_IF_ERROR(offered.status());
     if (*offered == nullptr || ended_) return ConnectionRef();
-    if (engine_->connection_count() >= options_.connections_max) continue;  // turned away
     if (!refusal.ok()) {
       (*offered)->disconnect(refusal.message());
       continue;

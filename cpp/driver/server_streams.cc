@@ -35,6 +35,15 @@ Status Server::set_aside(uint64_t handle) {
   return {};
 }
 
+Status Server::lend(uint64_t handle) {
+  Work work;
+  if (!find(handle, work)) return unknown_handle(handle);
+  bool makes_room = false;
+  work_.set_aside(handle, makes_room);
+  if (makes_room) announce(work.lane);
+  return {};
+}
+
 // Whoever calls this takes the next call itself, unless that is an event loop's.
 void Server::set_aside(const Work& work) {
   bool makes_room = false;

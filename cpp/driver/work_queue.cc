@@ -4,8 +4,23 @@
 #include <utility>
 
 namespace rrpc::driver {
+namespace {
 
-WorkQueue::WorkQueue(const Options& options) : max_queue_(options.max_queue) {
+// One connection may have a quarter of the handlers that take streams: the rest is for others.
+constexpr size_t kShares = 4;
+
+bool takes_stream(const Work& work) {
+  return work.lane == Lane::kWorkers && (work.call->kind() & rpc::kClientStreams) != 0;
+}
+
+WorkKey running_key(uint64_t handle) { return {0, handle}; }
+
+}  // namespace
+
+WorkQueue::WorkQueue(const Options& options)
+    : max_queue_(options.max_queue),
+      streams_max_(options.stream_handlers_max),
+      streams_share_(std::max<size_t>(streams_max_ / kShares, 1)) {
   workers_.max_concurrency = options.max_concurrency;
 }
 
@@ -15,17 +30,83 @@ void WorkQueue::route_to_loop(const std::vector<std::string>& methods, uint32_t 
   loop_.max_concurrency = max_concurrency;
 }
 
+// --- the bound -------------------------------------------------------------------------------------
+
 Status WorkQueue::no_room() const {
   const std::string limit = std::to_string(max_queue_);
   return resource_exhausted("max_queue: " + limit + " calls wait for a worker, as many as may (--max-queue " + limit +
                             "); try again later");
 }
 
-Status WorkQueue::why_full() {
+Status WorkQueue::why_full(uint64_t connection) {
   std::lock_guard lock(mutex_);
-  const size_t waiting = workers_.ready.size() + loop_.ready.size();
   const size_t most = workers_.max_concurrency + loop_.max_concurrency + max_queue_;
-  return waiting + workers_.running + loop_.running < most ? Status() : no_room();
+  const bool room = workers_.waiting() + loop_.waiting() + workers_.running + loop_.running < most;
+  return room || may_displace(connection) ? Status() : no_room();
+}
+
+// Somebody has more waiting than this connection would have.
+bool WorkQueue::may_displace(uint64_t connection) const {
+  return bounded() && waiting_.most().first > waiting_.of(connection) + 1;
+}
+
+// Refused is what came last of who has most: it goes to those that are handled, until it is answered.
+void WorkQueue::displace() {
+  const uint64_t connection = waiting_.most().second;
+  Turns* from = nullptr;
+  uint64_t newest = 0;
+  for (Turns* turns : {&workers_.ready, &workers_.held, &loop_.ready}) {
+    if (turns->newest_of(connection) <= newest) continue;
+    newest = turns->newest_of(connection);
+    from = turns;
+  }
+  WorkByKey::node_type node = from->take_back({connection, newest});
+  no_longer_waits(node.mapped());
+  node.mapped().aside = true;
+  node.key() = running_key(newest);
+  if (from == &workers_.held) streams_.add(connection);  // until it is answered
+  running_.insert(std::move(node));
+  displaced_.push_back(newest);
+  has_displaced_ = true;
+}
+
+std::vector<uint64_t> WorkQueue::take_displaced() {
+  std::lock_guard lock(mutex_);
+  has_displaced_ = false;
+  return std::exchange(displaced_, {});
+}
+
+// --- calls that wait -------------------------------------------------------------------------------
+
+bool WorkQueue::may_handle_stream(uint64_t connection) const {
+  return streams_.total() < streams_max_ && streams_.of(connection) < streams_share_;
+}
+
+void WorkQueue::wait_in(Queue& target, Work work) {
+  const uint64_t connection = work.connection->id();
+  if (bounded()) waiting_.add(connection);
+  const bool stream = takes_stream(work);
+  const bool may_start = !stream || may_handle_stream(connection);
+  if (stream && may_start) streams_.add(connection);
+  (may_start ? target.ready : target.held).add(std::move(work));
+  target.count();
+}
+
+void WorkQueue::no_longer_waits(const Work& work) {
+  if (bounded()) waiting_.remove(work.connection->id());
+  queue(work.lane).count();
+}
+
+// One that was held may start in the place of this one.
+void WorkQueue::stream_ended(const Work& work) {
+  if (!takes_stream(work)) return;
+  streams_.remove(work.connection->id());
+  Queue& from = queue(work.lane);
+  WorkByKey::node_type next = from.held.take([this](uint64_t connection) { return may_handle_stream(connection); });
+  if (next.empty()) return;
+  streams_.add(next.key().first);
+  from.ready.add(std::move(next.mapped()));
+  from.count();
 }
 
 Result<Lane> WorkQueue::add(const ConnectionRef& connection, const rpc::ServerCallRef& call) {
@@ -33,47 +114,64 @@ Result<Lane> WorkQueue::add(const ConnectionRef& connection, const rpc::ServerCa
   const bool to_loop = !loop_methods_.empty() && loop_methods_.contains(std::string(call->method()));
   const Lane lane = to_loop ? Lane::kLoop : Lane::kWorkers;
   Queue& target = queue(lane);
-  if (target.ready.size() + target.running >= target.max_concurrency + max_queue_) return no_room();
+  if (target.waiting() + target.running >= target.max_concurrency + max_queue_) {
+    if (!may_displace(connection->id())) return no_room();
+    displace();
+  }
   call->ticket = next_handle_++;
-  target.ready.emplace_hint(target.ready.end(), call->ticket, Work{call->ticket, connection, call, 0, lane});
-  target.count();
+  wait_in(target, Work{call->ticket, connection, call, 0, lane});
   return lane;
 }
 
-bool WorkQueue::take_back(const rpc::ServerCallRef& call) {
-  WorkByHandle::node_type taken;  // let go of without the lock
+bool WorkQueue::take_back(uint64_t connection, const rpc::ServerCallRef& call) {
+  WorkByKey::node_type taken;  // let go of without the lock
   std::lock_guard lock(mutex_);
-  for (Queue* from : {&workers_, &loop_}) {
-    if (taken.empty()) taken = from->ready.extract(call->ticket);
-    from->count();
+  const WorkKey key{connection, call->ticket};
+  if (taken = workers_.held.take_back(key); !taken.empty()) {
+    no_longer_waits(taken.mapped());
+    return true;
   }
-  return !taken.empty();
+  for (Queue* from : {&workers_, &loop_}) {
+    if (taken = from->ready.take_back(key); taken.empty()) continue;
+    no_longer_waits(taken.mapped());
+    stream_ended(taken.mapped());
+    return true;
+  }
+  return false;
 }
 
 bool WorkQueue::take(Lane lane, Work& work) {
   Queue& from = queue(lane);
   if (from.takeable.load() == 0) return false;
   std::lock_guard lock(mutex_);
-  from.resumed_last = !from.resumed.empty() && (!from.resumed_last || from.startable() == 0);
+  if (from.places() == 0) return false;
+  from.resumed_last = !from.resumed.empty() && from.may_resume();
   if (from.resumed_last && take_resumed(from, work)) return true;
-  if (from.startable() == 0) return false;
-  const auto taken = running_.insert(from.ready.extract(from.ready.begin())).position;
+  if (from.places() == 0 || from.ready.empty()) return false;
+  WorkByKey::node_type node = from.ready.take([](uint64_t) { return true; });
+  Work& taken = node.mapped();
+  node.key() = running_key(taken.handle);
   ++from.running;
-  from.count();
-  taken->second.taken_at = now_ns();
-  work = taken->second;
+  no_longer_waits(taken);
+  taken.taken_at = now_ns();
+  work = taken;
+  running_.insert(std::move(node));
+  let_return(from);
   return true;
 }
 
-// False: they were all answered meanwhile.
+// --- calls that are handled ------------------------------------------------------------------------
+
+// False: none is for this worker. They were answered meanwhile, or go on in a thread of their own.
 bool WorkQueue::take_resumed(Queue& from, Work& work) {
-  while (!from.resumed.empty()) {
-    const auto it = running_.find(from.resumed.front());
+  while (!from.resumed.empty() && from.places() > 0) {
+    const auto it = running_.find(running_key(from.resumed.front()));
     from.resumed.pop_front();
     from.count();
     if (it == running_.end()) continue;
-    if (std::exchange(it->second.aside, false)) ++from.running;
-    from.count();
+    const bool elsewhere = it->second.returning;
+    give_place(from, it->second);
+    if (elsewhere) return false;
     work = it->second;
     work.taken_at = now_ns();
     work.resumed = true;
@@ -82,19 +180,41 @@ bool WorkQueue::take_resumed(Queue& from, Work& work) {
   return false;
 }
 
-void WorkQueue::set_aside(uint64_t handle, bool& makes_room) {
-  std::lock_guard lock(mutex_);
-  const auto it = running_.find(handle);
-  if (it == running_.end() || std::exchange(it->second.aside, true)) return;
-  Queue& from = queue(it->second.lane);
-  makes_room = from.makes_room();
+void WorkQueue::give_place(Queue& from, Work& work) {
+  if (std::exchange(work.aside, false)) ++from.running;
+  if (std::exchange(work.returning, false)) returned_.notify_all();
+  from.count();
+}
+
+// A thread that waits for a place has it, if it is its turn: it needs no worker to find it.
+void WorkQueue::let_return(Queue& from) {
+  if (from.resumed.empty() || from.places() == 0 || !from.may_resume()) return;
+  const auto it = running_.find(running_key(from.resumed.front()));
+  if (it == running_.end() || !it->second.returning) return;
+  from.resumed.pop_front();
+  from.resumed_last = true;
+  give_place(from, it->second);
+}
+
+// Gives whether one that waited may run now.
+bool WorkQueue::free_place(Queue& from) {
+  const bool was_full = from.places() == 0;
   --from.running;
   from.count();
+  let_return(from);
+  return was_full && from.takeable > 0;
+}
+
+void WorkQueue::set_aside(uint64_t handle, bool& makes_room) {
+  std::lock_guard lock(mutex_);
+  const auto it = running_.find(running_key(handle));
+  if (it == running_.end() || std::exchange(it->second.aside, true)) return;
+  makes_room = free_place(queue(it->second.lane));
 }
 
 bool WorkQueue::resume(uint64_t handle, Lane& lane) {
   std::lock_guard lock(mutex_);
-  const auto it = running_.find(handle);
+  const auto it = running_.find(running_key(handle));
   if (it == running_.end()) return false;
   lane = it->second.lane;
   queue(lane).resumed.push_back(handle);
@@ -102,45 +222,63 @@ bool WorkQueue::resume(uint64_t handle, Lane& lane) {
   return true;
 }
 
+void WorkQueue::take_up(uint64_t handle, const std::atomic<bool>& ended) {
+  std::unique_lock lock(mutex_);
+  const auto it = running_.find(running_key(handle));  // stays: only this thread's handler ends it
+  if (it == running_.end() || !it->second.aside) return;
+  Work& work = it->second;
+  Queue& from = queue(work.lane);
+  work.returning = true;
+  from.resumed.push_back(handle);
+  from.count();
+  let_return(from);
+  returned_.wait(lock, [&] { return !work.returning || ended.load(); });
+}
+
+void WorkQueue::wake_returning() {
+  std::lock_guard lock(mutex_);
+  returned_.notify_all();
+}
+
 bool WorkQueue::find(uint64_t handle, Work& work) {
   std::lock_guard lock(mutex_);
-  const auto it = running_.find(handle);
+  const auto it = running_.find(running_key(handle));
   if (it == running_.end()) return false;
   work = it->second;
   return true;
 }
 
 bool WorkQueue::end(uint64_t handle, Work& work, bool& makes_room) {
-  WorkByHandle::node_type ended;
+  WorkByKey::node_type ended;
   std::lock_guard lock(mutex_);
-  ended = running_.extract(handle);
+  ended = running_.extract(running_key(handle));
   if (ended.empty()) return false;
   work = std::move(ended.mapped());
-  if (work.aside) return true;
+  stream_ended(work);
   Queue& from = queue(work.lane);
-  makes_room = from.makes_room();
-  --from.running;
-  from.count();
+  makes_room = work.aside ? from.takeable > 0 : free_place(from);
   return true;
 }
 
 void WorkQueue::drop_waiting() {
-  WorkByHandle dropped[2];  // let go of without the lock
+  WorkByKey dropped[3];  // let go of without the lock
   std::lock_guard lock(mutex_);
-  workers_.ready.swap(dropped[0]);
-  loop_.ready.swap(dropped[1]);
+  workers_.ready.clear_into(dropped[0]);
+  workers_.held.clear_into(dropped[1]);
+  loop_.ready.clear_into(dropped[2]);
+  waiting_.clear();
   workers_.count();
   loop_.count();
 }
 
 size_t WorkQueue::waiting() {
   std::lock_guard lock(mutex_);
-  return workers_.ready.size() + loop_.ready.size();
+  return workers_.waiting() + loop_.waiting();
 }
 
 size_t WorkQueue::waiting_or_running() {
   std::lock_guard lock(mutex_);
-  return workers_.ready.size() + loop_.ready.size() + running_.size();
+  return workers_.waiting() + loop_.waiting() + running_.size();
 }
 
 }  // namespace rrpc::driver

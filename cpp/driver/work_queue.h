@@ -1,31 +1,22 @@
 // A server's calls: those that wait to be handled, and those that are. Each goes down one of two lanes: to the workers,
 // or to an event loop.
+//
+// No connection takes what the others need: connections take turns, a full queue refuses the newest call of the
+// connection that has most waiting, and one connection gets at most a share of the handlers that take streams.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <mutex>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
-#include "driver/connection.h"
+#include "driver/turns.h"
 
 namespace rrpc::driver {
-
-enum class Lane : uint8_t { kWorkers, kLoop };
-
-struct Work {
-  uint64_t handle = 0;
-  ConnectionRef connection;
-  rpc::ServerCallRef call;
-  TimeNs taken_at = 0;
-  Lane lane = Lane::kWorkers;
-  bool resumed = false;  // one that was parked
-  bool aside = false;    // no worker has it
-};
 
 inline Status unknown_handle(uint64_t handle) {
   return {StatusCode::kNotFound, "call handle " + std::to_string(handle) + " is unknown or was answered already"};
@@ -38,12 +29,17 @@ class WorkQueue {
   // Calls of these methods, by name or id, go to the loop, which handles so many of them at a time. Before the first.
   void route_to_loop(const std::vector<std::string>& methods, uint32_t max_concurrency);
 
-  // Why a call would be refused, whatever its method.
-  Status why_full();
-  // The call waits from now on; the lane it went to, or why there is no room.
+  // Why a call of this connection would be refused, whatever its method.
+  Status why_full(uint64_t connection);
+  // The call waits from now on; the lane it went to, or why there is no room. It may have displaced another.
   Result<Lane> add(const ConnectionRef& connection, const rpc::ServerCallRef& call);
+  // The handles of calls that had to make room for those of other connections: to be answered with no_room(), which
+  // takes the mutexes of their connections.
+  bool has_displaced() const { return has_displaced_.load(std::memory_order_relaxed); }
+  std::vector<uint64_t> take_displaced();
+  Status no_room() const;
   // False: it is handled already, or isn't known.
-  bool take_back(const rpc::ServerCallRef& call);
+  bool take_back(uint64_t connection, const rpc::ServerCallRef& call);
   // The next to handle, if its lane may have one more.
   bool take(Lane lane, Work& work);
   bool find(uint64_t handle, Work& work);
@@ -53,6 +49,11 @@ class WorkQueue {
   void set_aside(uint64_t handle, bool& makes_room);
   // One that is handled goes to the next worker again. False: it is answered already.
   bool resume(uint64_t handle, Lane& lane);
+  // Ends set_aside() for the thread that called it, which goes on with the handler: waits until fewer than
+  // max_concurrency run, in turn with the calls that wait; no longer than until `ended`, of which wake_returning()
+  // tells.
+  void take_up(uint64_t handle, const std::atomic<bool>& ended);
+  void wake_returning();
   void drop_waiting();
 
   bool has_takeable(Lane lane) const { return queue(lane).takeable.load() > 0; }
@@ -60,31 +61,48 @@ class WorkQueue {
   size_t waiting_or_running();
 
  private:
-  using WorkByHandle = std::map<uint64_t, Work>;
   struct Queue {
-    WorkByHandle ready;            // handles rise, so the oldest call is the first
+    Turns ready;
+    Turns held;                    // calls that take a stream, beyond what may be handled of these at a time
     std::deque<uint64_t> resumed;  // of those running
     bool resumed_last = false;     // what was taken: the two go in turn
     size_t running = 0;            // not counting those set aside
     size_t max_concurrency = 0;
-    std::atomic<size_t> takeable{0};  // of ready, as many as may run now
+    std::atomic<size_t> takeable{0};  // as many as may run now
 
-    size_t startable() const { return std::min(ready.size(), max_concurrency - std::min(running, max_concurrency)); }
-    bool makes_room() const { return running >= max_concurrency && !ready.empty(); }  // when one of those running ends
-    void count() { takeable.store(resumed.size() + startable()); }
+    size_t waiting() const { return ready.size() + held.size(); }
+    size_t places() const { return max_concurrency - std::min(running, max_concurrency); }
+    bool may_resume() const { return !resumed_last || ready.empty(); }
+    void count() { takeable.store(std::min(resumed.size() + ready.size(), places())); }
   };
 
   Queue& queue(Lane lane) { return lane == Lane::kLoop ? loop_ : workers_; }
   const Queue& queue(Lane lane) const { return lane == Lane::kLoop ? loop_ : workers_; }
+  bool bounded() const { return max_queue_ != kUnlimited; }
+  bool may_displace(uint64_t connection) const;
+  void displace();
+  void wait_in(Queue& target, Work work);
+  void no_longer_waits(const Work& work);
+  bool may_handle_stream(uint64_t connection) const;
+  void stream_ended(const Work& work);
   bool take_resumed(Queue& from, Work& work);
-  Status no_room() const;
+  void give_place(Queue& from, Work& work);
+  void let_return(Queue& from);
+  bool free_place(Queue& from);
 
   const size_t max_queue_;
+  const size_t streams_max_;
+  const size_t streams_share_;  // of them, for one connection
   std::unordered_set<std::string> loop_methods_;
   std::mutex mutex_;
+  std::condition_variable returned_;
   Queue workers_;
   Queue loop_;
-  WorkByHandle running_;
+  Tally waiting_;  // by connection; counted where max_queue bounds it
+  Tally streams_;  // calls that take a stream: ready for a worker, or handled
+  WorkByKey running_;
+  std::vector<uint64_t> displaced_;
+  std::atomic<bool> has_displaced_{false};
   uint64_t next_handle_ = 1;
 };
 

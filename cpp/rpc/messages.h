@@ -191,6 +191,7 @@ size_t total_bytes(std::span<const endpoint::Descriptor> pieces);
 std::string encode_descriptors(std::span<const endpoint::Descriptor> descriptors);
 
 // HELLO: names and values of text, so that later releases can add some.
+constexpr char kRefused[] = "refused";  // in a server's HELLO: why it takes no more clients
 using HelloFields = std::map<std::string, std::string>;
 std::string encode_hello(const HelloFields& fields);
 Result<HelloFields> parse_hello(Bytes body);

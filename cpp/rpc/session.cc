@@ -84,6 +84,15 @@ void Session::send_hello() {
   endpoint_.send(kHello, {&part, 1});
 }
 
+void Session::answer_hello() {
+  if (const Status why = events_.on_hello(); !why.ok()) {
+    server_.refuse_new_calls(why);
+    hello_ = {{"wire", "1"}, {kRefused, why.message()}};
+    more_hello_.clear();
+  }
+  send_hello();
+}
+
 Status Session::on_hello(Bytes body) {
   if (ready_) return Status::protocol_error("a second HELLO");
   RRPC_ASSIGN_OR_RETURN(peer_hello_, parse_hello(body));
@@ -92,7 +101,7 @@ Status Session::on_hello(Bytes body) {
     streams_.set_peer_window(parsed);
   }
   makes_calls_ = makes_calls_ || peer_hello_.contains(kServes);
-  if (role_ == Role::kServer) send_hello();
+  if (role_ == Role::kServer) answer_hello();
   ready_ = true;
   events_.on_ready();
   return {};

@@ -22,6 +22,8 @@ enum class Role : uint8_t { kClient, kServer };
 
 class SessionEvents : public ClientSideEvents, public ServerSideEvents, public StreamEvents {
  public:
+  // Of a server: the client said HELLO. An error refuses it: the answer says why, and no calls are taken.
+  virtual Status on_hello() { return {}; }
   virtual void on_ready() = 0;  // both ends said HELLO
   virtual void on_closed(const Status& why) = 0;
   virtual void on_go_away() {}  // the peer takes no new calls
@@ -78,6 +80,7 @@ class Session : private endpoint::EndpointEvents {
   Status on_windows(Bytes body);
   Result<StreamRef> stream_of(uint64_t wire_id);
   void flush(TimeNs now);
+  void answer_hello();
   void send_hello();
   void send_control(uint8_t type);
   void probe(TimeNs now);
@@ -90,7 +93,7 @@ class Session : private endpoint::EndpointEvents {
   const Role role_;
   const SessionOptions options_;
   const std::shared_ptr<Budgets> budgets_;
-  const HelloFields hello_;
+  HelloFields hello_;
   const bool takes_calls_;
   bool makes_calls_;  // of a server, once it has heard the client's HELLO
   HelloFields more_hello_;

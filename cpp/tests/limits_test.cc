@@ -1,8 +1,15 @@
 // How many calls run and wait on a server, and what ends one that waits.
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
 #include <mutex>
 #include <random>
 
+#include "base/unique_fd.h"
 #include "driver_pair.h"
 #include "endpoint/counters.h"
 
@@ -46,6 +53,120 @@ TEST_P(LimitsTest, NoMoreRunAtATimeThanAllowed) {
   EXPECT_EQ(server->peak(), 2) << "of three workers";
 }
 
+constexpr char kFull[] = "max_queue: 2 calls wait for a worker, as many as may (--max-queue 2)";
+
+TEST_P(LimitsTest, AFullQueueRefusesTheNewestCallOfTheClientThatHasMost) {
+  auto server = serve(1, 2);
+  auto greedy = connect_to(server->address());
+  auto other = connect_to(server->address());
+  auto third = connect_to(server->address());
+  TestCall running(*greedy, "hold", "");
+  ASSERT_TRUE(holds(*server, 1, 0));
+  TestCall first(*greedy, "echo", "1");
+  TestCall second(*greedy, "echo", "2", kNever, one_buffer(1 << 20));
+  ASSERT_TRUE(holds(*server, 1, 2));
+  const int64_t before = refused();
+  TestCall theirs(*other, "echo", "3", kNever, one_buffer(1 << 20));
+  EXPECT_EQ(second.wait().code(), StatusCode::kResourceExhausted);
+  EXPECT_NE((*second).status().message().find(kFull), std::string::npos) << (*second).status().message();
+  ASSERT_TRUE(holds(*server, 1, 2));
+  for (Client* caller : {greedy.get(), other.get(), third.get()}) {
+    TestCall too_many(*caller, "echo", "4");
+    EXPECT_EQ(too_many.wait().code(), StatusCode::kResourceExhausted)
+        << "each has one waiting, or would take another's";
+  }
+  EXPECT_EQ(refused(), before + 4);
+  server->release();
+  for (TestCall* call : {&running, &first, &theirs}) EXPECT_TRUE(call->wait().ok());
+  EXPECT_EQ(first.text() + theirs.text(), "13");
+}
+
+TEST_P(LimitsTest, ClientsTakeTurns) {
+  auto server = serve(1, kUnlimited);
+  auto greedy = connect_to(server->address());
+  auto other = connect_to(server->address());
+  TestCall running(*greedy, "hold", "");
+  ASSERT_TRUE(holds(*server, 1, 0));
+  std::vector<std::unique_ptr<TestCall>> naps;
+  for (int i = 0; i < 20; ++i) naps.push_back(std::make_unique<TestCall>(*greedy, "nap", "20"));
+  ASSERT_TRUE(holds(*server, 1, 20));
+  TestCall theirs(*other, "echo", "1");
+  ASSERT_TRUE(holds(*server, 1, 21));
+  server->release();
+  EXPECT_TRUE(theirs.wait().ok());
+  EXPECT_LE(server->served(), 5) << "not after all that came before it";
+  for (auto& nap : naps) EXPECT_TRUE(nap->wait().ok());
+}
+
+TEST_P(LimitsTest, AClientTooManyIsToldWhy) {
+  Options options;
+  options.connections_max = 2;
+  TestServer server(GetParam(), 1, options);
+  auto first = connect_to(server.address());
+  auto second = connect_to(server.address());
+  for (int i = 0; i < 3; ++i) {
+    const auto third = Client::connect(server.address(), Options(), in_ms(20'000));
+    ASSERT_EQ(third.status().code(), StatusCode::kResourceExhausted) << third.status().to_string();
+    EXPECT_NE(third.status().message().find(
+                  "connections_max: the server has 2 clients, as many as may connect (--connections-max 2)"),
+              std::string::npos)
+        << third.status().message();
+  }
+  TestCall call(*first, "echo", "1");
+  EXPECT_TRUE(call.wait().ok());
+  second->close();
+  EXPECT_TRUE(eventually([&] { return Client::connect(server.address(), Options(), in_ms(20'000)).ok(); }));
+}
+
+// A client that dials and says nothing.
+UniqueFd dial_silently(const std::string& address) {
+  const auto port = static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
+  sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0) << std::strerror(errno);
+  return socket;
+}
+
+bool is_closed(const UniqueFd& socket) {
+  std::byte byte{};
+  return ::recv(socket.get(), &byte, 1, MSG_DONTWAIT) == 0;
+}
+
+TEST(Handshakes, TheOldestMakesPlaceForTheNext) {
+  Options options;
+  options.handshakes_max = 4;
+  TestServer server("tcp", 1, options);
+  auto client = connect_to(server.address());
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 40; ++i) silent.push_back(dial_silently(server.address()));
+  EXPECT_TRUE(eventually([&] { return std::ranges::count_if(silent, is_closed) == 36; }, 30'000));
+  for (size_t i = 0; i < silent.size(); ++i) EXPECT_EQ(is_closed(silent[i]), i < 36) << i;
+  EXPECT_EQ(server.server().connection_count(), 5u);
+  auto late = connect_to(server.address());
+  for (Client* caller : {client.get(), late.get()}) {
+    TestCall call(*caller, "echo", "1");
+    EXPECT_TRUE(call.wait().ok());
+  }
+}
+
+TEST(Handshakes, WithoutDescriptorsNothingEndsButTheCall) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  std::vector<UniqueFd> taken;
+  const rlimit low{256, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  for (int fd = 0; (fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) taken.emplace_back(fd);
+  {
+    Server server(Options{});
+    const auto bound = server.listen("tcp://127.0.0.1:0");
+    EXPECT_EQ(bound.status().code(), StatusCode::kResourceExhausted) << bound.status().to_string();
+    EXPECT_NE(bound.status().message().find("ulimit -n"), std::string::npos) << bound.status().message();
+    taken.clear();
+    EXPECT_TRUE(server.listen("tcp://127.0.0.1:0").ok()) << "once there are some";
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 TEST_P(LimitsTest, WhatFindsTheQueueFullIsRefusedAndDisturbsNobody) {
   auto server = serve(1, 2);
   auto client = connect_to(server->address());
@@ -56,14 +177,11 @@ TEST_P(LimitsTest, WhatFindsTheQueueFullIsRefusedAndDisturbsNobody) {
   ASSERT_TRUE(holds(*server, 1, 2));
   const int64_t before = refused();
   const int64_t reads_before = endpoint::counters().reads.load();
-  auto other = connect_to(server->address());
-  for (Client* caller : {client.get(), other.get()}) {
-    TestCall too_many(*caller, "echo", "3", kNever, one_buffer(1 << 20));
+  for (int i = 0; i < 2; ++i) {
+    TestCall too_many(*client, "echo", "3", kNever, one_buffer(1 << 20));
     const Status status = too_many.wait();
     EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-    EXPECT_NE(status.message().find("max_queue: 2 calls wait for a worker, as many as may (--max-queue 2)"),
-              std::string::npos)
-        << status.message();
+    EXPECT_NE(status.message().find(kFull), std::string::npos) << status.message();
   }
   EXPECT_EQ(refused(), before + 2);
   EXPECT_EQ(endpoint::counters().reads.load(), reads_before) << "their arguments were not even fetched";

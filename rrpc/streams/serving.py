@@ -2,14 +2,15 @@
 
 A handler that generates its items runs until its client has no room for the next one. Then the stream is parked, and
 the worker takes other calls; whichever worker is free goes on with the stream once there is room. A handler that
-iterates over its client's items keeps its worker while it waits for them.
+iterates over its client's items can't be suspended in the middle of its ``for``: it keeps its thread, but after a
+millisecond without an item it lends its place to other calls, which run in a spare thread (``Workers.lend``).
 """
 
 from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -33,15 +34,22 @@ PARKED = 8
 """The kind of what comes out of the core's ``next``: a parked stream can go on."""
 
 _SLICE_S = 0.005
+_LEND_AFTER_S = 0.001
 
 
 class ServedStreams:
     """Those of one server that are under way."""
 
     def __init__(
-        self, core: _core.Server, dispatch: Dispatch, tracebacks: bool, observer: Observer | None
+        self,
+        core: _core.Server,
+        dispatch: Dispatch,
+        tracebacks: bool,
+        observer: Observer | None,
+        lend: Callable[[int], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self.core: Any = core
+        self.lend = lend
         self.dispatch = dispatch
         self.tracebacks = tracebacks
         self.observer = observer
@@ -164,7 +172,17 @@ class ServedStream:
         return function(*arguments, self._received())
 
     def _received(self) -> Any:
-        return received(self._stream.receive, self._decode)
+        return received(self._receive, self._decode)
+
+    def _receive(self, count: int, timeout: None) -> Any:
+        """Up to ``count`` items; lends the handler's place while none comes."""
+        try:
+            return self._stream.receive(count, _LEND_AFTER_S)
+        except TimeoutError:
+            if self._stream.done():
+                raise
+        with self._served.lend(self._handle):
+            return self._stream.receive(count, timeout)
 
     def _iterator(self, result: Any) -> Iterator[Any]:
         if isinstance(result, Iterable):

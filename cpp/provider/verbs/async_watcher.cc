@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "provider/verbs/adapter.h"
@@ -32,7 +33,11 @@ AsyncWatcher::AsyncWatcher() : epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([this] { run(); }).detach();
+  try {
+    std::thread([this] { run(); }).detach();
+  } catch (const std::system_error&) {
+    // No threads left: connections then end by their completions and by keep-alive, without the adapter's events.
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 

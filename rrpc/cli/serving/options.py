@@ -127,7 +127,8 @@ _LIMITS = (
     Option(
         "max-queue",
         NUMBER,
-        "most calls that wait for a worker; more are refused with ResourceExhausted; without it no limit",
+        "most calls that wait for a worker; beyond that those of the client with most of them are refused with "
+        "ResourceExhausted; without it no limit",
         "N",
         example=100,
         core=True,
@@ -183,6 +184,23 @@ _LIMITS = (
         core=True,
     ),
     Option("connections-max", POSITIVE, "most clients connected at a time", "N", default=100_000, core=True),
+    Option(
+        "handshakes-max",
+        POSITIVE,
+        "most clients at a time that have connected and not said what they are; "
+        "beyond that the oldest of them makes place for the next",
+        "N",
+        default=1024,
+        core=True,
+    ),
+    Option(
+        "stream-handlers-max",
+        POSITIVE,
+        "most handlers at a time that take a stream, waiting ones included; a quarter of them for one client",
+        "N",
+        default=256,
+        core=True,
+    ),
     Option(
         "lease-timeout",
         SECONDS,

@@ -1,0 +1,111 @@
+// Calls that wait, of many connections: the connections take turns, the calls of each go in the order they came.
+// Not thread-safe; every step is O(log n).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "driver/connection.h"
+
+namespace rrpc::driver {
+
+enum class Lane : uint8_t { kWorkers, kLoop };
+
+struct Work {
+  uint64_t handle = 0;
+  ConnectionRef connection;
+  rpc::ServerCallRef call;
+  TimeNs taken_at = 0;
+  Lane lane = Lane::kWorkers;
+  bool resumed = false;    // one that was parked
+  bool aside = false;      // no worker has it
+  bool returning = false;  // its own thread waits for a worker's place
+};
+
+// Handles rise, so the oldest call of a connection is its first. Once handled, a call is found by {0, handle}.
+using WorkKey = std::pair<uint64_t, uint64_t>;  // connection, handle
+using WorkByKey = std::map<WorkKey, Work>;
+
+class Turns {
+ public:
+  bool empty() const { return calls_.empty(); }
+  size_t size() const { return calls_.size(); }
+  void add(Work work) {
+    const WorkKey key{work.connection->id(), work.handle};
+    calls_.emplace(key, std::move(work));
+  }
+  // The oldest call of the next connection that `may` have one taken; an empty node if there is none.
+  template <typename May>
+  WorkByKey::node_type take(May may) {
+    const uint64_t first = last_;
+    for (bool wrapped = false;;) {
+      auto it = calls_.upper_bound({last_, UINT64_MAX});
+      if (it == calls_.end() || (wrapped && it->first.first > first)) {
+        if (wrapped || calls_.empty()) break;
+        wrapped = true;
+        last_ = 0;
+        continue;
+      }
+      last_ = it->first.first;
+      if (may(last_)) return calls_.extract(it);
+    }
+    last_ = first;
+    return {};
+  }
+  WorkByKey::node_type take_back(const WorkKey& key) { return calls_.extract(key); }
+  // The handle of the connection's newest call; 0: it has none.
+  uint64_t newest_of(uint64_t connection) const {
+    const auto it = calls_.upper_bound({connection, UINT64_MAX});
+    if (it == calls_.begin() || std::prev(it)->first.first != connection) return 0;
+    return std::prev(it)->first.second;
+  }
+  void clear_into(WorkByKey& dropped) { calls_.swap(dropped); }
+
+ private:
+  WorkByKey calls_;
+  uint64_t last_ = 0;  // the connection whose turn was last; ids begin at 1
+};
+
+// How many of something each connection has.
+class Tally {
+ public:
+  size_t total() const { return total_; }
+  size_t of(uint64_t connection) const {
+    const auto it = counts_.find(connection);
+    return it == counts_.end() ? 0 : it->second;
+  }
+  // {count, connection} of the one that has most.
+  std::pair<size_t, uint64_t> most() const {
+    return by_count_.empty() ? std::pair<size_t, uint64_t>() : *by_count_.rbegin();
+  }
+  void add(uint64_t connection) {
+    ++total_;
+    move(connection, counts_[connection]++, +1);
+  }
+  void remove(uint64_t connection) {
+    --total_;
+    const auto it = counts_.find(connection);
+    move(connection, it->second, -1);
+    if (--it->second == 0) counts_.erase(it);
+  }
+  void clear() {
+    total_ = 0;
+    counts_.clear();
+    by_count_.clear();
+  }
+
+ private:
+  void move(uint64_t connection, size_t from, int by) {
+    if (from > 0) by_count_.erase({from, connection});
+    if (from + static_cast<size_t>(by) > 0) by_count_.emplace(from + static_cast<size_t>(by), connection);
+  }
+
+  size_t total_ = 0;
+  std::unordered_map<uint64_t, size_t> counts_;
+  std::set<std::pair<size_t, uint64_t>> by_count_;
+};
+
+}  // namespace rrpc::driver

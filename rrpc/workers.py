@@ -1,0 +1,113 @@
+"""The threads of a blocking server: its workers, and spare ones in the place of those whose handlers wait."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any, Protocol
+
+__all__ = ["Workers"]
+
+_SPARE_IDLE_S = 10.0
+
+
+class _Runs(Protocol):
+    def run(self, idle_s: float | None, may_end: Callable[[], bool]) -> None: ...
+    def running(self) -> str | None: ...
+
+
+class Workers:
+    """``count`` threads that run handlers, and one more for each handler that waits for its client's items.
+
+    The core lets no more than ``count`` handlers run at a time (``max_concurrency``), whatever the number of threads.
+    """
+
+    def __init__(self, core: Any, make: Callable[[], _Runs], count: int) -> None:
+        self._core = core
+        self._make = make
+        self._count = count
+        self._lock = threading.Lock()
+        self._threads: dict[threading.Thread, _Runs] = {}
+        self._waiting = 0  # threads whose handler waits
+        self._made = 0
+        self.started = False
+
+    def start(self) -> None:
+        """Start the workers."""
+        self.started = True
+        for index in range(self._count):
+            self._start(f"rrpc-worker-{index}", None)
+
+    def _start(self, name: str, idle_s: float | None) -> None:
+        worker = self._make()
+        thread = threading.Thread(target=self._run, args=(worker, idle_s), name=name)
+        with self._lock:
+            self._threads[thread] = worker
+        try:
+            thread.start()
+        except BaseException:
+            with self._lock:
+                del self._threads[thread]
+            raise
+
+    def _start_spare(self, name: str) -> None:
+        try:
+            self._start(name, _SPARE_IDLE_S)
+        except RuntimeError:  # the system has no more threads: one worker less while this one waits
+            logging.getLogger("rrpc.server").warning(
+                "no thread can be started in the place of a handler that waits for its client", exc_info=True
+            )
+
+    def _run(self, worker: _Runs, idle_s: float | None) -> None:
+        worker.run(idle_s, self._may_end)
+        if idle_s is not None:  # a worker stays in the list, for those who wait for its end
+            with self._lock:
+                self._threads.pop(threading.current_thread(), None)
+
+    def _may_end(self) -> bool:
+        """Whether a spare thread that has nothing to do isn't needed; it ends then."""
+        with self._lock:
+            surplus = len(self._threads) - self._waiting > self._count
+            if surplus:
+                del self._threads[threading.current_thread()]
+        return surplus
+
+    @contextmanager
+    def lend(self, handle: int) -> Iterator[None]:
+        """Lend the place of a handler that waits, in its thread: other calls run in a spare thread meanwhile."""
+        with self._lock:
+            self._waiting += 1
+            short = len(self._threads) - self._waiting < self._count
+            self._made += short
+            name = f"rrpc-spare-{self._made}"
+        try:
+            if short and not self._core.stopped():
+                self._start_spare(name)
+            self._core.lend(handle)
+            yield
+        finally:
+            self._core.take_up(handle)  # until then it takes no other calls: others count on the spare one
+            with self._lock:
+                self._waiting -= 1
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until every thread has ended; False if they haven't within ``timeout`` seconds."""
+        end = None if timeout is None else monotonic() + timeout
+        while True:
+            with self._lock:
+                # A handler that stops its own server can't wait for itself.
+                others = [t for t in self._threads if t is not threading.current_thread() and t.is_alive()]
+            if not others:
+                return True
+            others[0].join(None if end is None else max(0.0, end - monotonic()))
+            if others[0].is_alive():
+                return False
+
+    def running(self) -> list[str]:
+        """The methods whose handlers are under way."""
+        with self._lock:
+            workers = list(self._threads.values())
+        return [name for worker in workers if (name := worker.running()) is not None]
