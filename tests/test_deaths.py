@@ -46,12 +46,14 @@ def _held() -> dict[str, int]:
 
 
 def _files() -> int:
-    """Open ones; those of the pool, which keeps what it has once needed, don't count."""
-    count = 0
+    """Open ones that may not be kept. The pool keeps its own, and each thread that has slept an eventfd."""
+    others, eventfds = 0, 0
     for name in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):
-            count += not os.readlink(f"/proc/self/fd/{name}").startswith("/memfd:")
-    return count
+            target = os.readlink(f"/proc/self/fd/{name}")
+            eventfds += target == "anon_inode:[eventfd]"
+            others += not target.startswith(("/memfd:", "anon_inode:[eventfd]"))
+    return others + max(0, eventfds - len(os.listdir("/proc/self/task")))
 
 
 class _Survivor:
