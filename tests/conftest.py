@@ -13,7 +13,7 @@ from aio import aio_address, aio_server, in_loop
 from flow import flow, flow_address, flow_server
 from impostor import impostor
 from lab import TRANSPORTS, VERBS, address_to_listen_on, lab, lab_address, lab_server
-from over_verbs import runs_over_verbs
+from over_verbs import may_run_over_verbs, runs_over_verbs
 from processes import ServeFactory
 from rrpc_call import call_server, rrpc_call
 from styles import shop, shop_address, style
@@ -46,6 +46,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Those need adapters, which tools/vm/test.sh gives them.
 IN_VM = bool(os.environ.get("RRPC_IN_VM"))
 collect_ignore_glob = [] if IN_VM else ["vm/*"]
+OVER_VERBS = bool(set(TRANSPORTS) & set(VERBS))
 if not IN_VM:  # nothing that runs there uses hypothesis, which takes seconds to import
     import made  # noqa: F401
 
@@ -98,9 +99,15 @@ def serve(tmp_path: Path, new_address: Callable[[str], str]) -> Iterator[ServeFa
     factory.close()
 
 
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[pytest.Item] | None:
+    if OVER_VERBS and name.startswith("test_") and not may_run_over_verbs(collector.path, name):
+        return []
+    return None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Over verbs only what a transport has a part in; over rrpc://, which is shm on one host, a few suites."""
-    wanted = runs_over_verbs if set(TRANSPORTS) & set(VERBS) else _over_rrpc
+    wanted = runs_over_verbs if OVER_VERBS else _over_rrpc
     left_out = [item for item in items if not wanted(item)]
     if left_out:
         left = set(map(id, left_out))

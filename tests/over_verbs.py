@@ -57,8 +57,19 @@ SUITES: dict[str, tuple[Suite, ...]] = {
 }
 
 
+def _only_there(path: Path) -> bool:
+    return Path(__file__).parent / "vm" in path.parents
+
+
+def may_run_over_verbs(path: Path, function: str) -> bool:
+    """Whether any of the function's tests may: to make them all takes the guest half a minute."""
+    return _only_there(path) or any(
+        word.partition("[")[0] in function for suite in SUITES.get(path.stem, ()) for word in suite.words
+    )
+
+
 def runs_over_verbs(item: pytest.Item) -> bool:
-    if Path(__file__).parent / "vm" in item.path.parents:
+    if _only_there(item.path):
         return True
     if item.get_closest_marker("slow") or "uvloop" in item.name:
         return False

@@ -92,7 +92,7 @@ def test_calls_wait_for_a_server_if_told_to(fleet: Fleet, scheme: str) -> None:
         late = client.once.start("never", timeout=0.1)
         with pytest.raises(rrpc.DeadlineExceeded, match="no connection"):
             late.result(patience(10))
-        assert time.monotonic() - start < patience(5)
+        assert time.monotonic() - start < patience(20)
         with ThreadPoolExecutor(4) as pool:
             waiting = [pool.submit(client.once, f"waits{i}", timeout=patience(30)) for i in range(4)]
             started = [client.once.start(f"starts{i}", timeout=patience(30)) for i in range(200)]
@@ -120,17 +120,18 @@ def test_many_futures_need_no_threads(fleet: Fleet) -> None:
 def test_connecting_has_a_deadline() -> None:
     """To something that takes connections and says nothing."""
     with silent() as address:
-        client = rrpc.Client(address, lazy=True, connect_timeout=0.6)
         start = time.monotonic()
-        with pytest.raises(rrpc.DeadlineExceeded):
-            client.call("Counted.once", "x", timeout=0.1)
-        with pytest.raises(rrpc.DeadlineExceeded):
-            client.start("Counted.once", "x", timeout=0.1).result(patience(10))
-        assert time.monotonic() - start < patience(0.55)
-        with pytest.raises(rrpc.Unavailable):  # without a deadline connect_timeout is the bound
+        with rrpc.Client(address, lazy=True, connect_timeout=patience(60)) as client:
+            with pytest.raises(rrpc.DeadlineExceeded):
+                client.call("Counted.once", "x", timeout=0.1)
+            with pytest.raises(rrpc.DeadlineExceeded):
+                client.start("Counted.once", "x", timeout=0.1).result(patience(30))
+        assert time.monotonic() - start < patience(50)
+        start = time.monotonic()
+        client = rrpc.Client(address, lazy=True, connect_timeout=0.6)
+        with client, pytest.raises(rrpc.Unavailable):  # without a deadline connect_timeout is the bound
             client.call("Counted.once", "x")
-        assert 0.3 < time.monotonic() - start < patience(5)
-        client.close()
+        assert 0.5 < time.monotonic() - start < patience(20)
 
 
 @contextlib.contextmanager

@@ -95,7 +95,7 @@ def test_the_caller_cancels(seen: rrpc.Client, request: pytest.FixtureRequest) -
 def test_the_deadline_passes(seen: rrpc.Client, request: pytest.FixtureRequest) -> None:
     name = request.node.name
     with pytest.raises(rrpc.DeadlineExceeded):
-        seen.call("Seen.hold", name, timeout=0.2)
+        seen.call("Seen.hold", name, timeout=1.0)  # it begins before
     assert seen.call("Seen.seen", name)["told"] is True
 
 

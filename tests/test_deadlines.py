@@ -27,7 +27,7 @@ def deadline(seconds: float, error: type[rrpc.RpcError] = rrpc.DeadlineExceeded)
         yield
     took = time.monotonic() - start
     print(f"{took:.3f} s for a deadline of {seconds} s")
-    assert seconds * 0.9 <= took < seconds + patience(3.0)
+    assert seconds * 0.9 <= took < seconds + patience(10.0)
 
 
 @pytest.fixture
@@ -130,10 +130,10 @@ def test_nobody_waits(lab: rrpc.Client, request: pytest.FixtureRequest) -> None:
     future = lab.start("Lab.hold", name, timeout=0.3)
     assert not future.done()
     future.add_done_callback(lambda f: ended.set())
-    assert ended.wait(patience(5))
+    assert ended.wait(patience(20))
     assert isinstance(future.exception(), rrpc.DeadlineExceeded)
     future = lab.start("Lab.hold", name, timeout=0.3)
-    eventually(future.done, 5.0)
+    eventually(future.done)
     lab.call("Lab.release", name)
 
 

@@ -61,10 +61,10 @@ address = sys.argv[1]
 print("end", flush=True)
 """
     start = time.monotonic()
-    done = run_python(code, lab_address, timeout=20)
+    done = run_python(code, lab_address, timeout=60)
     assert done.stdout == "end\n"
     assert done.stderr == ""
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 40  # what is open would take a minute, or for ever
     still_answers(lab_address)
 
 

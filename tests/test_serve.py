@@ -74,7 +74,7 @@ def test_an_idle_server_ends_at_once(served: Served, number: int) -> None:
     served.signal(number)
     assert served.wait() == 0
     print(f"{time.monotonic() - start:.3f} s")
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
     assert "Traceback" not in served.log
     with pytest.raises(rrpc.Unavailable):
         client.call("Lab.add", 1)
@@ -157,7 +157,7 @@ def test_a_second_signal_ends_it_at_once(serve: ServeFactory, number: int) -> No
         start = time.monotonic()
         served.signal(number)
         assert served.wait() == 128 + number
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 20  # the grace is 60
         with pytest.raises(rrpc.Unavailable):
             held.result(timeout=5)
 
