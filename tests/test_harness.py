@@ -1,5 +1,6 @@
 """The test harness itself: under CI a skip fails the run, with its reason."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -23,21 +24,16 @@ def test_b(): ...
 @pytest.mark.slow
 def test_what_is_to_run_over_verbs_is_there() -> None:
     """Every word of tests/over_verbs.py picks a test over each of its adapters."""
-    files = [HERE / f"{module}.py" for module in SUITES]
-    adapters = {"RRPC_IN_VM": "1", "RRPC_TEST_TRANSPORTS": "rxe,siw,rxe-socket"}
-    found = run(
-        "-m", "pytest", "--collect-only", "-q", *files, cwd=HERE.parent, timeout=120, **adapters
-    ).stdout
+    collect = ["-m", "pytest", "--collect-only", "-q", *(f"tests/{module}.py" for module in SUITES)]
+    done = run(
+        *collect, cwd=HERE.parent, timeout=120, RRPC_IN_VM="1", RRPC_TEST_TRANSPORTS="rxe,siw,rxe-socket"
+    )
+    found = done.stdout.splitlines()
     for module, suites in SUITES.items():
-        names = [line for line in found.splitlines() if line.startswith(f"tests/{module}.py::")]
+        names = [line for line in found if line.startswith(f"tests/{module}.py::")]
         for suite in suites:
-            for word in suite.words:
-                for transport in suite.transports:
-                    assert any(word in name and transport in name for name in names), (
-                        module,
-                        word,
-                        transport,
-                    )
+            for word, transport in itertools.product(suite.words, suite.transports):
+                assert any(word in name and transport in name for name in names), (module, word, transport)
 
 
 @pytest.mark.slow
