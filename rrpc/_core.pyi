@@ -261,7 +261,7 @@ class Server:
 
 def default_options() -> dict[str, Any]:
     """slots, slot_bytes, calls_in_flight_max, message_bytes_max, metadata_bytes_max,
-    landing_bytes_max, exposed_bytes_max, queued_bytes_max (None: what fits the pool limit), fetch_timeout (seconds),
+    landing_bytes_max, exposed_bytes_max, queued_bytes_max (None: what fits the machine), fetch_timeout (seconds),
     stream_window_items, stream_window_bytes, poll ("adaptive", "busy" or "event"), spin_us,
     keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, connections_max,
     max_concurrency, max_queue (None: no limit), stream_handlers_max, handshakes_max,

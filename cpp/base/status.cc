@@ -52,6 +52,11 @@ Status Status::from_errno(int error_number, std::string_view what) {
   return {code_for_errno(error_number), std::string(what) + ": " + std::strerror(error_number)};
 }
 
+Status out_of_memory() {
+  return resource_exhausted(
+      "the process is out of memory: lower its limits (pool limit, queued_bytes_max) or give it more");
+}
+
 std::string Status::to_string() const {
   std::string text(status_code_name(code_));
   if (!message_.empty()) text += ": " + message_;

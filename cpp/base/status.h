@@ -64,6 +64,8 @@ inline Status cancelled(std::string m) { return {StatusCode::kCancelled, std::mo
 inline Status invalid_argument(std::string m) { return {StatusCode::kInvalidArgument, std::move(m)}; }
 inline Status deadline_exceeded(std::string m) { return {StatusCode::kDeadlineExceeded, std::move(m)}; }
 inline Status permission_denied(std::string m) { return {StatusCode::kPermissionDenied, std::move(m)}; }
+// In the place of std::bad_alloc, where it may end a call or a connection.
+Status out_of_memory();
 inline Status resource_exhausted(std::string m) { return {StatusCode::kResourceExhausted, std::move(m)}; }
 inline Status failed_precondition(std::string m) { return {StatusCode::kFailedPrecondition, std::move(m)}; }
 inline Status unimplemented(std::string m) { return {StatusCode::kUnimplemented, std::move(m)}; }

@@ -142,7 +142,7 @@ static uint64_t window_from(py::handle value, const std::string& name, uint64_t 
       invalid_argument(name + " can be from 1 to " + std::to_string(most) + ", not " + std::to_string(window)));
 }
 
-// 0, which None stands for: what fits the pool's limit.
+// 0, which None stands for: what fits the machine.
 static size_t share_from(py::handle value, const std::string& name) {
   return value.is_none() ? 0 : window_from(value, name, kMessageBytesMax);
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -45,7 +46,7 @@ Status Engine::start() {
   event.events = EPOLLIN;
   epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, wake_fd_.get(), &event);
   try {
-    thread_ = std::thread([this] { run(); });
+    thread_ = std::thread([this] { run_for_good(); });
   } catch (const std::system_error& error) {
     return resource_exhausted("no thread can be started to poll connections (" + std::string(error.what()) +
                               "); raise 'ulimit -u' or the container's limit of processes");
@@ -154,6 +155,17 @@ size_t Engine::connection_count() const {
 }
 
 // --- the engine's own thread -----------------------------------------------------------------------
+
+// Goes on where memory ran out for what isn't one connection's, once others have given some back.
+void Engine::run_for_good() {
+  while (true) {
+    try {
+      return run();
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(kTick));
+    }
+  }
+}
 
 void Engine::run() {
   own_ = this;

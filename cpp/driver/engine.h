@@ -114,6 +114,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
  private:
   // engine.cc
   void run();
+  void run_for_good();
   bool tick_for_workers();
   void kick();
   void note_earlier_deadline(TimeNs deadline);

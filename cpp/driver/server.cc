@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -204,7 +205,11 @@ void Server::answer(const Work& work, rpc::Reply reply) {
   std::lock_guard lock(work.connection->mutex);
   const TimeNs now = now_ns();
   work.call->on_given_up.clear();
-  work.connection->session().server().reply(work.call, std::move(reply), now);
+  try {
+    work.connection->session().server().reply(work.call, std::move(reply), now);
+  } catch (const std::bad_alloc&) {
+    work.connection->session().close(out_of_memory());
+  }
   work.connection->last_active.store(now, std::memory_order_relaxed);
   engine_->settle(work.connection, now);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -210,8 +211,12 @@ bool Endpoint::take_message(uint32_t slot, uint32_t length_bytes, MessageClass& 
   MessageHeader header;
   if (message.size() >= sizeof(header)) std::memcpy(&header, message.data(), sizeof(header));
   message_class = class_of(header.type);
-  Status status = established_ ? deliver(message)
-                               : Status::protocol_error("a message arrived before the connection was established");
+  Status status = Status::protocol_error("a message arrived before the connection was established");
+  try {
+    if (established_) status = deliver(message);
+  } catch (const std::bad_alloc&) {
+    status = out_of_memory();
+  }
   if (!status.ok()) close(status);
   return !failed();
 }
@@ -282,7 +287,11 @@ size_t Endpoint::deliver_finished_transfers() {
   while (bulk_.has_finished()) {  // an event may start a transfer that ends at once
     for (const FinishedTransfer& finished : bulk_.take_finished()) {
       if (finished.status == WcStatus::kSuccess) tally_transfer(finished);
-      events_.on_transfer_finished(finished.cookie, finished.status);
+      try {
+        events_.on_transfer_finished(finished.cookie, finished.status);
+      } catch (const std::bad_alloc&) {
+        close(out_of_memory());
+      }
       ++delivered;
     }
   }

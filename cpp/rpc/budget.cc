@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <string>
 
+#include "base/memory_limit.h"
 #include "endpoint/pool.h"
 
 namespace rrpc::rpc {
 namespace {
-
-constexpr size_t kQueuedBytesMin = 64 << 20;  // of the process, however small its pool
 
 std::shared_ptr<Budgets>& g_process = *new std::shared_ptr<Budgets>;
 std::mutex g_process_mutex;
@@ -41,10 +40,15 @@ Budget::ToTell Budget::serve_waiting(size_t limit) {
   return to_tell;
 }
 
-Budgets::Budgets(std::function<size_t()> pool_limit)
-    : landing(pool_limit),
-      exposed(pool_limit),
-      queued([pool_limit] { return std::max(pool_limit() / 8, kQueuedBytesMin); }) {}
+Budgets::Budgets(std::function<size_t()> landing_limit, size_t memory_bytes)
+    : landing(std::move(landing_limit)),
+      exposed([memory_bytes] { return memory_bytes / 2; }),
+      queued([memory_bytes] { return memory_bytes / 16; }) {}
+
+Budgets::Budgets(size_t landing_limit, size_t exposed_limit, size_t queued_limit)
+    : landing([landing_limit] { return landing_limit; }),
+      exposed([exposed_limit] { return exposed_limit; }),
+      queued([queued_limit] { return queued_limit; }) {}
 
 std::shared_ptr<Budgets> Budgets::process() {
   static const int registered = pthread_atfork(nullptr, nullptr, [] {
@@ -55,7 +59,7 @@ std::shared_ptr<Budgets> Budgets::process() {
   (void)registered;
   const std::lock_guard lock(g_process_mutex);
   if (g_process == nullptr)
-    g_process = std::make_shared<Budgets>([] { return endpoint::Pool::process().limit_bytes(); });
+    g_process = std::make_shared<Budgets>([] { return endpoint::Pool::process().limit_bytes(); }, memory_limit_bytes());
   return g_process;
 }
 
@@ -151,8 +155,7 @@ Status exposed_too_much(const Account& exposed, const char* what, size_t bytes) 
                               " bytes exposed to one client (--exposed-bytes-max), with " +
                               std::to_string(exposed.held()) + " that it hasn't fetched yet");
   return resource_exhausted(text + " have no room beside what all clients haven't fetched yet; the limit for all is " +
-                            std::to_string(exposed.budget_limit()) +
-                            " bytes, the pool limit (rrpc.set_pool_limit(), --pool-limit); try again later");
+                            std::to_string(exposed.budget_limit()) + " bytes, half of the memory; try again later");
 }
 
 bool CountedBytes::reserve(size_t bytes) {

@@ -41,13 +41,15 @@ class Budget {
 
 // The budgets of a process, or of a test.
 struct Budgets {
-  explicit Budgets(std::function<size_t()> pool_limit);
+  // Results need not be pool memory, so what is exposed may be half of the memory, and what is queued a sixteenth.
+  Budgets(std::function<size_t()> landing_limit, size_t memory_bytes);
+  Budgets(size_t landing_limit, size_t exposed_limit, size_t queued_limit);
 
   Budget landing;  // memory that fetched arguments and items land in, until their call is answered or the item is taken
   Budget exposed;  // results and items that wait for their readers
   Budget queued;   // messages that wait for a worker, for landing memory or for credits
 
-  // Those of the process's pool. A forked child gets new ones.
+  // Of the process, landing within its pool. A forked child gets new ones.
   static std::shared_ptr<Budgets> process();
 };
 

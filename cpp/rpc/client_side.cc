@@ -10,10 +10,9 @@
 #include "endpoint/counters.h"
 
 namespace rrpc::rpc {
+namespace {
 
 using provider::WcStatus;
-
-namespace {
 
 size_t total_bytes(std::span<const Bytes> parts) {
   size_t length = 0;
@@ -27,8 +26,6 @@ void join(std::span<const Bytes> parts, MutableBytes target) {
 }
 
 }  // namespace
-
-uint64_t ClientSide::cookie(const ClientCall& call) const { return call.id_; }
 
 Status ClientCall::deadline_passed() const {
   const double seconds = static_cast<double>(deadline_ - started_at_) / kSecond;
@@ -300,7 +297,7 @@ Status ClientSide::fetch(const ClientCallRef& call, const ParsedReply& reply) {
   }
   call->state_ = ClientCall::State::kFetching;
   call->transferring_ = true;
-  endpoint_.start_transfer(cookie(*call), provider::Opcode::kRead, std::move(*segments));
+  endpoint_.start_transfer(call->id_, provider::Opcode::kRead, std::move(*segments));
   return {};
 }
 
@@ -312,10 +309,10 @@ Status ClientSide::on_reply_bulk(Bytes body) {
   call->stamps.mark(&CallStamps::replied);
   call->leased_ = true;
   release(call);
-  if (Status status = check_message(bulk.length_bytes, options_, "the reply", kBodyOverheadMax); !status.ok())
-    return give_up(call, status), Status();
+  Status status = check_message(bulk.length_bytes, options_, "the reply", kBodyOverheadMax);
+  if (!status.ok()) return give_up(call, status), Status();
   auto block = endpoint_.allocate(bulk.length_bytes, endpoint::BlockKind::kLanding);
-  Status status = block.status();
+  status = block.status();
   endpoint::RegionRef region;
   if (block.ok() && call->state_ == ClientCall::State::kSent) {
     call->body_block_ = std::move(*block);
@@ -329,7 +326,7 @@ Status ClientSide::on_reply_bulk(Bytes body) {
   }
   call->state_ = ClientCall::State::kFetchingBody;
   call->transferring_ = true;
-  endpoint_.start_transfer(cookie(*call), provider::Opcode::kRead,
+  endpoint_.start_transfer(call->id_, provider::Opcode::kRead,
                            {{call->body_block_.data(), region, bulk.address, bulk.rkey, bulk.length_bytes}});
   return {};
 }
@@ -380,7 +377,7 @@ void ClientSide::cancel(const ClientCallRef& call, Status why) {
   }
   finish(call, std::move(why));
   if (call->stream_ != nullptr) streams_.stop(call->stream_);
-  if (call->transferring_) endpoint_.cancel_transfer(cookie(*call));
+  if (call->transferring_) endpoint_.cancel_transfer(call->id_);
   if (state == kSent) return cancel_.flush(endpoint_);
   leave(call);
   done_.flush(endpoint_);

@@ -174,7 +174,6 @@ class ClientSide : private StreamOwner {
   void finish(const ClientCallRef& call, Status status);
   void erase(const ClientCallRef& call);
   ClientCallRef find(uint64_t call_id) const;
-  uint64_t cookie(const ClientCall& call) const;
 
   endpoint::Endpoint& endpoint_;
   Streams& streams_;

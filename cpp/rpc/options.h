@@ -17,7 +17,7 @@ namespace rrpc::rpc {
 struct SessionOptions {
   endpoint::Geometry geometry;
   uint32_t calls_in_flight_max = 16384;
-  // 0, in the next three: what fits the pool's limit. See Budgets.
+  // 0, in the next three: what Budgets have for one connection.
   size_t landing_bytes_max = 0;              // of arguments and items that land at a time
   size_t exposed_bytes_max = 0;              // of results and items that wait for their reader
   size_t queued_bytes_max = 0;               // of messages that wait for a worker, for landing memory or for credits

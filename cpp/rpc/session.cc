@@ -1,6 +1,7 @@
 #include "rpc/session.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace rrpc::rpc {
@@ -39,6 +40,15 @@ Status Session::start(TimeNs now) {
 }
 
 size_t Session::progress(TimeNs now) {
+  try {
+    return progress_now(now);
+  } catch (const std::bad_alloc&) {
+    endpoint_.close(out_of_memory());
+    return 1;
+  }
+}
+
+size_t Session::progress_now(TimeNs now) {
   now_ = now;
   streams_.set_now(now);
   const uint64_t signs = endpoint_.signs_of_life();

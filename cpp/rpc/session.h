@@ -37,7 +37,8 @@ class Session : private endpoint::EndpointEvents {
   ~Session() override;
 
   Status start(TimeNs now);
-  // Polls once and delivers what came. Gives how much was done; 0: nothing is left to do now.
+  // Polls once and delivers what came; where there is no memory for that, the connection ends. Gives how much was done;
+  // 0: nothing is left to do now.
   size_t progress(TimeNs now);
   // Keep-alive, deadlines, leases, fetches that stall. After progress(), so that a process that slept long hears its
   // peer first.
@@ -79,6 +80,7 @@ class Session : private endpoint::EndpointEvents {
   Status on_item(uint8_t type, Bytes body);
   Status on_windows(Bytes body);
   Result<StreamRef> stream_of(uint64_t wire_id);
+  size_t progress_now(TimeNs now);
   void flush(TimeNs now);
   void answer_hello();
   void send_hello();

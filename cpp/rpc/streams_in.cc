@@ -14,9 +14,12 @@ namespace {
 constexpr uint32_t kFetchesMax = 16;
 constexpr uint64_t kFetchBytesMax = 2 << 20;
 
+// Beside a quarter of their bytes: what some buffers take more of the pool than they are long.
+constexpr size_t kBlocksSlack = 64 << 10;
+
 // What the next item to fetch takes of the pool: of one whose body is elsewhere, its buffers too, as announced.
 size_t landing_bytes_of(std::span<const endpoint::Descriptor> to_fetch, bool is_body, uint64_t announced_bytes) {
-  return landing_bytes(to_fetch) + (is_body ? announced_bytes : 0);
+  return landing_bytes(to_fetch) + (is_body ? announced_bytes + announced_bytes / 4 + kBlocksSlack : 0);
 }
 
 }  // namespace

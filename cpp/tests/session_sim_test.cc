@@ -46,9 +46,29 @@ Scenario impatient(Rng& rng) {
   return scenario;
 }
 
+// Landing memory for a few calls at a time, of one end or shared by both: whatever waits for it gets it.
+template <Scenario (*make)(Rng&)>
+Scenario in_turn(Rng& rng) {
+  constexpr size_t kOneCall = 160 << 10;  // at most: its body and four buffers, in blocks
+  Scenario scenario = make(rng);
+  scenario.nested_probability = 0;  // two calls, each made by the other's handler, may need memory for both at once
+  const auto budgets = std::make_shared<Budgets>(2 * kOneCall + rng.between(0, 2 * kOneCall), SIZE_MAX, SIZE_MAX);
+  scenario.server.budgets = budgets;
+  if (rng.chance(0.5)) scenario.client.budgets = budgets;
+  return scenario;
+}
+
 Scenario limited(Rng& rng) {
   Scenario scenario = impatient(rng);
   scenario.may_refuse = true;
+  for (SessionOptions* options : {&scenario.client, &scenario.server}) {
+    if (rng.chance(0.5)) continue;
+    const auto tight = [&rng](int64_t most) -> size_t { return rng.chance(0.5) ? rng.between(1, most) : SIZE_MAX; };
+    options->budgets = std::make_shared<Budgets>(tight(200000), tight(200000), tight(20 << 20));
+    if (rng.chance(0.3)) options->landing_bytes_max = tight(100000);
+    if (rng.chance(0.3)) options->queued_bytes_max = tight(1 << 20);
+    if (rng.chance(0.3)) options->message_bytes_max = tight(3000);
+  }
   if (rng.chance(0.4)) scenario.client.calls_in_flight_max = static_cast<uint32_t>(rng.between(1, 6));
   if (rng.chance(0.4)) scenario.server.calls_in_flight_max = static_cast<uint32_t>(rng.between(1, 6));
   if (rng.chance(0.3)) scenario.client.exposed_bytes_max = static_cast<size_t>(rng.between(1, 100000));
@@ -70,7 +90,7 @@ Scenario breaking(Rng& rng) {
   scenario.calls_over_ns = 2 * kMillisecond;
   const TimeNs at = rng.between(0, 3 * kMillisecond);
   scenario.plan.loss_notice_probability = rng.chance(0.5) ? 1 : 0;
-  switch (rng.between(0, 7)) {
+  switch (rng.between(0, 8)) {
     case 0:
       scenario.plan.loss_probability = 1;
       scenario.plan.loss_after_ns_max = 3 * kMillisecond;
@@ -105,10 +125,15 @@ Scenario breaking(Rng& rng) {
       scenario.plan.retry_timeout_ns = rng.between(kMillisecond, 20 * kMillisecond);
       scenario.plan.late_probability = 0.1;
       break;
-    case 6:  // whatever was going on
+    case 6:  // fetches of which nothing comes
+      scenario.server.fetch_timeout = rng.between(2 * kMicrosecond, 100 * kMicrosecond);
+      scenario.client.fetch_timeout = rng.between(2 * kMicrosecond, 100 * kMicrosecond);
+      scenario.plan.late_read_probability = 0.5;
+      break;
+    case 7:  // whatever was going on
       scenario.disturb = [at](World& world) { world.network.schedule(at, [&world] { world.client.session.reset(); }); };
       break;
-    default:  // 7
+    default:  // 8
       scenario.disturb = [at](World& world) { world.network.schedule(at, [&world] { world.server.session.reset(); }); };
       break;
   }
@@ -145,6 +170,14 @@ TEST(SessionSim, EveryCallEndsWithItsOwnBytes) {
 }
 TEST(SessionSim, CancelsAndDeadlinesAtEveryStep) {
   run_seeds(1600, impatient, {kOk, kAborted, kCancelled, kDeadlineExceeded});
+}
+TEST(SessionSim, WhatWaitsForLandingMemoryGetsIt) {
+  const int64_t waits = endpoint::counters().landing_waits;
+  run_seeds(600, in_turn<ordinary>, {kOk, kAborted});
+  run_seeds(600, in_turn<impatient>, {kOk, kAborted, kCancelled, kDeadlineExceeded});
+  run_seeds(300, in_turn<both_ways<impatient>>, {kOk, kAborted, kCancelled, kDeadlineExceeded});
+  run_seeds(300, in_turn<breaking>, {kOk, kCancelled, kUnavailable});
+  EXPECT_TRUE(seeds(600).count < 30 || endpoint::counters().landing_waits > waits + 100);
 }
 TEST(SessionSim, LimitsRefuseAndNothingElseBreaks) { run_seeds(800, limited, {kOk, kCancelled, kResourceExhausted}); }
 TEST(SessionSim, LostConnectionsFailTheirCallsAndGiveMemoryBack) {

@@ -81,6 +81,12 @@ StreamScenario limited(Rng& rng) {
   scenario.may_refuse = true;
   if (rng.chance(0.3)) scenario.client.exposed_bytes_max = static_cast<size_t>(rng.between(1, 30000));
   if (rng.chance(0.3)) scenario.server.exposed_bytes_max = static_cast<size_t>(rng.between(1, 30000));
+  for (SessionOptions* options : {&scenario.client, &scenario.server}) {
+    if (rng.chance(0.5)) continue;
+    const auto tight = [&rng](int64_t most) -> size_t { return rng.chance(0.5) ? rng.between(1, most) : SIZE_MAX; };
+    options->budgets = std::make_shared<Budgets>(tight(200000), tight(200000), tight(1 << 20));
+    if (rng.chance(0.3)) options->message_bytes_max = tight(3000);
+  }
   if (rng.chance(0.3)) scenario.server.calls_in_flight_max = static_cast<uint32_t>(rng.between(1, 6));
   const size_t client_limit = rng.chance(0.5) ? rng.between(4096, 100000) : size_t{1} << 30;
   const size_t server_limit = rng.chance(0.5) ? rng.between(4096, 100000) : size_t{1} << 30;
@@ -97,6 +103,21 @@ StreamScenario both_ways(Rng& rng) {
   StreamScenario scenario = make(rng);
   scenario.both_ways = true;
   for (StreamPlan& plan : scenario.calls) plan.back = rng.chance(0.5);
+  return scenario;
+}
+
+// Landing memory for a few items at a time, shared by both ends: what waits for it gets it.
+template <StreamScenario (*make)(Rng&)>
+StreamScenario in_turn(Rng& rng) {
+  constexpr size_t kOneItem = 256 << 10;  // at most: its body, and four buffers as announced
+  StreamScenario scenario = make(rng);
+  const auto budgets = std::make_shared<Budgets>(2 * kOneItem, SIZE_MAX, SIZE_MAX);
+  scenario.client.budgets = scenario.server.budgets = budgets;
+  for (SessionOptions* options : {&scenario.client, &scenario.server}) options->landing_bytes_max = kOneItem;
+  for (StreamPlan& plan : scenario.calls) {
+    for (auto* items : {&plan.from_client, &plan.from_server})
+      for (ItemPlan& item : *items) item.buffer_bytes.resize(std::min<size_t>(item.buffer_bytes.size(), 4));
+  }
   return scenario;
 }
 
@@ -143,6 +164,13 @@ using enum StatusCode;
 TEST(StreamSim, EveryItemArrivesOnceAndInOrder) { run_seeds(1200, ordinary, {kOk, kAborted}); }
 TEST(StreamSim, CancelsAndDeadlinesWheneverTheyCome) {
   run_seeds(1200, impatient, {kOk, kAborted, kCancelled, kDeadlineExceeded});
+}
+TEST(StreamSim, ItemsThatWaitForLandingMemoryGetIt) {
+  const int64_t waits = endpoint::counters().landing_waits;
+  run_seeds(600, in_turn<ordinary>, {kOk, kAborted});
+  run_seeds(600, in_turn<both_ways<impatient>>, {kOk, kAborted, kCancelled, kDeadlineExceeded});
+  run_seeds(300, in_turn<breaking>, {kOk, kCancelled, kUnavailable});
+  EXPECT_TRUE(seeds(600).count < 30 || endpoint::counters().landing_waits > waits + 100);
 }
 TEST(StreamSim, LimitsEndCallsAndNothingElse) { run_seeds(800, limited, {kOk, kCancelled, kResourceExhausted}); }
 TEST(StreamSim, LostConnectionsGiveEverythingBack) { run_seeds(1000, breaking, {kOk, kCancelled, kUnavailable}); }

@@ -32,6 +32,7 @@ CORE_METRICS: dict[str, str] = {
     "bytes_inline_sent": "bytes sent inside messages",
     "bytes_inline_received": "bytes received inside messages",
     "credit_waits": "requests and replies that had to wait for the peer's credits",
+    "landing_waits": "calls and items that had to wait for landing memory",
     "reads": "remote reads finished",
     "bytes_read": "bytes fetched from peers by remote read",
     "writes": "remote writes finished",

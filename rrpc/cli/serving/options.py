@@ -161,7 +161,8 @@ _LIMITS = (
     Option(
         "exposed-bytes-max",
         SIZE,
-        "most bytes of results open to one client at a time, such as 4G; without it what others leave of the pool limit",
+        "most bytes of results open to one client at a time, such as 4G; "
+        "without it half of what others leave of half of the memory",
         "BYTES",
         example="4G",
         core=True,
@@ -170,7 +171,7 @@ _LIMITS = (
         "queued-bytes-max",
         SIZE,
         "most bytes of one client's messages that wait for a worker, for memory or for its credits; "
-        "without it a sixteenth of the pool limit, 32 MiB at least",
+        "without it half of what others leave of a sixteenth of the memory",
         "BYTES",
         example="64M",
         core=True,
