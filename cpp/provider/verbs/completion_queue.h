@@ -3,10 +3,8 @@
 
 #include <infiniband/verbs.h>
 
-#include <atomic>
 #include <vector>
 
-#include "base/unique_fd.h"
 #include "provider/provider.h"
 #include "provider/verbs/adapter.h"
 
@@ -27,8 +25,6 @@ class VerbsCompletionQueue final : public CompletionQueue {
   Result<ibv_comp_channel*> channel_of(Adapter& adapter);
   void attach(VerbsQueuePair* queue_pair);
   void detach(VerbsQueuePair* queue_pair);
-  // From any thread: whoever sleeps on the wait handles wakes.
-  void wake();
 
  private:
   struct Channel {
@@ -38,15 +34,10 @@ class VerbsCompletionQueue final : public CompletionQueue {
 
   bool notification_is_due() const;
   void take_events(const Channel& channel);
-  void watch(std::vector<WaitHandle> handles) const;
 
   const uint32_t fork_generation_;
   std::vector<VerbsQueuePair*> queue_pairs_;
   std::vector<Channel> channels_;
-  UniqueFd wake_fd_;
-  UniqueFd wait_fd_;                         // an epoll set of `watched_`
-  mutable std::vector<WaitHandle> watched_;  // what append_wait_handles() has last found
-  std::atomic<bool> woken_{false};
   size_t turn_ = 0;
   TimeNs next_look_ = 0;
 };

@@ -1,6 +1,7 @@
 // How a queue pair dies: what was posted goes out, the peer is told, the rest is flushed.
 #include <algorithm>
 
+#include "provider/verbs/bring_up.h"
 #include "provider/verbs/completion_queue.h"
 #include "provider/verbs/errors.h"
 #include "provider/verbs/queue_pair.h"
@@ -117,6 +118,8 @@ void VerbsQueuePair::give_back_shared_receives() {
   } while (ending_ == Ending::kFlushing && !sends_.all_done() && now_ns() < deadline);
 }
 
+// What is posted is flushed, which its sleepers wait for. (One that has nothing posted, with receives of a shared
+// queue, finds out when it next looks: a caller after a second, others when they probe their peer.)
 void VerbsQueuePair::doom(const Status& reason) {
   {
     std::lock_guard lock(doom_mutex_);
@@ -124,7 +127,7 @@ void VerbsQueuePair::doom(const Status& reason) {
     doom_reason_ = reason;
     doomed_.store(true, std::memory_order_release);
   }
-  cq_.wake();
+  bring_to_error(handle_);
 }
 
 void VerbsQueuePair::obey_doom() {
