@@ -118,12 +118,14 @@ TEST_P(LimitsTest, AClientTooManyIsToldWhy) {
   EXPECT_TRUE(eventually([&] { return Client::connect(server.address(), Options(), in_ms(20'000)).ok(); }));
 }
 
-// A client that dials and says nothing.
-UniqueFd dial_silently(const std::string& address) {
+// A client that dials and says no more than its first byte.
+UniqueFd dial_and_wait(const std::string& address, size_t first_bytes = 1) {
   const auto port = static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
   sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0) << std::strerror(errno);
+  const uint8_t first = 0xA7;
+  EXPECT_EQ(::send(socket.get(), &first, first_bytes, MSG_NOSIGNAL), static_cast<ssize_t>(first_bytes));
   return socket;
 }
 
@@ -138,7 +140,7 @@ TEST(Handshakes, TheOldestMakesPlaceForTheNext) {
   TestServer server("tcp", 1, options);
   auto client = connect_to(server.address());
   std::vector<UniqueFd> silent;
-  for (int i = 0; i < 40; ++i) silent.push_back(dial_silently(server.address()));
+  for (int i = 0; i < 40; ++i) silent.push_back(dial_and_wait(server.address()));
   EXPECT_TRUE(eventually([&] { return std::ranges::count_if(silent, is_closed) == 36; }, 30'000));
   for (size_t i = 0; i < silent.size(); ++i) EXPECT_EQ(is_closed(silent[i]), i < 36) << i;
   EXPECT_EQ(server.server().connection_count(), 5u);
@@ -147,6 +149,25 @@ TEST(Handshakes, TheOldestMakesPlaceForTheNext) {
     TestCall call(*caller, "echo", "1");
     EXPECT_TRUE(call.wait().ok());
   }
+}
+
+TEST(Handshakes, ClientsThatSayNothingAreNoConnections) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low{256, before.rlim_max};  // 32 silent ones
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  {
+    TestServer server("tcp", 1);
+    std::vector<UniqueFd> silent;
+    for (int i = 0; i < 80; ++i) silent.push_back(dial_and_wait(server.address(), 0));
+    EXPECT_TRUE(eventually([&] { return std::ranges::count_if(silent, is_closed) == 48; }, 30'000));
+    EXPECT_EQ(server.server().connection_count(), 0u);
+    auto client = connect_to(server.address());
+    TestCall call(*client, "echo", "1");
+    EXPECT_TRUE(call.wait().ok());
+    for (size_t i = 0; i < silent.size(); ++i) EXPECT_EQ(is_closed(silent[i]), i < 49) << i;
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST(Handshakes, WithoutDescriptorsNothingEndsButTheCall) {

@@ -64,6 +64,7 @@ class TcpTest : public ::testing::Test {
     EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&where), sizeof(where)), 0);
     return fd;
   }
+  // Once the client has said its first bytes.
   void accept(const QueuePairConfig& config = {}) {
     ASSERT_TRUE(wait_for([&] {
       auto accepted = listener_->accept(*cq_, config);
@@ -173,9 +174,9 @@ TEST_F(TcpTest, BadBytesEndTheirConnectionAndNameTheFault) {
   for (const BadBytes& bad : cases) {
     SCOPED_TRACE(bad.name);
     UniqueFd peer = dial();
-    accept();
     say(peer, bad.bytes);
     if (bad.then_close) peer.reset();
+    accept();
     expect_death(bad.message, bad.protocol_error);
     expect_next_client_served();
     if (HasFatalFailure()) return;
@@ -184,9 +185,11 @@ TEST_F(TcpTest, BadBytesEndTheirConnectionAndNameTheFault) {
 
 TEST_F(TcpTest, BytesOneByOneMakeAFrame) {
   UniqueFd peer = dial();
+  const std::string bytes = setup_frame() + wire({.type = FrameType::kSend, .length_bytes = 5}, "hello");
+  say(peer, bytes.substr(0, 1));
   accept();
   ASSERT_TRUE(qp_->post_receive({.wr_id = 1, .sge = {memory_.data(), 100, region_.get()}}).ok());
-  for (const char byte : setup_frame() + wire({.type = FrameType::kSend, .length_bytes = 5}, "hello")) {
+  for (const char byte : bytes.substr(1)) {
     say(peer, std::string(1, byte));
     Completion out[4];
     for (int i = 0; i < 3; ++i) {
@@ -201,9 +204,9 @@ TEST_F(TcpTest, BytesOneByOneMakeAFrame) {
 
 TEST_F(TcpTest, APeerCutOffInAMessageIsUnavailable) {
   UniqueFd peer = dial();
+  say(peer, setup_frame() + wire({.type = FrameType::kSend, .length_bytes = 50}, "part"));
   accept();
   ASSERT_TRUE(qp_->post_receive({.wr_id = 1, .sge = {memory_.data(), 100, region_.get()}}).ok());
-  say(peer, setup_frame() + wire({.type = FrameType::kSend, .length_bytes = 50}, "part"));
   peer.reset();
   ASSERT_TRUE(wait_for([&] { return !completions_.empty(); }));
   EXPECT_EQ(completions_[0].status, WcStatus::kFlushed);
@@ -214,8 +217,8 @@ TEST_F(TcpTest, APeerCutOffInAMessageIsUnavailable) {
 
 TEST_F(TcpTest, MoreReadsThanAgreedEndTheConnection) {
   UniqueFd peer = dial();
-  accept({.read_depth = 2});
   say(peer, setup_frame());
+  accept({.read_depth = 2});
   ASSERT_TRUE(wait_for([&] { return qp_->state() == QueuePairState::kConnected; }));
   auto rkey = qp_->expose(*region_, memory_.data(), 64, kRemoteRead);
   ASSERT_TRUE(rkey.ok());
@@ -234,8 +237,8 @@ TEST_F(TcpTest, MoreReadsThanAgreedEndTheConnection) {
 TEST_F(TcpTest, AReadResponseOfAnotherLengthOrTagIsRefused) {
   for (const bool bad_tag : {false, true}) {
     UniqueFd peer = dial();
-    accept();
     say(peer, setup_frame());
+    accept();
     ASSERT_TRUE(wait_for([&] { return qp_->state() == QueuePairState::kConnected; }));
     const Sge sge{memory_.data(), 64, region_.get()};
     const WorkRequest read{.wr_id = 1, .opcode = Opcode::kRead, .sges = {&sge, 1}};
@@ -247,8 +250,8 @@ TEST_F(TcpTest, AReadResponseOfAnotherLengthOrTagIsRefused) {
 
 TEST_F(TcpTest, TheRefusedPeerIsToldWhy) {
   UniqueFd peer = dial();
-  accept();
   say(peer, setup_frame() + wire({.type = FrameType::kSend, .length_bytes = 3, .tag = 42}, "abc"));
+  accept();
   const std::string heard = hear_all(peer);
   const auto setup = decode_header(as_bytes(heard));
   ASSERT_TRUE(setup.ok());
@@ -263,8 +266,8 @@ TEST_F(TcpTest, TheRefusedPeerIsToldWhy) {
 
 TEST_F(TcpTest, AClientOfAnotherVersionGetsThisSidesVersion) {
   UniqueFd peer = dial();
-  accept();
   say(peer, patched(setup_frame(), 2, 9));
+  accept();
   const std::string heard = hear_all(peer);
   const auto setup = decode_header(as_bytes(heard));
   ASSERT_TRUE(setup.ok());
@@ -274,8 +277,8 @@ TEST_F(TcpTest, AClientOfAnotherVersionGetsThisSidesVersion) {
 
 TEST_F(TcpTest, APeerThatReadsNothingBlocksNobody) {
   UniqueFd peer = dial();
-  accept({.send_depth = 4000});
   say(peer, setup_frame());
+  accept({.send_depth = 4000});
   ASSERT_TRUE(wait_for([&] { return qp_->state() == QueuePairState::kConnected; }));
   const Sge sge{memory_.data(), 4096, region_.get()};
   for (uint64_t i = 0; i < 4000; ++i) {

@@ -6,6 +6,7 @@
 
 #include "base/unique_fd.h"
 #include "provider/provider.h"
+#include "provider/tcp/silent_sockets.h"
 
 namespace rrpc::provider::tcp {
 
@@ -14,7 +15,7 @@ class TcpListener final : public Listener {
   static Result<std::unique_ptr<Listener>> create(const std::string& address, const ListenOptions& options);
 
   const std::string& address() const override { return address_; }
-  int wait_fd() const override { return socket_.get(); }
+  int wait_fd() const override { return silent_.wait_fd(); }
   Result<std::unique_ptr<QueuePair>> accept(CompletionQueue& cq, const QueuePairConfig& config) override;
 
  private:
@@ -22,6 +23,7 @@ class TcpListener final : public Listener {
 
   UniqueFd socket_;
   std::string address_;
+  SilentSockets silent_;
 };
 
 }  // namespace rrpc::provider::tcp
