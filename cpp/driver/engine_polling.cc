@@ -184,9 +184,8 @@ bool Engine::wait_events(TimeNs deadline) {
   if (deadline > 0) {
     asleep_until_.store(deadline);
     // Announced: from here on, whoever sets one of these kicks. So one last look is enough.
-    const bool must_look =
-        stopping_.load() || has_new_hot_.load() || has_roused_.load() || has_chores_.load() ||
-        (hooks_.work_waits && hooks_.work_waits());
+    const bool must_look = stopping_.load() || has_new_hot_.load() || has_roused_.load() || has_chores_.load() ||
+                           (hooks_.work_waits && hooks_.work_waits());
     timeout_ms = must_look ? 0 : timeout_ms_until(std::min(deadline, next_timer_.load()));
   }
   const int count = epoll_wait(epoll_fd_.get(), events.data(), events.size(), timeout_ms);

@@ -374,14 +374,6 @@ inline void come_to_rest(World& world, const Scenario& scenario) {
   if (!scenario.may_break || scenario.drains) world.expect_credits_home();
 }
 
-// At any moment, whatever is under way: only what nobody uses may go.
-inline void trim_now_and_then(World& world, const Scenario& scenario) {
-  for (int64_t left = world.rng.chance(0.9) ? 0 : world.rng.between(1, 4); left > 0; --left) {
-    endpoint::Pool& pool = world.rng.chance(0.5) ? client_pool() : server_pool();
-    world.network.schedule(world.rng.between(0, scenario.calls_over_ns), [&pool] { pool.trim(); });
-  }
-}
-
 inline void run_workloads(World& world, const Scenario& scenario) {
   Workload there(world, scenario, world.client, world.server);
   std::optional<Workload> back;
@@ -392,7 +384,7 @@ inline void run_workloads(World& world, const Scenario& scenario) {
   there.schedule_all();
   if (back) back->schedule_all();
   if (scenario.disturb) scenario.disturb(world);
-  trim_now_and_then(world, scenario);
+  world.schedule_trims(scenario.calls_over_ns);
   // Virtual time, ample for the slowest network with the most pieces to fetch.
   const TimeNs limit = world.network.now() + 60 * kSecond;
   const auto all_ended = [&] { return there.all_ended() && (!back || back->all_ended()); };
