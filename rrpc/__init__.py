@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _core, aio, interceptors
-from .bulk import empty, set_pool_idle_timeout, set_pool_limit, trim, zeros
+from .bulk import empty, prefault_pool, set_pool_idle_timeout, set_pool_limit, trim, zeros
 from .channel import Backoff, Channel, Ejection, register_resolver
 from .client import Client, connect
 from .codec import Record, copies
@@ -119,6 +119,7 @@ __all__ = [
     "interceptors",
     "method",
     "open_stream",
+    "prefault_pool",
     "register_resolver",
     "serve",
     "service",

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 
 from . import _core
 
-__all__ = ["empty", "memory_of", "set_pool_idle_timeout", "set_pool_limit", "trim", "zeros"]
+__all__ = ["empty", "memory_of", "prefault_pool", "set_pool_idle_timeout", "set_pool_limit", "trim", "zeros"]
 
 
 def empty(
@@ -67,6 +67,15 @@ def set_pool_idle_timeout(seconds: float | None) -> None:
     if seconds is not None and not seconds >= 0:
         raise ValueError(f"a timeout of {seconds} s: want at least 0, or None")
     _core.set_pool_idle_timeout(seconds)
+
+
+def prefault_pool(nbytes: int) -> None:
+    """Brings in memory for the first ``nbytes`` of received arrays now, and keeps it until the process ends.
+
+    The first large array that is received then lands as fast as the later ones. Takes about a second for each
+    GB. At most the pool's limit is brought in. Raises ResourceExhausted when the system has no memory.
+    """
+    _core.prefault_pool(nbytes)
 
 
 def trim() -> int:

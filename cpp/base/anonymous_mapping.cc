@@ -36,7 +36,7 @@ Result<AnonymousMapping> AnonymousMapping::create(size_t length_bytes, bool huge
   AnonymousMapping mapping;
   mapping.data_ = start + before;
   mapping.size_ = length_bytes;
-  (void)madvise(mapping.data_, length_bytes, huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);  // a wish
+  if (huge_pages) (void)madvise(mapping.data_, length_bytes, MADV_HUGEPAGE);  // a wish
   return mapping;
 }
 

@@ -49,6 +49,14 @@ void register_memory(py::module_& module) {
     const TimeNs timeout = seconds ? static_cast<TimeNs>(std::min(*seconds, 1e9) * kSecond) : kNever;
     endpoint::Pool::process().set_idle_timeout(timeout);
   });
+  module.def("prefault_pool", [](size_t nbytes) {
+    Status status;
+    {
+      const WithoutGil released;
+      status = endpoint::Pool::process().prefault(nbytes);
+    }
+    raise_if_error(status);
+  });
   module.def("trim", [] { return endpoint::Pool::process().trim(); }, py::call_guard<WithoutGil>());
   module.def("stats", [] {
     py::dict out;

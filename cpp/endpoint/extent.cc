@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/fault_in.h"
 #include "endpoint/counters.h"
 
 namespace rrpc::endpoint {
@@ -22,7 +23,7 @@ size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * 
 Result<std::unique_ptr<Extent>> Extent::create(BlockKind kind, size_t length_bytes) {
   std::unique_ptr<Extent> extent(new Extent(kind, length_bytes));
   if (kind == BlockKind::kLanding) {
-    RRPC_ASSIGN_OR_RETURN(extent->landing_, AnonymousMapping::create(length_bytes));
+    RRPC_ASSIGN_OR_RETURN(extent->landing_, AnonymousMapping::create(length_bytes, false));
     return extent;
   }
   RRPC_ASSIGN_OR_RETURN(extent->shared_, SharedMapping::create_read_only("rrpc-pool", length_bytes));
@@ -93,6 +94,23 @@ Result<Extent*> AddressSpace::grow_locked(BlockKind kind, size_t length_bytes) {
     if (extent_bytes == needed_bytes) return extent.status();
     extent_bytes = std::max(round_up(extent_bytes / 2, kHugePageBytes), needed_bytes);
   }
+}
+
+Status AddressSpace::prefault(size_t bytes) {
+  Extent* extent = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find_if(extents_, [&](const auto& candidate) {
+      return candidate->kind() == BlockKind::kLanding && candidate->size() >= bytes;
+    });
+    if (found != extents_.end()) extent = found->get();
+    if (extent == nullptr) {
+      RRPC_ASSIGN_OR_RETURN(extent, grow_locked(BlockKind::kLanding, bytes));
+    }
+    extent->keep(std::max(extent->kept_bytes(), round_up(bytes, kPageBytes)));
+  }
+  fault_in(extent->data(), extent->kept_bytes());
+  return {};
 }
 
 void AddressSpace::give_back(const ExtentRange& range) {

@@ -2,6 +2,7 @@
 // those that peers may map, however many blocks are in it. Pages come with the first touch.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +34,10 @@ class Extent {
   // Of a shared extent, for peers: they may read, not write. -1 of others.
   int fd() const { return shared_.fd(); }
 
+  // The first so many bytes have pages for good: giving them back isn't worth it.
+  size_t kept_bytes() const { return kept_bytes_.load(std::memory_order_relaxed); }
+  void keep(size_t bytes) { kept_bytes_ = bytes; }
+
   // The lowest free range of that length; nothing where none is long enough.
   std::optional<size_t> take(size_t length_bytes, size_t alignment);
   void give_back(size_t offset, size_t length_bytes);
@@ -44,6 +49,7 @@ class Extent {
   const size_t size_;
   SharedMapping shared_;
   AnonymousMapping landing_;
+  std::atomic<size_t> kept_bytes_{0};
   std::map<size_t, size_t> free_;  // offset -> length; neighbours are joined
 };
 
@@ -53,6 +59,10 @@ struct ExtentRange {
   size_t offset = 0;
   size_t length_bytes = 0;
   std::byte* data() const { return extent->data() + offset; }
+  // Of it, how much has pages for good.
+  size_t kept_bytes() const {
+    return std::min(length_bytes, extent->kept_bytes() - std::min(offset, extent->kept_bytes()));
+  }
 };
 
 // The extents of one pool, and how much of them has pages. Thread-safe. Slabs hold it: it may outlive the pool.
@@ -64,6 +74,9 @@ class AddressSpace {
   Result<ExtentRange> take(BlockKind kind, size_t length_bytes);
   // Of a range without pages.
   void give_back(const ExtentRange& range);
+
+  // Brings in pages for so much landing memory, which is cut first and keeps them. Takes as long as that takes.
+  Status prefault(size_t bytes);
 
   void commit(size_t bytes);
   void uncommit(size_t bytes);

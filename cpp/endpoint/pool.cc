@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/fault_in.h"
 #include "base/memory_limit.h"
 #include "endpoint/counters.h"
 
@@ -16,6 +17,7 @@ namespace {
 constexpr size_t kBlockBytesMin = 4096;
 constexpr size_t kCarvedBlockBytesMax = 128 << 10;  // smaller blocks share a slab, larger ones have their own
 constexpr size_t kCarvedSlabBytes = 2 << 20;
+constexpr size_t kFaultAheadBytesMin = 2 << 20;
 constexpr int kRestsPerTimeout = 4;
 constexpr TimeNs kRestMin = 10 * kMillisecond;
 constexpr size_t kReleaseBytesPerTend = 8 << 20;  // a poller has other things to do
@@ -44,6 +46,8 @@ uint32_t class_for(size_t length_bytes, BlockKind kind) {
 }
 size_t class_bytes(uint32_t class_index) { return size_class_bytes(class_index / 2); }
 BlockKind class_kind(uint32_t class_index) { return static_cast<BlockKind>(class_index % 2); }
+
+size_t round_up_to_pages(size_t bytes) { return (bytes + kBlockBytesMin - 1) & ~(kBlockBytesMin - 1); }
 
 size_t slab_bytes(uint32_t class_index) {
   const size_t block_bytes = class_bytes(class_index);
@@ -104,6 +108,8 @@ Result<PoolBlock> Pool::allocate(size_t length_bytes, BlockKind kind) {
     retired.clear();  // gives the pages back
     lock.lock();
   }
+  const bool fresh_landing = kind == BlockKind::kLanding && block_bytes >= kFaultAheadBytesMin &&
+                             !slab->next_has_pages() && !slab->keeps_its_pages();
   PoolBlock block;
   block.pool_ = this;
   block.slab_ = slab;
@@ -112,6 +118,9 @@ Result<PoolBlock> Pool::allocate(size_t length_bytes, BlockKind kind) {
   slab->last_used = rests_;
   if (slab->full()) classes_[class_index].erase(slab->data());
   count(counters().pool_bytes_used, static_cast<int64_t>(block_bytes));
+  if (!fresh_landing) return block;
+  lock.unlock();
+  fault_in_behind(block.data_, round_up_to_pages(length_bytes), slab->shared_from_this());
   return block;
 }
 

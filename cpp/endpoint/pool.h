@@ -3,6 +3,7 @@
 // use give their pages back. Thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -63,6 +64,9 @@ class Pool {
   // Gives the pages of all slabs without a block in use back to the system. Returns how many bytes of blocks that were;
   // slabs that a transfer or an exposure still holds follow when those end.
   size_t trim();
+
+  // Brings in pages for the first so many bytes that land, at most up to the limit, and keeps them for good.
+  Status prefault(size_t bytes) { return space_->prefault(std::min(bytes, limit_bytes())); }
 
   // What rested for this long gives its pages back; kNever: nothing does.
   void set_idle_timeout(TimeNs timeout);

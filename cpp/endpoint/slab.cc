@@ -35,6 +35,7 @@ Slab::~Slab() {
 
 bool Slab::release(size_t& budget_bytes) {
   registrations_.clear();
+  released_bytes_ = std::max(released_bytes_, range_.kept_bytes());
   const int advice = range_.extent->kind() == BlockKind::kShared ? MADV_REMOVE : MADV_DONTNEED;
   // Registering touches all of it, whatever is in use. Without pages it costs next to nothing.
   while (released_bytes_ < size()) {

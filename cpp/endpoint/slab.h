@@ -29,6 +29,7 @@ class Slab : public std::enable_shared_from_this<Slab> {
 
   std::byte* data() const { return range_.data(); }
   size_t size() const { return range_.length_bytes; }
+  bool keeps_its_pages() const { return range_.kept_bytes() == size(); }
   size_t block_bytes() const { return block_bytes_; }
   uint32_t class_index() const { return class_index_; }
   bool contains(const std::byte* address) const { return address >= data() && address < data() + size(); }

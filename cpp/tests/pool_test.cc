@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 
@@ -219,9 +220,35 @@ TEST(Pool, TrimSaysWhatItGaveBack) {
   Pool pool(64 * kMiB);
   EXPECT_EQ(pool.trim(), 0u);
   (void)pool.allocate(8 * kMiB).value();
-  (void)pool.allocate(8 * kMiB, BlockKind::kLanding).value();
-  EXPECT_EQ(pool.trim(), 16 * kMiB);
+  (void)pool.allocate(kMiB, BlockKind::kLanding).value();
+  EXPECT_EQ(pool.trim(), 9 * kMiB);
   EXPECT_EQ(pool.trim(), 0u);
+}
+
+TEST(Pool, WhatWasPrefaultedIsTakenFirstAndStays) {
+  Pool pool(64 * kMiB);
+  ASSERT_TRUE(pool.prefault(8 * kMiB).ok());
+  for (int i = 0; i < 2; ++i) {
+    const PoolBlock block = pool.allocate(8 * kMiB, BlockKind::kLanding).value();
+    EXPECT_EQ(block.data()[0], std::byte{static_cast<unsigned char>(i)}) << "the page of the block before";
+    block.data()[0] = std::byte{1};
+  }
+  const std::byte* const data = pool.allocate(8 * kMiB, BlockKind::kLanding).value().data();
+  pool.trim();
+  EXPECT_EQ(pool.committed_bytes(), 0u);
+  EXPECT_EQ(data[0], std::byte{1});
+  EXPECT_TRUE(pool.prefault(SIZE_MAX).ok()) << "no more than the limit";
+}
+
+TEST(Pool, ALargeLandingBlockIsWhatWasWrittenWhilePagesCameIn) {
+  Pool pool(256 * kMiB);
+  for (int i = 1; i < 6; ++i) {
+    const PoolBlock block = pool.allocate(40 * kMiB + 1, BlockKind::kLanding).value();
+    std::fill_n(block.data(), block.size(), std::byte(i));
+    EXPECT_EQ(std::count(block.data(), block.data() + block.size(), std::byte(i)),
+              static_cast<ptrdiff_t>(block.size()));
+    pool.trim();
+  }
 }
 
 // What a transfer may still be working on.

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Sequence
 
-from rrpc import RpcError, Server, set_pool_idle_timeout, set_pool_limit
+from rrpc import RpcError, Server, prefault_pool, set_pool_idle_timeout, set_pool_limit
 from rrpc.service import AnnotationError, Interface
 
 from .common import BadInput, debugging, find_service, one_line, problem
@@ -102,6 +102,8 @@ def _start(options: Settings, observing: Observing) -> Server:
     if options.pool_limit is not None:
         set_pool_limit(options.pool_limit)
     set_pool_idle_timeout(options.pool_idle_timeout)
+    if options.pool_prefault is not None:
+        prefault_pool(options.pool_prefault)
     tables = [options.service_arguments.get(target, {}) for target in options.services]
     given = distribute(names, options.arg, tables)
     server = Server(

@@ -234,6 +234,13 @@ _LIMITS = (
         example="4G",
     ),
     Option(
+        "pool-prefault",
+        SIZE,
+        "memory for received arrays to bring in before serving, and to keep, such as 512M",
+        "BYTES",
+        example="512M",
+    ),
+    Option(
         "pool-idle-timeout",
         SECONDS,
         "how long free memory of the pool rests before the system gets it back",
