@@ -375,6 +375,27 @@ std::vector<Setting> settings() {
 INSTANTIATE_TEST_SUITE_P(All, DriverTest, ::testing::ValuesIn(settings()),
                          [](const auto& setting) { return setting.param.name; });
 
+// More than the socket takes at once, and nothing that comes back meanwhile: what is left is written by whoever sleeps
+// on the connection, which must learn that there is something to write.
+TEST(DriverWaitHandles, TellASleeperThatSomethingIsLeftToWrite) {
+  constexpr int kCalls = 20;
+  Options options;
+  options.poll = PollMode::kEvent;
+  options.session.geometry = {64, 1 << 20, 16};
+  options.session.keepalive_interval = 60 * kSecond;
+  TestServer server("tcp", 1, options);
+  auto client = connect_to(server.address(), options);
+  call_many(*client, 1, "x");
+  const std::string payload(900'000, 'x');
+  const int64_t before = endpoint::counters().messages_received;
+  std::deque<TestCall> calls;
+  for (int i = 0; i < kCalls; ++i) calls.emplace_back(*client, "hold", payload);
+  EXPECT_TRUE(eventually([&] { return endpoint::counters().messages_received >= before + kCalls; }, 10'000))
+      << endpoint::counters().messages_received - before << " of " << kCalls;
+  server.release();
+  for (TestCall& call : calls) EXPECT_TRUE(call.wait().ok());
+}
+
 TEST(DriverHello, SaysMoreWhereASlotHasRoom) {
   TestServer server("tcp");
   const std::string large(400, 'x');
