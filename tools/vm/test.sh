@@ -44,6 +44,7 @@ report() {
 suite() {  # suite NAME COMMAND...
   local name="$1"
   shift
+  known+=" $name"
   [ ${#wanted[@]} -eq 0 ] || [[ " ${wanted[*]} " == *" $name "* ]] || return 0
   while [ "$(find "$work/running" -type f | wc -l)" -ge "$lanes" ]; do sleep 0.5; done
   echo "$SECONDS" >"$work/running/$name"
@@ -53,7 +54,7 @@ suite() {  # suite NAME COMMAND...
   } &
   suites+=($!)
 }
-suites=()
+suites=() known=
 report &
 reporter=$!
 # The longest first. The limits are three times what each took on a quiet machine, and grow with the guest's slowness.
@@ -65,4 +66,7 @@ suite two_hosts tools/vm/pair -e CI -t 300 "bash tests/vm/guest/two_hosts_server
 suite conformance "${guest[@]}" -t 300 -- bash tests/vm/guest/conformance.sh
 suite machine tools/vm/selftest.sh
 if [ ${#suites[@]} -gt 0 ]; then wait "${suites[@]}"; fi
+for name in "${wanted[@]}"; do
+  [[ "$known " == *" $name "* ]] || { echo "vm: there is no suite $name; there are:$known" && touch "$work/failed/$name"; }
+done
 [ -z "$(ls "$work/failed")" ]
