@@ -228,7 +228,9 @@ Status Endpoint::check_header(const MessageHeader& header, Bytes message) {
                                   std::to_string(header.body_bytes));
   if (header.epoch != peer_epoch_) return Status::protocol_error("a message of another connection's epoch");
   if (header.type > kCreditType) return Status::protocol_error("unknown message type " + std::to_string(header.type));
+  const uint32_t out = send_data_.in_flight();
   RRPC_RETURN_IF_ERROR(send_data_.on_grant(header.data_granted, "data"));
+  if (send_data_.in_flight() != out) arrived_unpaid_ = 0;
   return send_control_.on_grant(header.control_granted, "control");
 }
 

@@ -187,7 +187,7 @@ class Endpoint {
   SendWindow send_control_;
   ReceiveWindow receive_data_;
   ReceiveWindow receive_control_;
-  uint32_t arrived_unpaid_ = 0;  // data messages since this end has had no credit to send any
+  uint32_t arrived_unpaid_ = 0;  // data messages since the peer's last credit, while there is none left
   size_t body_bytes_max_ = 0;
 
   uint32_t send_slot_count_ = 0;
