@@ -162,12 +162,13 @@ def fleet(nursery: Nursery, tmp_path: Path, new_address: Callable[[str], str]) -
 
 
 def gone(pid: int) -> bool:
-    """Whether the process has ended; one that nobody has waited for counts."""
+    """Whether the process has ended, all of its threads, of which any keeps its sockets open; one that nobody has
+    waited for counts."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return state == "Z" and len(os.listdir(f"/proc/{pid}/task")) == 1
     except (FileNotFoundError, ProcessLookupError):
         return True
-    return state == "Z"
 
 
 def wait_until_gone(pid: int) -> None:

@@ -8,11 +8,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fleet import gone
 from lab import LAB, call_held, refuses
 from ports import own_ports
 from processes import Served, ServeFactory, child_environment, eventually, patience, run_serve
@@ -202,13 +203,7 @@ def test_a_second_signal_ends_all_at_once(serve: ServeFactory) -> None:
         eventually(lambda: refused(served.address))
         served.signal(signal.SIGINT)
         assert served.wait() == 128 + signal.SIGINT
-        eventually(lambda: not any(alive(pid) for pid in there))
-
-
-def alive(pid: int) -> bool:
-    with suppress(FileNotFoundError):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    return False
+        eventually(lambda: all(gone(pid) for pid in there))
 
 
 def test_a_signal_to_everybody_is_one(serve: ServeFactory) -> None:
@@ -230,7 +225,7 @@ def test_processes_end_with_their_supervisor(serve: ServeFactory, new_address: C
         call = call_held(client, "x", 1.0)
         served.kill()
         assert call.result(timeout=patience(10)) is False, "what runs is finished"
-    eventually(lambda: not any(alive(pid) for pid in there))
+    eventually(lambda: all(gone(pid) for pid in there))
     again = start(serve, address, count=2)
     with rrpc.connect(again.address, timeout=20.0) as client:
         assert pid_of(client) in pids(again)
