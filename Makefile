@@ -21,7 +21,7 @@ demo: ## start a server and run the generated client of examples/nearest against
 	@tools/build.sh python
 	@$(PY) examples/nearest/demo.py
 
-test: build ## all tests: C++, Python, and real verbs in virtual machines; about 13 minutes
+test: build ## all tests: C++, Python, and real verbs in virtual machines; about 15 minutes
 	@tools/ctest.sh release
 	@$(PYTEST) $(ARGS)
 	@$(MAKE) --no-print-directory test-vm
