@@ -64,7 +64,8 @@ class Server:
         every = merged({**options, "max_concurrency": workers, "max_queue": max_queue})
         self._core = _core.Server(every)
         self._dispatch.metadata_bytes_max = every["metadata_bytes_max"]
-        self._workers = Workers(self._core, lambda: self._worker(tracebacks, observer), workers)
+        self._workers = Workers(self._core, workers)
+        self._tracebacks, self._observer = tracebacks, observer
         self._streams = ServedStreams(self._core, self._dispatch, tracebacks, observer, self._workers.lend)
         self.addresses: list[str] = []
         """What the server really listens on, in the order asked for."""
@@ -81,9 +82,11 @@ class Server:
         self.lane = self._async_lane(names, max_concurrency, tracebacks, observer)
         """For :class:`rrpc.aio.Server`: what runs the ``async def`` handlers, if there are any."""
 
-    def _worker(self, tracebacks: bool, observer: Observer | None) -> Worker:
-        core = self._core if observer is None else ObservedCore(self._core, observer, self._dispatch.handlers)
-        return Worker(core, self._dispatch, tracebacks, self._streams)
+    def _worker(self) -> Worker:
+        core: Any = self._core
+        if self._observer is not None:
+            core = ObservedCore(self._core, self._observer, self._dispatch.handlers)
+        return Worker(core, self._dispatch, self._tracebacks, self._streams)
 
     def _async_lane(self, names: dict[bytes, bytes], most: int | None, *rest: Any) -> AsyncLane | None:
         handlers = {**self._dispatch.handlers, **self._dispatch.streams}
@@ -118,7 +121,7 @@ class Server:
     def _begin(self) -> None:
         for address in self._listen:
             self.listen(address)
-        self._workers.start()
+        self._workers.start(self._worker)  # the server stays while its threads do
 
     @property
     def started(self) -> bool:

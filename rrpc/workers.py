@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 __all__ = ["Workers"]
 
-_SPARE_IDLE_S = 10.0
+_SPARE_IDLE_S = 2.0
 
 
 class _Runs(Protocol):
@@ -25,9 +25,9 @@ class Workers:
     The core lets no more than ``count`` handlers run at a time (``max_concurrency``), whatever the number of threads.
     """
 
-    def __init__(self, core: Any, make: Callable[[], _Runs], count: int) -> None:
+    def __init__(self, core: Any, count: int) -> None:
         self._core = core
-        self._make = make
+        self._make: Callable[[], _Runs] | None = None  # while there are threads: it may keep the server
         self._count = count
         self._lock = threading.Lock()
         self._threads: dict[threading.Thread, _Runs] = {}
@@ -35,13 +35,15 @@ class Workers:
         self._made = 0
         self.started = False
 
-    def start(self) -> None:
-        """Start the workers."""
+    def start(self, make: Callable[[], _Runs]) -> None:
+        """Start the workers, each of which runs what ``make`` returns."""
         self.started = True
+        self._make = make
         for index in range(self._count):
             self._start(f"rrpc-worker-{index}", None)
 
     def _start(self, name: str, idle_s: float | None) -> None:
+        assert self._make is not None
         worker = self._make()
         thread = threading.Thread(target=self._run, args=(worker, idle_s), name=name)
         with self._lock:
@@ -99,7 +101,10 @@ class Workers:
         while True:
             with self._lock:
                 # A handler that stops its own server can't wait for itself.
-                others = [t for t in self._threads if t is not threading.current_thread() and t.is_alive()]
+                alive = [thread for thread in self._threads if thread.is_alive()]
+                others = [thread for thread in alive if thread is not threading.current_thread()]
+                if not alive:
+                    self._make = None
             if not others:
                 return True
             others[0].join(None if end is None else max(0.0, end - monotonic()))

@@ -176,11 +176,10 @@ class ServedStream:
 
     def _receive(self, count: int, timeout: None) -> Any:
         """Up to ``count`` items; lends the handler's place while none comes."""
-        try:
+        with suppress(TimeoutError):
             return self._stream.receive(count, _LEND_AFTER_S)
-        except TimeoutError:
-            if self._stream.done():
-                raise
+        if self._stream.done():  # says why
+            return self._stream.receive(count, timeout)
         with self._served.lend(self._handle):
             return self._stream.receive(count, timeout)
 
