@@ -125,7 +125,7 @@ TEST_F(TransportsTest, AListenerThatFailsLeavesNothingBehind) {
   TestServer first("rrpc");
   Server second{Options()};
   ASSERT_TRUE(second.listen("tcp://127.0.0.1:0").ok());  // starts its engine, which stays
-  const size_t idle = open_descriptors();  // those of the tests before may still be closing
+  const size_t idle = open_descriptors();                // those of the tests before may still be closing
   EXPECT_EQ(second.listen(first.address()).status().code(), StatusCode::kAlreadyExists);
   EXPECT_TRUE(eventually([&] { return open_descriptors() <= idle; }));
 }
