@@ -20,7 +20,9 @@ size_t limit_in(const std::string& path) {
 size_t lowest_limit(const std::string& mount, std::string group, const std::string& file) {
   size_t lowest = SIZE_MAX;
   for (;;) {
-    lowest = std::min(lowest, limit_in(mount + group + "/" + file));
+    std::string path = mount;
+    path.append(group).append("/").append(file);
+    lowest = std::min(lowest, limit_in(path));
     const size_t slash = group.rfind('/');
     if (slash == std::string::npos) return lowest;
     group.resize(slash);

@@ -45,6 +45,11 @@ Status Engine::start() {
   epoll_event event{};  // its key is 0, which no connection has
   event.events = EPOLLIN;
   epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, wake_fd_.get(), &event);
+  {
+    std::lock_guard workers(worker_mutex_);
+    started_ = true;
+    worker_condition_.notify_all();
+  }
   try {
     thread_ = std::thread([this] { run_for_good(); });
   } catch (const std::system_error& error) {
@@ -63,7 +68,7 @@ void Engine::stop() {
     worker_condition_.notify_all();
     driver_condition_.notify_all();
   }
-  (void)eventfd_write(wake_fd_.get(), 1);
+  if (started_) (void)eventfd_write(wake_fd_.get(), 1);
   if (thread_.joinable() && !on_own_thread()) thread_.join();
 }
 
@@ -230,7 +235,16 @@ bool Engine::tick_for_workers() {
 
 // --- workers ---------------------------------------------------------------------------------------
 
+// A server without a listener or a client that it calls back has nothing to poll.
+bool Engine::wait_for_start(TimeNs deadline, const std::atomic<bool>& interrupt) {
+  std::unique_lock lock(worker_mutex_);
+  worker_condition_.wait_for(lock, nap(deadline, kWorkerNap),
+                             [&] { return started_.load() || stopping_.load() || interrupt.load(); });
+  return started_;
+}
+
 Attended Engine::attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& interrupt) {
+  if (!started_.load() && !wait_for_start(deadline, interrupt)) return Attended::kLook;
   if (!has_workers_.load(std::memory_order_relaxed) && !has_workers_.exchange(true))
     (void)eventfd_write(wake_fd_.get(), 1);  // the engine's thread sleeps with the token until now
   std::unique_lock token(token_, std::try_to_lock);
@@ -323,7 +337,7 @@ void Engine::wake_workers() {
     std::lock_guard lock(worker_mutex_);
     worker_condition_.notify_all();
   }
-  (void)eventfd_write(wake_fd_.get(), 1);
+  if (started_) (void)eventfd_write(wake_fd_.get(), 1);
 }
 
 }  // namespace rrpc::driver

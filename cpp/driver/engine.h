@@ -116,6 +116,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void run();
   void run_for_good();
   bool tick_for_workers();
+  bool wait_for_start(TimeNs deadline, const std::atomic<bool>& interrupt);
   void kick();
   void note_earlier_deadline(TimeNs deadline);
   bool deferred_waits() const;
@@ -166,6 +167,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   UniqueFd epoll_fd_;
   UniqueFd wake_fd_;
   std::atomic<uint64_t> next_id_{1};
+  std::atomic<bool> started_{false};  // the descriptors are there
   std::atomic<bool> stopping_{false};
 
   std::mutex token_;  // the right to poll: guards hot_ and next_look_around_

@@ -53,7 +53,7 @@ bool WorkQueue::may_displace(uint64_t connection) const {
 // Refused is what came last of who has most: it goes to those that are handled, until it is answered.
 void WorkQueue::displace() {
   const uint64_t connection = waiting_.most().second;
-  Turns* from = nullptr;
+  Turns* from = &workers_.ready;
   uint64_t newest = 0;
   for (Turns* turns : {&workers_.ready, &workers_.held, &loop_.ready}) {
     if (turns->newest_of(connection) <= newest) continue;

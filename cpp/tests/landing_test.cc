@@ -7,7 +7,7 @@ namespace rrpc::rpc {
 namespace {
 
 struct ClaimedServer : RawWorld {
-  explicit ClaimedServer(SessionOptions options = {}) : RawWorld(Role::kServer, RawPeer::offer(), options) {
+  explicit ClaimedServer(const SessionOptions& options = {}) : RawWorld(Role::kServer, RawPeer::offer(), options) {
     peer.send(kHello, encode_hello({{"wire", "1"}, {"window", "64,65536"}}));
     run();
     EXPECT_TRUE(end().ready);

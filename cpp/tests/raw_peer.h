@@ -172,7 +172,8 @@ inline std::string reply_body(uint64_t call_id) {
 
 // A session of one role against a raw peer. `session()` is the one under test.
 struct RawWorld {
-  explicit RawWorld(Role session_role, const endpoint::Offer& offer = RawPeer::offer(), SessionOptions options = {})
+  explicit RawWorld(Role session_role, const endpoint::Offer& offer = RawPeer::offer(),
+                    const SessionOptions& options = {})
       : role(session_role), world(1), peer(world, role == Role::kServer ? "client" : "server") {
     world.network.record_trace(true);
     world.server_options = options;

@@ -24,7 +24,7 @@ endpoint::Offer offer_of(uint32_t slots) {
   return offer;
 }
 struct RawServer : RawWorld {
-  explicit RawServer(SessionOptions options = {}, uint32_t peer_slots = RawPeer::kSlots)
+  explicit RawServer(const SessionOptions& options = {}, uint32_t peer_slots = RawPeer::kSlots)
       : RawWorld(Role::kServer, offer_of(peer_slots), options) {
     peer.send(kHello, hello());
     run();
@@ -32,7 +32,7 @@ struct RawServer : RawWorld {
   }
 };
 struct RawClient : RawWorld {
-  explicit RawClient(SessionOptions options = {}) : RawWorld(Role::kClient, RawPeer::offer(), options) {
+  explicit RawClient(const SessionOptions& options = {}) : RawWorld(Role::kClient, RawPeer::offer(), options) {
     peer.send(kHello, hello());
     run();
     EXPECT_TRUE(end().ready);

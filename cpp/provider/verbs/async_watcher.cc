@@ -4,11 +4,13 @@
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "provider/verbs/adapter.h"
 #include "provider/verbs/fork.h"
@@ -36,7 +38,8 @@ AsyncWatcher::AsyncWatcher() : epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
   try {
     std::thread([this] { run(); }).detach();
   } catch (const std::system_error&) {
-    // No threads left: connections then end by their completions and by keep-alive, without the adapter's events.
+    // No threads left: connections end by their completions and by keep-alive, without the adapters' events.
+    close(std::exchange(epoll_fd_, -1));
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
