@@ -244,6 +244,11 @@ class ServeFactory:
         command = [sys.executable, "-m", "rrpc.cli.serve", *arguments]
         return Served.launch(command, folder, log_path, child_environment(**(env or {})))
 
+    def abandon(self, server: Served) -> None:
+        """Kill a server and leave it to the kernel, which may never let go of what it has."""
+        server.process.kill()
+        self._servers.remove(server)
+
     def close(self) -> None:
         for server in self._servers:
             if server.process.poll() is None:

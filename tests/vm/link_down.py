@@ -20,7 +20,7 @@ def served(serve: ServeFactory, transport: str) -> Served:
     return serve(LAB, "Lab", listen=transport, module="lab_service", args=["--workers", "6"])
 
 
-def test_a_link_goes_down_and_comes_up(served: Served, transport: str) -> None:
+def test_a_link_goes_down_and_comes_up(serve: ServeFactory, served: Served, transport: str) -> None:
     idle, before = transient(rrpc.stats()), len(queue_pairs())
     client = rrpc.connect(
         served.address,
@@ -37,7 +37,8 @@ def test_a_link_goes_down_and_comes_up(served: Served, transport: str) -> None:
         settles(rrpc.stats, idle)
     if transport == "rxe":
         # Soft-RoCE's own queue pair for rdma_cm never comes back from saying goodbye over a link that is down, for no
-        # program on that machine: new connections, and taking down the old, wait for it.
+        # program on that machine: new connections, and taking down the old, wait for it, a killed process's too.
+        serve.abandon(served)
         return
     eventually(lambda: len(queue_pairs()) <= before, what="queue pairs destroyed")
     still_answers(served.address)
