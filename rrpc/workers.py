@@ -27,7 +27,7 @@ class Workers:
 
     def __init__(self, core: Any, count: int) -> None:
         self._core = core
-        self._make: Callable[[], _Runs] | None = None  # while there are threads: it may keep the server
+        self._make: Callable[[], _Runs] | None = None  # once started: it may keep the server
         self._count = count
         self._lock = threading.Lock()
         self._threads: dict[threading.Thread, _Runs] = {}
@@ -101,10 +101,7 @@ class Workers:
         while True:
             with self._lock:
                 # A handler that stops its own server can't wait for itself.
-                alive = [thread for thread in self._threads if thread.is_alive()]
-                others = [thread for thread in alive if thread is not threading.current_thread()]
-                if not alive:
-                    self._make = None
+                others = [t for t in self._threads if t is not threading.current_thread() and t.is_alive()]
             if not others:
                 return True
             others[0].join(None if end is None else max(0.0, end - monotonic()))
