@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/page_choice.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -21,33 +22,20 @@ namespace rrpc {
 namespace {
 
 constexpr size_t kPieceBytes = 2 << 20;  // a huge page
-constexpr uint64_t kSamplesEvery = 16;   // large blocks
+constexpr uint64_t kSamplesEvery = 16;   // large blocks: both kinds are tried
 
-// What a piece takes with pages of either size. Huge ones are several times faster where the kernel has some, and
-// several times slower where it has to make room for them first, so both are tried now and again.
-class PageChoice {
- public:
-  bool huge() const { return !too_slow(huge_ns_.load()); }
-  bool due() { return blocks_.fetch_add(1) % kSamplesEvery == 0; }
-  // Brings in one piece and remembers how long it took.
-  TimeNs bring_in(std::byte* piece, size_t length_bytes, bool huge) {
-    const TimeNs start = now_ns();
-    (void)madvise(piece, length_bytes, MADV_POPULATE_WRITE);
-    const TimeNs taken = now_ns() - start;
-    if (length_bytes == kPieceBytes) (huge ? huge_ns_ : small_ns_).store(taken);
-    return taken;
-  }
-  static void advise(std::byte* data, size_t length_bytes, bool huge) {
-    (void)madvise(data, length_bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-  }
-  // Huge pages serve later copies better, so small ones must be much quicker to be preferred.
-  bool too_slow(TimeNs huge_taken) const { return huge_taken > 2 * small_ns_.load(); }
+// Brings in one piece and reports how long it took.
+void bring_in(PageChoice& choice, std::byte* piece, size_t length_bytes, bool huge) {
+  const TimeNs start = now_ns();
+  (void)madvise(piece, length_bytes, MADV_POPULATE_WRITE);
+  if (length_bytes != kPieceBytes) return;
+  const TimeNs taken = now_ns() - start;
+  huge ? choice.took_huge(taken) : choice.took_small(taken);
+}
 
- private:
-  std::atomic<TimeNs> small_ns_{0};
-  std::atomic<TimeNs> huge_ns_{0};
-  std::atomic<uint64_t> blocks_{0};
-};
+void advise(std::byte* data, size_t length_bytes, bool huge) {
+  (void)madvise(data, length_bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+}
 
 struct Job {
   std::byte* data = nullptr;
@@ -57,6 +45,7 @@ struct Job {
 
 struct Helper {
   PageChoice choice;
+  std::atomic<uint64_t> blocks{0};
   std::mutex mutex;
   std::deque<Job> jobs;
   bool running = false;
@@ -77,14 +66,14 @@ Helper& helper() {
 
 void bring_in_from_the_end(PageChoice& choice, const Job& job) {
   bool huge = choice.huge();
-  PageChoice::advise(job.data, job.length_bytes, huge);
+  advise(job.data, job.length_bytes, huge);
   for (size_t end = job.length_bytes; end > 0;) {
     const size_t start = (end - 1) / kPieceBytes * kPieceBytes;
-    const TimeNs taken = choice.bring_in(job.data + start, end - start, huge);
+    bring_in(choice, job.data + start, end - start, huge);
     end = start;
-    if (!huge || !choice.too_slow(taken)) continue;
+    if (!huge || choice.huge()) continue;
     huge = false;
-    PageChoice::advise(job.data, end, huge);
+    advise(job.data, end, huge);
   }
 }
 
@@ -110,12 +99,12 @@ void fault_in(std::byte* data, size_t length_bytes) {
 
 void fault_in_behind(std::byte* data, size_t length_bytes, std::shared_ptr<const void> hold) {
   Helper& here = helper();
-  const bool samples = here.choice.due();
+  const bool samples = here.blocks.fetch_add(1) % kSamplesEvery == 0;
   for (const bool huge : {false, true}) {
     const size_t piece = std::min(length_bytes, kPieceBytes);
     const bool chosen = samples ? huge : here.choice.huge();
-    PageChoice::advise(data, piece, chosen);
-    here.choice.bring_in(data, piece, chosen);
+    advise(data, piece, chosen);
+    bring_in(here.choice, data, piece, chosen);
     data += piece;
     length_bytes -= piece;
     if (length_bytes == 0) return;
