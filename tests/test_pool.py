@@ -103,6 +103,42 @@ def test_a_servers_free_memory_goes_back_after_a_rest(serve: ServeFactory, trans
         eventually(lambda: resident_bytes(served.pid) - before <= 64 * MIB, 30, "resident memory falls")
 
 
+def test_what_a_servers_handlers_freed_goes_back_after_a_rest(serve: ServeFactory, transport: str) -> None:
+    """The allocator keeps as much as its largest free arrays, in each worker thread's arena."""
+    args = ["--pool-idle-timeout", "0.2", "--workers", "4"]
+    served = serve(LAB, "Lab", listen=transport, module="lab_service", args=args)
+    with rrpc.connect(served.address) as client:
+        client.call("Lab.make", 1)
+        before = resident_bytes(served.pid)
+        for _ in range(4):
+            for result in [client.start("Lab.make", 30 * MIB) for _ in range(4)]:
+                assert result.result().nbytes == 30 * MIB
+        eventually(lambda: resident_bytes(served.pid) - before <= 24 * MIB, 30, "resident memory falls")
+
+
+def test_prefaulted_memory_is_there_and_stays(serve: ServeFactory, transport: str) -> None:
+    args = ["--pool-prefault", str(64 * MIB), "--pool-idle-timeout", "0.2"]
+    served = serve(LAB, "Lab", listen=transport, module="lab_service", args=args)
+    before = resident_bytes(served.pid)
+    assert before > 64 * MIB
+    with rrpc.connect(served.address) as client:
+        assert client.call("Lab.total", np.ones(200 * MIB, np.uint8)) == 200 * MIB
+        eventually(lambda: resident_bytes(served.pid) - before <= 32 * MIB, 30, "resident memory falls")
+    assert resident_bytes(served.pid) >= 64 * MIB
+
+
+def test_a_process_prefaults_its_own_pool() -> None:
+    run_python(
+        "import rrpc\n"
+        "def resident(): return int(open('/proc/self/statm').read().split()[1]) * 4096\n"
+        "before = resident()\n"
+        "rrpc.prefault_pool(64 << 20)\n"
+        "assert resident() - before >= 64 << 20\n"
+        "rrpc.trim()\n"
+        "assert resident() - before >= 64 << 20\n"
+    )
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 def test_another_user_cannot_open_pool_memory_again_for_writing() -> None:
     run_python(

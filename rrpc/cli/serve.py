@@ -19,6 +19,7 @@ from .common import BadInput, debugging, find_service, one_line, problem
 from .construct import construct, distribute
 from .interceptors import interceptors
 from .serving.assignment import Assignment
+from .serving.heap import RestingHeap, use_one_arena
 from .serving.logs import announce, announce_serving, set_level, set_up_logging
 from .serving.notify import Notifier
 from .serving.observing import Observing
@@ -32,6 +33,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; gives its exit code."""
+    use_one_arena()
     signals = Signals()
     assignment = Assignment.found()
     try:
@@ -152,7 +154,9 @@ def _serve(
         announce_serving(options.log_format, server.services, server.addresses, observing.url)
     status = f"{server.services} on {', '.join(server.addresses)}"
     notifier.ready(status)
-    while (told := signals.wait(notifier.watchdog_interval)) != "end":
+    heap = RestingHeap(options.pool_idle_timeout)
+    while (told := signals.wait(_sooner(notifier.watchdog_interval, heap.due_in()))) != "end":
+        heap.tend()
         if told == "reload":
             notifier.reloading()
             _reload(arguments, observing)
@@ -167,6 +171,11 @@ def _serve(
     if assignment is not None:
         assignment.tell(addresses=[])
     return _drain(server, options, notifier)
+
+
+def _sooner(*seconds: float | None) -> float | None:
+    """None: never."""
+    return min((each for each in seconds if each is not None), default=None)
 
 
 def _reload(arguments: Sequence[str] | None, observing: Observing) -> None:
