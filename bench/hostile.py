@@ -58,16 +58,26 @@ class Attacker(wire.RawPeer):
         while (left := end - time.monotonic()) > 0:
             if not select.select([self.socket], [], [], left)[0]:
                 return
-            kind, payload = self.read_frame()
-            if kind != wire.SEND:
-                continue
-            message = wire.HEADER.unpack_from(payload)[1]
-            if message < wire.DONE:
-                self.data += 1
-            elif message < wire.CREDIT:
-                self.control += 1
-            if message == wire.PING:
-                self.say(wire.PONG)
+            self._hear()
+
+    def attend_reply(self) -> None:
+        """Reads until a call was answered."""
+        while self._hear() not in (wire.REPLY, wire.REPLY_BULK):
+            pass
+
+    def _hear(self) -> int:
+        """Takes in one frame; gives the kind of its message, 0 if it has none."""
+        kind, payload = self.read_frame()
+        if kind != wire.SEND:
+            return 0
+        message = int(wire.HEADER.unpack_from(payload)[1])
+        if message < wire.DONE:
+            self.data += 1
+        elif message < wire.CREDIT:
+            self.control += 1
+        if message == wire.PING:
+            self.say(wire.PONG)
+        return message
 
     def lives(self) -> bool:
         """Attends for a moment; False once it has been cut off."""
@@ -135,11 +145,11 @@ def no_credits(address: str, _: str, stopped: Callable[[], bool]) -> None:
 
 
 def unfetched_results(address: str, _: str, stopped: Callable[[], bool]) -> None:
-    """Asks for arrays and never fetches them."""
+    """Asks for one array after the other and never fetches them."""
     attacker = Attacker(address)
     for call_id in range(1, 121):
         attacker.call(call_id, "Bench.fetch_fresh", 16 * MIB)
-        attacker.attend(0.005)
+        attacker.attend_reply()
     hold(stopped, attacker)
 
 
@@ -148,7 +158,7 @@ def unfetched_replies(address: str, _: str, stopped: Callable[[], bool]) -> None
     attacker = Attacker(address)
     for call_id in range(1, 601):
         attacker.call(call_id, "Bench.numbers", 40_000)
-        attacker.attend(0.005)
+        attacker.attend_reply()
     hold(stopped, attacker)
 
 

@@ -54,7 +54,7 @@ class Workload:
         return [name for name, limit in LIMITS.items() if limit.bounds == self.bounds]
 
     def rounds(self, settings: Settings) -> int:
-        if self.task in ("argument", "result"):
+        if self.task in ("argument", "result", "attacked", "first landing"):
             return settings.array_rounds
         rests = self.task in BUDGETS or self.task in ("connections", "idle")
         return settings.connection_rounds if rests else settings.rounds
