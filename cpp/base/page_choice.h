@@ -1,5 +1,5 @@
-// Which pages fresh memory gets, by what pieces of either kind took to bring in. Huge ones are several times faster where
-// the kernel has some, and several times slower where it has to make room for them first. No I/O, no clock.
+// Which pages fresh memory gets, by what pieces of either kind took to bring in. Huge ones are several times faster
+// where the kernel has some, and several times slower where it has to make room for them first. No I/O, no clock.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,10 @@ class PageChoice {
   void took_huge(TimeNs piece_ns) {
     const TimeNs mean = mean_huge_ns_.load();
     const TimeNs expected = mean > 0 ? mean : small_ns_.load() / 4;
-    if (huge()) mean_huge_ns_ = (expected * 3 + piece_ns) / 4;
-    else mean_huge_ns_ = std::min(mean, piece_ns);
+    if (huge())
+      mean_huge_ns_ = (expected * 3 + piece_ns) / 4;
+    else
+      mean_huge_ns_ = std::min(mean, piece_ns);
   }
 
  private:

@@ -371,6 +371,58 @@ TEST_F(HostileWriter, AnEndlessWriteIsDisbelievedAfterAWhile) {
   EXPECT_EQ(active_write().load(), rkey_);
 }
 
+// The peer maps and unmaps one file after the other, `count` times.
+void flood_with_files(RawPeer& peer, int count) {
+  auto memory = SharedMapping::create("slab", 8192, true).value();
+  for (uint32_t id = 1; id <= static_cast<uint32_t>(count); ++id) {
+    peer.send(encode_slab({id, 1, 0x1000, 8192}), memory.fd());
+    peer.send(encode_drop_slab(id));
+  }
+}
+
+// Mapping a thousand files in one go would take some ten milliseconds of everybody's.
+TEST_F(HostilePeer, AFloodOfFilesIsTakenInPieceByPiece) {
+  auto peer = connected_peer();
+  flood_with_files(*peer, 80);
+  peer.reset();
+  int looks = 0;
+  for (; !server_.dead() && looks < 1000; ++looks) {
+    server_.cq->arm();  // the second poll after this looks at the socket
+    server_.step();
+    server_.step();
+  }
+  EXPECT_GE(looks, 80 * 2 / 16);
+  EXPECT_LT(looks, 100);
+}
+
+TEST_F(HostilePeer, WhatIsBehindAFloodOfFilesIsAwaited) {
+  auto peer = connected_peer();
+  auto memory = SharedMapping::create("slab", 8192, true).value();
+  flood_with_files(*peer, 40);
+  peer->send(encode_slab({1000, 1, 0x1000, 8192}), memory.fd());
+  ReceiveEntry& entry = peer->control().receive(0);
+  entry.slab_id.store(1000);
+  entry.posted_bytes.store(4096);
+  entry.state.store(posted_state(0));
+  ExposureEntry& exposure = peer->control().exposure(5);
+  exposure.rights.store(kRemoteRead | uint32_t{kMapped});
+  exposure.slab_id.store(1000);
+  exposure.address.store(0x1000);
+  exposure.length_bytes.store(8192);
+  exposure.generation.store(3);
+  std::memcpy(memory.data() + 4096, "read", 4);
+
+  SharedBytes target(4096);
+  auto region = server_.device->register_memory(shared_range(target)).value();
+  EXPECT_TRUE(server_.send("sent").ok());
+  const Sge sge{target.data(), 4096, region.get()};
+  EXPECT_EQ(server_.transfer(Opcode::kRead, sge, 0x2000, 5 | 3 << kExposureIndexBits), WcStatus::kSuccess)
+      << server_.qp->error().to_string();
+  EXPECT_EQ(entry.state.load(), landed_state(0));
+  EXPECT_EQ(std::memcmp(memory.data(), "sent", 4), 0);
+  EXPECT_EQ(std::memcmp(target.data(), "read", 4), 0);
+}
+
 TEST_F(HostilePeer, AFloodOfDoorbellsIsOnlyNoise) {
   auto peer = connected_peer();
   const Frame bell(MessageType::kDoorbell);

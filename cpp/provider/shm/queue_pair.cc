@@ -128,7 +128,9 @@ void ShmQueuePair::post_one(const WorkRequest& request) {
   if (state_ != QueuePairState::kConnected) {  // one before it in the list has failed
     complete_send(request.wr_id, request.opcode, WcStatus::kFlushed);
   } else if (request.opcode == Opcode::kSend && pending_.empty() && !channel_.backlogged()) {
-    finish(request.wr_id, request.opcode, request.signalled, deliver(request.sges, request.inline_data));
+    Outcome outcome = deliver(request.sges, request.inline_data);
+    if (outcome.later) return queue_request(request);
+    finish(request.wr_id, request.opcode, request.signalled, std::move(outcome));
   } else {
     queue_request(request);
   }
@@ -233,6 +235,7 @@ void ShmQueuePair::fail(Status why, const std::string& goodbye) {
   if (state_ == QueuePairState::kConnecting && cq_ != nullptr) cq_->set_connecting(false);
   state_ = QueuePairState::kError;
   error_ = std::move(why);
+  more_to_read_ = false;
   exposures_.close_all();
   receives_.withdraw();
   flush_everything();

@@ -72,7 +72,9 @@ class ShmQueuePair : public QueuePair {
   // False while there is nothing to arm yet.
   bool arm();
   // Something to do at the next poll, without an event.
-  bool has_local_work() const { return (!pending_.empty() && !channel_.backlogged()) || !ready_.empty(); }
+  bool has_local_work() const {
+    return (!pending_.empty() && !channel_.backlogged()) || !ready_.empty() || more_to_read_;
+  }
   bool backlogged() const { return channel_.backlogged(); }
   int socket() const { return channel_.fd(); }
   void forget_completion_queue() { cq_ = nullptr; }
@@ -93,6 +95,7 @@ class ShmQueuePair : public QueuePair {
   struct Outcome {
     WcStatus status = WcStatus::kSuccess;
     Status why;
+    bool later = false;  // nothing was done: the peer's notice of the file is still to be read
   };
 
   ShmQueuePair(std::shared_ptr<DeviceState> device, ShmCompletionQueue& cq, UniqueFd socket, ControlSegment own,
@@ -142,6 +145,7 @@ class ShmQueuePair : public QueuePair {
   bool armed_ = false;
   bool peer_setup_seen_ = false;
   bool peer_ready_seen_ = false;
+  bool more_to_read_ = false;  // the last look at the socket ended before its messages did
   bool peer_reads_us_ = false;
   bool we_read_peer_ = false;
   const uint32_t fork_generation_ = fork_generation();

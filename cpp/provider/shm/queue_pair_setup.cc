@@ -8,7 +8,11 @@
 namespace rrpc::provider::shm {
 
 namespace {
+// What a peer says may not hold a poller for long. A file is mapped or unmapped in some ten microseconds.
 constexpr int kMessagesPerReadMax = 1024;
+constexpr int kFilesPerReadMax = 16;
+
+bool about_a_file(MessageType type) { return type == MessageType::kSlab || type == MessageType::kDropSlab; }
 }  // namespace
 
 Status ShmQueuePair::start(Bytes private_data) {
@@ -58,11 +62,15 @@ void ShmQueuePair::on_socket_readable() {
 }
 
 Status ShmQueuePair::read_socket() {
-  for (int count = 0;; ++count) {
-    RRPC_ASSIGN_OR_RETURN(std::optional<Message> message, channel_.next(count < kMessagesPerReadMax));
-    if (!message) break;
+  int messages = 0, files = 0;
+  do {
+    more_to_read_ = false;
+    RRPC_ASSIGN_OR_RETURN(std::optional<Message> message, channel_.next());
+    if (!message) return {};
+    more_to_read_ = true;
+    files += about_a_file(message->type);
     RRPC_RETURN_IF_ERROR(on_message(*message));
-  }
+  } while (++messages < kMessagesPerReadMax && files < kFilesPerReadMax);
   return {};
 }
 

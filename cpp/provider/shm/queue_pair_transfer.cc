@@ -11,6 +11,7 @@ void ShmQueuePair::run_pending(size_t& work_bytes) {
       outcome = deliver(request.cursor.sges(), request.inline_data);
     else if (!transfer_some(request, work_bytes, outcome))
       return;
+    if (outcome.later) return;
     const SendRequest done = std::move(request);
     pending_.pop_front();
     finish(done.wr_id, done.opcode, done.signalled, std::move(outcome));
@@ -26,6 +27,10 @@ ShmQueuePair::Outcome ShmQueuePair::deliver(std::span<const Sge> sges, bool inli
   if (!entry.state.compare_exchange_strong(expected, claimed_state(send_sequence_), std::memory_order_acq_rel))
     return not_ready();
   Outcome outcome = land(entry, sges, static_cast<uint32_t>(total_bytes(sges)));
+  if (outcome.later) {
+    entry.state.store(posted_state(send_sequence_), std::memory_order_release);
+    return outcome;
+  }
   entry.state.exchange(landed_state(send_sequence_), std::memory_order_seq_cst);
   ++send_sequence_;
   ring_bell();
@@ -49,6 +54,7 @@ ShmQueuePair::Outcome ShmQueuePair::land(ReceiveEntry& entry, std::span<const Sg
   if (slab == nullptr) {
     if (Status status = read_socket(); !status.ok()) return {WcStatus::kFlushed, std::move(status)};
     slab = slabs_.find(slab_id);
+    if (slab == nullptr && more_to_read_) return {WcStatus::kSuccess, {}, true};  // later
   }
   if (slab == nullptr || !slab->writable || !slab->contains(offset_bytes, length_bytes))
     return {WcStatus::kRemoteOperation,
@@ -75,7 +81,7 @@ bool ShmQueuePair::transfer_some(SendRequest& request, size_t& work_bytes, Outco
   const uint64_t count = std::min<uint64_t>(request.left_bytes, work_bytes);
   work_bytes -= count;
   outcome = transfer_chunk(request, count);
-  return outcome.status != WcStatus::kSuccess || request.left_bytes == 0;
+  return outcome.later || outcome.status != WcStatus::kSuccess || request.left_bytes == 0;
 }
 
 ShmQueuePair::Outcome ShmQueuePair::transfer_chunk(SendRequest& request, uint64_t count) {
@@ -110,6 +116,7 @@ ShmQueuePair::Outcome ShmQueuePair::checked_chunk(SendRequest& request, uint64_t
   if (copied == RemoteMemory::Copied::kUnknownSlab) {
     if (Status status = read_socket(); !status.ok()) return {WcStatus::kFlushed, std::move(status)};
     copied = move();
+    if (copied == RemoteMemory::Copied::kUnknownSlab && more_to_read_) return {WcStatus::kSuccess, {}, true};  // later
   }
   // While it lives its pid is no other's: bytes of a successor never pass for its own.
   if (copied == RemoteMemory::Copied::kPeerGone || gone())

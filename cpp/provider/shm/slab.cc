@@ -9,10 +9,13 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/helper_thread.h"
+
 namespace rrpc::provider::shm {
 
 namespace {
 constexpr size_t kHugePageBytes = 2 << 20;
+constexpr size_t kUnmappedBehindBytesMin = 64 << 20;      // about a millisecond, if all of it was read
 constexpr uint64_t kMappedBytesMax = uint64_t{32} << 40;  // a quarter of what a process can address
 constexpr uint64_t kSharedBytesMin = uint64_t{64} << 30;
 }  // namespace
@@ -30,30 +33,45 @@ Status check_plain_shared_memory(int fd) {
   return Status::protocol_error("the peer's descriptor is not plain shared memory");
 }
 
+Slab::~Slab() {
+  if (mapping_.size() < kUnmappedBehindBytesMin) return;
+  const auto mapping = std::make_shared<SharedMapping>(std::move(mapping_));
+  (void)run_behind([mapping] {});  // else here, with the last reference
+}
+
 Result<std::shared_ptr<Slab>> SlabCache::adopt(UniqueFd fd, size_t length_bytes, bool writable) {
   struct stat info{};
   if (fstat(fd.get(), &info) != 0) return Status::from_errno(errno, "fstat of the peer's shared memory");
   RRPC_RETURN_IF_ERROR(check_plain_shared_memory(fd.get()));
 
-  std::lock_guard lock(mutex_);
-  std::erase_if(slabs_, [](const auto& item) { return item.second.expired(); });
   const Key key(info.st_dev, info.st_ino, writable);
-  if (const auto found = slabs_.find(key); found != slabs_.end()) {
-    std::shared_ptr<Slab> slab = found->second.lock();
-    if (slab && slab->size() == length_bytes) return slab;
+  std::shared_ptr<Slab> known, slab;  // let go of without the mutex, which that takes
+  std::lock_guard lock(mapped_->mutex);
+  if (const auto found = mapped_->slabs.find(key); found != mapped_->slabs.end()) {
+    known = found->second.lock();
+    if (known && known->size() == length_bytes) return known;
   }
-  uint64_t mapped_bytes = length_bytes;
-  for (const auto& [mapped, slab] : slabs_)
-    if (const auto held = slab.lock()) mapped_bytes += held->size();
-  if (mapped_bytes > kMappedBytesMax)
+  if (length_bytes > kMappedBytesMax - mapped_->bytes)
     return resource_exhausted("the peers of this process share more than " + std::to_string(kMappedBytesMax) +
                               " bytes of memory with it");
   RRPC_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::adopt(std::move(fd), length_bytes, writable));
   mapping.close_fd();
   if (length_bytes >= kHugePageBytes) madvise(mapping.data(), length_bytes, MADV_HUGEPAGE);
-  auto slab = std::make_shared<Slab>(std::move(mapping));
-  slabs_[key] = slab;
+  mapped_->bytes += length_bytes;
+  slab.reset(new Slab(std::move(mapping)), [mapped = mapped_, key](Slab* last) {
+    forget(*mapped, key, *last);
+    delete last;
+  });
+  mapped_->slabs[key] = slab;
   return slab;
+}
+
+// The key may have another mapping by now.
+void SlabCache::forget(Mapped& mapped, const Key& key, const Slab& slab) {
+  std::lock_guard lock(mapped.mutex);
+  mapped.bytes -= slab.size();
+  const auto found = mapped.slabs.find(key);
+  if (found != mapped.slabs.end() && found->second.expired()) mapped.slabs.erase(found);
 }
 
 Status PeerSlabs::add(SlabCache& cache, const SlabNotice& notice, UniqueFd fd) {

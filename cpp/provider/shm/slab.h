@@ -32,6 +32,10 @@ Status check_plain_shared_memory(int fd);
 class Slab {
  public:
   explicit Slab(SharedMapping mapping) : mapping_(std::move(mapping)) {}
+  // Unmapping what was read takes milliseconds for each GB: a poller leaves it to the helper thread.
+  ~Slab();
+  Slab(const Slab&) = delete;
+  Slab& operator=(const Slab&) = delete;
   std::byte* data() const { return mapping_.data(); }
   size_t size() const { return mapping_.size(); }
 
@@ -46,8 +50,14 @@ class SlabCache {
 
  private:
   using Key = std::tuple<uint64_t, uint64_t, bool>;  // device, inode, writable
-  std::mutex mutex_;
-  std::map<Key, std::weak_ptr<Slab>> slabs_;
+  struct Mapped {
+    std::mutex mutex;
+    std::map<Key, std::weak_ptr<Slab>> slabs;
+    uint64_t bytes = 0;
+  };
+  static void forget(Mapped& mapped, const Key& key, const Slab& slab);
+
+  const std::shared_ptr<Mapped> mapped_ = std::make_shared<Mapped>();
 };
 
 // What one peer has shared with us, by the number that it gave.

@@ -152,10 +152,10 @@ Result<std::optional<Message>> SocketChannel::parse() {
   return std::optional<Message>(std::move(message));
 }
 
-Result<std::optional<Message>> SocketChannel::next(bool may_read) {
+Result<std::optional<Message>> SocketChannel::next() {
   for (;;) {
     RRPC_ASSIGN_OR_RETURN(std::optional<Message> message, parse());
-    if (message || !may_read) return message;
+    if (message) return message;
     RRPC_ASSIGN_OR_RETURN(bool more, fill());
     if (!more) return std::optional<Message>();
   }

@@ -36,8 +36,7 @@ class SocketChannel {
   Status flush();
 
   // The next whole message; nothing when none is there yet; Unavailable at the stream's end.
-  // Without `may_read`, only what was read before.
-  Result<std::optional<Message>> next(bool may_read);
+  Result<std::optional<Message>> next();
   // The peer's end of the socket is closed, whatever may still be unread.
   bool peer_gone() const;
 
