@@ -200,7 +200,6 @@ struct World {
     network.schedule(duration, [] {});
     run_until([&] { return network.now() >= end; }, end);
   }
-  // Of a connection that stays open, at rest: no credit is lost, and none is owed for long.
   // In some runs, at any moment up to then, whatever is under way: only what nobody uses may go.
   void schedule_trims(TimeNs until) {
     for (int64_t left = rng.chance(0.9) ? 0 : rng.between(1, 4); left > 0; --left) {
@@ -209,6 +208,7 @@ struct World {
     }
   }
 
+  // Of a connection that stays open, at rest: no credit is lost, and none is owed for long.
   void expect_credits_home() {
     if (!client.runs() || !server.runs()) return;
     const endpoint::Endpoint& here = client.session->endpoint();

@@ -209,6 +209,7 @@ class StreamWorkload {
         world_.network.schedule(scenario_.cancels[i], [this, &plan] { cancel(plan); });
     }
     if (scenario_.disturb) scenario_.disturb(world_);
+    world_.schedule_trims(2 * kMillisecond);
     size_t steps = 0;
     const auto step = [&] {
       if (scenario_.at_step) scenario_.at_step(world_, steps);
