@@ -289,6 +289,16 @@ def test_one_that_cannot_be_started_again_is_tried_with_pauses(serve: ServeFacto
     assert served.terminate() == 0
 
 
+def test_they_share_the_memory(serve: ServeFactory) -> None:
+    limits = ("pool_limit_bytes", "exposed_limit_bytes", "queued_limit_bytes")
+    alone, shared = (
+        serve(LAB, "Lab", module="lab_service", args=["--processes", processes]) for processes in "12"
+    )
+    with rrpc.connect(alone.address) as one, rrpc.connect(shared.address) as other:
+        mine, its = one.call("Lab.counts"), other.call("Lab.counts")
+    assert {name: mine[name] // 2 for name in limits} == {name: its[name] for name in limits}
+
+
 def test_sockets_are_as_private_as_the_address(
     serve: ServeFactory, new_address: Callable[[str], str]
 ) -> None:

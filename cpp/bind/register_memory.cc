@@ -13,6 +13,7 @@
 #include "bind/register.h"
 #include "driver/devices.h"
 #include "endpoint/counters.h"
+#include "rpc/budget.h"
 
 namespace rrpc::bind {
 namespace {
@@ -58,6 +59,7 @@ void register_memory(py::module_& module) {
     raise_if_error(status);
   });
   module.def("trim", [] { return endpoint::Pool::process().trim(); }, py::call_guard<WithoutGil>());
+  module.def("set_processes", &rpc::Budgets::set_processes);
   module.def("stats", [] {
     py::dict out;
     const endpoint::Counters& counters = endpoint::counters();
@@ -65,6 +67,8 @@ void register_memory(py::module_& module) {
     RRPC_COUNTERS(RRPC_COUNTER_ITEM)
 #undef RRPC_COUNTER_ITEM
     out["pool_limit_bytes"] = endpoint::Pool::process().limit_bytes();
+    out["exposed_limit_bytes"] = rpc::Budgets::process()->exposed.limit();
+    out["queued_limit_bytes"] = rpc::Budgets::process()->queued.limit();
     return out;
   });
 }

@@ -13,6 +13,7 @@ namespace {
 
 std::shared_ptr<Budgets>& g_process = *new std::shared_ptr<Budgets>;
 std::mutex g_process_mutex;
+std::atomic<uint32_t> g_processes{1};
 int g_fork_generation = 0;  // written in a forked child before it has threads
 
 }  // namespace
@@ -40,10 +41,10 @@ Budget::ToTell Budget::serve_waiting(size_t limit) {
   return to_tell;
 }
 
-Budgets::Budgets(std::function<size_t()> landing_limit, size_t memory_bytes)
+Budgets::Budgets(std::function<size_t()> landing_limit, const std::function<size_t()>& memory_bytes)
     : landing(std::move(landing_limit)),
-      exposed([memory_bytes] { return memory_bytes / 2; }),
-      queued([memory_bytes] { return memory_bytes / 16; }) {}
+      exposed([memory_bytes] { return memory_bytes() / 2; }),
+      queued([memory_bytes] { return memory_bytes() / 16; }) {}
 
 Budgets::Budgets(size_t landing_limit, size_t exposed_limit, size_t queued_limit)
     : landing([landing_limit] { return landing_limit; }),
@@ -59,9 +60,12 @@ std::shared_ptr<Budgets> Budgets::process() {
   (void)registered;
   const std::lock_guard lock(g_process_mutex);
   if (g_process == nullptr)
-    g_process = std::make_shared<Budgets>([] { return endpoint::Pool::process().limit_bytes(); }, memory_limit_bytes());
+    g_process = std::make_shared<Budgets>([] { return endpoint::Pool::process().limit_bytes(); },
+                                          [all = memory_limit_bytes()] { return all / g_processes; });
   return g_process;
 }
+
+void Budgets::set_processes(uint32_t count) { g_processes = std::max(count, 1u); }
 
 Account::Account(std::shared_ptr<Budgets> budgets, Budget Budgets::* budget, size_t own_limit)
     : budgets_(std::move(budgets)),
@@ -155,7 +159,8 @@ Status exposed_too_much(const Account& exposed, const char* what, size_t bytes) 
                               " bytes exposed to one client (--exposed-bytes-max), with " +
                               std::to_string(exposed.held()) + " that it hasn't fetched yet");
   return resource_exhausted(text + " have no room beside what all clients haven't fetched yet; the limit for all is " +
-                            std::to_string(exposed.budget_limit()) + " bytes, half of the memory; try again later");
+                            std::to_string(exposed.budget_limit()) +
+                            " bytes, half of this process's memory; try again later");
 }
 
 bool CountedBytes::reserve(size_t bytes) {

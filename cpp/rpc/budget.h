@@ -42,7 +42,7 @@ class Budget {
 // The budgets of a process, or of a test.
 struct Budgets {
   // Results need not be pool memory, so what is exposed may be half of the memory, and what is queued a sixteenth.
-  Budgets(std::function<size_t()> landing_limit, size_t memory_bytes);
+  Budgets(std::function<size_t()> landing_limit, const std::function<size_t()>& memory_bytes);
   Budgets(size_t landing_limit, size_t exposed_limit, size_t queued_limit);
 
   Budget landing;  // memory that fetched arguments and items land in, until their call is answered or the item is taken
@@ -51,6 +51,8 @@ struct Budgets {
 
   // Of the process, landing within its pool. A forked child gets new ones.
   static std::shared_ptr<Budgets> process();
+  // So many processes share the memory, apart from the pool's.
+  static void set_processes(uint32_t count);
 };
 
 // What one connection holds of a budget.

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import rrpc
+from rrpc import _core
 
 from .settings import Settings
 from .signals import Signals
@@ -43,6 +44,7 @@ class Assignment:
     def take(self, options: Settings, signals: Signals, numbers: Callable[[], dict[str, Any]]) -> None:
         """Make the options for all processes those for this one, and do what the supervisor says from now on."""
         options.listen = self._listen
+        _core.set_processes(self._processes)
         if options.pool_limit is None:
             options.pool_limit = rrpc.stats()["pool_limit_bytes"] // self._processes
         self._obey(signals, numbers, options.drain_delay + options.grace + _LATE_SECONDS)

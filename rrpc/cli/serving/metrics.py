@@ -56,6 +56,8 @@ CORE_METRICS: dict[str, str] = {
     "pool_bytes_committed": "registered pool memory held from the system",
     "pool_bytes_used": "of that, in use",
     "pool_limit_bytes": "most pool memory",
+    "exposed_limit_bytes": "most bytes open to peers",
+    "queued_limit_bytes": "most bytes of messages that wait",
     "leases_expired": "results taken back because the reader was too slow",
     "calls_started": "calls that this process made itself",
     "calls_ended": "of those, ended in any way",

@@ -21,6 +21,8 @@ GAUGES = {
     "pool_bytes_committed",
     "pool_bytes_used",
     "pool_limit_bytes",
+    "exposed_limit_bytes",
+    "queued_limit_bytes",
     "connections_open",
 }
 """Of rrpc.stats(), those that go up and down; all others count."""
