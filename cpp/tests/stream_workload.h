@@ -348,6 +348,8 @@ class StreamWorkload {
       EXPECT_FALSE(world_.server.closed) << world_.server.closed_with.to_string();
     }
     world_.run_for(kMillisecond);  // let go of what was said last
+    // A request that was late may have come just now, of a client that is gone.
+    EXPECT_TRUE(world_.run_until(at_rest, world_.network.now() + 100 * kSecond));
     for (const SessionEnd* end : {&world_.client, &world_.server}) {
       if (!end->runs()) continue;
       EXPECT_EQ(end->session->streams().exposed_bytes(), 0u);
