@@ -11,7 +11,8 @@ if ! compgen -G "cpp/tests/*_test.cc" >/dev/null; then
   echo "cpp/tests has no tests yet"
   exit 0
 fi
-run=(ctest --preset "$preset" --parallel "$JOBS")
+# One more than processors: some tests wait.
+run=(ctest --preset "$preset" --parallel "$((JOBS + 1))")
 # ThreadSanitizer's shadow memory needs addresses that randomisation may take.
 if [ "$preset" = tsan ]; then run=(setarch "$(uname -m)" -R "${run[@]}"); fi
 status=0
