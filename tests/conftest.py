@@ -91,10 +91,23 @@ def address(transport: str, new_address: Callable[[str], str]) -> str:
     return new_address(transport)
 
 
+# Where rrpc-serve has an interpreter of its own, as its start, its end or what it holds is looked at.
+AS_USERS_START_IT = (
+    "test_serve",
+    "test_serve_processes",
+    "test_serve_reload",
+    "test_leaks",
+    "test_descriptors",
+    "test_guide",
+)
+
+
 @pytest.fixture
-def serve(tmp_path: Path, new_address: Callable[[str], str]) -> Iterator[ServeFactory]:
+def serve(
+    tmp_path: Path, new_address: Callable[[str], str], request: pytest.FixtureRequest
+) -> Iterator[ServeFactory]:
     """``serve(module_text, "Echo")`` starts rrpc-serve and waits until it listens; see processes.Served."""
-    factory = ServeFactory(tmp_path, new_address)
+    factory = ServeFactory(tmp_path, new_address, request.path.stem not in AS_USERS_START_IT)
     yield factory
     factory.close()
 

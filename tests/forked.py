@@ -1,4 +1,4 @@
-"""rrpc-serve, forked from a process that has imported it: in the virtual machine Python takes seconds to start."""
+"""Commands of rrpc, forked from a process that has imported them: to start Python takes most of what they take."""
 
 import json
 import os
@@ -12,8 +12,10 @@ from pathlib import Path
 from fleet import Nursery
 
 PROGRAM = """
-import json, os, sys
-from rrpc.cli import serve
+import importlib, json, os, sys
+import rrpc
+for name in ("serve", "gen", "info", "call"):
+    importlib.import_module(f"rrpc.cli.{name}")
 
 for line in sys.stdin:
     asked = json.loads(line)
@@ -23,12 +25,20 @@ for line in sys.stdin:
     elif pid := os.fork():
         print(pid, "-", flush=True)
     else:
-        log = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        for number in (1, 2):
-            os.dup2(log, number)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for number, path in ((1, asked["out"]), (2, asked["errors"])):
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(file, number)
+            os.close(file)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
         os.chdir(asked["cwd"])
-        sys.exit(serve.main(asked["arguments"]))
+        for name in os.environ.keys() - asked["environment"].keys():
+            del os.environ[name]
+        os.environ.update(asked["environment"])
+        module = sys.modules[asked["module"]]
+        sys.argv = [module.__file__, *asked["arguments"]]
+        sys.exit(module.main(asked["arguments"]))
 """
 
 
@@ -38,12 +48,28 @@ def _nursery() -> Nursery:
 
 
 class Forked:
-    """What tests use of subprocess.Popen."""
+    """What tests use of subprocess.Popen. `module`: one of those that the program above imports."""
 
-    def __init__(self, arguments: Sequence[str], cwd: Path, log: Path) -> None:
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        cwd: Path,
+        out: Path,
+        errors: Path,
+        environment: dict[str, str],
+    ) -> None:
         self.returncode: int | None = None
-        log.touch()
-        asked = {"arguments": list(arguments), "cwd": str(cwd), "log": str(log)}
+        out.write_bytes(b"")
+        errors.write_bytes(b"")
+        asked = {
+            "module": module,
+            "arguments": list(arguments),
+            "cwd": str(cwd),
+            "out": str(out),
+            "errors": str(errors),
+            "environment": environment,
+        }
         self.pid, _ = _nursery().begin(json.dumps(asked))
 
     def poll(self) -> int | None:
@@ -57,7 +83,7 @@ class Forked:
         while (code := self.poll()) is None:
             if time.monotonic() > end:
                 raise subprocess.TimeoutExpired("rrpc-serve", timeout)
-            time.sleep(0.01)
+            time.sleep(0.005)
         return code
 
     def send_signal(self, number: int) -> None:

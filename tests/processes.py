@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ T = TypeVar("T")
 Process: TypeAlias = "subprocess.Popen[bytes] | Forked"
 N = TypeVar("N", int, float)
 ROOT = Path(__file__).resolve().parent.parent
+SERVE = "rrpc.cli.serve"
 START_UP = re.compile(r"^rrpc-serve: (?P<services>[\w., ]+) on (?P<address>\S+)$", re.MULTILINE)
 START_UP_SECONDS = 30.0
 # How much slower than a usual machine this one is: patience is stretched by it. Set in the virtual machine.
@@ -75,9 +77,29 @@ def run_python(code: str, *args: str, **how: Any) -> subprocess.CompletedProcess
     return run("-c", code, *args, **how)
 
 
+def run_command(
+    name: str, *args: str | Path, cwd: Path | None = None, timeout: float = 60.0, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Runs rrpc-NAME (serve, gen, info or call) to its end, as `run` does but without the start of an interpreter."""
+    from forked import Forked
+
+    arguments = [str(argument) for argument in args]
+    with tempfile.TemporaryDirectory(prefix="rrpc-") as folder:
+        out, errors = Path(folder) / "out", Path(folder) / "errors"
+        process = Forked(f"rrpc.cli.{name}", arguments, cwd or Path.cwd(), out, errors, child_environment())
+        try:
+            code = process.wait(patience(timeout))
+        finally:
+            process.kill()
+        done = subprocess.CompletedProcess(arguments, code, out.read_text(), errors.read_text())
+    if check:
+        assert code == 0, f"exit code {code}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
 def run_serve(*args: str, **how: Any) -> subprocess.CompletedProcess[str]:
     """An rrpc-serve that is to end by itself; its exit code is the test's to look at."""
-    return run("-m", "rrpc.cli.serve", *args, check=False, **how)
+    return run_command("serve", *args, check=False, **how)
 
 
 @dataclass(frozen=True)
@@ -195,9 +217,11 @@ class Served:
 class ServeFactory:
     """Starts servers in the test's own directory and ends those that still run."""
 
-    def __init__(self, folder: Path, new_address: Callable[[str], str]) -> None:
+    def __init__(self, folder: Path, new_address: Callable[[str], str], fork: bool = True) -> None:
+        """`fork`: without the start of an interpreter for each, where that can be."""
         self.folder = folder
         self._new_address = new_address
+        self._fork = fork
         self._servers: list[Served] = []
 
     def __call__(
@@ -236,12 +260,12 @@ class ServeFactory:
     def _started(
         self, arguments: Sequence[str], folder: Path, log_path: Path, env: dict[str, str] | None
     ) -> Served:
-        """On a slow machine without the start of an interpreter, where that can be."""
-        if TIME_SCALE > 1 and not env:
+        if (self._fork or TIME_SCALE > 1) and not env:
             from forked import Forked
 
-            return Served(Forked(arguments, folder, log_path), folder, log_path)
-        command = [sys.executable, "-m", "rrpc.cli.serve", *arguments]
+            process = Forked(SERVE, arguments, folder, log_path, log_path, child_environment())
+            return Served(process, folder, log_path)
+        command = [sys.executable, "-m", SERVE, *arguments]
         return Served.launch(command, folder, log_path, child_environment(**(env or {})))
 
     def abandon(self, server: Served) -> None:

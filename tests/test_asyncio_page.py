@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import ROOT, child_environment, patience, run
+from processes import ROOT, child_environment, patience, run, run_command
 
 PAGE = (ROOT / "docs" / "asyncio.md").read_text()
 BLOCKS: list[str] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
             (tmp_path / name[1]).write_text(block)
     for file, text in INTERFACES:
         (tmp_path / file).write_text(text)
-    run("-m", "rrpc.cli.gen", "words:Words", "-o", "words_client.py", cwd=tmp_path)
+    run_command("gen", "words:Words", "-o", "words_client.py", cwd=tmp_path)
     return tmp_path
 
 
@@ -66,6 +66,6 @@ def test_the_page_s_code_runs(folder: Path) -> None:
 
 
 def test_the_class_of_a_file_answers(folder: Path) -> None:
-    run("-m", "rrpc.cli.gen", "ticker.rrpc", "-o", "ticker_rpc.py", cwd=folder)
+    run_command("gen", "ticker.rrpc", "-o", "ticker_rpc.py", cwd=folder)
     (folder / "tick.py").write_text(TICK)
     run("tick.py", cwd=folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lab import LabServer
-from processes import run, run_python
+from processes import run_command, run_python
 
 import rrpc
 
@@ -49,7 +49,7 @@ class Bad:
 
 def command(module: str, folder: Path, *arguments: str) -> str:
     """Runs it to its end; checks exit code 2 and one line on stderr, and gives that."""
-    done = run("-m", f"rrpc.cli.{module}", *arguments, cwd=folder, check=False)
+    done = run_command(module, *arguments, cwd=folder, check=False)
     assert done.returncode == 2, f"{done.returncode}: {done.stdout}{done.stderr}"
     lines = done.stderr.splitlines()
     assert len(lines) == 1, done.stderr

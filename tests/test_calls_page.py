@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from processes import ROOT, ServeFactory, run
+from processes import ROOT, ServeFactory, run, run_command
 
 PAGE = (ROOT / "docs" / "calls.md").read_text()
 ADDRESS = "rrpc://127.0.0.1:7471"
@@ -15,7 +15,7 @@ def test_the_page_s_code_runs(serve: ServeFactory, tmp_path: Path, scheme: str) 
     service, *steps = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(steps) == 5
     server = serve(service, "Rows", listen=scheme, module="rows")
-    run("-m", "rrpc.cli.gen", "rows:Rows", "-o", "rows_client.py", cwd=tmp_path)
+    run_command("gen", "rows:Rows", "-o", "rows_client.py", cwd=tmp_path)
     program = "\n".join(steps)
     assert ADDRESS in program
     (tmp_path / "steps.py").write_text(program.replace(ADDRESS, server.address))

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from processes import ROOT, ServeFactory, run, run_serve
+from processes import ROOT, ServeFactory, run, run_command, run_serve
 
 GUIDE = (ROOT / "docs" / "guide.md").read_text()
 ADDRESS = "rrpc://127.0.0.1:7471"
@@ -32,8 +32,8 @@ def test_the_guide_s_code_runs(serve: ServeFactory, tmp_path: Path, scheme: str)
         (tmp_path / name).write_text(files[name])
     assert len(steps) >= 6
     server = serve(files["tracks.py"], "Tracks", listen=scheme, args=["--arg", "limit=50"], module="tracks")
-    run("-m", "rrpc.cli.gen", "tracks:Tracks", "-o", "tracks_client.py", cwd=tmp_path)
-    run("-m", "rrpc.cli.gen", "counter.rrpc", "-o", "counter_rpc.py", cwd=tmp_path)
+    run_command("gen", "tracks:Tracks", "-o", "tracks_client.py", cwd=tmp_path)
+    run_command("gen", "counter.rrpc", "-o", "counter_rpc.py", cwd=tmp_path)
     program = "\n".join(steps)
     assert ADDRESS in program
     (tmp_path / "steps.py").write_text(program.replace(ADDRESS, server.address))
