@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from lab import still_answers
+from lab import LabServer, still_answers
 from processes import child_environment, run_python
 
 CLIENT = "client = rrpc.connect(address)\n"
@@ -49,8 +49,23 @@ OPEN_AT_EXIT = {
 }
 
 
-@pytest.mark.parametrize("what", OPEN_AT_EXIT)
+# Those without a connection over the transport in question are alike over all.
+CONNECTED = [
+    what for what, code in OPEN_AT_EXIT.items() if code.startswith(CLIENT) or "connect(address" in code
+]
+
+
+@pytest.mark.parametrize("what", CONNECTED)
 def test_exit_with_things_open(lab_address: str, what: str) -> None:
+    _exits(lab_address, what)
+
+
+@pytest.mark.parametrize("what", [what for what in OPEN_AT_EXIT if what not in CONNECTED])
+def test_exit_with_other_things_open(lab_server: LabServer, what: str) -> None:
+    _exits(lab_server.address("tcp"), what)
+
+
+def _exits(lab_address: str, what: str) -> None:
     code = f"""
 import gc, sys, threading, time
 sys.path.insert(0, {str(__file__.rsplit("/", 1)[0])!r})
