@@ -33,6 +33,7 @@ def host_and_port(address: str) -> str:
     return address.split("://")[1]
 
 
+# cpp/tests/verbs_connecting.cc shows the other addresses that are malformed in themselves.
 ADDRESSES = {
     "verbs://10.9.0.1:1": "is the server running there",
     "verbs://10.9.1.1:1": "is the server running there",
@@ -41,10 +42,8 @@ ADDRESSES = {
     "verbs+tcp://198.51.100.1:1": "198.51.100.1",
     "verbs://10.9.0.1:7000?device=mlx5_0": "there is no adapter mlx5_0; there are",
     "verbs://10.9.0.1:7000?device=siw0": "correct the route",
-    "verbs://10.9.0.1:7000?gid=x": "bad option 'gid=x'",
     "verbs://10.9.0.1:7000?color=red": "unknown option 'color'; there are device=NAME",
     "verbs://127.0.0.1:7000": "RDMA",
-    "verbs://10.9.0.1": "port",
 }
 
 
@@ -163,11 +162,11 @@ def test_socket_servers_that_are_not_rrpc(what: str) -> None:
         assert said in refusal(f"verbs+tcp://10.9.0.1:{listener.getsockname()[1]}", rrpc.ProtocolError)
 
 
-@pytest.mark.parametrize("what", GREETINGS)
-def test_socket_clients_that_are_not_rrpc(lab_server: LabServer, what: str) -> None:
+def test_a_socket_client_that_is_not_rrpc(lab_server: LabServer) -> None:
+    """The server's answers to each greeting: cpp/tests/verbs_connecting.cc."""
     host, port = host_and_port(lab_server.address("rxe-socket")).split(":")
     with socket.create_connection((host, int(port)), timeout=slowly(30)) as peer:
-        peer.sendall(GREETINGS[what][0])
+        peer.sendall(GREETINGS["http"][0])
         peer.shutdown(socket.SHUT_WR)
         with suppress(ConnectionError):
             while peer.recv(4096):

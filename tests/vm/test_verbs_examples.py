@@ -1,17 +1,15 @@
 """examples/nearest as a user runs it, over RDMA; and rrpc://, which moves up to RDMA by itself."""
 
 import importlib.util
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from guest_network import down
-from lab import LAB, VERBS
-from numpy.typing import NDArray
-from processes import ROOT, Served, ServeFactory, child_environment
+from lab import LAB
+from ports import own_port
+from processes import ROOT, ServeFactory
 from under_way import slowly
 
 import rrpc
@@ -29,35 +27,18 @@ def _digits() -> Path:
     return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
 
 
-@pytest.fixture(scope="module")
-def nearest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    command = [sys.executable, "-m", "rrpc.cli.serve", "nearest:Nearest", "--arg", f"table={_digits()}"]
-    for name in ("rxe", "siw", "rxe-socket"):
-        command += ["--listen", f"{VERBS[name]}:0"]
-    server = Served.launch(command, NEAREST, tmp_path_factory.mktemp("nearest") / "log", child_environment())
-    try:
-        server.wait_until_listening(3)
-        yield server
-    finally:
-        server.kill()
-
-
-@pytest.fixture(scope="module")
-def digits() -> NDArray[np.float32]:
-    rows: NDArray[np.float32] = np.loadtxt(_digits(), np.float32, delimiter=",")[:, :-1]
-    return np.ascontiguousarray(rows)
-
-
-@pytest.mark.parametrize("index", [0, 1, 2], ids=["rxe", "siw", "rxe-socket"])
-def test_nearest_finds_what_brute_force_finds(
-    nearest: Served, digits: NDArray[np.float32], index: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nearest_finds_what_brute_force_finds(serve: ServeFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over one adapter: tests/over_verbs.py has what differs between them."""
+    table = _digits()
+    arguments = ["nearest:Nearest", "--arg", f"table={table}", "--listen", f"verbs://10.9.0.1:{own_port()}"]
+    served = serve.start(arguments, 1, NEAREST)
+    digits = np.loadtxt(table, np.float32, delimiter=",")[:, :-1]
     monkeypatch.syspath_prepend(str(NEAREST))
     import nearest_client  # type: ignore[import-not-found]
 
     asked = np.clip(digits + np.random.default_rng(7).integers(-2, 3, digits.shape), 0, 16).astype(np.float32)
     with nearest_client.NearestClient(
-        nearest.addresses[index], connect_timeout=slowly(30.0), timeout=slowly(60.0)
+        served.address, connect_timeout=slowly(30.0), timeout=slowly(60.0)
     ) as client:
         assert client.info()["transport"].startswith("verbs")
         assert client.size() == len(digits)

@@ -45,9 +45,9 @@ def test_what_a_killed_server_leaves(served: Served) -> None:
     client.close()
 
 
-def test_exposures_are_of_the_kind_that_the_adapter_has(served: Served, transport: str) -> None:
+def test_exposures_are_of_the_kind_that_the_adapter_has(lab_address: str, transport: str) -> None:
     before = rrpc.stats()
-    with rrpc.connect(served.address, connect_timeout=slowly(30.0)) as client:
+    with rrpc.connect(lab_address, connect_timeout=slowly(30.0)) as client:
         assert client.info()["bulk_method"] == "RDMA"
         assert client.call("Lab.size", np.ones(MIB, np.uint8)) == MIB
     after = rrpc.stats()
@@ -60,6 +60,7 @@ def test_exposures_are_of_the_kind_that_the_adapter_has(served: Served, transpor
     )
 
 
+@pytest.mark.parametrize("transport", ["rxe", "siw"])
 def test_many_connections_take_their_receives_from_one_queue(serve: ServeFactory, transport: str) -> None:
     """Each sends more than its share at a time. On siw, which has no windows, each has a ring of its own after all."""
     args = ["--workers", "6", "--shared-receive-slots", "256"]
@@ -76,7 +77,8 @@ def test_many_connections_take_their_receives_from_one_queue(serve: ServeFactory
 
 
 def test_a_request_to_connect_that_is_lost_is_made_again() -> None:
-    """Soft-iWARP's connections are TCP's: a plain socket takes the first request and never answers it."""
+    """Soft-iWARP's connections are TCP's: a plain socket takes the first request and never answers it. The client
+    makes another when half of its time is over."""
     with socket.create_server(("10.9.1.1", 0)) as silent, rrpc.Server(Lab()) as server:
         address = f"verbs://10.9.1.1:{silent.getsockname()[1]}"
         taken: list[socket.socket] = []
@@ -88,7 +90,7 @@ def test_a_request_to_connect_that_is_lost_is_made_again() -> None:
 
         loser = threading.Thread(target=lose_one)
         loser.start()
-        with rrpc.connect(address) as client:
+        with rrpc.connect(address, connect_timeout=slowly(5.0)) as client:
             assert client.call("Lab.add", 1) == 2
         loser.join()
         taken[0].close()
