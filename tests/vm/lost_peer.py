@@ -60,6 +60,7 @@ def attempt(address: str) -> rrpc.Client | None:
         return rrpc.connect(address, timeout=slowly(60.0), connect_timeout=slowly(20.0), **OPTIONS)
     except (rrpc.Unavailable, rrpc.DeadlineExceeded) as error:
         print(f"not yet: {error}", flush=True)
+        time.sleep(0.5)
         return None
 
 

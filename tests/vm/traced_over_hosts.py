@@ -1,8 +1,4 @@
-"""Traces of calls between two machines, which have a clock each. Run by tests/vm/guest.
-
-traced_over_hosts.py serve ADDRESS    listens until it is killed
-traced_over_hosts.py trace ADDRESS    calls, and holds the traces to what is true of each
-"""
+"""Traces of calls between two machines, which have a clock each. Used by two_hosts.py."""
 
 import sys
 from pathlib import Path
@@ -18,11 +14,12 @@ import rrpc
 OWN = "tcp://127.0.0.1:7472"
 
 
-def serve(address: str) -> None:
-    rrpc.serve(Traced(), listen=[address, OWN]).wait()
+def serve(address: str) -> rrpc.Server:
+    return rrpc.serve(Traced(), listen=[address, OWN])
 
 
 def trace(address: str) -> None:
+    """Calls the server there, and holds the traces to what is true of each."""
     with connected(address) as client, rrpc.trace() as trace:
         assert client.call("Traced.add", 1) == 2
         assert len(list(rrpc.open_stream(client, "Traced.count", 5, 10))) == 5
@@ -45,7 +42,3 @@ def trace(address: str) -> None:
         assert handler.begin_ns <= child.begin_ns < child.end_ns <= handler.end_ns
     assert_nested(trace.events())
     print("traces over two hosts hold", flush=True)
-
-
-if __name__ == "__main__":
-    {"serve": serve, "trace": trace}[sys.argv[1]](sys.argv[2])
