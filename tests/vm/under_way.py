@@ -8,7 +8,7 @@ from processes import TIME_SCALE, eventually
 
 import rrpc
 
-LARGE_BYTES = 16 << 20
+LARGE_BYTES = 4 << 20
 CALL_SECONDS = 600.0
 
 
