@@ -224,7 +224,8 @@ TEST_P(ConformanceTest, ExposingMemoryOutsideTheRegionIsRefused) {
 
 // Whatever arrived before the revocation is the old bytes; what comes after it never shows up in a success.
 TEST_P(ConformanceTest, AReadThatOverlapsARevocationNeverDeliversLaterBytes) {
-  for (int delay = 0; delay < 6; ++delay) {
+  const int delays = provider_->reads_outlast_their_posting() ? 6 : 1;
+  for (int delay = 0; delay < delays; ++delay) {
     connect();
     Buffer& memory = buffer(server_, 8 << 20, 3);
     Buffer& own = buffer(client_, 8 << 20);
