@@ -257,9 +257,12 @@ void Session::check_fetches(TimeNs now) {
   if (options_.fetch_timeout == kNever || now < deadline_after(fetches_checked_, fetch_check_interval())) return;
   fetches_checked_ = now;
   if (!endpoint_.transfers_stalled(now, options_.fetch_timeout)) return;
-  endpoint_.close(deadline_exceeded(
-      "fetch_timeout: the peer answers, but for " + std::to_string(options_.fetch_timeout / kMillisecond) +
-      " ms nothing came of memory that is being fetched from it; raise fetch_timeout if the path is that slow"));
+  const std::string nothing_came = "for " + std::to_string(options_.fetch_timeout / kMillisecond) +
+                                   " ms nothing came of memory that is being fetched from it";
+  const bool answers = now - last_heard_ < options_.fetch_timeout;
+  endpoint_.close(answers ? deadline_exceeded("fetch_timeout: the peer answers, but " + nothing_came +
+                                              "; raise fetch_timeout if the path is that slow")
+                          : unavailable("fetch_timeout: the peer is silent, and " + nothing_came));
 }
 
 void Session::tick(TimeNs now) {

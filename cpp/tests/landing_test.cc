@@ -106,10 +106,25 @@ TEST(Landing, AFetchOfWhichNothingComesEndsItsConnection) {
     raw.run();
   }
   ASSERT_TRUE(raw.end().closed);
-  EXPECT_TRUE(says(raw.end().closed_with.message(), "fetch_timeout: ")) << raw.end().closed_with.to_string();
+  EXPECT_TRUE(says(raw.end().closed_with.message(), "fetch_timeout: the peer answers, but"))
+      << raw.end().closed_with.to_string();
   raw.run();
   EXPECT_EQ(raw.claimed(), 0);
   EXPECT_EQ(options.budgets->landing.held(), 0u);
+}
+
+TEST(Landing, AFetchFromAPeerThatIsGoneSaysSo) {
+  SessionOptions options = with_budgets(1 << 20);
+  options.fetch_timeout = 3 * kMillisecond;
+  options.keepalive_interval = kSecond;
+  ClaimedServer raw(options);
+  raw.stall();
+  raw.request(1, 50000);
+  for (int i = 0; i < 10 && !raw.end().closed; ++i) raw.run();
+  ASSERT_TRUE(raw.end().closed);
+  EXPECT_EQ(raw.end().closed_with.code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(says(raw.end().closed_with.message(), "fetch_timeout: the peer is silent"))
+      << raw.end().closed_with.to_string();
 }
 
 TEST(Landing, ACallThatWaitsForMemoryEndsAtItsDeadline) {
