@@ -78,6 +78,12 @@ def prefault_pool(nbytes: int) -> None:
     _core.prefault_pool(nbytes)
 
 
+def share_memory(processes: int) -> None:
+    """Makes this process one of so many that share the machine's memory; before it has arrays or connections."""
+    _core.set_processes(processes)
+    set_pool_limit(_core.stats()["pool_limit_bytes"] // processes)
+
+
 def trim() -> int:
     """Gives the pages of all free pool memory back to the system now. Returns their number of bytes.
 

@@ -169,11 +169,21 @@ def test_a_message_has_a_greatest_size(serve: ServeFactory, transport: str) -> N
             client.call("Shared.many", [1] * 2000)
 
 
+def windowed_peer(address: str, window: bytes) -> RawPeer:
+    """One that takes streams: so many items, so many bytes."""
+    peer = RawPeer(address, greet=False)
+    peer.send(setup())
+    assert peer.read_frame()[0] == SETUP
+    peer.send(hello(window=window))
+    peer.read_message()
+    return peer
+
+
 def test_an_item_that_is_longer_than_announced(serve: ServeFactory) -> None:
     served = start(serve)
     with served_meanwhile(served.address) as client:
         before = counter(client, "pool_bytes_used")
-        peer = RawPeer(served.address)
+        peer = windowed_peer(served.address, b"1024,8388608")
         peer.send(message(CALL, request(1, "Shared.weigh", flags=2)))
         peer.send(message(ITEM_BULK, ITEM_BULK_BODY.pack(1, ADDRESS, 48 * MIB, RKEY, 0, 1)))
         assert "announced as 1 bytes" in peer.wait_for_end()
@@ -221,11 +231,7 @@ def test_a_window_without_end(serve: ServeFactory) -> None:
     """Items with arrays that the peer asks for and doesn't fetch are few, whatever window it gives."""
     served = start(serve)
     with served_meanwhile(served.address) as client:
-        peer = RawPeer(served.address, greet=False)
-        peer.send(setup())
-        assert peer.read_frame()[0] == SETUP
-        peer.send(hello(window=b"4294967295,18446744073709551615"))
-        peer.read_message()
+        peer = windowed_peer(served.address, b"4294967295,18446744073709551615")
         peer.send(message(CALL, request(1, "Shared.blocks", 10**9, 65536, flags=4), data=1))
         eventually(lambda: counter(client, "bytes_exposed") >= 4 * MIB)
         assert client.call("Shared.size", bytes(8 * MIB)) == 8 * MIB

@@ -58,6 +58,8 @@ def grew(pid: int, then: Usage, last: bool) -> bool:
     # A few descriptors more may be pool slabs of sizes that weren't needed before; what is closed goes in its own time.
     most = then.fd_count + SLABS
     eventually(lambda: Usage.of(pid).fd_count <= most, what=f"closed files of {pid}")
+    # The helper thread, which unmaps what the client had shared.
+    eventually(lambda: Usage.of(pid).thread_count <= then.thread_count, what=f"idle threads of {pid}")
     now = Usage.of(pid)
     more = now.rss_bytes > then.rss_bytes + RSS_SLACK_BYTES
     limit = replace(then, fd_count=most, rss_bytes=now.rss_bytes if more and not last else then.rss_bytes)

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import rrpc
-from rrpc import _core
+from rrpc.bulk import share_memory
 
 from .settings import Settings
 from .signals import Signals
@@ -44,9 +43,7 @@ class Assignment:
     def take(self, options: Settings, signals: Signals, numbers: Callable[[], dict[str, Any]]) -> None:
         """Make the options for all processes those for this one, and do what the supervisor says from now on."""
         options.listen = self._listen
-        _core.set_processes(self._processes)
-        if options.pool_limit is None:
-            options.pool_limit = rrpc.stats()["pool_limit_bytes"] // self._processes
+        share_memory(self._processes)
         self._obey(signals, numbers, options.drain_delay + options.grace + _LATE_SECONDS)
 
     def _obey(self, signals: Signals, numbers: Callable[[], dict[str, Any]], patience: float) -> None:
