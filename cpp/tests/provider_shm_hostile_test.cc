@@ -52,8 +52,10 @@ class RawPeer {
     header.msg_controllen = sizeof(control);
     ASSERT_EQ(recvmsg(socket_.get(), &header, 0), static_cast<ssize_t>(bytes.size()));
     const SetupNotice setup = decode_setup(Bytes(bytes).subspan(kPreambleBytes + kHeaderBytes)).value();
+    const cmsghdr* const part = CMSG_FIRSTHDR(&header);
+    ASSERT_NE(part, nullptr);
     int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof(int));
+    std::memcpy(&fd, CMSG_DATA(part), sizeof(int));
     server_ = ControlSegment(SharedMapping::adopt(UniqueFd(fd), setup.segment_bytes, true).value(), setup.ring_entries);
   }
   static SetupNotice good_setup() {

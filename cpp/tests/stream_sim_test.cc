@@ -228,12 +228,11 @@ class EveryStep : public ::testing::TestWithParam<Shape> {
         StreamScenario scenario = small_call(GetParam());
         scenario.may_break = may_break;
         scenario.plan.loss_notice_probability = seed % 2 == 0 ? 1 : 0;
-        StreamWorkload* workload = nullptr;
-        scenario.at_step = [&](World& world, size_t now) {
-          if (now == step) act(world, *workload);
+        scenario.at_step = [&](World& world, StreamWorkload& workload, size_t now) {
+          if (now == step) act(world, workload);
         };
         scenario.calls.front().timeout = kNever;
-        (void)run_streams(seed, std::move(scenario), false, [&workload](StreamWorkload& made) { workload = &made; });
+        (void)run_streams(seed, std::move(scenario));
       }
     }
   }

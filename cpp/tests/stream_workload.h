@@ -156,6 +156,8 @@ class StreamActor {
   std::vector<Item> held_;
 };
 
+class StreamWorkload;
+
 struct StreamScenario {
   FaultPlan plan;
   SessionOptions client, server;
@@ -167,7 +169,7 @@ struct StreamScenario {
   bool may_refuse = false;
   bool may_break = false;
   std::function<void(World&)> disturb;
-  std::function<void(World&, size_t)> at_step;  // with the number of events so far
+  std::function<void(World&, StreamWorkload&, size_t)> at_step;  // with the number of events so far
 };
 
 // How calls ended, over all seeds: a family that never gets where it means to go proves nothing.
@@ -212,7 +214,7 @@ class StreamWorkload {
     world_.schedule_trims(2 * kMillisecond);
     size_t steps = 0;
     const auto step = [&] {
-      if (scenario_.at_step) scenario_.at_step(world_, steps);
+      if (scenario_.at_step) scenario_.at_step(world_, *this, steps);
       ++steps;
       return all_ended();
     };
@@ -381,8 +383,7 @@ class StreamWorkload {
 };
 
 // Runs one scenario; gives the number of its events.
-inline size_t run_streams(uint64_t seed, StreamScenario scenario, bool trace = false,
-                          const std::function<void(StreamWorkload&)>& prepare = {}) {
+inline size_t run_streams(uint64_t seed, StreamScenario scenario, bool trace = false) {
   const Holdings before = Holdings::now();
   const int holds_before = TestHold::live();
   const int64_t leases_expired = endpoint::counters().leases_expired;
@@ -391,7 +392,6 @@ inline size_t run_streams(uint64_t seed, StreamScenario scenario, bool trace = f
     World world(seed, scenario.plan);
     world.network.record_trace(trace);
     StreamWorkload workload(world, scenario);
-    if (prepare) prepare(workload);
     steps = workload.run();
     if (!scenario.may_break) {
       EXPECT_EQ(Holdings::now(), before) << "with the connection still open";

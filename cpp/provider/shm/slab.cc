@@ -57,8 +57,9 @@ Result<std::shared_ptr<Slab>> SlabCache::adopt(UniqueFd fd, size_t length_bytes,
   RRPC_ASSIGN_OR_RETURN(SharedMapping mapping, SharedMapping::adopt(std::move(fd), length_bytes, writable));
   mapping.close_fd();
   if (length_bytes >= kHugePageBytes) madvise(mapping.data(), length_bytes, MADV_HUGEPAGE);
+  auto made = std::make_unique<Slab>(std::move(mapping));
   mapped_->bytes += length_bytes;
-  slab.reset(new Slab(std::move(mapping)), [mapped = mapped_, key](Slab* last) {
+  slab = std::shared_ptr<Slab>(made.release(), [mapped = mapped_, key](Slab* last) {
     forget(*mapped, key, *last);
     delete last;
   });
