@@ -133,7 +133,7 @@ class Fleet:
     def ran(self, key: str, name: str) -> bool:
         """Whether that server's handler has seen the call."""
         runs = self.folder / "runs"
-        return runs.exists() and f"{key} {name}\n" in runs.read_text()
+        return runs.exists() and f"\n{key} {name} " in runs.read_text()
 
     def close(self) -> None:
         for pid in self._pids:
