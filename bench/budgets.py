@@ -33,16 +33,21 @@ def client(settings: Settings, *task: str) -> Child:
 
 
 def run_attacked(settings: Settings) -> Results:
-    """An honest client by itself and beside each attack, each on a fresh server."""
+    """An honest client by itself and beside each attack, each on a fresh server.
+
+    Attacker and server share the processors with the client here, so there is a control: the same attack, while the
+    client calls another server of the machine.
+    """
     for attack in ATTACKS:
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             path = f"{folder}/bench.sock"
             _, addresses = stack.enter_context(serving(settings, "tcp://127.0.0.1:0", f"shm://{path}"))
+            _, elsewhere = stack.enter_context(serving(settings, "tcp://127.0.0.1:0"))
             alone = paced(addresses[0], settings)
             attacker = Child(["-m", "bench.hostile", attack, addresses[0], path], settings.child_timeout)
             stack.enter_context(attacker).read_line()
             attacked = paced(addresses[0], settings)
-            yield attack, beside(alone, attacked)
+            yield attack, beside(alone, attacked, paced(elsewhere[0], settings))
 
 
 def paced(address: str, settings: Settings) -> Metrics:
@@ -52,12 +57,14 @@ def paced(address: str, settings: Settings) -> Metrics:
         return metrics
 
 
-def beside(alone: Metrics, attacked: Metrics) -> Metrics:
+def beside(alone: Metrics, attacked: Metrics, elsewhere: Metrics) -> Metrics:
     return {
         "p99_us": attacked["p99_us"],
         "p99_times": attacked["p99_us"] / alone["p99_us"],
+        "elsewhere_times": elsewhere["p99_us"] / alone["p99_us"],
         "array_p99_us": attacked["array_p99_us"],
         "array_p99_times": attacked["array_p99_us"] / alone["array_p99_us"],
+        "array_elsewhere_times": elsewhere["array_p99_us"] / alone["array_p99_us"],
         "connect_ms": attacked["connect_ms"],
         "failed": attacked["failed"],
     }

@@ -19,6 +19,8 @@ constexpr TimeNs kTick = kMillisecond;          // of the engine's thread while 
 constexpr TimeNs kTickMax = 10 * kMillisecond;  // when ticks find nothing for a while
 constexpr TimeNs kLinger = 3 * kMillisecond;    // quiet for this long: hot becomes armed
 constexpr TimeNs kWorkerNap = 200 * kMillisecond;
+constexpr TimeNs kPollBetween = 100 * kMicrosecond;  // busy workers poll as often as this,
+constexpr TimeNs kWorkPerPoll = 3;                   // and work for so many times what the last poll took
 
 std::atomic<bool>* g_deferred_flag = nullptr;
 std::function<void()> g_deferred_run;
@@ -281,12 +283,26 @@ Attended Engine::attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& i
     // Awake for one connection's sake: look at it once, and spin only if there was something.
     spin_until = deadline_after(now, hot_.empty() ? 0 : spin);
   }
+  next_poll_between_.store(now + kPollBetween, std::memory_order_relaxed);
   token.unlock();
   if (slept) {
     std::lock_guard lock(worker_mutex_);
     if (driver_parked_) driver_condition_.notify_all();  // it ticks from now on
   }
   return signalled ? Attended::kSignalled : Attended::kLook;
+}
+
+void Engine::poll_between() {
+  if (now_ns() < next_poll_between_.load(std::memory_order_relaxed) || !started_.load(std::memory_order_relaxed))
+    return;
+  const std::unique_lock token(token_, std::try_to_lock);
+  if (!token) return;
+  const Polling here(this);
+  const TimeNs begin = now_ns();
+  look_around(begin);
+  (void)poll_hot(begin);
+  const TimeNs end = now_ns();
+  next_poll_between_.store(end + std::max(kPollBetween, kWorkPerPoll * (end - begin)), std::memory_order_relaxed);
 }
 
 bool Engine::worker_waits(TimeNs deadline) {

@@ -96,6 +96,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // For workers. Polls, spins, sleeps until work waits, the engine is woken by wake_workers(), `interrupt` is
   // set, a signal comes, or the deadline passes. At once when another thread has the token.
   Attended attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& interrupt);
+  // Before a worker takes what waits: polls once if nobody has done so for a while. Workers that always find something
+  // waiting would leave everybody else to the next tick.
+  void poll_between();
   // For the token or for work, asleep. False: neither came in a while.
   bool worker_waits(TimeNs deadline);
   void wake_workers();
@@ -173,6 +176,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::mutex token_;  // the right to poll: guards hot_ and next_look_around_
   std::vector<ConnectionRef> hot_;
   TimeNs next_look_around_ = 0;
+  std::atomic<TimeNs> next_poll_between_{0};
 
   mutable std::mutex list_mutex_;
   std::unordered_map<uint64_t, ConnectionRef> connections_;

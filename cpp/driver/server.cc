@@ -109,9 +109,11 @@ bool Server::take(Work& work) {
 }
 
 NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt) {
+  bool has_polled = in_loop_;  // then the loop does
   while (true) {
     if (ended_) return NextResult::kEnded;
     if (interrupt.load()) return NextResult::kInterrupted;
+    if (!has_polled && work_.has_takeable(Lane::kWorkers)) engine_->poll_between();
     if (take(work)) {
       if (!too_late(work)) return NextResult::kWork;
       work = {};  // its connection and arguments aren't this worker's to keep while it waits
@@ -122,6 +124,7 @@ NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& in
       if (!wait_for_turn(deadline)) return NextResult::kInterrupted;
       continue;
     }
+    has_polled = true;
     const Attended attended = engine_->attend(options_.spin_ns(), deadline, interrupt);
     if (attended == Attended::kSignalled) return NextResult::kInterrupted;
     if (attended == Attended::kNoToken && !engine_->worker_waits(deadline)) return NextResult::kInterrupted;
