@@ -92,10 +92,16 @@ TEST(Landing, APeerThatServesNoReadsHoldsItsShareAndNoMore) {
   EXPECT_EQ(options.budgets->landing.held(), 0u);
 }
 
-TEST(Landing, AFetchOfWhichNothingComesEndsItsConnection) {
+// A server that soon ends a fetch of which nothing comes.
+SessionOptions impatient() {
   SessionOptions options = with_budgets(1 << 20);
   options.fetch_timeout = 3 * kMillisecond;
   options.keepalive_interval = kSecond;
+  return options;
+}
+
+TEST(Landing, AFetchOfWhichNothingComesEndsItsConnection) {
+  const SessionOptions options = impatient();
   ClaimedServer raw(options);
   raw.stall();
   raw.request(1, 50000);
@@ -114,10 +120,7 @@ TEST(Landing, AFetchOfWhichNothingComesEndsItsConnection) {
 }
 
 TEST(Landing, AFetchFromAPeerThatIsGoneSaysSo) {
-  SessionOptions options = with_budgets(1 << 20);
-  options.fetch_timeout = 3 * kMillisecond;
-  options.keepalive_interval = kSecond;
-  ClaimedServer raw(options);
+  ClaimedServer raw(impatient());
   raw.stall();
   raw.request(1, 50000);
   for (int i = 0; i < 10 && !raw.end().closed; ++i) raw.run();

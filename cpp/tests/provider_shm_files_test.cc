@@ -1,7 +1,6 @@
 // How the files behind exposed memory become known to the peer: few at a time, however many there are.
 #include <algorithm>
 #include <deque>
-#include <fstream>
 
 #include "provider/shm/slab.h"
 #include "shm_peers.h"
@@ -20,11 +19,9 @@ class SharedFiles : public ::testing::Test {
     server_ = node_.listener->accept(*server_cq_, {}).value();
     ASSERT_TRUE(server_);
     ASSERT_TRUE(server_->start({}).ok());
+    node_.meanwhile = [this] { poll_server(); };
     node_.begin(std::move(client));
-    ASSERT_TRUE(node_.wait([&] {
-      poll_server();
-      return node_.connected() && server_->state() == QueuePairState::kConnected;
-    }));
+    ASSERT_TRUE(node_.wait([&] { return node_.connected() && server_->state() == QueuePairState::kConnected; }));
   }
 
   struct File {
@@ -58,29 +55,12 @@ class SharedFiles : public ::testing::Test {
     EXPECT_EQ(std::memcmp(target_.data(), file.memory.data(), kFileBytes), 0);
   }
   WcStatus read(const File& file) {
-    const size_t before = node_.completions.size();
     const Sge sge{target_.data(), kFileBytes, target_region_.get()};
-    const WorkRequest request{.wr_id = 7,
-                              .opcode = Opcode::kRead,
-                              .sges = {&sge, 1},
-                              .remote_address = reinterpret_cast<uint64_t>(file.memory.data()),
-                              .rkey = file.rkey};
-    EXPECT_TRUE(node_.qp->post_send({&request, 1}).ok());
-    EXPECT_TRUE(node_.wait([&] {
-      poll_server();
-      return node_.completions.size() > before;
-    }));
-    return node_.completions.size() > before ? node_.completions[before].status : WcStatus::kFatal;
+    return node_.transfer(Opcode::kRead, sge, reinterpret_cast<uint64_t>(file.memory.data()), file.rkey);
   }
   void poll_server() {
     std::array<Completion, 8> out;
     (void)server_cq_->poll(out);
-  }
-  static size_t mapped_count() {
-    std::ifstream lines("/proc/self/maps");
-    size_t count = 0;
-    for (std::string line; std::getline(lines, line);) count += line.find("memfd:rrpc-test") != std::string::npos;
-    return count;
   }
 
   Node node_;
@@ -92,11 +72,11 @@ class SharedFiles : public ::testing::Test {
 };
 
 TEST_F(SharedFiles, OfManyTheOneUsedLongestAgoIsForgotten) {
-  const size_t before = mapped_count();
+  const size_t before = mapped_test_files();
   for (size_t i = 0; i < kSlabsPerPeerMax + 10; ++i) expect_readable(make_file());
-  EXPECT_EQ(mapped_count() - before, files_.size() + kSlabsPerPeerMax) << "here, and as the peer has them";
+  EXPECT_EQ(mapped_test_files() - before, files_.size() + kSlabsPerPeerMax) << "here, and as the peer has them";
   for (File& file : files_) expect_readable(file);  // all of them forgotten once more
-  EXPECT_EQ(mapped_count() - before, files_.size() + kSlabsPerPeerMax);
+  EXPECT_EQ(mapped_test_files() - before, files_.size() + kSlabsPerPeerMax);
 }
 
 TEST_F(SharedFiles, OneThatIsInUseStays) {

@@ -232,25 +232,17 @@ TEST_F(TwoProcesses, NoWakeUpIsLost) {
   }
 }
 
-size_t count_lines_with(const char* file, const std::string& text) {
-  std::ifstream lines(file);
-  size_t count = 0;
-  for (std::string line; std::getline(lines, line);) count += line.find(text) != std::string::npos;
-  return count;
-}
-
 TEST_F(TwoProcesses, APeersDeregisteredSlabIsUnmapped) {
   begin();
-  const auto mapped = [] { return count_lines_with("/proc/self/maps", "memfd:rrpc-test"); };
-  const size_t before = mapped();
+  const size_t before = mapped_test_files();
   EXPECT_NE(Ticket::from(ask("pooled")).rkey, 0u);
-  EXPECT_TRUE(client_->wait([&] { return mapped() == before + 1; }));
+  EXPECT_TRUE(client_->wait([&] { return mapped_test_files() == before + 1; }));
   EXPECT_EQ(ask("revoke"), "revoked");
   EXPECT_EQ(ask("drop"), "dropped");
   EXPECT_TRUE(client_->wait([&] {
     (void)client_->send("first bytes");
     (void)client_->next_message();
-    return mapped() == before;
+    return mapped_test_files() == before;
   }));
 }
 
@@ -284,10 +276,10 @@ TEST(ShmProvider, AnEndHoldsTwoDescriptors) {
   };
   connect_one();
   const size_t before = open_descriptors();
-  const size_t mappings = count_lines_with("/proc/self/maps", "memfd:rrpc-test");
+  const size_t mappings = mapped_test_files();
   for (int i = 0; i < 20; ++i) connect_one();
   EXPECT_EQ(open_descriptors(), before + 80);
-  EXPECT_EQ(count_lines_with("/proc/self/maps", "memfd:rrpc-test"), mappings) << "one mapping serves all connections";
+  EXPECT_EQ(mapped_test_files(), mappings) << "one mapping serves all connections";
 }
 
 TEST(ShmProvider, ReceivesNeedSharedMemory) {

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,6 +27,14 @@ inline std::string test_path(const std::string& name) {
   return "/tmp/rrpc-shm-test-" + std::to_string(getpid()) + "-" + name + ".sock";
 }
 
+// Mappings of files made by SharedBytes, in this process.
+inline size_t mapped_test_files() {
+  std::ifstream lines("/proc/self/maps");
+  size_t count = 0;
+  for (std::string line; std::getline(lines, line);) count += line.find("memfd:rrpc-test") != std::string::npos;
+  return count;
+}
+
 // One end: a queue pair with a ring of receives, reposted as soon as a message is copied out.
 struct Node {
   std::unique_ptr<Device> device = create_shm_device();
@@ -37,6 +46,8 @@ struct Node {
   std::vector<std::string> messages;
   std::vector<Completion> completions;  // of the send queue, and failed receives
   size_t messages_taken = 0;
+  // Done while this end waits: what the other end does in the same thread.
+  std::function<void()> meanwhile = [] {};
 
   Sge slot(uint64_t index) { return {ring.data() + index * kSlotBytes, kSlotBytes, ring_region.get()}; }
 
@@ -74,6 +85,7 @@ struct Node {
   }
 
   size_t step() {
+    meanwhile();
     std::array<Completion, 32> out;
     const size_t count = cq->poll(out);
     for (const Completion& completion : std::span(out).first(count)) take(completion);

@@ -155,7 +155,7 @@ def _serve(
     status = f"{server.services} on {', '.join(server.addresses)}"
     notifier.ready(status)
     heap = RestingHeap(options.pool_idle_timeout)
-    while (told := signals.wait(_sooner(notifier.watchdog_interval, heap.due_in()))) != "end":
+    while (told := signals.wait(_soonest(notifier.watchdog_interval, heap.due_in()))) != "end":
         heap.tend()
         if told == "reload":
             notifier.reloading()
@@ -173,7 +173,7 @@ def _serve(
     return _drain(server, options, notifier)
 
 
-def _sooner(*seconds: float | None) -> float | None:
+def _soonest(*seconds: float | None) -> float | None:
     """None: never."""
     return min((each for each in seconds if each is not None), default=None)
 

@@ -94,7 +94,7 @@ class ShmQueuePair : public QueuePair {
   // What became of a request: its status and, if that is a failure, what the connection dies of.
   struct Outcome {
     WcStatus status = WcStatus::kSuccess;
-    Status why;
+    Status why = {};
     bool later = false;  // nothing was done: the peer's notice of the file is still to be read
   };
 

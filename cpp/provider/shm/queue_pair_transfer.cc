@@ -54,7 +54,7 @@ ShmQueuePair::Outcome ShmQueuePair::land(ReceiveEntry& entry, std::span<const Sg
   if (slab == nullptr) {
     if (Status status = read_socket(); !status.ok()) return {WcStatus::kFlushed, std::move(status)};
     slab = slabs_.find(slab_id);
-    if (slab == nullptr && more_to_read_) return {WcStatus::kSuccess, {}, true};  // later
+    if (slab == nullptr && more_to_read_) return {.later = true};
   }
   if (slab == nullptr || !slab->writable || !slab->contains(offset_bytes, length_bytes))
     return {WcStatus::kRemoteOperation,
@@ -116,7 +116,7 @@ ShmQueuePair::Outcome ShmQueuePair::checked_chunk(SendRequest& request, uint64_t
   if (copied == RemoteMemory::Copied::kUnknownSlab) {
     if (Status status = read_socket(); !status.ok()) return {WcStatus::kFlushed, std::move(status)};
     copied = move();
-    if (copied == RemoteMemory::Copied::kUnknownSlab && more_to_read_) return {WcStatus::kSuccess, {}, true};  // later
+    if (copied == RemoteMemory::Copied::kUnknownSlab && more_to_read_) return {.later = true};
   }
   // While it lives its pid is no other's: bytes of a successor never pass for its own.
   if (copied == RemoteMemory::Copied::kPeerGone || gone())

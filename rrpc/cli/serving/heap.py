@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None)
 def use_one_arena() -> None:
     """Has all threads allocate from one arena: only of the first can all free memory be given back.
 
-    To be called before there are threads. Does nothing where the environment says how many arenas there are to be.
+    Call it before there are threads. Does nothing where the environment says how many arenas there are to be.
     """
     chosen = "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.environ.get("GLIBC_TUNABLES", "")
     if not chosen and hasattr(_libc, "mallopt"):
@@ -45,7 +45,7 @@ class RestingHeap:
         return None if self._rest is None else max(0.0, self._due_at - monotonic())
 
     def tend(self) -> None:
-        """To be called now and again. Takes milliseconds where there is much to give back."""
+        """Gives back what is due. Takes milliseconds where that is much."""
         if self._rest is None or monotonic() < self._due_at:
             return
         self._due_at = monotonic() + self._rest
