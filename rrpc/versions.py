@@ -17,6 +17,7 @@ from .errors import (
     Cancelled,
     DeadlineExceeded,
     FailedPrecondition,
+    NotFound,
     ProtocolError,
     ResourceExhausted,
     RpcError,
@@ -27,11 +28,15 @@ from .service import AnnotationError, Interface, OutSpec, Parameter, Plan
 
 if TYPE_CHECKING:
     from .schema import Parameter as SchemaParameter
+    from .schema import Service
 
-__all__ = ["Agreement", "Describe", "Encoder", "agree", "introduce"]
+__all__ = ["DESCRIPTION_VERSION", "Agreement", "Describe", "Encoder", "agree", "introduce"]
 
 SERVICES = "services"
 """The field of HELLO: 16 bytes for each service, whose place is the service's number."""
+
+DESCRIPTION_VERSION = 1
+"""Of what ``rrpc.Reflection.describe`` gives."""
 
 _ID = struct.Struct("<BBI")  # 0, the service's number, the CRC-32 of the method's name
 _PRINT_BYTES = 16
@@ -111,7 +116,7 @@ def agree(
     """Compare a client's services, given by their fingerprints, with the server's.
 
     ``interface`` gives the client's own interface of a service; it and ``describe`` are asked only where
-    fingerprints differ. Raises FailedPrecondition where the two can't work together.
+    fingerprints differ. Raises FailedPrecondition where the two can't work together, or where that can't be told.
     """
     agreement = Agreement()
     offered = hello.get(SERVICES.encode(), b"")
@@ -123,38 +128,55 @@ def agree(
         if number is not None and number < _SERVICES_MAX:
             agreement.use_ids(service, number)
             continue
-        described = _described(service, describe)
-        if described is None:
-            continue
         try:
-            problem = _compare(agreement, interface(service), described["service"], fingerprint, address)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            # What a later release may say, or no rrpc server at all.
-            _debug("%s: the server's description can't be compared: %r", service, error)
-        else:
-            if problem:
-                raise FailedPrecondition(problem)
+            theirs = _described(describe(service))
+        except (Cancelled, DeadlineExceeded, ProtocolError, ResourceExhausted, Unavailable):
+            raise
+        except NotFound:
+            continue  # no such service there: its calls will say so
+        except Unimplemented:
+            raise _unknown(
+                service, fingerprint, address, "it describes none (builtin=False, --no-builtin)"
+            ) from None
+        except (RpcError, ValueError) as error:
+            raise _unknown(service, fingerprint, address, str(error)) from None
+        if problem := _compare(agreement, interface(service), theirs, fingerprint, address):
+            raise FailedPrecondition(problem)
     return agreement
 
 
-def _described(service: str, describe: Describe) -> Any:
-    """None where the server has no such service or won't describe it: calls then tell."""
+def _described(description: Any) -> Service:
+    """What a server says of a service; ValueError if that is nothing known."""
+    from .schema import from_data
+
     try:
-        return describe(service)
-    except (Cancelled, DeadlineExceeded, ProtocolError, ResourceExhausted, Unavailable):
-        raise
-    except RpcError as error:
-        _debug("%s: not compared with the server's version: %s", service, error)
-    return None
+        if description["version"] != DESCRIPTION_VERSION:
+            raise ValueError(f"version {description['version']!r:.20}")
+        return from_data(description["service"])
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        RecursionError,
+    ) as error:  # of a later release, or of no rrpc server
+        raise ValueError(f"its description can't be read: {error!r:.200}") from None
 
 
-def _compare(agreement: Agreement, own: Interface, data: Any, fingerprint: str, address: str) -> str:
+def _unknown(service: str, fingerprint: str, address: str, why: str) -> FailedPrecondition:
+    """Nothing is called on the chance that it fits."""
+    return FailedPrecondition(
+        f"{service}: the server at {address} doesn't have this client's version of the interface ({fingerprint}), "
+        f"and whether its own fits can't be told: {why}. Generate the client from the server's version with "
+        f"rrpc-gen, or call by name with rrpc.connect(), which compares nothing"
+    )
+
+
+def _compare(agreement: Agreement, own: Interface, theirs: Service, fingerprint: str, address: str) -> str:
     """Why the two versions can't work together; what the client has to heed if they can."""
     from .schema import fingerprint as fingerprint_of
-    from .schema import from_data, service_of
+    from .schema import service_of
     from .schema.compat import compare_services, obstacles
 
-    theirs = from_data(data)
     other = fingerprint_of(theirs)
     if other == fingerprint:  # HELLO had no room for it
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -57,7 +58,7 @@ class Method:
 
     def resolved(self) -> Method:
         """The same with every annotation an object; :class:`AnnotationError` names the one that isn't."""
-        hints = _hints(self.name, self.function)
+        hints = self._hints()
         parameters = []
         for parameter in self.parameters:
             annotation = hints[parameter.name]
@@ -66,6 +67,16 @@ class Method:
         _must(_compile_item, f"{self.name}(): result", hints["return"])
         check_streams(self.name, parameters, hints["return"], self.function)
         return replace(self, parameters=tuple(parameters), result=hints["return"])
+
+    def _hints(self) -> dict[str, Any]:
+        """Of the annotations that the method has here: its function's own may be a stub's."""
+        declared = {parameter.name: parameter.annotation for parameter in self.parameters}
+        holder = types.SimpleNamespace(__annotations__=declared | {"return": self.result})
+        names = inspect.unwrap(self.function).__globals__
+        try:
+            return typing.get_type_hints(holder, names, include_extras=True)
+        except (NameError, AttributeError, SyntaxError, TypeError) as error:
+            raise AnnotationError(f"{self.name}(): an annotation can't be resolved: {error}") from None
 
     def verify(self) -> None:
         """What decoration can't know yet: dataclasses that name each other, and defaults."""
@@ -96,13 +107,6 @@ class Interface:
         for method in methods.values():
             method.verify()
         return replace(self, methods=methods)
-
-
-def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function, include_extras=True)
-    except (NameError, AttributeError, SyntaxError, TypeError) as error:
-        raise AnnotationError(f"{name}(): an annotation can't be resolved: {error}") from None
 
 
 def _compile_item(annotation: Any) -> None:

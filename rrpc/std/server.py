@@ -13,12 +13,11 @@ import rrpc
 from rrpc.health import Health
 from rrpc.service import AnnotationError, Interface
 from rrpc.streams import Waker
+from rrpc.versions import DESCRIPTION_VERSION
 
 from .stubs import HealthBase, HealthStatus, ProcessStats, ReflectionBase, StatsBase
 
 __all__ = ["HealthService", "ReflectionService", "StatsService", "builtin"]
-
-DESCRIPTION_VERSION = 1
 
 
 def builtin(server: rrpc.Server, workers: int) -> list[object]:
