@@ -12,15 +12,19 @@
 
 namespace rrpc::provider::tcp {
 
+constexpr TimeNs kSilenceMax = 10 * kSecond;
+
 class SilentSockets {
  public:
   // Of a listening socket, which outlives this. Beyond `most` the oldest is closed for the next.
-  SilentSockets(int listening_fd, size_t most) : listening_fd_(listening_fd), most_(most) {}
+  SilentSockets(int listening_fd, size_t most, TimeNs silence_max = kSilenceMax)
+      : listening_fd_(listening_fd), most_(most), silence_max_(silence_max) {}
   Status open();
 
   // Readable when somebody connects or speaks, or a silent socket is to be closed.
   int wait_fd() const { return epoll_.get(); }
-  // Accepts, closes those that were silent too long, and gives a socket whose client has spoken or left; empty: none.
+  // Accepts, closes those that were silent too long or left without a word, a few of each at a time, and gives a socket
+  // whose client has spoken; empty: none.
   Result<UniqueFd> next();
   size_t size() const { return sockets_.size(); }
 
@@ -37,6 +41,7 @@ class SilentSockets {
 
   const int listening_fd_;
   const size_t most_;
+  const TimeNs silence_max_;
   UniqueFd epoll_;
   UniqueFd timer_;
   TimeNs timer_at_ = kNever;
