@@ -60,8 +60,9 @@ void set_error_factory(py::object factory) { g_error_factory = factory.release()
 
 py::object error_of(const Status& status, const ErrorFacts& facts) {
   if (g_error_factory == nullptr) throw std::runtime_error(status.to_string());
-  return py::handle(g_error_factory)(static_cast<int>(status.code()), status.message(), status.is_protocol_error(),
-                                     bytes_of(facts.details), bytes_of(facts.metadata), facts.not_executed);
+  return py::handle(g_error_factory)(static_cast<int>(status.code()), text_of(status.message()),
+                                     status.is_protocol_error(), bytes_of(facts.details), bytes_of(facts.metadata),
+                                     facts.not_executed);
 }
 
 void raise_status(const Status& status, const ErrorFacts& facts) {
@@ -226,6 +227,12 @@ driver::Options options_from(const py::dict& given) {
 }
 
 py::bytes bytes_of(std::string_view text) { return {text.data(), text.size()}; }
+
+py::str text_of(std::string_view text) {
+  PyObject* decoded = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+  if (decoded == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(decoded);
+}
 Bytes bytes_view(const py::bytes& value) {
   return {reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(value.ptr())),
           static_cast<size_t>(PyBytes_GET_SIZE(value.ptr()))};

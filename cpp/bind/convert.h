@@ -37,6 +37,8 @@ py::dict default_options();
 
 Bytes bytes_view(const py::bytes& value);
 py::bytes bytes_of(std::string_view text);
+// Some of it may be a peer's: what isn't UTF-8 becomes U+FFFD.
+py::str text_of(std::string_view text);
 
 // Exports the buffer until the returned Buffer goes.
 endpoint::Buffer export_buffer(py::handle object, bool writable);

@@ -248,9 +248,9 @@ class PyClient {
     py::dict out, why_not;
     for (const auto& [name, value] : fields) {
       if (name.starts_with("why_not_"))
-        why_not[py::str(name.substr(8))] = value;
+        why_not[text_of(name.substr(8))] = text_of(value);
       else
-        out[py::str(name)] = value;
+        out[text_of(name)] = text_of(value);
     }
     out["why_not"] = why_not;
     return out;

@@ -216,7 +216,7 @@ class PyServer {
       peer = work.connection->session().endpoint().queue_pair().peer_description();
     }
     const rpc::ServerCall& call = *work.call;
-    return py::make_tuple(peer, call.ready_at() - call.arrived_at(), work.taken_at - call.ready_at());
+    return py::make_tuple(text_of(peer), call.ready_at() - call.arrived_at(), work.taken_at - call.ready_at());
   }
   py::object stamps(uint64_t handle) {
     driver::Work work;

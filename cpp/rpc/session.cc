@@ -4,6 +4,8 @@
 #include <new>
 #include <utility>
 
+#include "base/text.h"
+
 namespace rrpc::rpc {
 
 constexpr char kServes[] = "serves";
@@ -192,7 +194,7 @@ Status Session::on_windows(Bytes body) {
 
 Status Session::on_go_away(Bytes body) {
   const std::string peer = role_ == Role::kClient ? "the server" : "the client";
-  client_.refuse_new_calls(unavailable(peer + " takes no new calls: " + std::string(as_text(body))));
+  client_.refuse_new_calls(unavailable(peer + " takes no new calls: " + one_line(as_text(body))));
   go_away_ack_owed_ = true;
   events_.on_go_away();
   return {};
@@ -226,7 +228,7 @@ void Session::drain(const std::string& reason) {
   go_away_reason_ = reason;
   go_away_owed_ = !(ready_ && endpoint_.can_send(kGoAway));
   if (go_away_owed_ || failed()) return;
-  const Bytes part = as_bytes(std::string_view(reason).substr(0, endpoint_.body_bytes_max()));
+  const Bytes part = as_bytes(cut_text(reason, endpoint_.body_bytes_max()));
   go_away_sent_ = true;
   endpoint_.send(kGoAway, {&part, 1});
 }

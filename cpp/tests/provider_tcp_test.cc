@@ -128,6 +128,19 @@ struct BadBytes {
   bool then_close = false;
 };
 
+TEST_F(TcpTest, AReasonIsCutBetweenCharacters) {
+  const UniqueFd peer = dial();
+  say(peer, setup_frame());
+  accept();
+  ASSERT_TRUE(wait_for([&] { return qp_->state() == QueuePairState::kConnected; }));
+  std::string reason = "x";
+  while (reason.size() < 300) reason += "\u00e9";
+  qp_->disconnect(reason);
+  const std::string heard = hear_all(peer);
+  ASSERT_GT(heard.size(), 199u);
+  EXPECT_EQ(heard.substr(heard.size() - 199), reason.substr(0, 199));
+}
+
 TEST_F(TcpTest, BadBytesEndTheirConnectionAndNameTheFault) {
   const std::string up = setup_frame();
   const std::string huge_send = wire({.type = FrameType::kSend, .length_bytes = kMessageBytesMax + 1});

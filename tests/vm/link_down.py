@@ -41,5 +41,6 @@ def test_a_link_goes_down_and_comes_up(serve: ServeFactory, served: Served, tran
         serve.abandon(served)
         return
     eventually(lambda: len(queue_pairs()) <= before, what="queue pairs destroyed")
+    print("the server:", served.process.poll(), served.log)
     still_answers(served.address)
     client.close()

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "provider/shm/control_segment.h"
 
 namespace rrpc::provider::shm {
@@ -66,7 +67,7 @@ Frame encode_goodbye(const Status& why, bool with_preamble) {
   std::array<std::byte, kPayloadBytesMax> payload;
   ByteWriter writer(payload);
   writer.write(static_cast<uint8_t>(why.code()));
-  writer.write_bytes(as_bytes(std::string_view(why.message()).substr(0, kPayloadBytesMax - 1)));
+  writer.write_bytes(as_bytes(cut_text(why.message(), kPayloadBytesMax - 1)));
   return Frame(MessageType::kGoodbye, writer.written(), with_preamble);
 }
 
@@ -119,7 +120,7 @@ Result<Goodbye> decode_goodbye(Bytes payload) {
   Goodbye goodbye;
   const auto code = static_cast<uint8_t>(payload[0]);
   if (code != 0 && code <= kStatusCodeMax) goodbye.code = static_cast<StatusCode>(code);
-  for (const char c : as_text(payload.subspan(1))) goodbye.reason += (c >= ' ' && c != 0x7f) || c < 0 ? c : '?';
+  goodbye.reason = one_line(as_text(payload.subspan(1)));
   return goodbye;
 }
 

@@ -102,6 +102,7 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   void finish_frame();
   void finish_setup();
   void finish_nak();
+  std::string reason_given() const;
   void finish_write_ack();
 
   // queue_pair_output.cc

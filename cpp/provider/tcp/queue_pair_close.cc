@@ -1,6 +1,7 @@
 // How a queue pair dies: what the peer is told, and what its own requests complete with.
 #include <algorithm>
 
+#include "base/text.h"
 #include "provider/tcp/queue_pair.h"
 
 namespace rrpc::provider::tcp {
@@ -9,7 +10,7 @@ namespace rrpc::provider::tcp {
 static constexpr size_t kUnsentBytesMax = 4 << 20;
 
 static void append_frame(std::vector<std::byte>& out, FrameHeader header, std::string_view reason) {
-  reason = reason.substr(0, kReasonBytesMax);
+  reason = cut_text(reason, kReasonBytesMax);
   header.length_bytes = static_cast<uint32_t>(reason.size());
   const HeaderBytes bytes = encode_header(header);
   out.insert(out.end(), bytes.begin(), bytes.end());

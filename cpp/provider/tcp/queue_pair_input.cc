@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/text.h"
 #include "provider/tcp/queue_pair.h"
 
 namespace rrpc::provider::tcp {
@@ -184,9 +185,12 @@ void TcpQueuePair::finish_frame() {
     case FrameType::kNak:
       return finish_nak();
     case FrameType::kGoodbye:
-      const std::string_view reason = as_text(Bytes(control_body_).first(frame_.length_bytes));
-      return fail(unavailable("peer closed the connection: " + std::string(reason)), {});
+      return fail(unavailable("peer closed the connection: " + reason_given()), {});
   }
+}
+
+std::string TcpQueuePair::reason_given() const {
+  return one_line(as_text(Bytes(control_body_).first(frame_.length_bytes)));
 }
 
 void TcpQueuePair::finish_setup() {
@@ -211,7 +215,6 @@ void TcpQueuePair::finish_write_ack() {
 
 void TcpQueuePair::finish_nak() {
   const auto refusal = static_cast<WcStatus>(frame_.detail);
-  const std::string reason(as_text(Bytes(control_body_).first(frame_.length_bytes)));
   if (frame_.detail != static_cast<uint16_t>(refusal) ||
       (refusal != WcStatus::kRnrRetryExceeded && refusal != WcStatus::kRemoteAccess &&
        refusal != WcStatus::kRemoteOperation)) {
@@ -223,7 +226,7 @@ void TcpQueuePair::finish_nak() {
   }
   const StatusCode code =
       refusal == WcStatus::kRemoteAccess ? StatusCode::kPermissionDenied : StatusCode::kFailedPrecondition;
-  fail(Status(code, "refused by the peer: " + reason), {});
+  fail(Status(code, "refused by the peer: " + reason_given()), {});
 }
 
 }  // namespace rrpc::provider::tcp

@@ -8,6 +8,7 @@
 #include <climits>
 #include <cstring>
 
+#include "base/text.h"
 #include "provider/verbs/errors.h"
 
 namespace rrpc::provider::verbs {
@@ -93,9 +94,7 @@ std::string refusal_text(const std::vector<std::byte>& data) {
   const Bytes magic = reader.take(sizeof(kRefusalMagic));
   const Bytes text = reader.take(reader.read<uint8_t>());
   if (reader.failed() || std::memcmp(magic.data(), kRefusalMagic, sizeof(kRefusalMagic)) != 0) return "";
-  std::string printable(as_text(text));
-  std::replace_if(printable.begin(), printable.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
-  return printable;
+  return one_line(as_text(text));
 }
 
 Status rejection(const CmEvent& event, const std::string& peer) {
@@ -116,7 +115,7 @@ std::vector<std::byte> refusal_bytes(const std::string& reason) {
   std::vector<std::byte> data(kRefusalBytesMax);
   ByteWriter writer(data);
   writer.write(kRefusalMagic);
-  const std::string_view text = std::string_view(reason).substr(0, kRefusalBytesMax - sizeof(kRefusalMagic) - 1);
+  const std::string_view text = cut_text(reason, kRefusalBytesMax - sizeof(kRefusalMagic) - 1);
   writer.write(static_cast<uint8_t>(text.size()));
   writer.write_bytes(as_bytes(text));
   data.resize(writer.used());

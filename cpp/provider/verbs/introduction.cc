@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/text.h"
 #include "provider/provider.h"
 
 namespace rrpc::provider::verbs {
@@ -76,14 +77,10 @@ Result<Introduction> parse_introduction(const Frame& frame) {
 std::vector<std::byte> ready_frame() { return frame_of(FrameKind::kReady, {}); }
 
 std::vector<std::byte> goodbye_frame(const std::string& reason) {
-  return frame_of(FrameKind::kGoodbye, as_bytes(std::string_view(reason).substr(0, kBodyBytesMax)));
+  return frame_of(FrameKind::kGoodbye, as_bytes(cut_text(reason, kBodyBytesMax)));
 }
 
-std::string goodbye_reason(const Frame& frame) {
-  std::string text(as_text(frame.body));
-  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
-  return text;
-}
+std::string goodbye_reason(const Frame& frame) { return one_line(as_text(frame.body)); }
 
 void FrameSocket::send(const std::vector<std::byte>& frame) {
   unsent_.insert(unsent_.end(), frame.begin(), frame.end());
