@@ -132,7 +132,9 @@ class Begun:
             opened = await self.get()
             first = await self._first_items(opened.attempts)
             async for item in received(opened.core, opened.decode, first):
-                yield item
+                given = [item]
+                del item  # nothing here keeps its memory until the next one comes
+                yield given.pop()
         except BaseException as error:
             raise self._outcome(error) from None
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -126,19 +126,24 @@ def union_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Comp
         by_type = exact.get(type(value)) or (named.get(value.type_name) if type(value) is Record else None)
         if by_type is not None:
             return by_type(value)
-        mismatches = []
-        for attempt in checks:
-            try:
-                return attempt(value)
-            except Mismatch as mismatch:  # noqa: PERF203
-                mismatches.append(mismatch)
-        # Optional[X]: what X's own check found says more than the union does.
-        telling = [m for m, kind in zip(mismatches, arguments, strict=True) if kind is not type(None)]
-        if len(telling) == 1 and (telling[0].path or telling[0].hint):
-            raise telling[0]
-        raise Mismatch(expected, value)
+        found: list[Mismatch] = []
+        try:
+            for attempt in checks:
+                try:
+                    return attempt(value)
+                except Mismatch as mismatch:  # noqa: PERF203
+                    found.append(mismatch.with_traceback(None))  # whose frames have the value
+            raise _telling(found, arguments) or Mismatch(expected, value)
+        finally:
+            found.clear()  # what is raised knows this frame
 
     return check
+
+
+def _telling(found: Sequence[Mismatch], arguments: Sequence[Any]) -> Mismatch | None:
+    """Of Optional[X]: what X's own check found says more than the union does."""
+    telling = [m for m, kind in zip(found, arguments, strict=True) if kind is not type(None)]
+    return telling[0] if len(telling) == 1 and (telling[0].path or telling[0].hint) else None
 
 
 def _converts(annotation: Any) -> int:
