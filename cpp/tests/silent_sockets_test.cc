@@ -16,6 +16,7 @@ class Silent : public ::testing::Test {
  protected:
   void SetUp() override {
     listening_.reset(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    ASSERT_TRUE(listening_);
     address_.sin_family = AF_INET;
     address_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t length = sizeof(address_);
