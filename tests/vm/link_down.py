@@ -13,6 +13,7 @@ import rrpc
 LINKS = {"rxe": "rx0", "rxe-socket": "rx0", "siw": "iw0"}
 KEEPALIVE_SECONDS = slowly(2.0)  # interval, and timeout
 SLACK = slowly(6.0)  # of an emulated machine
+NEVER_CLOSED: list[rrpc.Client] = []  # whoever lets go of one may wait in the kernel for ever
 
 
 @pytest.fixture
@@ -39,6 +40,7 @@ def test_a_link_goes_down_and_comes_up(serve: ServeFactory, served: Served, tran
         # Soft-RoCE's own queue pair for rdma_cm never comes back from saying goodbye over a link that is down, for no
         # program on that machine: new connections, and taking down the old, wait for it, a killed process's too.
         serve.abandon(served)
+        NEVER_CLOSED.append(client)
         return
     eventually(lambda: len(queue_pairs()) <= before, what="queue pairs destroyed")
     print("the server:", served.process.poll(), served.log)

@@ -6,7 +6,7 @@
 source "$(dirname "$0")/../lib.sh"
 export PATH="$PATH:/usr/sbin:/sbin"
 cache="${RRPC_VM_CACHE:-$PWD/.cache/vm}"
-hash="$(cat tools/vm/build.sh tools/vm/init | sha256sum | cut -c1-12)"
+hash="$(cat tools/vm/{build.sh,init,siw.patch} | sha256sum | cut -c1-12)"
 # What the guest boots with, and what it may load later (with whatever they depend on).
 boot_modules=(virtio_pci virtio_console 9p 9pnet_virtio overlay)
 more_modules=(ib_uverbs rdma_ucm rdma_rxe dummy veth virtio_net sch_netem sch_prio sch_ingress cls_u32 act_gact bridge)
@@ -47,6 +47,9 @@ build_siw() {
   for package in linux-headers-*.deb linux-kbuild-*.deb; do dpkg -x "$package" headers; done
   dpkg -x "linux-source-${series}"_*.deb source
   tar -xJf "source/usr/src/linux-source-$series.tar.xz" -C source --strip-components=1 "linux-source-$series/drivers/infiniband/sw/siw"
+  # A kernel that has the repair, or other source, is used as it is.
+  patch -d source -p1 -N --dry-run <"$scripts/siw.patch" >/dev/null && patch -d source -p1 -s <"$scripts/siw.patch" ||
+    echo "vm: siw.patch doesn't fit this kernel's siw, which is built as it is"
   # Debian's makefiles name each other where they'd be installed.
   sed -i "s#\(^\|[ =]\)/usr/src/#\1$PWD/headers/usr/src/#" "headers/usr/src/$headers/Makefile"
   compiler="$(grep -oE 'gcc-[0-9]+' "headers/usr/src/$headers/.kernelvariables" | head -n 1)"

@@ -9,6 +9,7 @@ lacks qemu-system-x86_64 qemu-system-x86
 lacks modprobe kmod
 lacks cpio cpio
 lacks make make
+lacks patch patch
 lacks xz xz-utils
 lacks strip binutils
 lacks flock util-linux
