@@ -11,6 +11,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from made import examples
+from numpy.typing import NDArray
 from schemas import INTS, modules
 
 from rrpc.cli.calling.from_json import BadValue, from_json
@@ -138,6 +139,15 @@ class Values:
 def _same(a: Any, b: Any) -> bool:
     """As Python compares, arrays by dtype and items."""
     return repr(a) == repr(b) or to_json(a, whole=True) == to_json(b, whole=True)
+
+
+@pytest.mark.parametrize("part", [float("inf"), float("-inf"), float("nan")])
+def test_complex_numbers_that_are_not_finite(part: float) -> None:
+    for value in (complex(-2.1e-124, part), complex(part, 1.0)):
+        assert repr(from_json(to_json(value), complex)) == repr(value)
+        array = np.array([value, 2j])
+        taken = from_json(to_json(array, whole=True), NDArray[np.complex128])
+        assert repr(taken.tolist()) == repr(array.tolist())
 
 
 @settings(max_examples=examples(EXAMPLES), phases=PHASES)

@@ -274,8 +274,9 @@ def _duration(data: Any, kind: Any) -> datetime.timedelta:
 
 
 def _complex(data: Any, kind: Any) -> Any:
-    if isinstance(data, list) and len(data) == 2 and all(type(part) in (int, float) for part in data):
-        return complex(*data)
+    parts = _finite_or_not(data)
+    if isinstance(parts, list) and len(parts) == 2 and all(type(part) in (int, float) for part in parts):
+        return complex(*parts)
     if isinstance(data, str):
         try:
             return complex(data)
@@ -335,7 +336,9 @@ def _complex_of(found: Any) -> Any:
         return found
     if found.ndim == 0 or found.shape[-1] != 2:
         raise BadValue("no complex array: each item is a pair, [1.0, -2.0]")
-    return found[..., 0] + 1j * found[..., 1]
+    made = np.empty(found.shape[:-1], np.complex128)
+    made.real, made.imag = found[..., 0], found[..., 1]  # to add them would make NaNs of what isn't finite
+    return made
 
 
 def _finite_or_not(data: Any) -> Any:
