@@ -30,7 +30,7 @@ class Status(NamedTuple):
 
 
 def status_of(method: str, error: BaseException, tracebacks: bool = False) -> Status:
-    """The status for what the handler of ``method`` raised; what isn't an :class:`RpcError` is logged.
+    """The status for what the handler of ``method`` raised; logged is what isn't an :class:`RpcError`, and Internal.
 
     It's called while the exception is handled by the frame that called the handler: tracebacks leave that frame out.
     """
@@ -48,6 +48,8 @@ def status_of(method: str, error: BaseException, tracebacks: bool = False) -> St
         facts |= {_DECLARED: name} if name else {}
         facts |= {_DETAILS: details} if details else {}
         facts |= {_ANSWERED: True} if isinstance(error, Unavailable) else {}
+        if type(error) is Internal:  # the server's own mistake, a result that isn't as declared above all
+            _log("%s() fails with INTERNAL: %s", method, error)
         return _status(error.code, str(error), facts, method)
     _log("%s() raised", method, exc_info=error)
     kind = type(error)
