@@ -165,7 +165,16 @@ class _Unary(IncomingCall):
     def _make(self) -> Any:
         arguments = self.decode()[0]
         self._reached = True
-        return self._handler.function(*arguments)
+        result = self._handler.function(*arguments)
+        return result if self._handler.is_async else self._checked(result)
+
+    async def _make_async(self) -> Any:
+        return self._checked(await super()._make_async())
+
+    def _checked(self, result: Any) -> Any:
+        """So that interceptors see a result that isn't as declared; what they give in its place is checked as it is sent."""
+        self._handler.plan.check_result(result, self.decode()[0])
+        return result
 
 
 class IncomingStream(IncomingCall):

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from processes import eventually
@@ -66,3 +67,33 @@ def test_internal_errors_are_logged(method: str, caplog: pytest.LogCaptureFixtur
     assert caplog.record_tuples == [
         ("rrpc.server", logging.ERROR, f"Mistaken.{method}() fails with INTERNAL: {LINES[method]}")
     ]
+
+
+@pytest.mark.parametrize("method", LINES)
+def test_interceptors_and_observers_see_the_code_that_the_caller_has(method: str) -> None:
+    seen: list[str] = []
+    observed: list[int] = []
+
+    class Sees(rrpc.ServerInterceptor):
+        def unary(self, call: Any) -> Any:
+            try:
+                return (yield call)
+            except rrpc.RpcError as error:
+                seen.append(error.code.name)
+                raise
+
+        def stream(self, call: Any) -> Any:
+            call.on_end(lambda error: seen.append(getattr(error, "code", rrpc.StatusCode.OK).name))
+            return (yield call)
+
+    server = rrpc.Server(
+        Mistaken(),
+        listen="tcp://127.0.0.1:0",
+        interceptors=[Sees()],
+        observer=lambda call: observed.append(call.code),
+    )
+    with server, rrpc.connect(server.addresses[0]) as client:
+        with pytest.raises(rrpc.Internal):
+            make(client, method)
+        eventually(lambda: seen and observed)
+    assert (seen, observed) == (["INTERNAL"], [13])
