@@ -172,7 +172,7 @@ class _Unary(IncomingCall):
         return self._checked(await super()._make_async())
 
     def _checked(self, result: Any) -> Any:
-        """So that interceptors see a result that isn't as declared; what they put in its place is checked when sent."""
+        """Raises Internal where it isn't as declared, for interceptors to see. What they give is checked when sent."""
         self._handler.plan.check_result(result, self.decode()[0])
         return result
 

@@ -134,36 +134,29 @@ def agree(
             raise
         except NotFound:
             continue  # no such service there: its calls will say so
-        except Unimplemented:
-            raise _unknown(
-                service, fingerprint, address, "it describes none (builtin=False, --no-builtin)"
-            ) from None
         except (RpcError, ValueError) as error:
-            raise _unknown(service, fingerprint, address, str(error)) from None
+            describes_none = isinstance(error, Unimplemented)
+            why = "it describes none (builtin=False, --no-builtin)" if describes_none else str(error)
+            raise _unknown(service, fingerprint, address, why) from None
         if problem := _compare(agreement, interface(service), theirs, fingerprint, address):
             raise FailedPrecondition(problem)
     return agreement
 
 
 def _described(description: Any) -> Service:
-    """What a server says of a service; ValueError if that is nothing known."""
+    """Read what a server says of a service; ValueError if that is of a later release, or of no rrpc server."""
     from .schema import from_data
 
     try:
         if description["version"] != DESCRIPTION_VERSION:
             raise ValueError(f"version {description['version']!r:.20}")
         return from_data(description["service"])
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        RecursionError,
-    ) as error:  # of a later release, or of no rrpc server
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"its description can't be read: {error!r:.200}") from None
 
 
 def _unknown(service: str, fingerprint: str, address: str, why: str) -> FailedPrecondition:
-    """Nothing is called on the chance that it fits."""
+    """Refuses to connect: nothing is called on the chance that it fits."""
     return FailedPrecondition(
         f"{service}: the server at {address} doesn't have this client's version of the interface ({fingerprint}), "
         f"and whether its own fits can't be told: {why}. Generate the client from the server's version with "

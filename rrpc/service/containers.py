@@ -141,7 +141,7 @@ def union_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Comp
 
 
 def _telling(found: Sequence[Mismatch], arguments: Sequence[Any]) -> Mismatch | None:
-    """Of Optional[X]: what X's own check found says more than the union does."""
+    """Gives what the check of X found for Optional[X], where that says more than the union does."""
     telling = [m for m, kind in zip(found, arguments, strict=True) if kind is not type(None)]
     return telling[0] if len(telling) == 1 and (telling[0].path or telling[0].hint) else None
 

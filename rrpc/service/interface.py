@@ -69,7 +69,7 @@ class Method:
         return replace(self, parameters=tuple(parameters), result=hints["return"])
 
     def _hints(self) -> dict[str, Any]:
-        """Of the annotations that the method has here: its function's own may be a stub's."""
+        """Resolves the annotations that the method has here: its function's own may be a stub's."""
         declared = {parameter.name: parameter.annotation for parameter in self.parameters}
         holder = types.SimpleNamespace(__annotations__=declared | {"return": self.result})
         names = inspect.unwrap(self.function).__globals__
