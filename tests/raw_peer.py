@@ -9,6 +9,8 @@ from rrpc.service import untyped_request
 FRAME = struct.Struct("<BBHIQII")  # magic, type, detail, rkey, address, length, tag
 OFFER = struct.Struct("<IHHIII")  # magic, version, flags, slots, slot bytes, epoch
 HEADER = struct.Struct("<HBBIIII")  # magic, type, reserved, body bytes, epoch, data and control granted
+# call id, status, flags, descriptors, out index, metadata bytes, text bytes, reserved
+REPLY_HEAD = struct.Struct("<QBBHHHII")
 REQUEST = struct.Struct("<QqHHBxH")  # call id, timeout, method bytes, descriptors, flags, metadata bytes
 DESCRIPTOR = struct.Struct("<QQI")  # address, length, rkey
 BULK = struct.Struct("<QQQII")  # call id, address, length, rkey, reserved
@@ -81,6 +83,12 @@ def request(call_id: int, method: str | bytes, *args: Any, descriptors: bytes = 
         fixed.get("metadata_bytes", 0),
     )
     return head + descriptors + name + payload
+
+
+def reply(call_id: int, payload: bytes = b"", *, status: int = 0, text: bytes = b"") -> bytes:
+    """The body of a reply without buffers; `text` is an error's."""
+    head = REPLY_HEAD.pack(call_id, status, 0, 0, 0xFFFF, 0, len(text), 0)
+    return head + text + payload
 
 
 class RawPeer:

@@ -15,6 +15,7 @@ from raw_peer import (
     HEADER,
     READ_REQUEST,
     REPLY,
+    REPLY_HEAD,
     SEND,
     SETUP,
     RawPeer,
@@ -32,9 +33,6 @@ MIB = 1 << 20
 POOL = 64 * MIB
 ITEM_BULK = 7
 ITEM_BULK_BODY = struct.Struct("<QQQIIQ")  # call id, address, length, rkey, sequence, the item's bytes
-REPLY_HEAD = struct.Struct(
-    "<QBBHHHII"
-)  # ..., status, flags, descriptors, out index, metadata, text, reserved
 ADDRESS, RKEY = 0x10000, 0x1234  # of memory that isn't there: no READ of it is ever answered
 SERVICE = """
 from collections.abc import Iterable, Iterator

@@ -25,6 +25,7 @@ from raw_peer import (
     READ_REQUEST,
     READ_RESPONSE,
     REPLY,
+    REPLY_HEAD,
     SEND,
     SETUP,
     WRITE,
@@ -33,6 +34,7 @@ from raw_peer import (
     frame,
     hello,
     message,
+    reply,
     request,
     setup,
 )
@@ -344,26 +346,26 @@ def test_a_real_http_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("answer", "said"),
     [
-        (message(REPLY, struct.pack("<QBBHHHII", 9, 0, 0, 0, 0xFFFF, 0, 0, 0)), "call 9"),
+        (message(REPLY, reply(9)), "call 9"),
         (message(REPLY, b"abc"), ""),
-        (message(REPLY, struct.pack("<QBBHHHII", 1, 99, 0, 0, 0xFFFF, 0, 0, 0)), "status 99"),
-        (message(REPLY, struct.pack("<QBBHHHII", 1, 0, 0, 0, 3, 0, 0, 0)), "out index"),
+        (message(REPLY, REPLY_HEAD.pack(1, 99, 0, 0, 0xFFFF, 0, 0, 0)), "status 99"),
+        (message(REPLY, REPLY_HEAD.pack(1, 0, 0, 0, 3, 0, 0, 0)), "out index"),
         (
-            message(REPLY, struct.pack("<QBBHHHII", 1, 0, 1, 1, 0, 0, 0, 0) + DESCRIPTOR.pack(0, 100, 1)),
+            message(REPLY, REPLY_HEAD.pack(1, 0, 1, 1, 0, 0, 0, 0) + DESCRIPTOR.pack(0, 100, 1)),
             "out=",
         ),
-        (message(REPLY, struct.pack("<QBBHHHII", 1, 0, 0, 5, 0xFFFF, 0, 0, 0)), "truncated reply"),
+        (message(REPLY, REPLY_HEAD.pack(1, 0, 0, 5, 0xFFFF, 0, 0, 0)), "truncated reply"),
         (message(CALL, request(1, "x")), "only the other end"),
         (message(PING, data=50), "credits"),
     ],
     ids=["unknown call", "short", "status", "out index", "out", "descriptors", "request", "credits"],
 )
 def test_clients_of_a_server_that_answers_nonsense(
-    impostor: Callable[..., str], reply: bytes, said: str
+    impostor: Callable[..., str], answer: bytes, said: str
 ) -> None:
-    address = impostor(setup() + hello(), then=reply)
+    address = impostor(setup() + hello(), then=answer)
     with rrpc.connect(address, connect_timeout=10.0) as client:
         with pytest.raises(rrpc.ProtocolError, match=said):
             client.call("Lab.add", 1, timeout=10)
@@ -372,8 +374,7 @@ def test_clients_of_a_server_that_answers_nonsense(
 
 
 def test_a_reply_before_its_call(impostor: Callable[..., str]) -> None:
-    reply = message(REPLY, struct.pack("<QBBHHHII", 1, 0, 0, 0, 0xFFFF, 0, 0, 0))
-    address = impostor(setup() + hello() + reply)
+    address = impostor(setup() + hello() + message(REPLY, reply(1)))
 
     def use() -> None:
         with rrpc.connect(address, connect_timeout=10.0) as client:

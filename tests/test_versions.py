@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import socket
-import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ import pytest
 from impostor import wake_and_close
 from lab import address_to_listen_on
 from processes import ServeFactory, eventually
-from raw_peer import CALL, REPLY, REQUEST, RawPeer, hello, message, setup
+from raw_peer import CALL, REPLY, REQUEST, RawPeer, hello, message, reply, setup
 from two_versions import (
     CLIENTS,
     NEW,
@@ -266,8 +265,7 @@ def _answer(connection: socket.socket, greeting: bytes, description: bytes) -> N
                 calls += 1
                 call_id = REQUEST.unpack_from(body)[0]
                 payload = description if b"describe" in body else msgpack.packb("hi")
-                head = struct.pack("<QBBHHHII", call_id, 0, 0, 0, 0xFFFF, 0, 0, 0)
-                connection.sendall(message(REPLY, head + payload, data=calls))
+                connection.sendall(message(REPLY, reply(call_id, payload), data=calls))
     except (EOFError, OSError):
         connection.close()
 
