@@ -25,6 +25,14 @@ void join(std::span<const Bytes> parts, MutableBytes target) {
   for (const Bytes part : parts) writer.write_bytes(part);
 }
 
+// A deadline is named as this end names it, whichever end sees it first.
+Status status_of(const ClientCall& call, const ParsedReply& reply) {
+  const auto code = static_cast<StatusCode>(reply.fixed.status);
+  const bool waited = code == StatusCode::kDeadlineExceeded && (reply.fixed.flags & kNotSeen) != 0;
+  if (!waited || call.deadline() == kNever) return {code, std::string(reply.message)};
+  return {code, call.deadline_passed().message() + ": " + std::string(reply.message)};
+}
+
 }  // namespace
 
 Status ClientCall::deadline_passed() const {
@@ -201,7 +209,7 @@ Status ClientSide::accept_reply(const ClientCallRef& call, Bytes body) {
   if (reply.fixed.status != 0) {
     if ((reply.fixed.flags & kNotSeen) != 0) call->may_have_run_ = false;
     call->details_ = as_text(reply.payload);
-    complete(call, Status(static_cast<StatusCode>(reply.fixed.status), std::string(reply.message)));
+    complete(call, status_of(*call, reply));
     return {};
   }
   if (call->body_block_)

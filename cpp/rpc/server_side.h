@@ -118,7 +118,7 @@ class ServerSideEvents {
 
 // Of a call that no handler has seen.
 inline Reply waited_too_long() {
-  return {.status = deadline_exceeded("the call's deadline passed before a worker was free"), .not_seen = true};
+  return {.status = deadline_exceeded("no worker was free before its deadline"), .not_seen = true};
 }
 
 class ServerSide : private StreamOwner {

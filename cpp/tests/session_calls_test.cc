@@ -108,5 +108,26 @@ TEST(SessionCalls, WhatAHandlerGivesThatWasToldToStopIsNoResult) {
   EXPECT_EQ(call->status().code(), StatusCode::kDeadlineExceeded);
 }
 
+TEST(SessionCalls, ADeadlineIsNamedTheSameWhicheverEndSeesItFirst) {
+  World world(1);
+  world.server.request = [](const ServerCallRef&) {};
+  world.server.waits = [](const ServerCallRef&) { return true; };
+  world.connect({}, {});
+  for (const bool held_up : {false, true}) {
+    const auto call = std::make_shared<ClientCall>();
+    const TimeNs deadline = deadline_after(world.network.now(), 50 * kMillisecond);
+    ASSERT_TRUE(
+        world.client.session->client().start(call, {"m", {}, {}, std::nullopt, deadline}, world.network.now()).ok());
+    world.run_for(kMillisecond);
+    world.client.dead = held_up;
+    world.run_for(100 * kMillisecond);
+    world.client.dead = false;
+    world.run_for(kMillisecond);
+    ASSERT_TRUE(call->done());
+    const std::string named = "m() was not done within its timeout of 0.05 s";
+    EXPECT_EQ(call->status().message(), held_up ? named + ": no worker was free before its deadline" : named);
+  }
+}
+
 }  // namespace
 }  // namespace rrpc::rpc
