@@ -214,12 +214,12 @@ def test_results_that_nobody_fetches(serve: ServeFactory) -> None:
         peer = RawPeer(served.address)
         texts = []
         for call_id in range(1, 11):
-            peer.send(message(CALL, request(call_id, "Shared.make", 8 * MIB), data=call_id))
+            peer.send(message(CALL, request(call_id, "Shared.make", 12 * MIB), data=call_id))
             kind, body = peer.read_message()
             assert kind == REPLY
             texts.append(text_of(body))
-        assert texts[:5] == [""] * 5
-        assert all("exposed_bytes_max: " in text and "the limit of 41943040" in text for text in texts[5:])
+        assert texts[:3] == [""] * 3
+        assert all("exposed_bytes_max: " in text and "the limit of 41943040" in text for text in texts[3:])
         assert counter(client, "bytes_exposed") <= 41 * MIB
         peer.close()
         eventually(lambda: counter(client, "bytes_exposed") <= MIB)

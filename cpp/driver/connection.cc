@@ -90,4 +90,8 @@ void Connection::on_request(const rpc::ServerCallRef& call) {
   if (sink_ != nullptr) sink_->on_request(shared_from_this(), call);
 }
 
+void Connection::on_replies_taken() {
+  if (sink_ != nullptr) sink_->on_replies_taken(*this);
+}
+
 }  // namespace rrpc::driver

@@ -30,6 +30,7 @@ class RequestSink {
   virtual Status why_full(const Connection& connection) = 0;
   virtual bool take_back(const Connection& connection, const rpc::ServerCallRef& call) = 0;
   virtual void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) = 0;
+  virtual void on_replies_taken(const Connection& connection) = 0;
   // A client said HELLO; an error refuses it.
   virtual Status admit(const Connection& connection) = 0;
   // A stream that was parked may go on.
@@ -98,6 +99,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   void end_use();
   void on_call_done(const rpc::ClientCallRef& call) override;
   void on_request(const rpc::ServerCallRef& call) override;
+  void on_replies_taken() override;
   void on_stream_changed(const rpc::StreamRef& stream) override;
   Status why_full() override { return sink_ == nullptr ? Status() : sink_->why_full(*this); }
   bool take_back(const rpc::ServerCallRef& call) override { return sink_ != nullptr && sink_->take_back(*this, call); }

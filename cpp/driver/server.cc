@@ -76,6 +76,12 @@ void Server::on_request(const ConnectionRef& connection, const rpc::ServerCallRe
   announce(*lane);
 }
 
+void Server::on_replies_taken(const Connection& connection) {
+  work_.go_on(connection.id());
+  for (const Lane lane : {Lane::kWorkers, Lane::kLoop})
+    if (work_.has_takeable(lane)) announce(lane);
+}
+
 // By a poller, which holds no mutex then: the calls are of other connections than the one that displaced them.
 void Server::refuse_displaced() {
   for (const uint64_t handle : work_.take_displaced()) {

@@ -97,6 +97,7 @@ class Server : public RequestSink {
   static std::string random_text();
   Status why_full(const Connection& connection) override { return work_.why_full(connection.id()); }
   void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) override;
+  void on_replies_taken(const Connection& connection) override;
   Status admit(const Connection& connection) override;
   void resume(uint64_t handle) override;
   bool take_back(const Connection& connection, const rpc::ServerCallRef& call) override;

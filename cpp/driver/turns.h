@@ -33,6 +33,7 @@ class Turns {
  public:
   bool empty() const { return calls_.empty(); }
   size_t size() const { return calls_.size(); }
+  void add(WorkByKey::node_type node) { calls_.insert(std::move(node)); }
   void add(Work work) {
     const WorkKey key{work.connection->id(), work.handle};
     calls_.emplace(key, std::move(work));
@@ -56,6 +57,12 @@ class Turns {
     return {};
   }
   WorkByKey::node_type take_back(const WorkKey& key) { return calls_.extract(key); }
+  // The oldest call of the connection; an empty node if it has none.
+  WorkByKey::node_type take_of(uint64_t connection) {
+    const auto it = calls_.lower_bound({connection, 0});
+    if (it == calls_.end() || it->first.first != connection) return {};
+    return calls_.extract(it);
+  }
   // The handle of the connection's newest call; 0: it has none.
   uint64_t newest_of(uint64_t connection) const {
     const auto it = calls_.upper_bound({connection, UINT64_MAX});

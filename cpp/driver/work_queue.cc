@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "endpoint/counters.h"
+
 namespace rrpc::driver {
 namespace {
 
@@ -55,7 +57,7 @@ void WorkQueue::displace() {
   const uint64_t connection = waiting_.most().second;
   Turns* from = &workers_.ready;
   uint64_t newest = 0;
-  for (Turns* turns : {&workers_.ready, &workers_.held, &loop_.ready}) {
+  for (Turns* turns : {&workers_.ready, &workers_.held, &workers_.backed_up, &loop_.ready, &loop_.backed_up}) {
     if (turns->newest_of(connection) <= newest) continue;
     newest = turns->newest_of(connection);
     from = turns;
@@ -132,12 +134,33 @@ bool WorkQueue::take_back(uint64_t connection, const rpc::ServerCallRef& call) {
     return true;
   }
   for (Queue* from : {&workers_, &loop_}) {
-    if (taken = from->ready.take_back(key); taken.empty()) continue;
+    if (taken = from->ready.take_back(key); taken.empty()) taken = from->backed_up.take_back(key);
+    if (taken.empty()) continue;
     no_longer_waits(taken.mapped());
     stream_ended(taken.mapped());
     return true;
   }
   return false;
+}
+
+// The next that may begin; those it meets that may not are out of the way from then on.
+WorkByKey::node_type WorkQueue::take_ready(Queue& from) {
+  while (true) {
+    WorkByKey::node_type node = from.ready.take([](uint64_t) { return true; });
+    if (node.empty() || !node.mapped().connection->session().server().backed_up()) return node;
+    from.backed_up.add(std::move(node));
+    endpoint::count(endpoint::counters().reply_waits);
+    from.count();
+  }
+}
+
+void WorkQueue::go_on(uint64_t connection) {
+  std::lock_guard lock(mutex_);
+  for (Queue* queue : {&workers_, &loop_}) {
+    for (WorkByKey::node_type node; !(node = queue->backed_up.take_of(connection)).empty();)
+      queue->ready.add(std::move(node));
+    queue->count();
+  }
 }
 
 bool WorkQueue::take(Lane lane, Work& work) {
@@ -147,8 +170,9 @@ bool WorkQueue::take(Lane lane, Work& work) {
   if (from.places() == 0) return false;
   from.resumed_last = !from.resumed.empty() && from.may_resume();
   if (from.resumed_last && take_resumed(from, work)) return true;
-  if (from.places() == 0 || from.ready.empty()) return false;
-  WorkByKey::node_type node = from.ready.take([](uint64_t) { return true; });
+  if (from.places() == 0) return false;
+  WorkByKey::node_type node = take_ready(from);
+  if (node.empty()) return false;
   Work& taken = node.mapped();
   node.key() = running_key(taken.handle);
   ++from.running;
@@ -261,11 +285,13 @@ bool WorkQueue::end(uint64_t handle, Work& work, bool& makes_room) {
 }
 
 void WorkQueue::drop_waiting() {
-  WorkByKey dropped[3];  // let go of without the lock
+  WorkByKey dropped[5];  // let go of without the lock
   std::lock_guard lock(mutex_);
   workers_.ready.clear_into(dropped[0]);
   workers_.held.clear_into(dropped[1]);
   loop_.ready.clear_into(dropped[2]);
+  workers_.backed_up.clear_into(dropped[3]);
+  loop_.backed_up.clear_into(dropped[4]);
   waiting_.clear();
   workers_.count();
   loop_.count();

@@ -2,7 +2,8 @@
 // or to an event loop.
 //
 // No connection takes what the others need: connections take turns, a full queue refuses the newest call of the
-// connection that has most waiting, and one connection gets at most a share of the handlers that take streams.
+// connection that has most waiting, one connection gets at most a share of the handlers that take streams, and none of
+// a connection's calls begins while its client leaves many replies unread.
 #pragma once
 
 #include <atomic>
@@ -38,6 +39,8 @@ class WorkQueue {
   bool has_displaced() const { return has_displaced_.load(std::memory_order_relaxed); }
   std::vector<uint64_t> take_displaced();
   Status no_room() const;
+  // The connection isn't backed up any more.
+  void go_on(uint64_t connection);
   // False: it is handled already, or isn't known.
   bool take_back(uint64_t connection, const rpc::ServerCallRef& call);
   // The next to handle, if its lane may have one more.
@@ -64,13 +67,14 @@ class WorkQueue {
   struct Queue {
     Turns ready;
     Turns held;                    // calls that take a stream, beyond what may be handled of these at a time
+    Turns backed_up;               // of connections that are
     std::deque<uint64_t> resumed;  // of those running
     bool resumed_last = false;     // what was taken: the two go in turn
     size_t running = 0;            // not counting those set aside
     size_t max_concurrency = 0;
     std::atomic<size_t> takeable{0};  // as many as may run now
 
-    size_t waiting() const { return ready.size() + held.size(); }
+    size_t waiting() const { return ready.size() + held.size() + backed_up.size(); }
     size_t places() const { return max_concurrency - std::min(running, max_concurrency); }
     bool may_resume() const { return !resumed_last || ready.empty(); }
     void count() { takeable.store(std::min(resumed.size() + ready.size(), places())); }
@@ -83,6 +87,7 @@ class WorkQueue {
   void displace();
   void wait_in(Queue& target, Work work);
   void no_longer_waits(const Work& work);
+  WorkByKey::node_type take_ready(Queue& from);
   bool may_handle_stream(uint64_t connection) const;
   void stream_ended(const Work& work);
   bool take_resumed(Queue& from, Work& work);

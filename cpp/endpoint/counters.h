@@ -18,6 +18,7 @@ namespace rrpc::endpoint {
   X(bytes_inline_received, "bytes received inside messages")                           \
   X(credit_waits, "requests and replies that had to wait for the peer's credits")      \
   X(landing_waits, "calls and items that had to wait for landing memory")              \
+  X(reply_waits, "calls that had to wait until their client took earlier replies")     \
   X(reads, "remote reads finished")                                                    \
   X(bytes_read, "bytes fetched from peers by remote read")                             \
   X(writes, "remote writes finished")                                                  \

@@ -104,6 +104,41 @@ bool ServerSide::start_out_write(const ServerCallRef& call, Reply& reply) {
   return true;
 }
 
+// --- replies that the client leaves unread ---------------------------------------------------------------
+
+// More than these, and its next calls wait. Enough of them to keep the path busy while handlers compute: a client that
+// takes its replies doesn't see it.
+constexpr size_t kUnreadResultsMax = 32;
+constexpr size_t kUnreadResultsAnyway = 4;    // however large
+constexpr size_t kUnreadBytesMax = 64 << 20;  // or half of what may be exposed
+constexpr size_t kUnreadRepliesMax = 256;     // that wait for credits
+
+// One part of the limits' `parts` is reached.
+bool ServerSide::piles_up(size_t parts) const {
+  if (queue_.size() * parts >= kUnreadRepliesMax || unread_ * parts >= kUnreadResultsMax) return true;
+  if (unread_ < kUnreadResultsAnyway) return false;
+  return unread_bytes_ >= std::min(kUnreadBytesMax, shares_.exposed->limit() / 2);
+}
+
+void ServerSide::note_unread(ServerCall& call) {
+  if (call.exposures_.empty()) return;
+  call.unread_ = true;
+  ++unread_;
+  unread_bytes_ += call.exposed_.bytes();
+}
+
+void ServerSide::note_read(ServerCall& call) {
+  if (!std::exchange(call.unread_, false)) return;
+  --unread_;
+  unread_bytes_ -= call.exposed_.bytes();
+}
+
+void ServerSide::let_go_on() {
+  if (!backed_up_ || piles_up(2)) return;
+  backed_up_ = false;
+  events_.on_replies_taken();
+}
+
 void ServerSide::send_reply(const ServerCallRef& call, std::string body, TimeNs now) {
   uint8_t type = kReply;
   if (body.size() > endpoint_.body_bytes_max()) {
@@ -132,8 +167,10 @@ void ServerSide::send_reply(const ServerCallRef& call, std::string body, TimeNs 
   }
   call->queued_bytes_ += body.size();
   call->state_ = ServerCall::State::kReplying;
+  note_unread(*call);
   queue_.push_back({call, type, std::move(body)});
   flush(now);
+  if (piles_up(1)) backed_up_ = true;
   if (!queue_.empty()) endpoint_.tally(&endpoint::Counters::credit_waits);  // this one, at the queue's end
 }
 

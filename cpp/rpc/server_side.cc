@@ -256,6 +256,7 @@ void ServerSide::flush(TimeNs now) {
     if (endpoint_.failed()) return;
     sent(reply.call, now);
   }
+  let_go_on();
 }
 
 void ServerSide::sent(const ServerCallRef& call, TimeNs now) {
@@ -314,6 +315,7 @@ size_t ServerSide::results_under_way() const {
 }
 
 void ServerSide::release(ServerCall& call) {
+  note_read(call);
   call.exposures_.revoke_all(endpoint_);
   call.exposed_ = {};
 }
@@ -327,6 +329,7 @@ void ServerSide::erase(const ServerCallRef& call) {
     streams_.release(call->stream_);
   }
   calls_.erase(call->id_);
+  let_go_on();
 }
 
 void ServerSide::fail_all() {

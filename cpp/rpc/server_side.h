@@ -88,6 +88,7 @@ class ServerCall {
   bool ack_owed_ = false;            // while items are being read
   bool opened_ = false;              // its streams are known
   Charge exposed_;                   // for exposures_
+  bool unread_ = false;              // its results are exposed, and were not fetched yet
   TimeNs expires_at_ = kNever;       // the deadline, or the lease's end
 };
 using ServerCallRef = std::shared_ptr<ServerCall>;
@@ -109,6 +110,8 @@ class ServerSideEvents {
   virtual Status why_full() { return {}; }
   // The arguments are here; answer with ServerSide::reply() or refuse(), from any thread, at any time.
   virtual void on_request(const ServerCallRef& call) = 0;
+  // backed_up() has become false.
+  virtual void on_replies_taken() {}
   // The client gave the call up, or its deadline has passed. True: no handler has it, nor ever will.
   virtual bool take_back(const ServerCallRef& call) {
     (void)call;
@@ -148,6 +151,8 @@ class ServerSide : private StreamOwner {
   void expire(TimeNs now);
   TimeNs next_expiry() const { return earliest_expiry_; }
   size_t calls_under_way() const { return calls_.size(); }
+  // The client leaves so many replies unread that no handler should begin another of its calls. Needs no mutex.
+  bool backed_up() const { return backed_up_.load(); }
   // Of those, the ones answered: their results are on the way to the client, or there to be fetched.
   size_t results_under_way() const;
 
@@ -184,6 +189,10 @@ class ServerSide : private StreamOwner {
   void send_reply(const ServerCallRef& call, std::string body, TimeNs now);
   bool send_inline(const ServerCallRef& call, const Reply& reply);
   void sent(const ServerCallRef& call, TimeNs now);
+  void note_unread(ServerCall& call);
+  void note_read(ServerCall& call);
+  bool piles_up(size_t parts) const;
+  void let_go_on();
   // server_streams.cc
   Status open_stream(ServerCall& call);
   void reply_after_items(const ServerCallRef& call, Reply reply, TimeNs now);
@@ -208,6 +217,9 @@ class ServerSide : private StreamOwner {
   Status refusal_;
   std::unordered_map<uint64_t, ServerCallRef> calls_;
   std::deque<QueuedReply> queue_;
+  size_t unread_ = 0;  // calls whose results are exposed
+  size_t unread_bytes_ = 0;
+  std::atomic<bool> backed_up_{false};
   CallIdOutbox cancel_acks_{kCancelAck};
   TimeNs earliest_expiry_ = kNever;  // a lower bound
 };

@@ -129,5 +129,36 @@ TEST(SessionCalls, ADeadlineIsNamedTheSameWhicheverEndSeesItFirst) {
   }
 }
 
+TEST(SessionCalls, RepliesThatWaitForCreditsBackAConnectionUp) {
+  World world(1);
+  std::vector<ServerCallRef> running;
+  world.server.request = [&running](const ServerCallRef& call) { running.push_back(call); };
+  world.connect({}, {});
+  std::vector<ClientCallRef> calls;
+  for (size_t i = 0; i < 400; ++i) {
+    calls.push_back(std::make_shared<ClientCall>());
+    ASSERT_TRUE(
+        world.client.session->client().start(calls.back(), {"m", {}, {}, std::nullopt}, world.network.now()).ok());
+  }
+  world.run_for(10 * kMillisecond);
+  ASSERT_EQ(running.size(), calls.size());
+  world.client.dead = true;  // and gives no credits
+  ServerSide& server = world.server.session->server();
+  size_t answered = 0;
+  for (const ServerCallRef& call : running) {
+    if (server.backed_up()) break;
+    server.reply(call, {}, world.network.now());
+    ++answered;
+  }
+  EXPECT_GT(answered, 256u);
+  EXPECT_LT(answered, calls.size());
+  EXPECT_EQ(world.server.replies_taken, 0u);
+  world.client.dead = false;
+  world.run_for(10 * kMillisecond);
+  EXPECT_FALSE(server.backed_up());
+  EXPECT_EQ(world.server.replies_taken, 1u);
+  EXPECT_EQ(std::ranges::count_if(calls, [](const auto& call) { return call->done(); }), answered);
+}
+
 }  // namespace
 }  // namespace rrpc::rpc

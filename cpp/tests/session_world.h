@@ -98,6 +98,7 @@ struct SessionEnd : SessionEvents {
   void on_request(const ServerCallRef& call) override {
     if (request) request(call);
   }
+  void on_replies_taken() override { ++replies_taken; }
   bool take_back(const ServerCallRef& call) override { return waits && waits(call); }
   void on_stream_changed(const StreamRef& stream) override {
     if (stream_changed) stream_changed(stream);
@@ -106,6 +107,7 @@ struct SessionEnd : SessionEvents {
   endpoint::Pool& pool;
   std::unique_ptr<provider::Device> device;
   endpoint::RegistrationCache registrations;
+  size_t replies_taken = 0;
   std::function<void(const ClientCallRef&)> call_done;
   std::function<void(const ServerCallRef&)> request;
   std::function<bool(const ServerCallRef&)> waits;

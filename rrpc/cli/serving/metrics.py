@@ -33,6 +33,7 @@ CORE_METRICS: dict[str, str] = {
     "bytes_inline_received": "bytes received inside messages",
     "credit_waits": "requests and replies that had to wait for the peer's credits",
     "landing_waits": "calls and items that had to wait for landing memory",
+    "reply_waits": "calls that had to wait until their client took earlier replies",
     "reads": "remote reads finished",
     "bytes_read": "bytes fetched from peers by remote read",
     "writes": "remote writes finished",
