@@ -14,9 +14,11 @@ from processes import ServeFactory, eventually, patience
 import rrpc
 from rrpc import std
 from rrpc.cli import gen
+from rrpc.health import Health
 from rrpc.idl import load, print_module
 from rrpc.schema import fingerprint, from_data, service_of
 from rrpc.std import HealthClient, HealthStatus, ProcessStats, ReflectionClient, StatsClient
+from rrpc.std.server import HealthService
 
 BUILTIN = ["rrpc.Health", "rrpc.Reflection", "rrpc.Stats"]
 SERVING, NOT_SERVING = HealthStatus.SERVING, HealthStatus.NOT_SERVING
@@ -247,6 +249,15 @@ def test_they_keep_no_server_alive() -> None:
     gone = weakref.ref(server)
     del server
     assert gone() is None
+
+
+def test_a_watcher_is_told_of_a_drain_at_any_time() -> None:
+    """Also of one that begins while it is told something else."""
+    health = Health(["First"])
+    states = HealthService(health).watch("First")
+    assert next(states) is SERVING
+    health.drain()
+    assert [state for state in states if isinstance(state, HealthStatus)] == [NOT_SERVING]
 
 
 def test_watchers_hold_no_workers(address: str) -> None:

@@ -43,11 +43,12 @@ class HealthService(HealthBase):
         waker, told = Waker(), None
         with self._health.watching(waker.wake):
             while True:
+                last = self._health.draining  # read first: what it brings about is then told
                 state = self.check(service)
                 if state is not told:
                     told = state
                     yield state
-                if self._health.draining:
+                if last:
                     return
                 yield waker  # type: ignore[misc]  # which holds no worker
 
