@@ -37,7 +37,7 @@ MALFORMED = [
     (b"\xc1", "malformed"),
     (b"\x92\x01", "malformed"),
     (b"\x01\x02", "extra"),
-    (b"\xdd\xff\xff\xff\xff", "max_array_len"),
+    (b"\xdd\xff\xff\xff\xff", "a list of 4294967295 items in 0 bytes"),
     (b"\x91" * 4000 + b"\xc0", "malformed"),
     (b"\xa1\xff", "utf-8"),
     (ext(99, b""), "extension code 99"),

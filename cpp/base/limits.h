@@ -16,7 +16,7 @@ constexpr uint32_t kSlotBytesMin = 512;
 constexpr uint32_t kSlotBytesMax = 1 << 20;
 
 constexpr uint32_t kReadChunkBytes = 1 << 20;
-constexpr uint32_t kDescriptorsPerMessageMax = 4096;
+constexpr uint32_t kDescriptorsPerMessageMax = UINT16_MAX;  // 16 bits count them
 constexpr uint64_t kMessageBytesMax = 1ULL << 40;
 constexpr uint32_t kStreamWindowItemsMax = 1 << 20;
 

@@ -14,6 +14,7 @@ namespace py = pybind11;
 PYBIND11_MODULE(_core, module) {
   module.doc() = "The C++ core of rrpc.";
   rrpc::bind::install_deferred_hook();
+  rrpc::bind::register_codec(module);
   rrpc::bind::register_memory(module);
   rrpc::bind::register_loop(module);
   rrpc::bind::register_client(module);
@@ -38,5 +39,4 @@ PYBIND11_MODULE(_core, module) {
     const rrpc::bind::WithoutGil freed;
     return rrpc::driver::describe_adapters();
   });
-  module.def("run_deferred", &rrpc::bind::run_deferred);
 }

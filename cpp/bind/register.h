@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 namespace rrpc::bind {
+void register_codec(pybind11::module_& module);
 void register_memory(pybind11::module_& module);
 void register_client(pybind11::module_& module);
 void register_loop(pybind11::module_& module);

@@ -20,7 +20,8 @@ from .counters import snapshot as copies
 from .decode import Record, decode
 from .dtypes import describe as describe_dtype
 from .dtypes import parse as parse_dtype
-from .encode import Message, Refused, encode, pack, prepare, record_mark, refusal, use_allocator
+from .encode import Message, encode, pack, prepare, record_mark, use_allocator
+from .refused import Refused, refusal
 from .wire import LIFT_BYTES, MAX_DEPTH
 
 __all__ = [

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgpack
 import numpy as np
 
+from rrpc import _core
 from rrpc.errors import ProtocolError
 
 from . import wire
@@ -23,6 +24,8 @@ __all__ = ["Record", "decode"]
 
 # An array whose items have no bytes costs no memory however many there are, but whoever walks it pays.
 _MAX_EMPTY_ITEMS = 1 << 24
+
+_TIMESTAMP = 0xFF
 
 _Order = Literal["C", "F"]
 
@@ -52,10 +55,16 @@ def decode(payload: bytes, blocks: list[Any] | None = None, out: np.ndarray[Any,
     """
     hook = _Reader(blocks, out).extension if blocks or out is not None else _WITHOUT_BLOCKS
     try:
-        if payload[0] == wire.MARKED:
-            marked = memoryview(payload)[1:]
-            return msgpack.unpackb(marked, ext_hook=hook, list_hook=_container, strict_map_key=False)
-        return msgpack.unpackb(payload, ext_hook=hook, strict_map_key=False)
+        marked = payload[0] == wire.MARKED
+        value: Any = memoryview(payload)[1:] if marked else payload
+        pairs_hook = None
+        # Shorter ones can hold nothing that the scan refuses but a timestamp, whose code is 0xff.
+        if (len(payload) > wire.MAX_DEPTH or _TIMESTAMP in payload) and _core.scan_payload(value):
+            pairs_hook = _map
+        list_hook = _container if marked else None
+        return msgpack.unpackb(
+            value, ext_hook=hook, list_hook=list_hook, object_pairs_hook=pairs_hook, strict_map_key=False
+        )
     except ProtocolError:
         raise
     except IndexError:
@@ -138,7 +147,20 @@ def _container(items: list[Any]) -> Any:
         return _record(mark.name, items)
     if mark.code == wire.TUPLE:
         return tuple(items[1:])
-    return set(items[1:]) if mark.code == wire.SET else frozenset(items[1:])
+    del items[0]
+    _check_keys(items, "set")
+    return set(items) if mark.code == wire.SET else frozenset(items)
+
+
+def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    _check_keys([key for key, _ in pairs], "dict")
+    return dict(pairs)
+
+
+def _check_keys(keys: list[Any], what: str) -> None:
+    """Refuses keys that were chosen to collide: a set of them takes time in the square of their number."""
+    if len(keys) > _core.KEYS_UNCHECKED and _core.keys_collide(keys):
+        raise ProtocolError(f"malformed payload: a {what} of {len(keys)} items whose hashes collide")
 
 
 def _record(name: str, items: list[Any]) -> Record:

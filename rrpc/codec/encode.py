@@ -18,15 +18,17 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from rrpc.errors import InvalidArgument
+from rrpc import _core
 
 from . import wire
 from .counters import count_pack
 from .decode import Record
 from .dtypes import describe
+from .refused import Refused
 from .strided import goes_in_pieces
+from .times import why_inexact
 
-__all__ = ["Message", "Refused", "encode", "pack", "prepare", "record_mark", "refusal", "use_allocator"]
+__all__ = ["Message", "encode", "pack", "prepare", "record_mark", "use_allocator"]
 
 _Preparer = Callable[[Any, "Message", int], Any]
 
@@ -51,21 +53,6 @@ class Message(list[Any]):
     sizes: dict[str, tuple[int, str, bool]] | None = None
 
 
-class Refused(Exception):
-    """A value can't be sent: the reason, and the path to it (outermost step first)."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.path: list[str] = []
-
-
-def refusal(refused: Refused, what: str) -> InvalidArgument:
-    """The error for the user; ``what`` names the value, for example ``argument 'queries'``."""
-    steps = refused.path if len(refused.path) <= 12 else [*refused.path[:10], "...", refused.path[-1]]
-    return InvalidArgument(f"{what}{''.join(steps)}: {refused.reason}")
-
-
 def encode(value: Any, message: Message) -> bytes:
     """The payload for ``value``; large buffers are appended to ``message``. Raises :class:`Refused`."""
     return pack(prepare(value, message), message)
@@ -84,6 +71,11 @@ def pack(prepared: Any, message: Message) -> bytes:
         raise Refused(str(error)) from None
     if len(payload) > _PACKER_KEEPS_BYTES:
         _packer = msgpack.Packer()  # the old one would keep a buffer of this size for good
+    if len(payload) > _core.OBJECTS_ALWAYS:
+        try:
+            _core.scan_payload(payload)
+        except ValueError as error:
+            raise Refused(str(error)) from None
     return b"\xc1" + payload if message.marked else payload
 
 
@@ -402,6 +394,17 @@ def _plain(base: Callable[[Any], Any]) -> _Preparer:
     return plain
 
 
+def _exact(preparer: _Preparer) -> _Preparer:
+    """Makes the preparer for subclasses that may hold more than their base."""
+
+    def exact(value: Any, message: Message, depth: int) -> Any:
+        if why := why_inexact(value):
+            raise Refused(why)
+        return preparer(value, message, depth)
+
+    return exact
+
+
 # Tried in this order for types that aren't in _PREPARERS themselves.
 _BY_BASE: tuple[tuple[type, _Preparer], ...] = (
     (enum.Enum, _enum),
@@ -419,9 +422,9 @@ _BY_BASE: tuple[tuple[type, _Preparer], ...] = (
     (bytes, _plain(lambda data: bytes(memoryview(data)))),
     (bytearray, _bytearray),
     (array.array, _array_array),
-    (datetime.datetime, _PREPARERS[datetime.datetime]),
+    (datetime.datetime, _exact(_PREPARERS[datetime.datetime])),
     (datetime.date, _PREPARERS[datetime.date]),
-    (datetime.timedelta, _timedelta),
+    (datetime.timedelta, _exact(_timedelta)),
     (uuid.UUID, _uuid),
 )
 

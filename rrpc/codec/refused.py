@@ -1,0 +1,22 @@
+"""Values that can't be sent."""
+
+from __future__ import annotations
+
+from rrpc.errors import InvalidArgument
+
+__all__ = ["Refused", "refusal"]
+
+
+class Refused(Exception):
+    """A value can't be sent: the reason, and the path to it (outermost step first)."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []
+
+
+def refusal(refused: Refused, what: str) -> InvalidArgument:
+    """The error for the user; ``what`` names the value, for example ``argument 'queries'``."""
+    steps = refused.path if len(refused.path) <= 12 else [*refused.path[:10], "...", refused.path[-1]]
+    return InvalidArgument(f"{what}{''.join(steps)}: {refused.reason}")
