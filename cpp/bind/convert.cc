@@ -8,6 +8,7 @@
 
 #include "base/limits.h"
 #include "bind/deferred.h"
+#include "bind/watched_buffer.h"
 #include "driver/devices.h"
 
 namespace rrpc::bind {
@@ -90,6 +91,7 @@ py::dict default_options() {
   out["landing_bytes_max"] = py::none();
   out["queued_bytes_max"] = py::none();
   out["message_bytes_max"] = session.message_bytes_max;
+  out["buffers_max"] = session.buffers_max;
   out["stream_window_items"] = session.stream_window_items;
   out["stream_window_bytes"] = session.stream_window_bytes;
   out["metadata_bytes_max"] = session.metadata_bytes_max;
@@ -104,6 +106,8 @@ py::dict default_options() {
   out["max_queue"] = py::none();
   out["stream_handlers_max"] = options.stream_handlers_max;
   out["handshakes_max"] = options.handshakes_max;
+  out["max_connection_age"] = py::none();
+  out["max_connection_age_grace"] = py::none();
   out["any_user"] = options.any_user;
   out["transports"] = py::none();
   out["shared_receive_slots"] = options.shared_receive_slots;
@@ -150,6 +154,16 @@ static size_t share_from(py::handle value, const std::string& name) {
 
 static uint32_t limit_from(py::handle value) { return value.is_none() ? driver::kUnlimited : value.cast<uint32_t>(); }
 
+static TimeNs seconds_or_never(py::handle value, const char* name) {
+  return value.is_none() ? kNever : seconds_to_ns(value.cast<double>(), name);
+}
+
+static TimeNs age_from(py::handle value, const char* name) {
+  const TimeNs age = seconds_or_never(value, name);
+  if (age > 0) return age;
+  raise_status(invalid_argument(std::string(name) + " must be more than 0 seconds"));
+}
+
 static uint32_t at_least_one(py::handle value, const std::string& name) {
   const auto count = value.cast<uint32_t>();
   if (count >= 1) return count;
@@ -174,6 +188,8 @@ static void set_option(driver::Options& options, const std::string& name, py::ha
     session.queued_bytes_max = share_from(value, name);
   else if (name == "message_bytes_max")
     session.message_bytes_max = window_from(value, name, kMessageBytesMax);
+  else if (name == "buffers_max")
+    session.buffers_max = static_cast<uint32_t>(window_from(value, name, kDescriptorsPerMessageMax));
   else if (name == "stream_window_items")
     session.stream_window_items = static_cast<uint32_t>(window_from(value, name, kStreamWindowItemsMax));
   else if (name == "stream_window_bytes")
@@ -202,6 +218,10 @@ static void set_option(driver::Options& options, const std::string& name, py::ha
     options.stream_handlers_max = at_least_one(value, name);
   else if (name == "handshakes_max")
     options.handshakes_max = at_least_one(value, name);
+  else if (name == "max_connection_age")
+    options.max_connection_age = age_from(value, "max_connection_age");
+  else if (name == "max_connection_age_grace")
+    options.max_connection_age_grace = seconds_or_never(value, "max_connection_age_grace");
   else if (name == "any_user")
     options.any_user = value.cast<bool>();
   else if (name == "transports")
@@ -272,6 +292,7 @@ endpoint::Buffer export_buffer(py::handle object, bool writable) {
     buffer.pieces = pieces_of(view);
   const bool in_pool = endpoint::Pool::process().find(first) != nullptr;
   if (!in_pool && buffer.length_bytes >= kCachedBytesMin) buffer.owner_id = owner_id_of(object.ptr());
+  if (!writable) buffer.hold = watched(buffer);
   return buffer;
 }
 

@@ -11,6 +11,7 @@
 #include "bind/convert.h"
 #include "bind/gil.h"
 #include "bind/register.h"
+#include "bind/watched_buffer.h"
 #include "driver/devices.h"
 #include "endpoint/counters.h"
 #include "rpc/budget.h"
@@ -58,6 +59,7 @@ void register_memory(py::module_& module) {
     }
     raise_if_error(status);
   });
+  module.def("watch_buffers", &watch_buffers, py::arg("begin"));
   module.def("trim", [] { return endpoint::Pool::process().trim(); }, py::call_guard<WithoutGil>());
   module.def("set_processes", &rpc::Budgets::set_processes);
   module.def("stats", [] {

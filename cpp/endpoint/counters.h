@@ -34,6 +34,7 @@ namespace rrpc::endpoint {
   X(exposures_by_window, "ranges ever opened by binding a memory window")              \
   X(exposures_by_registration, "ranges ever opened by a registration of their own")    \
   X(exposures_by_check, "ranges ever opened where software checks each access")        \
+  X(arrays_changed, "arrays changed while a peer could read them; by check_arrays")    \
   X(shared_receive_low, "times when few shared receives were left")                    \
   X(pool_bytes_committed, "pool memory held from the system")                          \
   X(pool_bytes_used, "of that, in use")                                                \
