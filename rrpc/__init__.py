@@ -17,6 +17,7 @@ from .context import Context, context, detached
 from .context import use_client as _use_client
 from .errors import (
     Aborted,
+    AddressInUse,
     AlreadyExists,
     Cancelled,
     DataLoss,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Aborted",
+    "AddressInUse",
     "AlreadyExists",
     "AnnotationError",
     "Backoff",
@@ -187,15 +189,18 @@ def _version() -> str:
         except OSError:  # a zip file, or not there
             continue
         for name in names:
-            if name.startswith("rrpc-") and name.endswith(".dist-info"):
-                return name[len("rrpc-") : -len(".dist-info")]
+            if name.startswith("rrpc_rdma-") and name.endswith(".dist-info"):
+                return name[len("rrpc_rdma-") : -len(".dist-info")]
     return "0+uninstalled"  # a checkout, built in place
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
-    raise AttributeError(f"module 'rrpc' has no attribute {name!r}")
+    import sys
+
+    # With the name and the module, Python's traceback says "Did you mean: ...".
+    raise AttributeError(f"module 'rrpc' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 
 def _client_of(core: _core.Client, cls: type[Any] | None) -> Any:
@@ -220,10 +225,16 @@ def _async_lane(*parts: Any) -> Any:
     return ThreadedLane(*parts)
 
 
+def _to_loop(handler: Any) -> None:
+    from .aio.plain import to_loop
+
+    to_loop(handler)
+
+
 # The one place where the layers that may not see each other are joined.
 _core.set_error_factory(_from_status)
 _core.set_metadata_packer(_pack_metadata)
 _use_allocator(empty)
 _use_builtin(_builtin)
 _use_client(_client_of)
-_use_async(_async_lane)
+_use_async(_async_lane, _to_loop)

@@ -180,16 +180,20 @@ class Server:
         """More for HELLO to say to whoever connects from now on, where the slots have room for it."""
     def name_methods(self, names: dict[bytes, bytes]) -> None:
         """Requests with these ids come out of :meth:`next` under these names; ids as in :meth:`Client.call`."""
-    def next(self, timeout: float | None = None) -> _Request | None:
+    def serve_apart(self, methods: Sequence[bytes]) -> None:
+        """Before :meth:`listen`: calls of these methods (names and ids), the built-in services', wait for no others, but
+        for who asks for them with ``next(builtin=True)``; no more than one runs at a time."""
+    def next(self, timeout: float | None = None, builtin: bool = False) -> _Request | None:
         """(handle, method, payload, buffers, nanoseconds left or -1, metadata, traced, kind); None on timeout or
         once drained/stopped. Traced: whether the metadata has :data:`rrpc.metadata.TRACE`. Kind: 0 for a unary call,
         else the sum of 2 (the client streams), 4 (the server does), and 8 where a call that was parked may go on,
         which then has neither payload nor metadata again."""
     def serve_in_loop(
-        self, queue: LoopQueue, target: Any, methods: Sequence[bytes], max_concurrency: int
+        self, queue: LoopQueue, target: Any, methods: Sequence[bytes], max_concurrency: int, all: bool
     ) -> None:
         """Before :meth:`listen`: calls of these methods (names and ids) go to an event loop, so many at a time, which
-        polls for calls from now on. (target, None, None) out of its queue says that there are some."""
+        polls for calls from now on. (target, None, None) out of its queue says that there are some. ``all``: there are
+        no workers, so it gets what names no method, too, and any number of those that are served apart."""
     def next_in_loop(self) -> list[_Request]:
         """In the loop's thread: the calls to handle now, as :meth:`next` gives them."""
     def notify_given_up(self, handle: int) -> None:
@@ -250,6 +254,11 @@ class Server:
     def on_cancel(self, handle: int, callback: Callable[[], None]) -> bool:
         """Call back once, on whatever thread, soon after :meth:`is_cancelled` has become true (at once if it is).
         Forgotten with the reply; False if the call is answered already."""
+    def stop_listening(self) -> None:
+        """No new clients: connecting fails from now on. Those that are connected go on."""
+    def send_away(self, count: int, reason: str) -> int:
+        """Tell so many clients, those connected longest, to connect again. Gives how many were told; clients that were
+        told before don't count."""
     def drain(self, timeout: float | None) -> tuple[int, int]:
         """Refuse new calls, let running ones finish and their results be fetched. Gives what isn't over in the
         end: (calls, results that weren't fetched). Then :meth:`stop` it."""
@@ -260,13 +269,27 @@ class Server:
     def stats(self) -> dict[str, int]: ...
 
 def default_options() -> dict[str, Any]:
-    """slots, slot_bytes, calls_in_flight_max, message_bytes_max, metadata_bytes_max,
+    """slots, slot_bytes, calls_in_flight_max, message_bytes_max, metadata_bytes_max, buffers_max,
     landing_bytes_max, exposed_bytes_max, queued_bytes_max (None: what fits the machine), fetch_timeout (seconds),
     stream_window_items, stream_window_bytes, poll ("adaptive", "busy" or "event"), spin_us,
     keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, connections_max,
+    max_connection_age, max_connection_age_grace (seconds; None: no limit),
     max_concurrency, max_queue (None: no limit), stream_handlers_max, handshakes_max,
     shared_receive_slots, transports (those that rrpc:// may use, best first:
     a sequence or "shm,verbs,tcp"; None: the environment's RRPC_TRANSPORTS, else all)."""
+
+KEYS_UNCHECKED: int
+"""Dicts and sets of so few keys need no :func:`keys_collide`."""
+
+OBJECTS_ALWAYS: int
+"""A payload of so many bytes can't have too many objects."""
+
+def scan_payload(payload: bytes | memoryview) -> bool:
+    """Whether a map of more than :data:`KEYS_UNCHECKED` entries has a key that is neither str nor bin. Raises ValueError
+    where no decoder should begin: nested too deep, more objects than the bytes are worth, a timestamp."""
+
+def keys_collide(keys: list[Any]) -> bool:
+    """Whether a dict or set of these keys would take far more than the usual time, by their hashes."""
 
 def allocate(nbytes: int) -> Block: ...
 def stats() -> dict[str, int]: ...
@@ -282,6 +305,3 @@ def transports() -> dict[str, str]:
 
 def adapters() -> list[dict[str, str]]:
     """Each port of each adapter that rdma-core knows; Device::describe() names the fields."""
-
-def run_deferred() -> None:
-    """Callbacks that came while this thread was in the core, where it could not run them."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from .calls import CallOptions, Link
 from .channel import Channel, Contract
 from .interceptors import ClientInterceptor, checked, links
-from .metadata import MetadataLike
+from .metadata import MetadataLike, joined
+from .options import check_names
+from .peers import peer_name
 from .retry import HedgingPolicy, RetryPolicy
 from .stubs import contract_of
 
-__all__ = ["BaseClient", "links_of"]
+__all__ = ["BaseClient", "call_options", "links_of"]
 
 _C = TypeVar("_C", bound="BaseClient")
 _KEEP: Any = object()
@@ -29,6 +31,7 @@ class BaseClient:
     def __init__(
         self, address: str | Sequence[str] | Channel, calls: CallOptions, options: dict[str, Any]
     ) -> None:
+        check_names(options, Channel.__init__, type(self).__init__)
         if not isinstance(address, (str, list, tuple, Channel)):
             what = type(address).__name__
             raise TypeError(
@@ -66,6 +69,7 @@ class BaseClient:
             "retry": retry,
             "hedging": hedging,
         }
+        _check_policies(given)
         changes = {name: value for name, value in given.items() if value is not _KEEP}
         clone = object.__new__(type(self))
         clone._options = replace(self._options, **changes)
@@ -74,10 +78,46 @@ class BaseClient:
         clone._owns = False
         return clone
 
+    def _facts(self) -> dict[str, Any]:
+        connections = self._channel.connections()
+        facts = connections[0].core.info() if connections else {}
+        if "peer" in facts:
+            facts["peer"] = peer_name(facts["peer"])
+        return {**facts, "channel": self._channel.info()}
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} can't be pickled or copied, as its connections are this process's: "
+            f"pass its address, {self.address!r}, and connect there"
+        )
+
     @property
     def address(self) -> str:
         """The address given to the constructor."""
         return self._channel.target
+
+
+def call_options(
+    timeout: float | None,
+    metadata: MetadataLike | None,
+    wait_for_ready: bool,
+    interceptors: Iterable[ClientInterceptor] | None,
+    retry: RetryPolicy | None,
+    hedging: HedgingPolicy | None,
+) -> CallOptions:
+    """The options of a client's calls, as its constructor was given them."""
+    _check_policies({"metadata": metadata, "retry": retry, "hedging": hedging})
+    around, stream_links = links_of(interceptors), links_of(interceptors, "stream")
+    return CallOptions(timeout, metadata, wait_for_ready, around, retry, hedging, stream_links)
+
+
+def _check_policies(given: dict[str, Any]) -> None:
+    for name, kind in (("retry", RetryPolicy), ("hedging", HedgingPolicy)):
+        policy = given[name]
+        if policy is not None and policy is not _KEEP and not isinstance(policy, kind):
+            raise TypeError(f"{name} must be an rrpc.{kind.__name__}, not {policy!r:.60}")
+    if given["metadata"] is not _KEEP:
+        joined(given["metadata"])  # which refuses what can't be sent
 
 
 def links_of(interceptors: Iterable[ClientInterceptor] | None, kind: str = "unary") -> tuple[Link, ...]:

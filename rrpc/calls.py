@@ -29,6 +29,7 @@ from .context import current
 from .errors import Cancelled, DeadlineExceeded, RpcError, goes_elsewhere, unsent
 from .interceptors import Chain, Sleep
 from .metadata import EMPTY, Metadata, MetadataLike, joined, unpack
+from .options import seconds
 
 if TYPE_CHECKING:
     from . import _core
@@ -72,6 +73,7 @@ class CallOptions:
     """Whether calls can go straight to a connection that is there."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "timeout", None if self.timeout is None else seconds(self.timeout))
         if self.retry is not None and self.hedging is not None:
             raise ValueError("a call has a retry policy or a hedging policy, not both")
         links = self.interceptors if self.retry is None else (*self.interceptors, self.retry.link)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .base_client import BaseClient, links_of
+from .base_client import BaseClient, call_options, links_of
 from .bulk import memory_of
-from .calls import CallOptions, OutgoingCall, course, plain_connection, run
+from .calls import OutgoingCall, course, plain_connection, run
 from .channel import Channel, Connection
 from .codec import decode
 from .errors import RpcError, Unavailable, goes_elsewhere
@@ -16,6 +16,7 @@ from .futures import Future
 from .interceptors import Chain, ClientInterceptor
 from .loops import loop_here, refuse_blocking, refuse_in_coroutine
 from .metadata import MetadataLike, together
+from .options import seconds
 from .retry import HedgingPolicy, RetryPolicy
 from .service import OutSpec, untyped_request
 from .stubs import start_call
@@ -54,8 +55,7 @@ class Client(BaseClient):
         lazy: bool = False,
         **options: Any,
     ) -> None:
-        links, stream_links = links_of(interceptors), links_of(interceptors, "stream")
-        calls = CallOptions(timeout, metadata, wait_for_ready, links, retry, hedging, stream_links)
+        calls = call_options(timeout, metadata, wait_for_ready, interceptors, retry, hedging)
         super().__init__(address, calls, options)
         if self._owns and not lazy:
             self._connect()
@@ -92,9 +92,9 @@ class Client(BaseClient):
             refuse_in_coroutine(f"{type(self).__name__}.call()", "rrpc.aio.Client.call()", 1)
         request = Untyped(method, args, kwargs, out)
         connection = plain_connection(self._channel, self._options)
-        wait = self._options.timeout if timeout is None else timeout
+        wait = self._options.timeout if timeout is None else seconds(timeout)
         end = None if wait is None else monotonic() + wait
-        if out is None and connection is not None:
+        if out is None and connection is not None and wait != 0.0:
             try:
                 sent = together(self._options.metadata, metadata)
                 reply, blocks = connection.core.call(*request.encoded(), None, wait, sent)
@@ -118,8 +118,8 @@ class Client(BaseClient):
         """As :meth:`call`, without waiting for the result."""
         request = Untyped(method, args, kwargs, out)
         connection = plain_connection(self._channel, self._options)
-        wait = self._options.timeout if timeout is None else timeout
-        if connection is None:
+        wait = self._options.timeout if timeout is None else seconds(timeout)
+        if connection is None or wait == 0.0:
             return start_call(self._course(request, wait, metadata))
         end = None if wait is None else monotonic() + wait
 
@@ -146,9 +146,7 @@ class Client(BaseClient):
         ``sent_on_to`` is the address of the process that answers, where several have one address. ``channel`` is what
         :meth:`Channel.info` says, all there is where nothing was connected yet.
         """
-        connections = self._channel.connections()
-        facts = connections[0].core.info() if connections else {}
-        return {**facts, "channel": self._channel.info()}
+        return self._facts()
 
     def stats(self) -> dict[str, int]:
         """What moved over the connections that there are now; keys as in :func:`rrpc.stats`."""

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any, Protocol, TypeVar, overload
 
 from .metadata import Metadata, MetadataLike, merged, pack, unpack
+from .peers import peer_name
 
 __all__ = ["Around", "Context", "around", "context", "current", "detached", "enter", "use_client"]
 
@@ -71,9 +72,12 @@ class Context:
 
     @property
     def peer(self) -> str:
-        """Where the call comes from, as text; empty once it is answered."""
+        """Where the call comes from, as text; empty once it is answered.
+
+        ``host:port``, or ``pid 4711 uid 1000 (train.py)`` of a process on this host that calls over shared memory.
+        """
         info = self._core.call_info(self._handle)
-        return "" if info is None else info[0]
+        return "" if info is None else peer_name(info[0])
 
     @property
     def metadata(self) -> Metadata:

@@ -60,11 +60,21 @@ class Dispatch:
         self.metadata_bytes_max = 0
         """Of a reply, as the server's options have it."""
 
-    def add_builtin(self, services: Sequence[object]) -> None:
-        """A service of the user's that has the name of one goes first."""
-        self._add([service for service in services if _interface(service).name not in self.interfaces])
+    def add_builtin(self, services: Sequence[object]) -> list[bytes]:
+        """A service of the user's that has the name of one goes first. Gives the names of the methods added."""
+        return self._add([service for service in services if _interface(service).name not in self.interfaces])
 
-    def _add(self, services: Sequence[object]) -> None:
+    def change(self, names: Sequence[bytes], change: Callable[[Handler], None]) -> None:
+        """Have the handlers of these changed."""
+        for name in names:
+            change(self.handlers.get(name) or self.streams[name])
+
+    def is_async(self) -> bool:
+        """Whether all handlers are for an event loop."""
+        return all(handler.is_async for handler in (*self.handlers.values(), *self.streams.values()))
+
+    def _add(self, services: Sequence[object]) -> list[bytes]:
+        added = []
         for instance in services:
             interface = _interface(instance)
             if interface.name in self.interfaces:
@@ -73,6 +83,8 @@ class Dispatch:
             for name, method in interface.resolved().methods.items():
                 group = self.streams if method.kind else self.handlers
                 group[method.name.encode()] = Handler(method, getattr(instance, name))
+                added.append(method.name.encode())
+        return added
 
     def stream_of(self, name: bytes, kind: int) -> Handler:
         """The handler of a call with streams, or what stands for one that isn't there; raises Unimplemented."""
@@ -104,7 +116,10 @@ class Dispatch:
         if service in self.interfaces:
             if method in self.interfaces[service].methods:
                 here = self.streams[name.encode()].plan.kind if name.encode() in self.streams else 0
-                return Unimplemented(f"{name}() takes {_KINDS[here]}; the call has {_KINDS[kind & 6]}")
+                how = _how_to_call(name, here)
+                return Unimplemented(
+                    f"{name}() takes {_KINDS[here]}; the call has {_KINDS[kind & 6]}: use {how}"
+                )
             there = ", ".join(self.interfaces[service].methods)
             return Unimplemented(f"{service} has no method {method[:80]!r}; it has {there}")
         if not service:
@@ -122,8 +137,24 @@ def check_memory(core: Any, handle: int, out: Any) -> None:
         raise InvalidArgument(f"out= is {out}, but the memory offered has {offered} bytes")
 
 
+def _how_to_call(name: str, kind: int) -> str:
+    """How a client without a stub calls a method with these streams."""
+    if not kind:
+        return f"client.call({name!r}, ...)"
+    options = ", sends=True" * bool(kind & SENDS) + ", receives=False" * (not kind & RECEIVES)
+    return (
+        f"rrpc.open_stream(client, {name!r}{options})"
+        if kind & SENDS
+        else f"rrpc.open_stream(client, {name!r}, ...)"
+    )
+
+
 def _interface(instance: object) -> Interface:
     interface = interface_of(instance)
+    if interface is None and isinstance(instance, str):
+        raise TypeError(f"{instance[:80]!r} is no service; an address is given as listen=")
+    if interface is None and isinstance(instance, (list, tuple)):
+        raise TypeError(f"pass services one by one, not as a {type(instance).__name__}: *services")
     if interface is None:
         raise TypeError(f"{type(instance).__name__} is no service: decorate its class with @rrpc.service")
     if isinstance(instance, type):

@@ -7,12 +7,14 @@ Any other exception in a handler reaches the caller as :class:`RemoteError`.
 from __future__ import annotations
 
 import enum
+import errno
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 __all__ = [
     "Aborted",
+    "AddressInUse",
     "AlreadyExists",
     "Cancelled",
     "DataLoss",
@@ -122,6 +124,14 @@ class AlreadyExists(RpcError):
     """What was to be created exists already."""
 
     code = StatusCode.ALREADY_EXISTS
+
+
+class AddressInUse(AlreadyExists, OSError):
+    """The address to listen on is taken. As of a socket it is an OSError too, with ``errno.EADDRINUSE``."""
+
+    def __init__(self, message: str = "", *, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message, details=details)
+        self.errno, self.strerror = errno.EADDRINUSE, message
 
 
 class PermissionDenied(RpcError):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from . import _core
 from .calls import Exchange, OutgoingCall, Waiting
-from .channel.timers import Timer, after, start
-from .errors import Cancelled, RpcError, goes_elsewhere
+from .channel.timers import Timer, after, elsewhere, start
+from .errors import Cancelled, RpcError, goes_elsewhere, unsent
 from .interceptors import Chain, Sleep
 from .loops import refuse_blocking
 from .metadata import EMPTY, Metadata, unpack
@@ -100,9 +100,10 @@ class Future(concurrent.futures.Future[_T]):
         return self._call.cancelled()
 
     def add_done_callback(self, fn: Callable[[Future[_T]], object]) -> None:
-        """Have ``fn(self)`` called once the call has ended, on whatever thread; at once if it has.
+        """Have ``fn(self)`` called once the call has ended: at once if it has, else on a thread of rrpc's own or in one
+        that waits for a call. It must not wait for anything.
 
-        That thread may be in the middle of another call: a lock that ``fn`` takes is an RLock, or not held there.
+        Never amid :meth:`cancel`, or where a call is begun or answered: ``fn`` may take a lock that is held there.
         """
         with _lock:
             first = self._callbacks is None
@@ -137,7 +138,7 @@ class Future(concurrent.futures.Future[_T]):
                 reply = call.result(timeout if timeout is None else max(0.0, timeout))
                 self._end(decode(*reply, self._out), None)
             except RpcError as error:
-                if not self._moves_on(call, error):
+                if not self._moves_on(call, error, Driven.go):
                     self._end(None, error if self._typed is None else self._typed(error))
                 elif end is not None:
                     timeout = end - monotonic()
@@ -158,10 +159,10 @@ class Future(concurrent.futures.Future[_T]):
         try:
             call.result(0.0)
         except RpcError as error:
-            return self._moves_on(call, error)
+            return self._moves_on(call, error, lambda driven: elsewhere(driven.go))
         return False
 
-    def _moves_on(self, call: Any, error: RpcError) -> bool:
+    def _moves_on(self, call: Any, error: RpcError, go: Callable[[Driven], object]) -> bool:
         """Make the call again over another connection, if it may be."""
         if not goes_elsewhere(error):
             return False
@@ -179,7 +180,7 @@ class Future(concurrent.futures.Future[_T]):
             watched = self._callbacks is not None
         if watched:
             driven.on_done(self._ended)
-        driven.go()
+        go(driven)
         return True
 
     if not TYPE_CHECKING:  # where they are attributes, as the base has them
@@ -308,10 +309,15 @@ class Driven:
         return (self._value,)
 
     def cancel(self) -> bool:
+        """It has ended for whoever waits; the chain comes to its own end when its links have been told."""
         if self._ended.is_set() or not self._call.channel.of_this_process:
             return False
         self._call.cancel()
-        return True
+        error = Cancelled("the call was cancelled by its caller")
+        callbacks = self._settle(None, error if self._call.attempt else unsent(error))
+        if callbacks:
+            elsewhere(functools.partial(_call_all, callbacks))
+        return callbacks is not None or self.cancelled()
 
     def cancelled(self) -> bool:
         return isinstance(self._error, Cancelled) and self._call.cancelled
@@ -334,6 +340,10 @@ class Driven:
                 asked = chain.step(value, error) if refused is None else chain.refuse(refused)
             except BaseException as raised:
                 self._end(None, raised)
+                del (
+                    self,
+                    error,
+                )  # the traceback would hold the call, which holds the error, until a collection
                 return
             if chain.done:
                 self._end(asked, None)
@@ -359,7 +369,7 @@ class Driven:
             seconds, late = self._call.nap(asked.seconds)
             timer = Timer(functools.partial(self._slept, late))
             # Before it can fire, and the next step says what interrupts that.
-            self._call.interrupt_with(timer.fire)
+            self._call.interrupt_with(functools.partial(elsewhere, timer.fire))
             start(seconds, timer)
         else:
             return False
@@ -380,6 +390,7 @@ class Driven:
             reply = (*handle.result(0.0), handle.metadata())
         except RpcError as error:
             self.go(None, error)
+            del self
         else:
             self.go(reply)
 
@@ -389,6 +400,7 @@ class Driven:
             self._call.check(late)
         except RpcError as error:
             self.go(None, error)
+            del self
         else:
             self.go()
 
@@ -404,14 +416,24 @@ class Driven:
             error = asked.late() if future.cancelled() else future.exception()
             self.go(None if error is not None else future.result(), error)
 
-        self._call.interrupt_with(future.cancel)
+        self._call.interrupt_with(functools.partial(elsewhere, future.cancel))
         future.add_done_callback(ended)
 
     def _end(self, value: Any, error: BaseException | None) -> None:
         self._call.end()
+        _call_all(self._settle(value, error) or [])
+
+    def _settle(self, value: Any, error: BaseException | None) -> list[Callable[[], object]] | None:
+        """Gives who is to be told; None: it had ended."""
         with _lock:
+            if self._ended.is_set():
+                return None
             self._value, self._error = value, error
             callbacks, self._callbacks = self._callbacks, []
             self._ended.set()
-        for callback in callbacks:
-            callback()
+        return callbacks
+
+
+def _call_all(callbacks: list[Callable[[], object]]) -> None:
+    for callback in callbacks:
+        callback()

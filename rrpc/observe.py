@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from .peers import peer_name
+
 if TYPE_CHECKING:
     from . import _core
 
@@ -59,7 +61,15 @@ class Observation:
         read = _read(blocks)
         self._observer = observer
         self._call = ServedCall(
-            name.decode(errors="replace"), known, peer, 0, fetch_ns, max(queue_ns, 0), 0, len(payload), read
+            name.decode(errors="replace"),
+            known,
+            peer_name(peer),
+            0,
+            fetch_ns,
+            max(queue_ns, 0),
+            0,
+            len(payload),
+            read,
         )
         self._began_ns = perf_counter_ns()
 
@@ -117,14 +127,16 @@ class ObservedCore:
         self._observer = observer
         self._known = known
         self._call: Observation | None = None
+        self._builtin = False
         self.stopped, self.out_bytes = core.stopped, core.out_bytes
         # What the context of a handler asks.
         self.call_info, self.stamps = core.call_info, core.stamps
         self.is_cancelled, self.on_cancel, self.peer = core.is_cancelled, core.on_cancel, core.peer
         self.stream = core.stream
 
-    def next(self, timeout: float | None = None) -> _Request | None:
-        request = self._core.next(timeout)
+    def next(self, timeout: float | None = None, builtin: bool = False) -> _Request | None:
+        self._builtin = builtin
+        request = self._core.next(timeout, builtin)
         if request is not None and not request[-1]:
             self.begin(request)
         return request
@@ -144,7 +156,7 @@ class ObservedCore:
         self._core.reply(handle, payload)
         call.sent(payload, None)
         call.end()
-        return self.next()
+        return self.next(None, self._builtin)
 
     def reply_error(
         self, handle: int, code: int, message: str, details: bytes, metadata: bytes, not_seen: bool

@@ -13,6 +13,7 @@ from .errors import RpcError, Unavailable, goes_elsewhere
 from .interceptors import Chain, StreamHooks
 from .loops import refuse_blocking
 from .metadata import MetadataLike
+from .options import seconds
 from .service import RECEIVES, SENDS, Plan, untyped_request
 from .service.items import untyped_item
 from .streams import Attempts, DuplexStream, Opened, RequestStream, ResponseStream
@@ -143,7 +144,8 @@ def begun_course(
     metadata: MetadataLike | None,
 ) -> OutgoingStream:
     """The call, with the course that it is to go in ``chain``; what comes of that is an :class:`Opened`."""
-    call = OutgoingStream(channel, cast("Request", request), options, timeout, metadata)
+    wait = None if timeout is None else seconds(timeout)
+    call = OutgoingStream(channel, cast("Request", request), options, wait, metadata)
     call.retries = None
     links = (*call.links_around, *options.stream_links)
     innermost = functools.partial(_first, intercepted=bool(links))

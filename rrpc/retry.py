@@ -15,13 +15,16 @@ import threading
 import weakref
 from collections.abc import Collection, Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .calls import OutgoingCall, Waiting, over
 from .channel.timers import Timer, after
-from .errors import RpcError, StatusCode
+from .errors import RpcError, StatusCode, Unavailable, goes_elsewhere
 from .futures import Driven
 from .interceptors import Chain, Sleep
+
+if TYPE_CHECKING:
+    from .channel import Connection
 
 __all__ = ["HedgingPolicy", "RetryBudget", "RetryPolicy"]
 
@@ -36,7 +39,8 @@ class RetryBudget:
     """Keeps retries from making an overload worse: a bucket of ``tokens``, as gRPC's retry throttling has it.
 
     A failure takes one out, a success puts ``ratio`` back. Calls are made again only while it is more than half full.
-    Clients may share one.
+    All calls that fail because one connection is lost count as one failure. A failure of a call that reached no server
+    doesn't count. Clients may share one.
     """
 
     def __init__(self, tokens: float = 10.0, ratio: float = 0.1) -> None:
@@ -45,6 +49,7 @@ class RetryBudget:
         self._full = float(tokens)
         self._ratio = ratio
         self._left = float(tokens)
+        self._lost: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._lock = threading.RLock()  # a finalizer that ends a call may run wherever it is held
         _budgets.add(self)
 
@@ -53,11 +58,24 @@ class RetryBudget:
         """The tokens in it."""
         return self._left
 
-    def failed(self) -> bool:
-        """A call failed; whether it may be made again."""
+    def failed(self, call: OutgoingCall, error: RpcError) -> bool:
+        """Counts the failure of a call, or of one attempt; returns whether the call may be made again."""
+        if goes_elsewhere(error):
+            return True
+        connection = _lost_connection(call, error)
         with self._lock:
-            self._left = max(0.0, self._left - 1.0)
-            return self._left > self._full / 2
+            if connection is None or connection not in self._lost:
+                self._left = max(0.0, self._left - 1.0)
+            if connection is not None:
+                self._lost.add(connection)
+            return self.allows()
+
+    def name_in(self, error: RpcError) -> None:
+        """Says in the error of a call that isn't made again that this budget is the reason."""
+        error.message += (
+            f"; the call isn't retried: {self._left:g} of the {self._full:g} tokens of its retry budget are left, "
+            "and a retry takes more than half"
+        )
 
     def succeeded(self) -> None:
         """A call succeeded."""
@@ -113,8 +131,8 @@ class RetryPolicy:
         """
         if error.code not in self.codes:
             return None
-        allowed = self.budget is None or self.budget.failed()
-        if attempt >= self.max_attempts or not allowed or (call.may_have_run and not call.idempotent):
+        allowed = self.budget is None or self.budget.failed(call, error)
+        if attempt >= self.max_attempts or (call.may_have_run and not call.idempotent):
             return None
         delay = self.backoff(attempt if in_a_row is None else in_a_row)
         if PUSH_BACK in error.metadata:
@@ -123,7 +141,12 @@ class RetryPolicy:
                 return None
             delay = asked
         left = call.time_left()
-        return delay if left is None or delay < left else None
+        if left is not None and delay >= left:
+            return None
+        if self.budget is not None and not allowed:
+            self.budget.name_in(error)
+            return None
+        return delay
 
     def link(self, call: OutgoingCall) -> Generator[Any, Any, Any]:
         """Around the call: see ``rrpc/calls.py``."""
@@ -272,6 +295,8 @@ class _Hedge:
             attempt.on_done(functools.partial(self._answered, attempt, branch))
             attempt.go()
         else:
+            if count < self._most and self._policy.budget is not None and self._error is not None:
+                self._policy.budget.name_in(self._error)
             self._resolve(None, self._error)
 
     def _may_begin(self, count: int) -> bool:
@@ -292,7 +317,7 @@ class _Hedge:
         try:
             (value,) = attempt.result(0)
         except RpcError as error:
-            self._failed(error)
+            self._failed(error, branch)
         except BaseException as error:
             self._resolve(None, error)
         else:
@@ -300,10 +325,10 @@ class _Hedge:
                 budget.succeeded()
             self._resolve(value, None, branch)
 
-    def _failed(self, error: RpcError) -> None:
+    def _failed(self, error: RpcError, branch: OutgoingCall) -> None:
         may_pass = error.code in self._policy.codes
         if may_pass and self._policy.budget is not None:
-            self._policy.budget.failed()
+            self._policy.budget.failed(branch, error)
         left = self._call.time_left()
         delay = _pushed_back(error.metadata.get(PUSH_BACK, "0"))
         with self._lock:
@@ -341,6 +366,14 @@ class _Hedge:
             attempts = list(self._attempts)
         for attempt in attempts:
             attempt.cancel()
+
+
+def _lost_connection(call: OutgoingCall, error: RpcError) -> Connection | None:
+    """Returns the connection that ended, and the call with it; None if the call failed in another way."""
+    connection = call.connection
+    if connection is None or connection.usable() or not isinstance(error, Unavailable) or error._answered:
+        return None
+    return connection
 
 
 def _check_attempts(count: int) -> None:

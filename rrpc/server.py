@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from . import _core
-from .dispatch import Dispatch
+from .dispatch import Dispatch, Handler
+from .errors import AddressInUse, AlreadyExists
 from .health import Health
 from .interceptors import ServerInterceptor, checked
 from .observe import ObservedCore, Observer
-from .options import merged
+from .options import check_names, merged
 from .served import intercept
 from .service import Interface
 from .streams.serving import ServedStreams
@@ -50,57 +51,74 @@ class Server:
         builtin: bool = True,
         **options: Any,
     ) -> None:
-        _at_least(1, workers=workers, max_concurrency=max_concurrency)
-        _at_least(0, max_queue=max_queue)
+        _at_least(1, workers=workers)
+        if max_concurrency is not None:
+            _at_least(1, max_concurrency=max_concurrency)
+        if max_queue is not None:
+            _at_least(0, max_queue=max_queue)
         workers = workers if max_concurrency is None else min(workers, max_concurrency)
         if not services:
             raise TypeError("a server needs a service")
         around = checked(interceptors, ServerInterceptor)
+        if observer is not None and not callable(observer):
+            raise TypeError(
+                f"observer must be a function of an rrpc.observe.ServedCall, not {observer!r:.60}"
+            )
+        check_names(options, type(self).__init__)
         self._dispatch = Dispatch(services)
+        alone = self._dispatch.is_async()
+        """Then all handlers are the event loop's, those of the built-in services too."""
+        workers = 0 if alone else workers
         self.health = Health(self._dispatch.names)
         """What ``rrpc.Health`` answers: ``server.health.set("Nearest", False)``."""
-        self._listen = [listen] if isinstance(listen, str) else list(listen)
+        self._listen = _addresses(listen)
         # It knows how many the workers are, so that a call which one of them is about to take doesn't count as waiting.
         every = merged({**options, "max_concurrency": workers, "max_queue": max_queue})
         self._core = _core.Server(every)
         self._dispatch.metadata_bytes_max = every["metadata_bytes_max"]
-        self._workers = Workers(self._core, workers)
+        self._workers = Workers(self._core, workers, builtin and not alone)
         self._tracebacks, self._observer = tracebacks, observer
         self._streams = ServedStreams(self._core, self._dispatch, tracebacks, observer, self._workers.lend)
         self.addresses: list[str] = []
         """What the server really listens on, in the order asked for."""
         self.unanswered: list[str] = []
         """The methods whose handlers ran when :meth:`drain` gave up."""
+        self._over = threading.Event()
         self.unfetched = 0
         """Results that clients hadn't fetched when :meth:`drain` gave up."""
-        if builtin:
-            self._dispatch.add_builtin(_make_builtin(self, workers))
+        apart = self._dispatch.add_builtin(_make_builtin(self, workers)) if builtin else []
+        if alone:
+            self._dispatch.change(apart, _to_loop)
         intercept(self._dispatch, around)
         hello, names = introduce(self.interfaces())
         self._core.add_to_hello(hello)
         self._core.name_methods(names)
-        self.lane = self._async_lane(names, max_concurrency, tracebacks, observer)
+        self._core.serve_apart(_with_ids(apart, names))
+        self.lane = self._async_lane(names, alone, max_concurrency, tracebacks, observer)
         """For :class:`rrpc.aio.Server`: what runs the ``async def`` handlers, if there are any."""
 
-    def _worker(self) -> Worker:
+    def _worker(self, builtin: bool) -> Worker:
         core: Any = self._core
         if self._observer is not None:
             core = ObservedCore(self._core, self._observer, self._dispatch.handlers)
-        return Worker(core, self._dispatch, self._tracebacks, self._streams)
+        return Worker(core, self._dispatch, self._tracebacks, self._streams, builtin)
 
-    def _async_lane(self, names: dict[bytes, bytes], most: int | None, *rest: Any) -> AsyncLane | None:
+    def _async_lane(
+        self, names: dict[bytes, bytes], alone: bool, most: int | None, *rest: Any
+    ) -> AsyncLane | None:
         handlers = {**self._dispatch.handlers, **self._dispatch.streams}
         methods = [name for name, handler in handlers.items() if handler.is_async]
         if not methods:
             return None
-        methods += [identifier for identifier, name in names.items() if name in methods]
-        return _make_lane(
-            self._core, self._dispatch, methods, _ASYNC_CALLS_MAX if most is None else most, *rest
-        )
+        most = _ASYNC_CALLS_MAX if most is None else most
+        return _make_lane(self._core, self._dispatch, _with_ids(methods, names), alone, most, *rest)
 
     def listen(self, address: str) -> str:
-        """Listen on one more address; gives the one really bound; else InvalidArgument, AlreadyExists, Unavailable."""
-        bound = self._core.listen(address)
+        """Listen on one more address; gives the one really bound; else InvalidArgument, AddressInUse, Unavailable."""
+        try:
+            bound = self._core.listen(address)
+        except AlreadyExists as error:
+            raise AddressInUse(error.message) from None
         self.addresses.append(bound)
         return bound
 
@@ -129,16 +147,28 @@ class Server:
         return self._workers.started
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until every worker has ended; False if they haven't within ``timeout`` seconds."""
-        return self._workers.join(timeout)
+        """Wait until the server has ended, and every worker; False if they haven't within ``timeout`` seconds."""
+        return self._over.wait(timeout) if self._workers.count == 0 else self._workers.join(timeout)
+
+    def stop_listening(self) -> None:
+        """No new clients: connecting fails from now on. Those that are connected go on; :meth:`listen` ends it."""
+        self._core.stop_listening()
 
     def drain(self, grace: float | None = None) -> bool:
         """Refuse new calls, let running ones end and results be fetched; True if all that within ``grace`` seconds."""
         self.health.drain()
         calls, self.unfetched = self._core.drain(grace)
         self.unanswered = self.running()  # before they are told that nobody waits for them any more
-        self._core.stop()
+        self._end()
         return calls == self.unfetched == 0
+
+    def send_away(self, count: int) -> int:
+        """Tell ``count`` of the clients, those connected longest, to connect again; returns how many were told.
+
+        Their calls under way go on. Clients that were told before don't count.
+        """
+        _at_least(0, count=count)
+        return self._core.send_away(count, "its clients are spread over more processes")
 
     def stop(self, timeout: float | None = None) -> bool:
         """Close everything now, calls in progress included; True if every handler has returned.
@@ -146,9 +176,13 @@ class Server:
         Handlers can't be interrupted: without ``timeout`` this waits for them.
         """
         self.health.drain()
-        self._core.stop()
+        self._end()
         ended = self.lane is None or self.lane.close(timeout)
         return self.wait(timeout) and ended
+
+    def _end(self) -> None:
+        self._core.stop()
+        self._over.set()
 
     def running(self) -> list[str]:
         """The methods whose handlers run at this moment."""
@@ -172,6 +206,12 @@ class Server:
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} can't be pickled or copied: start one in each process "
+            "(rrpc-serve --processes does that)"
+        )
+
     @property
     def services(self) -> str:
         """The names of the services, separated by commas; the built-in ones aren't among them."""
@@ -185,15 +225,26 @@ def serve(
     return Server(*services, listen=listen, workers=workers, **options).start()
 
 
-def _at_least(least: int, **given: int | None) -> None:
+def _at_least(least: int, **given: int) -> None:
     for name, count in given.items():
-        if count is not None and count < least:
+        if not isinstance(count, int):
+            raise TypeError(f"{name} must be an int, not {count!r:.60}")
+        if count < least:
             raise ValueError(f"{name} must be at least {least}, not {count}")
+
+
+def _addresses(listen: Any) -> list[str]:
+    addresses = [listen] if isinstance(listen, str) else listen
+    if not isinstance(addresses, (list, tuple)) or not all(isinstance(one, str) for one in addresses):
+        raise TypeError(
+            f"listen must be an address such as rrpc://host:port, or a list of them, not {listen!r:.60}"
+        )
+    return list(addresses)
 
 
 def _stop_all() -> None:
     for server in list(_started):
-        server._core.stop()
+        server._end()
         if server.lane is not None:
             server.lane.close(0.0)
 
@@ -223,18 +274,25 @@ class AsyncLane(Protocol):
         """Once the server has stopped: cancel what runs in a loop of its own, and wait; False if it takes longer."""
 
 
-def use_async(make: Callable[..., AsyncLane]) -> None:
-    """What makes the lane of a server, out of its core, dispatch, async methods (names and ids), how many calls may run
-    at a time, tracebacks and observer; it is of a layer above this one."""
-    global _make_lane
-    _make_lane = make
+def _with_ids(methods: list[bytes], names: dict[bytes, bytes]) -> list[bytes]:
+    """The methods' names, and the ids that stand for them."""
+    return methods + [identifier for identifier, name in names.items() if name in methods]
 
 
-def _no_lane(*parts: Any) -> AsyncLane:
+def use_async(make: Callable[..., AsyncLane], to_loop: Callable[[Handler], None]) -> None:
+    """What makes the lane of a server, out of its core, dispatch, async methods (names and ids), whether there are no
+    others, how many calls may run at a time, tracebacks and observer; and what makes a plain handler one for the loop.
+    They are of a layer above this one."""
+    global _make_lane, _to_loop
+    _make_lane, _to_loop = make, to_loop
+
+
+def _no_lane(*parts: Any) -> Any:
     raise NotImplementedError("async handlers")
 
 
 _make_lane: Callable[..., AsyncLane] = _no_lane
+_to_loop: Callable[[Handler], None] = _no_lane
 
 
 def _no_builtin(server: Server, workers: int) -> Sequence[object]:

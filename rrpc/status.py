@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from .codec import Message, Refused, decode, encode
 from .errors import Internal, ProtocolError, RemoteError, RpcError, StatusCode, Unavailable, class_of
 from .metadata import unpack
-from .service import declared
+from .service.declared import declared
 
 __all__ = ["Status", "from_status", "status_of"]
 

@@ -20,6 +20,7 @@ from .futures import Driven, Future, only
 from .interceptors import Chain
 from .loops import loop_here, refuse_in_coroutine
 from .metadata import MetadataLike, pack, together
+from .options import seconds
 from .service import Interface, Method, OutSpec, Parameter, Plan
 
 __all__ = ["Caller", "RemoteMethod", "UnaryMethod", "contract_of", "start_call", "stub"]
@@ -112,9 +113,9 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
             return self._start(arguments, timeout, metadata, out).result()
         connection, encode, name, call, _ = self._plain
         around = current()
-        wait = self._timeout if timeout is None else timeout
+        wait = self._timeout if timeout is None else seconds(timeout)
         end = None if wait is None else monotonic() + wait
-        if connection is self._channel.ready and (around is None or around.ended):
+        if connection is self._channel.ready and (around is None or around.ended) and wait != 0.0:
             sent = self._packed if metadata is None else together(self._options.metadata, metadata)
             payload, buffers = encode(arguments)
             try:
@@ -145,8 +146,8 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
     ) -> Future[_R]:
         connection, encode, name, _, start = self._plain
         around = current()
-        wait = self._timeout if timeout is None else timeout
-        if connection is not self._channel.ready or not (around is None or around.ended):
+        wait = self._timeout if timeout is None else seconds(timeout)
+        if connection is not self._channel.ready or not (around is None or around.ended) or wait == 0.0:
             return start_call(self._course(arguments, wait, metadata, out))
         sent = self._packed if metadata is None else together(self._options.metadata, metadata)
         payload, buffers = encode(arguments, None if out is None else OutSpec.of(out))

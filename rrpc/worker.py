@@ -26,11 +26,14 @@ class Worker:
         dispatch: Dispatch,
         tracebacks: bool,
         streams: ServedStreams,
+        builtin: bool = False,
     ) -> None:
+        """``builtin``: its calls are those of the built-in services, and only those."""
         self._core = core
         self._streams = streams
         self._dispatch = dispatch
         self._tracebacks = tracebacks
+        self._builtin = builtin
         self._context: Context | None = None
 
     def running(self) -> str | None:
@@ -43,13 +46,13 @@ class Worker:
 
         A worker that waits must hold no request's memory: the pool needs that back.
         """
-        core, handlers = self._core, self._dispatch.handlers
-        request = core.next(idle_s)
+        core, handlers, builtin = self._core, self._dispatch.handlers, self._builtin
+        request = core.next(idle_s, builtin)
         while request is not None or not core.stopped():
             if request is None:
                 if idle_s is not None and may_end():
                     return
-                request = core.next(idle_s)
+                request = core.next(idle_s, builtin)
                 continue
             handle, name, payload, blocks, ns_left, metadata, traced, kind = request
             if kind:
@@ -58,7 +61,7 @@ class Worker:
                 if stream is not None:
                     self._run_stream(stream)
                 del stream
-                request = core.next(idle_s)
+                request = core.next(idle_s, builtin)
                 continue
             request = arguments = result = None
             self._context = context = Context(core, handle, name, ns_left, metadata)
@@ -86,7 +89,7 @@ class Worker:
                     continue
                 buffers = None
             context.ended = True
-            request = core.next(idle_s)
+            request = core.next(idle_s, builtin)
         self._streams.close()
 
     def _run_stream(self, stream: ServedStream) -> None:

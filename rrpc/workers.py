@@ -1,4 +1,5 @@
-"""The threads of a blocking server: its workers, and spare ones in the place of those whose handlers wait."""
+"""The threads of a blocking server: its workers, spare ones in the place of those whose handlers wait, and one for the
+built-in services."""
 
 from __future__ import annotations
 
@@ -20,31 +21,35 @@ class _Runs(Protocol):
 
 
 class Workers:
-    """``count`` threads that run handlers, and one more for each handler that waits for its client's items.
+    """``count`` threads that run handlers, one more for each handler that waits for its client's items, and one for the
+    built-in services.
 
     The core lets no more than ``count`` handlers run at a time (``max_concurrency``), whatever the number of threads.
     """
 
-    def __init__(self, core: Any, count: int) -> None:
+    def __init__(self, core: Any, count: int, builtin: bool) -> None:
         self._core = core
-        self._make: Callable[[], _Runs] | None = None  # once started: it may keep the server
-        self._count = count
+        self._builtin = builtin
+        self._make: Callable[[bool], _Runs] | None = None  # once started: it may keep the server
+        self.count = count
         self._lock = threading.Lock()
         self._threads: dict[threading.Thread, _Runs] = {}
         self._waiting = 0  # threads whose handler waits
         self._made = 0
         self.started = False
 
-    def start(self, make: Callable[[], _Runs]) -> None:
-        """Start the workers, each of which runs what ``make`` returns."""
+    def start(self, make: Callable[[bool], _Runs]) -> None:
+        """Start the workers, each of which runs what ``make(whether for the built-in services)`` returns."""
         self.started = True
         self._make = make
-        for index in range(self._count):
+        if self._builtin:
+            self._start("rrpc-builtin", None, builtin=True)
+        for index in range(self.count):
             self._start(f"rrpc-worker-{index}", None)
 
-    def _start(self, name: str, idle_s: float | None) -> None:
+    def _start(self, name: str, idle_s: float | None, builtin: bool = False) -> None:
         assert self._make is not None
-        worker = self._make()
+        worker = self._make(builtin)
         thread = threading.Thread(target=self._run, args=(worker, idle_s), name=name)
         with self._lock:
             self._threads[thread] = worker
@@ -72,17 +77,20 @@ class Workers:
     def _may_end(self) -> bool:
         """Whether a spare thread that has nothing to do isn't needed; it ends then."""
         with self._lock:
-            surplus = len(self._threads) - self._waiting > self._count
+            surplus = self._idle_or_running() > self.count
             if surplus:
                 del self._threads[threading.current_thread()]
         return surplus
+
+    def _idle_or_running(self) -> int:
+        return len(self._threads) - self._waiting - self._builtin
 
     @contextmanager
     def lend(self, handle: int) -> Iterator[None]:
         """Lend the place of a handler that waits, in its thread: other calls run in a spare thread meanwhile."""
         with self._lock:
             self._waiting += 1
-            short = len(self._threads) - self._waiting < self._count
+            short = self._idle_or_running() < self.count
             self._made += short
             name = f"rrpc-spare-{self._made}"
         try:

@@ -127,13 +127,13 @@ def still_answers(address: str) -> None:
 def freeze(served: Served) -> None:
     """SIGSTOP, and waits until every thread has stopped."""
     served.stop()
-    tasks = Path(f"/proc/{served.pid}/task")
+    eventually(lambda: all_stopped(served.pid))
 
-    def stopped() -> bool:
-        stats = [(task / "stat").read_text() for task in tasks.iterdir()]
-        return all(text.rsplit(")", 1)[1].split()[0] == "T" for text in stats)
 
-    eventually(stopped)
+def all_stopped(pid: int) -> bool:
+    """Whether SIGSTOP has come to every thread of a process."""
+    stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return all(text.rsplit(")", 1)[1].split()[0] == "T" for text in stats)
 
 
 def core_of(client: rrpc.Client) -> Any:

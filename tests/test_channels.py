@@ -229,7 +229,7 @@ def test_clients_share_a_channel(fleet: Fleet, scheme: str) -> None:
 
 
 def test_wrong_use() -> None:
-    with pytest.raises(ValueError, match="a channel needs an address"):
+    with pytest.raises(ValueError, match="the list of addresses is empty: a channel needs one"):
         rrpc.Channel([])
     with pytest.raises(ValueError, match="there is no policy 'best'; there are pick_first, round_robin"):
         rrpc.Channel("shm://x", policy="best")

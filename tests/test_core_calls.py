@@ -247,9 +247,9 @@ def test_a_client_knows_when_it_can_call_no_more(
     closed, killed = connect("closed"), connect("killed")
     closed.close()
     assert not closed.usable()
-    assert told == ["closed"]
+    eventually(lambda: told == ["closed"])
     closed.on_unusable(lambda: told.append("at once"))
-    assert told == ["closed", "at once"]
+    eventually(lambda: told == ["closed", "at once"])
     process.kill()
     eventually(lambda: not killed.usable())
     eventually(lambda: told == ["closed", "at once", "killed"])

@@ -1,18 +1,16 @@
 """A process dies amid calls of every type, at whatever moment: the other one is left with nothing of them."""
 
 import gc
-import os
 import random
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
 from flow_service import Flow
 from lab import TRANSIENT
 from lives import ENDS, KINDS, STYLES, Life, maternity
-from processes import eventually, patience
+from processes import eventually, open_files, patience
 
 import rrpc
 
@@ -45,17 +43,6 @@ def _held() -> dict[str, int]:
     return {**{name: stats[name] for name in TRANSIENT}, "streams": _streams()}
 
 
-def _files() -> int:
-    """Open ones that may not be kept. The pool keeps its own, and each thread that has slept an eventfd."""
-    others, eventfds = 0, 0
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):
-            target = os.readlink(f"/proc/self/fd/{name}")
-            eventfds += target == "anon_inode:[eventfd]"
-            others += not target.startswith(("/memfd:", "anon_inode:[eventfd]"))
-    return others + max(0, eventfds - len(os.listdir("/proc/self/task")))
-
-
 class _Survivor:
     """Watches what this process holds, from before the first life on."""
 
@@ -84,7 +71,7 @@ class _Survivor:
             self._most["files"] += SHARED_FILES
 
     def _kept(self) -> dict[str, int]:
-        return {"files": _files(), "tasks and threads": self._end.tasks()}
+        return {"files": open_files(), "tasks and threads": self._end.tasks()}
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import contextvars
 import os
 import random
 import threading
+import traceback
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from rrpc import futures
 from rrpc.client import Untyped
 from rrpc.context import current, enter
 from rrpc.futures import only
-from rrpc.interceptors import Chain
+from rrpc.interceptors import Chain, Sleep
 
 __all__ = ["lab", "lab_address", "lab_server"]
 
@@ -195,3 +196,60 @@ def test_a_forked_child_has_a_lock_of_its_own(lab: rrpc.Client) -> None:
     let_go.set()
     thread.join()
     assert os.waitpid(pid, 0)[1] == 0
+
+
+class Locking:
+    """A callback that takes a lock which isn't reentrant."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.taken = 0
+        self.amid: list[str] = []
+        """What was going on where it was called by the thread that had the lock."""
+
+    def __call__(self, future: Any) -> None:
+        if self.lock.acquire(timeout=patience(5)):
+            self.lock.release()
+            self.taken += 1
+        else:
+            self.amid += traceback.format_stack()
+
+    def was_called(self, times: int) -> bool:
+        assert self.amid == []
+        return self.taken == times
+
+
+def test_no_callback_comes_amid_a_call_that_begins(client: rrpc.Client) -> None:
+    locking = Locking()
+    count = volume(2000, 200)
+    for number in range(count):
+        with locking.lock:
+            future = client.start("Lab.add", number)
+        future.add_done_callback(locking)
+    eventually(lambda: locking.was_called(count))
+
+
+class Sleeping(rrpc.ClientInterceptor):
+    """As one that retries does between two attempts."""
+
+    def unary(self, call: Any) -> Any:
+        yield Sleep(patience(60))
+        return (yield call)
+
+
+@pytest.mark.parametrize("waits_for", ["the reply", "a time", "a connection"])
+def test_no_callback_comes_amid_a_cancel(
+    client: rrpc.Client, waits_for: str, request: pytest.FixtureRequest
+) -> None:
+    locking = Locking()
+    if waits_for == "the reply":
+        future = client.start("Lab.hold", request.node.name)
+    elif waits_for == "a time":
+        future = client.with_options(interceptors=[Sleeping()]).start("Lab.add", 1)
+    else:
+        future = rrpc.connect("tcp://127.0.0.1:1", lazy=True, wait_for_ready=True).start("Lab.add", 1)
+    future.add_done_callback(locking)
+    with locking.lock:
+        assert future.cancel()
+    eventually(lambda: locking.was_called(1))
+    assert future.cancelled()

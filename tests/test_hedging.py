@@ -187,3 +187,15 @@ def test_a_failure_while_the_time_of_the_next_attempt_comes(
     hedging = HedgingPolicy(delay=0.01, max_attempts=3, budget=None)
     with CountedClient(server.address, hedging=hedging) as client:
         assert use(client.moody, "twice", 2, 14) == "server0"
+
+
+def test_a_budget_that_ends_hedging_is_named(fleet: Fleet, use: Use) -> None:
+    (server,) = fleet.members(1, "shm")
+    server.told("fail")
+    hedging = HedgingPolicy(delay=60.0, max_attempts=3, budget=rrpc.RetryBudget(tokens=1))
+    with (
+        CountedClient(server.address, hedging=hedging) as client,
+        pytest.raises(rrpc.Unavailable, match=r"told to fail; .* 0 of the 1 tokens of its retry budget"),
+    ):
+        use(client.often, "x")
+    assert fleet.runs() == ["x"]

@@ -70,7 +70,7 @@ PYTHON = [
     ("rrpc/server.py", "from rrpc.client import Client", "rrpc.server may not import rrpc.client"),
     ("rrpc/aio/loop.py", "from ..cli import serve", "rrpc.aio may not import rrpc.cli"),
     ("rrpc/idl/parse.py", "from rrpc.cli.gen import main", "rrpc.idl may not import rrpc.cli"),
-    ("rrpc/codec.py", "from rrpc import _core", "rrpc.codec may not import the core"),
+    ("rrpc/service.py", "from rrpc import _core", "rrpc.service may not import the core"),
     ("rrpc/cli/serve.py", "from rrpc._core import Server", "rrpc.cli may not import the core"),
     ("rrpc/extras.py", "", "rrpc/extras is no layer"),
     (
@@ -156,9 +156,7 @@ def test_import_is_light() -> None:
 
 
 def test_version_is_the_distribution_s() -> None:
-    code = (
-        "import rrpc, importlib.metadata as m; assert rrpc.__version__ == m.version('rrpc'), rrpc.__version__"
-    )
+    code = "import rrpc, importlib.metadata as m; assert rrpc.__version__ == m.version('rrpc-rdma'), rrpc.__version__"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )

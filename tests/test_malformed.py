@@ -142,7 +142,10 @@ MESSAGES: dict[str, tuple[bytes, str]] = {
     "call id of the core's items": (message(CALL, request(1 << 62, "Lab.add", 1)), "call id"),
     "call id of items, to be fetched": (bulk(1 << 62), "call id"),
     "descriptors missing": (message(CALL, request(1, "x", descriptor_count=4000)), "truncated request"),
-    "too many descriptors": (message(CALL, request(1, "x", descriptor_count=65535)), "65535 descriptors"),
+    "more descriptors missing": (
+        message(CALL, request(1, "x", descriptor_count=65535)),
+        "truncated request",
+    ),
     "unknown flags": (message(CALL, request(1, "x", flags=8)), "unknown flags 8"),
     "metadata past the end": (message(CALL, request(1, "x", metadata_bytes=900)), "truncated request"),
     "descriptor of 4 EiB": (reading(0, BIG), "bad descriptor"),
@@ -319,6 +322,16 @@ def test_clients_of_a_server_that_hangs_up(impostor: Callable[..., str], scheme:
     with pytest.raises((rrpc.Unavailable, rrpc.ProtocolError)) as raised:
         rrpc.connect(impostor(b"", scheme, close=True), connect_timeout=10.0)
     assert "connecting to" in str(raised.value)
+
+
+def test_a_server_that_hangs_up_after_its_hello(impostor: Callable[..., str]) -> None:
+    address = impostor(setup() + hello(), close=True)
+    for _ in range(500):  # whenever it is noticed, before the call or amid it, the reason is told
+        with (
+            rrpc.connect(address, lazy=True) as client,
+            pytest.raises(rrpc.Unavailable, match=r"^peer (closed|lost)"),
+        ):
+            client.call("Lab.add", 1, timeout=10)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from processes import eventually, run_python
 from styles import STYLES, calling
 
 import rrpc
+from rrpc.interceptors import otel
 from rrpc.interceptors.otel import ClientSpans, ServerSpans
 
 
@@ -53,8 +55,9 @@ class AsyncFront(Front):
 
 
 class Hops:
-    def __init__(self, address: str, exporter: InMemorySpanExporter, client: ClientSpans) -> None:
+    def __init__(self, address: str, back: str, exporter: InMemorySpanExporter, client: ClientSpans) -> None:
         self.address = address
+        self.back = back
         self.exporter = exporter
         self.client = client
 
@@ -83,7 +86,7 @@ def hops(request: pytest.FixtureRequest, transport: str, new_address: Any) -> It
         to_back = client_kind(back.addresses[0], interceptors=[client], timeout=30.0)
         service = front_kind(to_back, provider.get_tracer("test"))
         with rrpc.serve(service, listen=new_address(transport), interceptors=[server]) as front:
-            yield Hops(front.addresses[0], exporter, client)
+            yield Hops(front.addresses[0], back.addresses[0], exporter, client)
         to_back._channel.close()
 
 
@@ -127,14 +130,51 @@ def test_the_phases_are_events(hops: Hops) -> None:
         assert all(earlier <= later + late for earlier, later in itertools.pairwise(times))
 
 
+def server_of(address: str) -> list[Any]:
+    """The attributes of an address, as semantic conventions have it."""
+    place = address.partition("://")[2]
+    host, _, port = place.partition(":")
+    return [host, int(port)] if port else [place, None]
+
+
+@pytest.mark.parametrize(
+    ("peer", "address", "port"),
+    [
+        ("rrpc://127.0.0.1:7471", "127.0.0.1", 7471),
+        ("tcp://[2001:db8::1]:80", "2001:db8::1", 80),
+        ("tcp://search.example:80?device=x", "search.example", 80),
+        ("10.9.0.2:4711 on rxe0", "10.9.0.2", 4711),
+        ("[fe80::1%eth0]:4711", "fe80::1%eth0", 4711),
+        ("shm:///run/user/1000/rrpc/search.sock", "/run/user/1000/rrpc/search.sock", None),
+        ("shm:///run/a:1/b:2", "/run/a:1/b:2", None),
+        ("shm://search", "search", None),
+        ("rrpc://a:1,rrpc://b:2", "a:1,rrpc://b:2", None),
+        ("file:///etc/searchers", "/etc/searchers", None),
+    ],
+)
+def test_addresses(peer: str, address: str, port: int | None) -> None:
+    for side, end in (("client", "server"), ("server", "client")):
+        expected = {f"{end}.address": address} | ({} if port is None else {f"{end}.port": port})
+        assert otel._address(side, peer) == expected
+
+
 def test_attributes(hops: Hops) -> None:
+    back = hops.back
     with rrpc.connect(hops.address, interceptors=[hops.client]) as client:
         client.call("Front.price", "apple")
         spans = hops.spans(5)
         for side, end in (("client", "server"), ("server", "client")):
             attributes = dict(spans[f"{side} Back/price"].attributes or {})
-            assert attributes.pop(f"{end}.address")
-            assert attributes.pop(f"{end}.port", 1)
+            peer = attributes.pop("rrpc.peer", None)
+            address, port = attributes.pop(f"{end}.address", None), attributes.pop(f"{end}.port", None)
+            if end == "server":
+                assert [address, port] == server_of(back)
+            elif peer is None:
+                assert address == "127.0.0.1"
+                assert isinstance(port, int)
+            else:
+                assert (address, port) == (None, None)
+                assert str(peer).startswith(f"pid {os.getpid()} uid {os.getuid()} (")
             assert attributes == {
                 "rpc.system.name": "rrpc",
                 "rpc.method": "Back/price",
@@ -288,7 +328,7 @@ def test_without_the_package_it_says_what_to_install() -> None:
         "try:\n"
         "    rrpc.interceptors.otel\n"
         "except ModuleNotFoundError as error:\n"
-        "    assert \"pip install 'rrpc[otel]'\" in str(error), error\n"
+        "    assert \"pip install 'rrpc-rdma[otel]'\" in str(error), error\n"
         "else:\n"
         "    raise SystemExit('imported')"
     )

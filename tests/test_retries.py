@@ -38,10 +38,17 @@ def use(request: pytest.FixtureRequest) -> Use:
 class _Call:
     """As much of an outgoing call as policies look at."""
 
-    def __init__(self, idempotent: bool = True, may_have_run: bool = True, left: float | None = None) -> None:
+    def __init__(
+        self,
+        idempotent: bool = True,
+        may_have_run: bool = True,
+        left: float | None = None,
+        connection: object = None,
+    ) -> None:
         self.idempotent = idempotent
         self.may_have_run = may_have_run
         self._left = left
+        self.connection = connection
 
     def time_left(self) -> float | None:
         return self._left
@@ -111,6 +118,38 @@ def test_the_budget() -> None:
     assert budget.left == 3.0  # not a failure that may pass
     for _ in range(9):
         budget.succeeded()
+    assert budget.left == 4.0
+
+
+class _Lost:
+    """A connection that was lost."""
+
+    def usable(self) -> bool:
+        return False
+
+
+def test_a_lost_connection_costs_the_budget_one_token() -> None:
+    budget = RetryBudget(tokens=4)
+    policy = RetryPolicy(budget=budget)
+    first, second = _Lost(), _Lost()
+    assert all(delay(policy, rrpc.Unavailable("x"), connection=first) is not None for _ in range(64))
+    assert budget.left == 3.0
+    assert delay(policy, rrpc.Unavailable("x"), connection=second) is None
+    assert budget.left == 2.0
+    assert delay(policy, rrpc.Aborted("x"), connection=first) is None  # not one of the codes
+    refused = rrpc.Unavailable("x")
+    refused._answered = True  # by a handler, as the last thing that came
+    assert delay(policy, refused, connection=first) is None
+    assert budget.left == 1.0
+
+
+def test_calls_that_reach_no_server_cost_the_budget_nothing() -> None:
+    budget = RetryBudget(tokens=4)
+    policy = RetryPolicy(budget=budget)
+    for _ in range(64):
+        error = rrpc.Unavailable("no connection")
+        error.not_executed = True
+        assert delay(policy, error, may_have_run=False) is not None
     assert budget.left == 4.0
 
 
@@ -221,6 +260,25 @@ def test_a_budget_ends_retries(fleet: Fleet, use: Use) -> None:
                 use(client.often, "x")
         # 4 of the 10 tokens may be used for that.
         assert len(fleet.runs()) == 20 + 4
+        with pytest.raises(
+            rrpc.Unavailable, match=r"told to fail; .* 0 of the 10 tokens of its retry budget"
+        ):
+            use(client.often, "x")
+        with pytest.raises(rrpc.Unavailable) as raised:
+            use(client.once, "x")  # which isn't retried with a full budget either
+        assert "budget" not in str(raised.value)
+
+
+def test_calls_that_a_dead_server_takes_along_go_on(fleet: Fleet, scheme: str) -> None:
+    """More of them than the budget has tokens."""
+    servers = fleet.members(2, scheme)
+    servers[0].told("slow")
+    addresses = [server.address for server in servers]
+    with CountedClient(addresses, retry=RetryPolicy(max_attempts=4)) as client:
+        futures = [client.often.start(f"key{i}", timeout=patience(60)) for i in range(64)]
+        eventually(lambda: fleet.ran("key0", "server0"))
+        servers[0].kill()
+        assert {future.result() for future in futures} == {"server1"}
 
 
 def test_many_retries_at_a_time(fleet: Fleet) -> None:

@@ -283,7 +283,7 @@ def test_without_prometheus_client_the_cure_is_named(tmp_path: Path) -> None:
     code += "from rrpc.cli.serve import main; sys.exit(main(sys.argv[1:]))"
     done = run_python(code, "mine:Counted", "--metrics", "127.0.0.1:0", cwd=tmp_path, check=False)
     assert done.returncode == 2
-    assert done.stderr == "rrpc-serve: --metrics needs prometheus-client: pip install 'rrpc[metrics]'\n"
+    assert done.stderr == "rrpc-serve: --metrics needs prometheus-client: pip install 'rrpc-rdma[metrics]'\n"
 
 
 def test_placement(serve: ServeFactory) -> None:

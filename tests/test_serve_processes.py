@@ -8,12 +8,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fleet import gone
+from fleet import gone, wait_until_gone
 from lab import LAB, call_held
 from ports import own_ports
 from processes import Served, ServeFactory, child_environment, eventually, patience, run_serve
@@ -406,3 +406,23 @@ def test_a_silent_process_keeps_nobody_longer_than_the_timeout(impostor: Callabl
     with pytest.raises(rrpc.DeadlineExceeded, match="sent this client on"):
         rrpc.connect(address, connect_timeout=0.5)
     assert time.monotonic() - begin < patience(3)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_one_that_is_started_again_gets_its_share(serve: ServeFactory, transport: str, count: int) -> None:
+    served = start(serve, transport, count=count)
+    before = pids(served)
+    share = 8 // count
+    with ExitStack() as stack:
+        clients = [stack.enter_context(rrpc.connect(served.address, timeout=20.0)) for _ in range(8)]
+        assert Counter(map(pid_of, clients)) == Counter(dict.fromkeys(before, share))
+        os.kill(before[0], signal.SIGKILL)
+        wait_until_gone(before[0])
+
+        def spread() -> bool:
+            used = Counter(map(pid_unless_refused, clients))
+            # A client may be about to connect again while the processes count the others.
+            return sum(used[pid] for pid in pids(served) if pid not in before) >= share - 1
+
+        eventually(spread)
+    assert served.terminate() == 0

@@ -220,7 +220,7 @@ def plain(self: Any) -> None: ...
     ("name", "member", "message"),
     [
         ("close", plain, "Bad.close(): a client has 'close' itself"),
-        ("_hidden", plain, "Bad._hidden(): a client has '_hidden' itself"),
+        ("_hidden", plain, "Bad._hidden(): a method's name can't begin with an underscore"),
         ("m", staticmethod(plain), "Bad.m: @rrpc.method goes on plain methods, not on staticmethod"),
     ],
 )
@@ -238,8 +238,13 @@ def test_other_misuse_of_the_decorators() -> None:
         rrpc.service(plain)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="can't be called 'a b'"):
         rrpc.service(name="a b")(Base)
-    with pytest.raises(TypeError, match="goes on plain methods, not on property"):
+    with pytest.raises(TypeError, match=r"^plain: @rrpc.method goes on plain methods, not on property"):
         rrpc.method(property(plain))  # type: ignore[call-overload]
+    for kind in (classmethod, staticmethod):
+        with pytest.raises(
+            TypeError, match=rf"^plain: @rrpc.method goes on plain methods, not on {kind.__name__}$"
+        ):
+            rrpc.method(kind(plain))  # type: ignore[type-var]
 
 
 def test_an_annotation_that_means_nothing_is_named_when_the_server_is_made() -> None:
@@ -283,4 +288,7 @@ def test_a_default_that_its_annotation_does_not_allow_is_named_when_the_server_i
 
     with pytest.raises(rrpc.AnnotationError) as caught:
         rrpc.Server(Defaults())
-    assert str(caught.value) == "Defaults.m(): parameter 'a': its default: expected int, got None"
+    assert (
+        str(caught.value)
+        == "Defaults.m(): parameter 'a': its default: expected int, got None; write int | None"
+    )

@@ -1,11 +1,13 @@
 """The built-in services, as callers see them in rrpc-serve and as an application sets them."""
 
+import asyncio
 import datetime
 import signal
 import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lab import LAB, LabServer
@@ -45,6 +47,25 @@ class OwnHealth:
     @rrpc.method
     def check(self, service: str = "") -> str:
         return "own"
+
+
+@rrpc.service
+class Stuck:
+    """Handlers that end when the test lets them."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+
+    @rrpc.method
+    def hold(self) -> int:
+        self.opened.wait(patience(60))
+        return 1
+
+    @rrpc.method
+    async def hold_later(self) -> int:
+        while not self.opened.is_set():
+            await asyncio.sleep(0.01)
+        return 1
 
 
 @pytest.fixture
@@ -280,3 +301,61 @@ def test_watchers_hold_no_workers(address: str) -> None:
         drained.join(patience(10))
         assert not drained.is_alive()
         eventually(lambda: not server.health._watchers)
+
+
+@pytest.mark.parametrize("method", ["hold", "hold_later"])
+@pytest.mark.parametrize("observed", [False, True])
+def test_a_server_that_refuses_all_calls_answers_them(address: str, method: str, observed: bool) -> None:
+    stuck, seen = Stuck(), list[Any]()
+    limits: dict[str, Any] = {"workers": 1, "max_concurrency": 1, "max_queue": 1}
+    server = rrpc.serve(stuck, listen=address, observer=seen.append if observed else None, **limits)
+    with server, rrpc.Channel(server.addresses[0]) as channel:
+        client, health = (
+            rrpc.Client(channel, timeout=patience(20)),
+            HealthClient(channel, timeout=patience(20)),
+        )
+        held = [client.start(f"Stuck.{method}", timeout=patience(60)) for _ in range(2)]
+        with pytest.raises(rrpc.ResourceExhausted, match="max_queue"):
+            client.call(f"Stuck.{method}")
+        assert [health.check("Stuck") for _ in range(3)] == [SERVING] * 3
+        assert next(health.watch()) is SERVING
+        assert client.call("rrpc.Reflection.services") == ["Stuck", *BUILTIN]
+        eventually(
+            lambda: client.call("rrpc.Stats.process")["calls_running"] == 3
+        )  # that one, too; nobody watches
+        assert [future.done() for future in held] == [False, False]
+        stuck.opened.set()
+        assert [future.result() for future in held] == [1, 1]
+    if observed:
+        assert {"rrpc.Health.check", "rrpc.Health.watch"} <= {call.method for call in seen}
+
+
+class Slow(rrpc.ServerInterceptor):
+    """In the way of each call of a built-in service."""
+
+    def __init__(self) -> None:
+        self.stuck = Stuck()
+
+    def unary(self, call: Any) -> Any:
+        if call.method.startswith("rrpc."):
+            self.stuck.hold()
+        return (yield call)
+
+
+def test_their_queue_has_a_bound_of_its_own(address: str) -> None:
+    slow = Slow()
+    with (
+        rrpc.serve(First(), listen=address, interceptors=[slow]) as server,
+        rrpc.connect(server.addresses[0]) as greedy,
+        rrpc.connect(server.addresses[0]) as other,
+    ):
+        calls = [greedy.start("rrpc.Health.check", timeout=patience(60)) for _ in range(258)]
+        eventually(lambda: calls[-1].done())
+        with pytest.raises(rrpc.ResourceExhausted, match="256 calls of the built-in services wait"):
+            calls[-1].result()
+        theirs = other.start("rrpc.Health.check", timeout=patience(60))
+        eventually(lambda: calls[-2].done())  # who has most makes place
+        assert other.call("First.one", timeout=patience(20)) == 1
+        slow.stuck.opened.set()
+        assert theirs.result() == SERVING.value
+        assert [call.result() for call in calls[:-2]] == [SERVING.value] * 256

@@ -102,6 +102,12 @@ def test_a_server_s_clock_that_runs_too_fast() -> None:
     assert_no_gap(made)
     assert [phase.name for phase in made.phases] == ["encode", *SERVED, "decode"]
     assert {phase.end_ns - phase.begin_ns for phase in made.phases if phase.side == "server"} == {20}
+    inner = call(5410, part(THERE, 5425, step=5), 5470, ELSEWHERE)
+    made = call(1000, part(ELSEWHERE, 5000, step=100, children=[inner]), 1130)
+    handler = next(phase for phase in made.phases if phase.name == "handler")
+    (child,) = made.children
+    assert handler.begin_ns <= child.begin_ns < child.end_ns <= handler.end_ns
+    assert_no_gap(child)
     assert_no_gap(call(1000, part(ELSEWHERE, 5000), 1030))
     assert_no_gap(call(1000, part(THERE, 990), 1030))
     assert_no_gap(call(1000, None, 1100))

@@ -63,41 +63,82 @@ std::function<void()> deferred_callback(PyObject* callback) {
   };
 }
 
-void run_deferred_slow() {
+namespace {
+
+// Releasing may run finalizers, and callbacks anything: they mustn't see an exception that is under way.
+class ExceptionAside {
+ public:
+  ExceptionAside() { PyErr_Fetch(&type_, &value_, &traceback_); }
+  ~ExceptionAside() { PyErr_Restore(type_, value_, traceback_); }
+  ExceptionAside(const ExceptionAside&) = delete;
+  ExceptionAside& operator=(const ExceptionAside&) = delete;
+
+ private:
+  PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
+};
+
+void release() {
   std::vector<Py_buffer> views;
   std::vector<PyObject*> objects;
-  std::vector<PyObject*> callbacks;
   {
     std::lock_guard lock(g_mutex);  // held for moments only, and never while waiting for the GIL
     views.swap(g_views);
     objects.swap(g_objects);
-    callbacks.swap(g_callbacks);
-    g_deferred_pending.store(false);
+    g_deferred_pending.store(!g_callbacks.empty());
   }
-  // Releasing may run finalizers, which must not see an exception that is under way.
-  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
-  PyErr_Fetch(&type, &value, &traceback);
   for (Py_buffer& view : views) PyBuffer_Release(&view);
   for (PyObject* object : objects) Py_DECREF(object);
+}
+
+std::vector<PyObject*> take_callbacks() {
+  std::lock_guard lock(g_mutex);
+  g_deferred_pending.store(!g_views.empty() || !g_objects.empty());
+  return std::exchange(g_callbacks, {});
+}
+
+// False: Ctrl-C came amid it.
+bool call(PyObject* callback) {
+  PyObject* result = PyObject_CallNoArgs(callback);
+  const bool interrupted = result == nullptr && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0;
+  if (interrupted)
+    PyErr_Clear();
+  else if (result == nullptr)
+    PyErr_WriteUnraisable(callback);
+  Py_XDECREF(result);
+  return !interrupted;
+}
+
+}  // namespace
+
+void call_now(PyObject* callback) {
+  if (!call(callback)) PyErr_SetInterrupt();
+}
+
+bool release_deferred_slow() {
+  const ExceptionAside aside;
+  release();
+  std::lock_guard lock(g_mutex);
+  return !g_callbacks.empty();
+}
+
+void run_deferred_slow() {
   bool interrupted = false;
-  for (PyObject* callback : callbacks) {
-    PyObject* result = PyObject_CallNoArgs(callback);
-    if (result == nullptr && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0) {
-      PyErr_Clear();
-      interrupted = true;
-    } else if (result == nullptr) {
-      PyErr_WriteUnraisable(callback);
+  {
+    const ExceptionAside aside;
+    release();
+    for (PyObject* callback : take_callbacks()) {
+      interrupted = !call(callback) || interrupted;
+      Py_DECREF(callback);
     }
-    Py_XDECREF(result);
-    Py_DECREF(callback);
   }
-  PyErr_Restore(type, value, traceback);
   if (interrupted) PyErr_SetInterrupt();  // Ctrl-C is for the main thread, and not for what it runs on the way
 }
 
-void check_signals(bool interrupted) {
+void check_signals(bool interrupted, driver::Engine& engine) {
   if (!interrupted && !g_deferred_pending.load(std::memory_order_relaxed)) return;
-  if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
+  if (PyErr_CheckSignals() == 0) return;
+  engine.see_to_deferred();
+  throw pybind11::error_already_set();
 }
 
 void install_deferred_hook() {

@@ -38,7 +38,7 @@ bool wait_for(driver::Client& client, const rpc::ClientCallRef& call, TimeNs dea
       const WithoutGil freed;
       result = client.wait(call, deadline, g_deferred_pending);
     }
-    check_signals(result == WaitResult::kInterrupted);
+    check_signals(result == WaitResult::kInterrupted, client.engine());
     run_deferred();
     if (result != WaitResult::kInterrupted) return result == WaitResult::kDone;
   }
@@ -73,7 +73,7 @@ class Call {
       const WithoutGil freed;
       cancelled_now = client_->cancel(call_, cancelled("the call was cancelled by its caller"));
     }
-    run_deferred();
+    release_deferred(client_->engine());
     return cancelled_now;
   }
   py::object stamps() const {
@@ -85,12 +85,14 @@ class Call {
   bool was_cancelled() const { return call_->done() && call_->status().code() == StatusCode::kCancelled; }
   void on_done(py::object callback) {
     raise_if_error(client_->check_usable());
-    auto function = deferred_callback(callback.release().ptr());
+    auto function = deferred_callback(callback.inc_ref().ptr());
+    bool later = false;
     {
       const WithoutGil freed;
-      client_->on_done(call_, std::move(function));
+      later = client_->on_done(call_, std::move(function));
     }
-    run_deferred();
+    if (!later) call_now(callback.ptr());
+    release_deferred(client_->engine());
   }
 
  private:
@@ -145,6 +147,7 @@ class PyClient {
       status = in_loop != nullptr ? client->start_in_loop(in_loop, std::move(request))
                                   : client->start(call, std::move(request));
     }
+    release_deferred(client->engine());
     if (!status.ok()) raise_status(status, {.not_executed = call->not_executed()});
     return call;
   }
@@ -179,7 +182,6 @@ class PyClient {
              py::handle metadata, bool traced) {
     ClientRef client = still_open();
     rpc::ClientCallRef call = begin(client, method, payload, buffers, out, timeout, metadata, traced);
-    run_deferred();
     end_if_interrupted(*client, call);
     return {std::move(client), std::move(call)};
   }
@@ -189,7 +191,6 @@ class PyClient {
     ClientRef client = still_open();
     const auto call = std::make_shared<PyLoopCall>(queue.queue(), std::move(target));
     begin(client, method, payload, buffers, out, timeout, metadata, traced, call);
-    run_deferred();
     return {std::move(client), call};
   }
 
@@ -208,7 +209,7 @@ class PyClient {
       const WithoutGil freed;
       stream = client->open(call, std::move(request));
     }
-    run_deferred();
+    release_deferred(client->engine());
     if (!stream.ok()) raise_status(stream.status(), {.not_executed = call->not_executed()});
     return std::make_unique<PyStream>(client, std::move(*stream));
   }
@@ -220,22 +221,20 @@ class PyClient {
       const WithoutGil freed;
       client->close();
     }
-    run_deferred();
+    release_deferred(client->engine());
   }
 
   bool usable() const { return client_ != nullptr && client_->usable(); }
   size_t calls_in_flight() const { return client_ == nullptr ? 0 : client_->calls_in_flight(); }
   void on_unusable(py::object callback) {
-    auto function = deferred_callback(callback.release().ptr());
+    auto function = deferred_callback(callback.inc_ref().ptr());
     const ClientRef client = client_;
-    {
+    bool later = client != nullptr && !client->belongs_to_parent();
+    if (later) {
       const WithoutGil freed;
-      if (client == nullptr || client->belongs_to_parent())
-        function();
-      else
-        client->on_unusable(std::move(function));
+      later = client->on_unusable(std::move(function));
     }
-    run_deferred();
+    if (!later) call_now(callback.ptr());
   }
 
   py::dict info() {

@@ -79,15 +79,23 @@ class PyServer {
       method_names_[id.cast<std::string>()] = py::reinterpret_borrow<py::bytes>(name);
   }
 
-  py::object next(py::handle timeout) { return next_until(deadline_from(timeout)); }
+  py::object next(py::handle timeout, bool builtin) {
+    return next_until(deadline_from(timeout), builtin ? driver::Lane::kBuiltin : driver::Lane::kWorkers);
+  }
+
+  void serve_apart(const std::vector<std::string>& methods) {
+    check_process();
+    const WithoutGil freed;
+    server_->serve_apart(methods);
+  }
 
   void serve_in_loop(const PyLoopQueue& queue, py::object target, const std::vector<std::string>& methods,
-                     uint32_t max_concurrency) {
+                     uint32_t max_concurrency, bool all) {
     check_process();
     loop_queue_ = queue.queue();
     loop_news_ = std::make_shared<PyLoopNews>(std::move(target));
     const WithoutGil freed;
-    server_->serve_in_loop(queue.queue(), loop_news_, methods, max_concurrency);
+    server_->serve_in_loop(queue.queue(), loop_news_, methods, max_concurrency, all);
   }
 
   py::list next_in_loop() {
@@ -104,11 +112,11 @@ class PyServer {
 
   void notify_given_up(uint64_t handle) {
     check_process();
-    auto told = [queue = loop_queue_, item = std::make_shared<PyLoopGivenUp>(loop_news_, handle)] {
+    const auto told = [queue = loop_queue_, item = std::make_shared<PyLoopGivenUp>(loop_news_, handle)] {
       queue->push(item);
     };
     const WithoutGil freed;
-    server_->on_cancel(handle, std::move(told));
+    if (server_->on_cancel(handle, told) == driver::OnCancel::kCancelled) told();
   }
 
   void reply(uint64_t handle, const py::bytes& payload, py::handle buffers, int out_index, const py::bytes& metadata) {
@@ -122,17 +130,17 @@ class PyServer {
     check_process();
     rpc::Reply reply = make_reply(payload, buffers, out_index, metadata);
     driver::Work work;
-    NextResult result;
-    Status status;
+    NextResult result = NextResult::kTimeout;
+    Result<driver::Lane> lane = driver::Lane::kWorkers;
     {
       const WithoutGil freed;
-      status = server_->reply(handle, std::move(reply));
-      result = status.ok() ? server_->next(work, kNever, g_deferred_pending) : NextResult::kTimeout;
+      lane = server_->reply(handle, std::move(reply));
+      if (lane.ok()) result = server_->next(work, kNever, g_deferred_pending, *lane);
     }
     run_deferred();
-    raise_if_error(status);
+    raise_if_error(lane.status());
     if (result == NextResult::kWork) return describe(work);
-    return result == NextResult::kInterrupted ? next_until(kNever) : py::object(py::none());
+    return result == NextResult::kInterrupted ? next_until(kNever, *lane) : py::object(py::none());
   }
 
   void reply_error(uint64_t handle, int code, const std::string& message, const py::bytes& details,
@@ -229,14 +237,27 @@ class PyServer {
   }
   bool on_cancel(uint64_t handle, py::object callback) {
     check_process();
-    auto function = deferred_callback(callback.release().ptr());
-    bool known = false;
+    auto function = deferred_callback(callback.inc_ref().ptr());
+    auto found = driver::OnCancel::kAnswered;
     {
       const WithoutGil freed;
-      known = server_->on_cancel(handle, std::move(function));
+      found = server_->on_cancel(handle, std::move(function));
     }
-    run_deferred();
-    return known;
+    if (found == driver::OnCancel::kCancelled) call_now(callback.ptr());
+    release_deferred(server_->engine());
+    return found != driver::OnCancel::kAnswered;
+  }
+
+  void stop_listening() {
+    check_process();
+    const WithoutGil freed;
+    server_->stop_listening();
+  }
+
+  size_t send_away(size_t count, const std::string& reason) {
+    check_process();
+    const WithoutGil freed;
+    return server_->send_away(count, reason);
   }
 
   py::tuple drain(py::handle timeout) {
@@ -251,7 +272,7 @@ class PyServer {
       });
     }
     if (PyErr_Occurred() != nullptr) throw py::error_already_set();
-    run_deferred();
+    release_deferred(server_->engine());
     return py::make_tuple(left.calls, left.results);
   }
   void stop() {
@@ -261,7 +282,7 @@ class PyServer {
       server_->stop();
     }
     if (loop_news_ != nullptr) loop_news_->forget();
-    run_deferred();
+    run_deferred();  // its engine is gone
   }
   bool stopped() const { return server_->ended(); }
 
@@ -300,9 +321,9 @@ class PyServer {
     Status status;
     {
       const WithoutGil freed;
-      status = server_->reply(handle, std::move(reply));
+      status = server_->reply(handle, std::move(reply)).status();
     }
-    run_deferred();
+    release_deferred(server_->engine());
     raise_if_error(status);
   }
 
@@ -312,16 +333,16 @@ class PyServer {
     return server_->find(handle, work);
   }
 
-  py::object next_until(TimeNs deadline) {
+  py::object next_until(TimeNs deadline, driver::Lane lane) {
     check_process();
     while (true) {
       driver::Work work;
       NextResult result;
       {
         const WithoutGil freed;
-        result = server_->next(work, deadline, g_deferred_pending);
+        result = server_->next(work, deadline, g_deferred_pending, lane);
       }
-      check_signals(result == NextResult::kInterrupted);
+      check_signals(result == NextResult::kInterrupted, server_->engine());
       run_deferred();
       if (result == NextResult::kWork) return describe(work);
       if (result != NextResult::kInterrupted) return py::none();
@@ -372,9 +393,11 @@ void register_server(py::module_& module) {
       .def("redirect", &PyServer::redirect, py::arg("bound"), py::arg("targets"))
       .def("add_to_hello", &PyServer::add_to_hello, py::arg("fields"))
       .def("name_methods", &PyServer::name_methods, py::arg("names"))
-      .def("next", &PyServer::next, py::arg("timeout") = py::none())
+      .def("next", &PyServer::next, py::arg("timeout") = py::none(), py::arg("builtin") = false)
+      .def("serve_apart", &PyServer::serve_apart, py::arg("methods"))
       .def("serve_in_loop", &PyServer::serve_in_loop, py::arg("queue"), py::arg("target"), py::arg("methods"),
-           py::arg("max_concurrency"))
+           py::arg("max_concurrency"), py::arg("all"))
+      .def("stop_listening", &PyServer::stop_listening)
       .def("next_in_loop", &PyServer::next_in_loop)
       .def("notify_given_up", &PyServer::notify_given_up, py::arg("handle"))
       .def("reply", &PyServer::reply, py::arg("handle"), py::arg("payload"), py::arg("buffers") = py::none(),
@@ -394,6 +417,7 @@ void register_server(py::module_& module) {
       .def("stamps", &PyServer::stamps, py::arg("handle"))
       .def("is_cancelled", &PyServer::is_cancelled, py::arg("handle"))
       .def("on_cancel", &PyServer::on_cancel, py::arg("handle"), py::arg("callback"))
+      .def("send_away", &PyServer::send_away, py::arg("count"), py::arg("reason"))
       .def("drain", &PyServer::drain, py::arg("timeout"))
       .def("stop", &PyServer::stop)
       .def("stopped", &PyServer::stopped)

@@ -54,6 +54,13 @@ void PyStream::raise(const Status& failure) const {
   raise_status(failure);
 }
 
+void PyStream::see_to_deferred(bool waits) {
+  if (waits)
+    run_deferred();
+  else
+    release_deferred(stream_->engine());
+}
+
 PyStream::Outcome PyStream::send_patiently(rpc::OutgoingItem& item, bool waits, TimeNs deadline) {
   while (true) {
     Status failure;
@@ -64,8 +71,8 @@ PyStream::Outcome PyStream::send_patiently(rpc::OutgoingItem& item, bool waits, 
       outcome = stream_->try_send(item, true, failure);
       if (waits && outcome == Outcome::kNotYet) waited = stream_->wait_for_room(deadline, g_deferred_pending);
     }
-    check_signals(waited == WaitResult::kInterrupted);
-    if (waits) run_deferred();  // who doesn't may hold a lock that a callback wants, and calls it afterwards
+    check_signals(waited == WaitResult::kInterrupted, stream_->engine());
+    see_to_deferred(waits);
     if (outcome == Outcome::kFailed) raise(failure);
     if (outcome == Outcome::kDone || !waits || waited == WaitResult::kTimeout) return outcome;
   }
@@ -82,8 +89,8 @@ PyStream::Outcome PyStream::receive_patiently(size_t count, std::vector<rpc::Ite
       outcome = stream_->try_receive(count, items, true, failure);
       if (waits && outcome == Outcome::kNotYet) waited = stream_->wait_for_items(deadline, g_deferred_pending);
     }
-    check_signals(waited == WaitResult::kInterrupted);
-    run_deferred();
+    check_signals(waited == WaitResult::kInterrupted, stream_->engine());
+    see_to_deferred(waits);
     if (outcome == Outcome::kFailed) raise(failure);
     if (outcome == Outcome::kDone || !waits || waited == WaitResult::kTimeout) return outcome;
   }
@@ -163,7 +170,7 @@ void PyStream::cancel() {
     const WithoutGil freed;
     stream_->cancel(cancelled("the call was cancelled by its caller"));
   }
-  run_deferred();
+  release_deferred(stream_->engine());
 }
 
 void PyStream::park() {

@@ -51,6 +51,7 @@ class PyStream {
   const rpc::ClientCallRef& call() const { return stream_->call(); }
   void check_process() const;
   [[noreturn]] void raise(const Status& failure) const;
+  void see_to_deferred(bool waits);
   Outcome send_patiently(rpc::OutgoingItem& item, bool waits, TimeNs deadline);
   Outcome receive_patiently(size_t count, std::vector<rpc::Item>& items, bool waits, TimeNs deadline);
 

@@ -105,26 +105,18 @@ bool Client::cancel(const rpc::ClientCallRef& call, Status why) {
   return true;
 }
 
-void Client::on_done(const rpc::ClientCallRef& call, std::function<void()> callback) {
-  {
-    std::lock_guard lock(connection_->mutex);
-    if (!call->done()) {
-      call->on_done = std::move(callback);
-      return;
-    }
-  }
-  callback();
+bool Client::on_done(const rpc::ClientCallRef& call, std::function<void()> callback) {
+  std::lock_guard lock(connection_->mutex);
+  if (call->done()) return false;
+  call->on_done = std::move(callback);
+  return true;
 }
 
-void Client::on_unusable(std::function<void()> callback) {
-  {
-    std::lock_guard lock(connection_->mutex);
-    if (usable()) {
-      connection_->on_unusable.push_back(std::move(callback));
-      return;
-    }
-  }
-  callback();
+bool Client::on_unusable(std::function<void()> callback) {
+  std::lock_guard lock(connection_->mutex);
+  if (!usable()) return false;
+  connection_->on_unusable.push_back(std::move(callback));
+  return true;
 }
 
 WaitResult Client::wait(const rpc::ClientCallRef& call, TimeNs deadline, const std::atomic<bool>& interrupt) {

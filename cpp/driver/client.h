@@ -41,15 +41,16 @@ class Client {
   WaitResult wait(const rpc::ClientCallRef& call, TimeNs deadline, const std::atomic<bool>& interrupt);
   // False if it had ended already.
   bool cancel(const rpc::ClientCallRef& call, Status why);
-  // Runs `callback` when the call ends, at once if it has. Not under the GIL, maybe under the mutex.
-  void on_done(const rpc::ClientCallRef& call, std::function<void()> callback);
+  // Runs `callback` when the call ends, maybe under the mutex; false: it has ended. Not under the GIL.
+  [[nodiscard]] bool on_done(const rpc::ClientCallRef& call, std::function<void()> callback);
   void close();
   // New calls can be begun: neither closed, nor failed, nor told that the peer takes no more.
   bool usable() const { return connection_->usable.load(std::memory_order_relaxed); }
-  // Runs `callback` when that ends, at once if it has. Not under the GIL, maybe under the mutex.
-  void on_unusable(std::function<void()> callback);
+  // Runs `callback` when that ends, maybe under the mutex; false: it has ended. Not under the GIL.
+  [[nodiscard]] bool on_unusable(std::function<void()> callback);
   size_t calls_in_flight() const { return connection_->session().client().calls_in_flight(); }
 
+  Engine& engine() { return engine_; }
   bool belongs_to_parent() const { return connection_->belongs_to_parent(); }
   // In a forked child not even a mutex of the parent's may be touched: it may be held for ever.
   Status check_usable() const;

@@ -76,6 +76,13 @@ void Connection::on_closed(const Status&) {
   wake_sleepers(nullptr);
 }
 
+void Connection::retire(TimeNs now, const std::string& reason) {
+  retirable = false;
+  retire_at = kNever;
+  close_at = deadline_after(now, options_.max_connection_age_grace);
+  session_.drain(reason);
+}
+
 void Connection::end_use() {
   usable.store(false);
   for (const auto& tell : std::exchange(on_unusable, {})) tell();

@@ -27,7 +27,7 @@ class RequestSink {
  public:
   virtual ~RequestSink() = default;
   // As rpc::ServerSideEvents has them.
-  virtual Status why_full(const Connection& connection) = 0;
+  virtual Status why_full(const Connection& connection, std::string_view method) = 0;
   virtual bool take_back(const Connection& connection, const rpc::ServerCallRef& call) = 0;
   virtual void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) = 0;
   virtual void on_replies_taken(const Connection& connection) = 0;
@@ -63,6 +63,12 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   rpc::Session& session() { return session_; }
   std::atomic<TimeNs> last_active{0};
   TimeNs handshake_deadline = kNever;
+  // At a server: when the client is told to connect again, and when the connection is closed after that.
+  TimeNs retire_at = kNever;
+  TimeNs close_at = kNever;
+  bool retirable = false;  // a client's, which hasn't been told yet
+  // Tells the client to make new calls over another connection (GOAWAY). Calls under way go on until close_at.
+  void retire(TimeNs now, const std::string& reason);
   // At a server: its client is not let in yet, or was refused.
   bool half_open() const { return !session_.ready() || refused_; }
   // Written under the mutex by the engine or a leader.
@@ -101,7 +107,9 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   void on_request(const rpc::ServerCallRef& call) override;
   void on_replies_taken() override;
   void on_stream_changed(const rpc::StreamRef& stream) override;
-  Status why_full() override { return sink_ == nullptr ? Status() : sink_->why_full(*this); }
+  Status why_full(std::string_view method) override {
+    return sink_ == nullptr ? Status() : sink_->why_full(*this, method);
+  }
   bool take_back(const rpc::ServerCallRef& call) override { return sink_ != nullptr && sink_->take_back(*this, call); }
   void wake_sleepers(const void* cause);
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <new>
 #include <string>
 #include <system_error>
@@ -125,6 +126,22 @@ void Engine::remove(const ConnectionRef& connection) {
   std::lock_guard lock(list_mutex_);
   half_open_.erase(connection->id());
   connections_.erase(connection->id());
+}
+
+void Engine::abandon() {
+  for (const ConnectionRef& connection : connections()) remove(connection);
+  if (polling_ == this) return;     // the lists are in use by this thread; they go with the engine
+  std::vector<ConnectionRef> gone;  // ends last, without the locks
+  std::unique_lock token(token_, std::try_to_lock);
+  // Whoever has it sees that the engine stops.
+  for (const TimeNs end = now_ns() + kSecond; !token && now_ns() < end; (void)token.try_lock())
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kTick));
+  if (!token) return;
+  std::lock_guard lock(list_mutex_);
+  for (std::vector<ConnectionRef>* list : {&hot_, &new_hot_, &roused_}) {
+    std::ranges::move(*list, std::back_inserter(gone));
+    list->clear();
+  }
 }
 
 bool Engine::establish(uint64_t id, size_t most) {

@@ -56,6 +56,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Starts to attend to a connection, until it has failed and is quiet, or is removed. Not once stopped.
   void add(const ConnectionRef& connection);
   void remove(const ConnectionRef& connection);
+  // After stop(): lets go of the connections that couldn't be seen off in time.
+  void abandon();
   // An accepted connection is half-open until its client has said HELLO. False: as many as `most` are established.
   bool establish(uint64_t id, size_t most);
   // Removes a closed connection once what it still has to say is said.
@@ -113,6 +115,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // Process-wide: run by the engine's threads, without locks, when `flag` is set (releases Python objects).
   static void set_deferred_hook(std::atomic<bool>* flag, std::function<void()> run);
+  // After the flag was set by a thread that doesn't see to it: this engine does soon, in its own or a worker's thread.
+  void see_to_deferred() { kick(); }
 
  private:
   // engine.cc

@@ -185,7 +185,7 @@ bool Engine::wait_events(TimeNs deadline) {
     asleep_until_.store(deadline);
     // Announced: from here on, whoever sets one of these kicks. So one last look is enough.
     const bool must_look = stopping_.load() || has_new_hot_.load() || has_roused_.load() || has_chores_.load() ||
-                           (hooks_.work_waits && hooks_.work_waits());
+                           deferred_waits() || (hooks_.work_waits && hooks_.work_waits());
     timeout_ms = must_look ? 0 : timeout_ms_until(std::min(deadline, next_timer_.load()));
   }
   const int count = epoll_wait(epoll_fd_.get(), events.data(), events.size(), timeout_ms);
@@ -381,6 +381,11 @@ void Engine::tend(const ConnectionRef& connection, TimeNs now) {
   rpc::Session& session = connection->session();
   if (connection->half_open() && !session.failed() && now >= connection->handshake_deadline)
     session.close(deadline_exceeded("the handshake was not finished in time; is the other end an rrpc one?"));
+  if (!connection->half_open() && !session.failed()) {
+    if (now >= connection->retire_at) connection->retire(now, "max_connection_age: connect again");
+    if (now >= connection->close_at)
+      session.close(unavailable("max_connection_age_grace: the call took longer after its connection reached its age"));
+  }
   if (session.next_tick() <= now) {
     session.progress(now);
     session.tick(now);
@@ -402,7 +407,10 @@ void Engine::run_timers(TimeNs now) {
     tend(connection, now);
     if (session.failed()) continue;
     next = std::min(next, session.next_tick());
-    if (connection->half_open()) next = std::min(next, connection->handshake_deadline);
+    if (connection->half_open())
+      next = std::min(next, connection->handshake_deadline);
+    else
+      next = std::min({next, connection->retire_at, connection->close_at});
   }
   {
     std::lock_guard lock(list_mutex_);

@@ -20,10 +20,12 @@ struct Options {
   TimeNs spin = 200 * kMicrosecond;  // how long adaptive polling spins before it sleeps
   TimeNs handshake_timeout = 10 * kSecond;
   uint32_t connections_max = 100'000;
-  uint32_t handshakes_max = 1024;         // connections at a time whose client hasn't said HELLO yet
-  uint32_t max_concurrency = kUnlimited;  // handlers at work at a time
-  uint32_t max_queue = kUnlimited;        // calls that wait beyond those
-  uint32_t stream_handlers_max = 256;     // of calls that take a stream, by workers; a quarter for one connection
+  uint32_t handshakes_max = 1024;            // connections at a time whose client hasn't said HELLO yet
+  uint32_t max_concurrency = kUnlimited;     // handlers at work at a time
+  uint32_t max_queue = kUnlimited;           // calls that wait beyond those
+  uint32_t stream_handlers_max = 256;        // of calls that take a stream, by workers; a quarter for one connection
+  TimeNs max_connection_age = kNever;        // of a server: then the client is told to connect again
+  TimeNs max_connection_age_grace = kNever;  // from there until the connection is closed
   bool any_user = false;
   std::vector<std::string> transports = all_transports();  // that rrpc:// may use, best first
   uint32_t shared_receive_slots = 0;  // of each listener whose transport shares receives; 0: a ring for each connection

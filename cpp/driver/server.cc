@@ -19,7 +19,9 @@ constexpr TimeNs kSlowHandler = 50 * kMicrosecond;
 // How long what was said last may take to reach the peers when the server stops.
 constexpr TimeNs kFarewell = 1100 * kMillisecond;
 constexpr TimeNs kAskInterval = 50 * kMillisecond;
+// Of workers that don't poll. One may be the thread that signals are for.
 constexpr TimeNs kTurnNap = 200 * kMillisecond;
+constexpr TimeNs kLongNap = 10 * kSecond;
 // How long a client may take to answer a GOAWAY; one that is silent holds nobody up.
 constexpr TimeNs kGoAwayPatience = kSecond;
 
@@ -78,7 +80,7 @@ void Server::on_request(const ConnectionRef& connection, const rpc::ServerCallRe
 
 void Server::on_replies_taken(const Connection& connection) {
   work_.go_on(connection.id());
-  for (const Lane lane : {Lane::kWorkers, Lane::kLoop})
+  for (const Lane lane : kLanes)
     if (work_.has_takeable(lane)) announce(lane);
 }
 
@@ -90,7 +92,7 @@ void Server::refuse_displaced() {
     if (!work_.end(handle, work, makes_room)) continue;
     if (makes_room) announce(work.lane);
     endpoint::count(endpoint::counters().calls_refused);
-    answer(work, {.status = work_.no_room(), .not_seen = true});
+    answer(work, {.status = work_.no_room(work.lane), .not_seen = true});
   }
 }
 
@@ -103,31 +105,36 @@ bool Server::take_back(const Connection& connection, const rpc::ServerCallRef& c
 // Some work for one of the lane. A worker who polls looks for it before it sleeps; what others bring in, callers and
 // those who reply, may find all of them asleep.
 void Server::announce(Lane lane) {
-  if (lane == Lane::kLoop) return tell_loop();
-  if (in_loop_) return call_worker();
+  if (is_loops(lane)) return tell_loop();
+  if (in_loop_ || lane == Lane::kBuiltin) {
+    std::lock_guard lock(turn_mutex_);
+    return turns_[static_cast<size_t>(lane)].notify_one();
+  }
   if (!engine_->polled_by_this_thread()) engine_->wake_one_worker();
 }
 
-bool Server::take(Work& work) {
-  if (!work_.take(Lane::kWorkers, work)) return false;
-  if (handler_ns_average_.load(std::memory_order_relaxed) > kSlowHandler) engine_->offer_token();
+bool Server::take(Lane lane, Work& work) {
+  if (!work_.take(lane, work)) return false;
+  if (lane == Lane::kWorkers && handler_ns_average_.load(std::memory_order_relaxed) > kSlowHandler)
+    engine_->offer_token();
   return true;
 }
 
-NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt) {
-  bool has_polled = in_loop_;  // then the loop does
+NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt, Lane lane) {
+  const bool others_poll = in_loop_ || lane == Lane::kBuiltin;
+  bool has_polled = others_poll;
   while (true) {
     if (ended_) return NextResult::kEnded;
     if (interrupt.load()) return NextResult::kInterrupted;
-    if (!has_polled && work_.has_takeable(Lane::kWorkers)) engine_->poll_between();
-    if (take(work)) {
+    if (!has_polled && work_.has_takeable(lane)) engine_->poll_between();
+    if (take(lane, work)) {
       if (!too_late(work)) return NextResult::kWork;
       work = {};  // its connection and arguments aren't this worker's to keep while it waits
       continue;
     }
     if (now_ns() >= deadline) return NextResult::kTimeout;
-    if (in_loop_) {
-      if (!wait_for_turn(deadline)) return NextResult::kInterrupted;
+    if (others_poll) {
+      if (!wait_for_turn(lane, deadline)) return NextResult::kInterrupted;
       continue;
     }
     has_polled = true;
@@ -148,20 +155,28 @@ bool Server::too_late(const Work& work) {
 // --- an event loop and workers that don't poll -------------------------------------------------------
 
 void Server::serve_in_loop(std::shared_ptr<LoopQueue> loop, LoopItemRef news, const std::vector<std::string>& methods,
-                           uint32_t max_concurrency) {
+                           uint32_t max_concurrency, bool all) {
   loop_ = std::move(loop);
   loop_news_ = std::move(news);
-  work_.route_to_loop(methods, max_concurrency);
+  work_.route(Lane::kLoop, methods, max_concurrency);
+  if (all) {
+    work_.route(Lane::kBuiltin, {}, kUnlimited);
+    work_.route_others(Lane::kLoop);
+  }
+  all_in_loop_ = all;
   in_loop_ = true;
 }
 
 std::vector<Work> Server::next_in_loop() {
   std::vector<Work> taken;
   loop_told_ = false;  // first: a call that comes meanwhile is told of again
-  for (Work work; work_.take(Lane::kLoop, work);) {
-    if (too_late(work)) continue;
-    loop_->follow(work.connection, engine_);
-    taken.push_back(std::move(work));
+  for (const Lane lane : {Lane::kBuiltin, Lane::kLoop}) {
+    if (!is_loops(lane)) continue;
+    for (Work work; work_.take(lane, work);) {
+      if (too_late(work)) continue;
+      loop_->follow(work.connection, engine_);
+      taken.push_back(std::move(work));
+    }
   }
   return taken;
 }
@@ -170,29 +185,21 @@ void Server::tell_loop() {
   if (!loop_told_.exchange(true)) loop_->push(loop_news_);
 }
 
-bool Server::wait_for_turn(TimeNs deadline) {
+bool Server::wait_for_turn(Lane lane, TimeNs deadline) {
   std::unique_lock lock(turn_mutex_);
-  const TimeNs nap = std::min(kTurnNap, std::max<TimeNs>(deadline - now_ns(), 0));
-  return turn_.wait_for(lock, std::chrono::nanoseconds(nap), [this] { return work_waits() || ended_.load(); });
+  const TimeNs longest = lane == Lane::kBuiltin ? kLongNap : kTurnNap;
+  const TimeNs nap = std::min(longest, std::max<TimeNs>(deadline - now_ns(), 0));
+  return turns_[static_cast<size_t>(lane)].wait_for(lock, std::chrono::nanoseconds(nap),
+                                                    [&] { return work_.has_takeable(lane) || ended_.load(); });
 }
 
-void Server::call_worker() {
-  std::lock_guard lock(turn_mutex_);
-  turn_.notify_one();
-}
-
-bool Server::on_cancel(uint64_t handle, std::function<void()> callback) {
+OnCancel Server::on_cancel(uint64_t handle, std::function<void()> callback) {
   Work work;
-  if (!find(handle, work)) return false;
-  {
-    std::lock_guard lock(work.connection->mutex);
-    if (!work.call->given_up()) {
-      work.call->on_given_up.push_back(std::move(callback));
-      return true;
-    }
-  }
-  callback();
-  return true;
+  if (!find(handle, work)) return OnCancel::kAnswered;
+  std::lock_guard lock(work.connection->mutex);
+  if (work.call->given_up()) return OnCancel::kCancelled;
+  work.call->on_given_up.push_back(std::move(callback));
+  return OnCancel::kKept;
 }
 
 void Server::note_handler_time(const Work& work) {
@@ -200,14 +207,14 @@ void Server::note_handler_time(const Work& work) {
   handler_ns_average_.store(average + (now_ns() - work.taken_at - average) / 8, std::memory_order_relaxed);
 }
 
-Status Server::reply(uint64_t handle, rpc::Reply reply) {
+Result<Lane> Server::reply(uint64_t handle, rpc::Reply reply) {
   Work work;
   bool makes_room = false;
   if (!work_.end(handle, work, makes_room)) return unknown_handle(handle);
   if (makes_room) announce(work.lane);
   if (work.call->stream() == nullptr) note_handler_time(work);
   answer(work, std::move(reply));
-  return {};
+  return work.lane;
 }
 
 void Server::answer(const Work& work, rpc::Reply reply) {
@@ -276,6 +283,25 @@ LeftOver Server::drain(TimeNs deadline, const std::function<bool()>& interrupted
   return left;
 }
 
+size_t Server::send_away(size_t count, const std::string& reason) {
+  std::vector<ConnectionRef> clients = engine_->connections();
+  std::erase_if(clients, [](const ConnectionRef& connection) {
+    std::lock_guard lock(connection->mutex);
+    return !connection->retirable || connection->half_open() || connection->session().failed();
+  });
+  std::ranges::sort(clients, {}, [](const ConnectionRef& connection) { return connection->id(); });
+  clients.resize(std::min(count, clients.size()));
+  const TimeNs now = now_ns();
+  for (const ConnectionRef& connection : clients) {
+    std::lock_guard lock(connection->mutex);
+    if (connection->session().failed()) continue;
+    connection->retire(now, reason);
+    engine_->note_deadline(connection->close_at);
+    engine_->settle(connection, now);
+  }
+  return clients.size();
+}
+
 void Server::close_all(const std::string& reason) {
   for (const ConnectionRef& connection : engine_->connections()) {
     {
@@ -292,7 +318,7 @@ void Server::stop() {
   work_.wake_returning();
   {
     std::lock_guard lock(turn_mutex_);
-    turn_.notify_all();
+    for (std::condition_variable& turn : turns_) turn.notify_all();
   }
   engine_->close_listeners();
   const TimeNs give_up = now_ns() + kFarewell;
@@ -301,7 +327,7 @@ void Server::stop() {
     close_all("the server was stopped");
   }
   engine_->stop();
-  for (const ConnectionRef& connection : engine_->connections()) engine_->remove(connection);
+  engine_->abandon();
   work_.drop_waiting();
 }
 

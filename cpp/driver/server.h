@@ -1,6 +1,7 @@
 // The answering end: listeners, connections, a ready queue, and workers that take from it.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -23,6 +24,8 @@ namespace rrpc::driver {
 
 enum class NextResult : uint8_t { kWork, kTimeout, kEnded, kInterrupted };
 
+enum class OnCancel : uint8_t { kKept, kCancelled, kAnswered };
+
 // What a drained server had to leave: calls without their answer, and results that clients didn't fetch.
 struct LeftOver {
   size_t calls = 0;
@@ -44,16 +47,19 @@ class Server : public RequestSink {
   // More that HELLO says to clients who connect from now on; in the smallest slots there may be no room for it.
   void add_to_hello(rpc::HelloFields fields);
 
-  // The next call to handle. kInterrupted: `interrupt` is set; see to it and ask again.
-  NextResult next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt);
+  // The next call of the lane to handle. kInterrupted: `interrupt` is set; see to it and ask again.
+  NextResult next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt, Lane lane = Lane::kWorkers);
+  // Before listening: calls of these methods (names or ids) go to a worker of their own, and wait for no other.
+  void serve_apart(const std::vector<std::string>& methods) { work_.route(Lane::kBuiltin, methods, 1); }
   // Before listening: calls of these methods (names or ids) go to an event loop, so many at a time. The loop, which
   // polls for calls from now on, is pushed `news` when there are some; the workers wait to be told of theirs.
+  // `all`: there are no workers. The loop gets what names no method, too, and any number of those served apart.
   void serve_in_loop(std::shared_ptr<LoopQueue> loop, LoopItemRef news, const std::vector<std::string>& methods,
-                     uint32_t max_concurrency);
+                     uint32_t max_concurrency, bool all);
   // In the loop's thread: the calls that it is to handle now.
   std::vector<Work> next_in_loop();
-  // Every handle is answered once; NotFound otherwise.
-  Status reply(uint64_t handle, rpc::Reply reply);
+  // Every handle is answered once; NotFound otherwise. Gives the call's lane.
+  Result<Lane> reply(uint64_t handle, rpc::Reply reply);
   // The streams of a call that is being handled.
   Result<std::unique_ptr<Stream>> stream(uint64_t handle);
   // Its worker lets go of a call with streams: next() gives the handle again (Work::resumed) once there is room for the
@@ -67,10 +73,14 @@ class Server : public RequestSink {
   Status lend(uint64_t handle);
   void take_up(uint64_t handle) { work_.take_up(handle, ended_); }
   bool find(uint64_t handle, Work& work) { return work_.find(handle, work); }
-  // Runs `callback` when the call is given up, at once if it has been; dropped with the reply. Maybe under the mutex.
-  // False: it was answered already.
-  bool on_cancel(uint64_t handle, std::function<void()> callback);
+  // Runs `callback` when the call is given up, maybe under the mutex; it is dropped with the reply.
+  [[nodiscard]] OnCancel on_cancel(uint64_t handle, std::function<void()> callback);
 
+  // No new clients; those that are connected go on.
+  void stop_listening() { engine_->close_listeners(); }
+  // Tells `count` of the clients, those connected longest, to connect again; gives how many were told. Clients that
+  // were told before don't count.
+  size_t send_away(size_t count, const std::string& reason);
   // Refuses new calls, waits for those under way and for their results to be fetched; then stop() is to come.
   // Once `interrupted` says so, which is asked now and then, it waits no longer.
   LeftOver drain(TimeNs deadline, const std::function<bool()>& interrupted = {});
@@ -95,12 +105,15 @@ class Server : public RequestSink {
   };
 
   static std::string random_text();
-  Status why_full(const Connection& connection) override { return work_.why_full(connection.id()); }
+  Status why_full(const Connection& connection, std::string_view method) override {
+    return work_.why_full(connection.id(), method);
+  }
   void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) override;
   void on_replies_taken(const Connection& connection) override;
   Status admit(const Connection& connection) override;
   void resume(uint64_t handle) override;
   bool take_back(const Connection& connection, const rpc::ServerCallRef& call) override;
+  bool is_loops(Lane lane) const { return lane == Lane::kLoop || (lane == Lane::kBuiltin && all_in_loop_); }
   bool work_waits() const { return work_.has_takeable(Lane::kWorkers); }
   rpc::HelloFields hello_of(const provider::Listener& listener);
   Result<ConnectionRef> accept(DeviceEntry& device, provider::Listener& listener, uint64_t id);
@@ -113,10 +126,9 @@ class Server : public RequestSink {
   rpc::HelloFields more_hello();
   Status share_receives(ListenerEntry& entry) const;
   std::shared_ptr<endpoint::SharedRing> shared_ring(const provider::Listener& listener);
-  bool take(Work& work);
+  bool take(Lane lane, Work& work);
   bool too_late(const Work& work);
-  bool wait_for_turn(TimeNs deadline);
-  void call_worker();
+  bool wait_for_turn(Lane lane, TimeNs deadline);
   void announce(Lane lane);
   void tell_loop();
   void set_aside(const Work& work);
@@ -141,11 +153,12 @@ class Server : public RequestSink {
   std::map<std::string, Redirect> redirects_;  // by the listener's own address
   std::shared_ptr<Engine> engine_;
   std::atomic<bool> in_loop_{false};  // a loop polls for calls: this one
+  std::atomic<bool> all_in_loop_{false};
   std::shared_ptr<LoopQueue> loop_;
   LoopItemRef loop_news_;
   std::atomic<bool> loop_told_{false};
   std::mutex turn_mutex_;  // for workers, where a loop polls
-  std::condition_variable turn_;
+  std::array<std::condition_variable, kLanes.size()> turns_;
 };
 
 }  // namespace rrpc::driver

@@ -15,6 +15,13 @@ namespace rrpc::driver {
 static constexpr int kBacklog = 4096;
 static constexpr char kNotHere[] = "this process takes no calls: its HELLO names the one that does (go_to)";
 
+// Up to a tenth shorter or longer, so that clients that came together don't go together.
+static TimeNs with_jitter(TimeNs age) {
+  if (age >= kNever / 2) return kNever;
+  static thread_local std::minstd_rand generator{std::random_device{}()};
+  return static_cast<TimeNs>(static_cast<double>(age) * std::uniform_real_distribution<>(0.9, 1.1)(generator));
+}
+
 std::string Server::random_text() {
   std::random_device device;
   std::string text;
@@ -84,8 +91,9 @@ std::string Server::attach(ListenerEntry entry, rpc::HelloFields offers) {
   std::string bound = entry.listener->address();
   {
     std::lock_guard lock(mutex_);
-    if (entry.receives != nullptr) shared_rings_[entry.listener.get()] = std::move(entry.receives);
-    if (!offers.empty()) offers_[entry.listener.get()] = std::move(offers);
+    // Over those of one that was closed, which may have been where this is.
+    shared_rings_[entry.listener.get()] = std::move(entry.receives);
+    offers_[entry.listener.get()] = std::move(offers);
   }
   engine_->add_listener(std::move(entry));
   return bound;
@@ -180,7 +188,10 @@ void Server::prepare(Connection& connection) {
 }
 
 Status Server::admit(const Connection& connection) {
-  if (engine_->establish(connection.id(), options_.connections_max)) return {};
+  if (engine_->establish(connection.id(), options_.connections_max)) {
+    engine_->note_deadline(connection.retire_at);  // the timers look at it only once the client is let in
+    return {};
+  }
   const std::string limit = std::to_string(options_.connections_max);
   return resource_exhausted("connections_max: the server has " + limit +
                             " clients, as many as may connect (--connections-max " + limit + ")");
@@ -218,6 +229,8 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
     const TimeNs now = now_ns();
     connection->last_active = now;
     connection->handshake_deadline = deadline_after(now, options_.handshake_timeout);
+    connection->retire_at = deadline_after(now, with_jitter(options_.max_connection_age));
+    connection->retirable = true;
     if (!connection->session().start(now).ok()) continue;
     if (for_others) connection->session().server().refuse_new_calls(unavailable(kNotHere));
     return connection;

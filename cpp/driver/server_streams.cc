@@ -48,7 +48,7 @@ Status Server::lend(uint64_t handle) {
 void Server::set_aside(const Work& work) {
   bool makes_room = false;
   work_.set_aside(work.handle, makes_room);
-  if (makes_room && work.lane == Lane::kLoop) tell_loop();
+  if (makes_room && is_loops(work.lane)) tell_loop();
 }
 
 void Server::bring_back(uint64_t handle) {

@@ -32,6 +32,7 @@ class Stream {
         call_(std::move(call)) {}
 
   const rpc::ClientCallRef& call() const { return call_; }  // null at the answering end
+  Engine& engine() { return *engine_; }
   bool belongs_to_parent() const { return connection_->belongs_to_parent(); }
   bool ended() const { return stream_->ended(); }
 

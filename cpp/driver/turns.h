@@ -2,6 +2,7 @@
 // Not thread-safe; every step is O(log n).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -12,7 +13,9 @@
 
 namespace rrpc::driver {
 
-enum class Lane : uint8_t { kWorkers, kLoop };
+// Who handles a call: the workers, an event loop, or the worker that has only the built-in services.
+enum class Lane : uint8_t { kWorkers, kLoop, kBuiltin };
+inline constexpr std::array kLanes{Lane::kWorkers, Lane::kLoop, Lane::kBuiltin};
 
 struct Work {
   uint64_t handle = 0;

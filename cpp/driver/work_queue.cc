@@ -10,6 +10,8 @@ namespace {
 
 // One connection may have a quarter of the handlers that take streams: the rest is for others.
 constexpr size_t kShares = 4;
+// Calls of the built-in services that may wait: those of the user's services take none of their places.
+constexpr size_t kBuiltinQueue = 256;
 
 bool takes_stream(const Work& work) {
   return work.lane == Lane::kWorkers && (work.call->kind() & rpc::kClientStreams) != 0;
@@ -20,53 +22,57 @@ WorkKey running_key(uint64_t handle) { return {0, handle}; }
 }  // namespace
 
 WorkQueue::WorkQueue(const Options& options)
-    : max_queue_(options.max_queue),
-      streams_max_(options.stream_handlers_max),
-      streams_share_(std::max<size_t>(streams_max_ / kShares, 1)) {
-  workers_.max_concurrency = options.max_concurrency;
+    : streams_max_(options.stream_handlers_max), streams_share_(std::max<size_t>(streams_max_ / kShares, 1)) {
+  calls_.most = options.max_queue;
+  builtin_.most = kBuiltinQueue;
+  queue(Lane::kWorkers).max_concurrency = options.max_concurrency;
 }
 
-void WorkQueue::route_to_loop(const std::vector<std::string>& methods, uint32_t max_concurrency) {
+void WorkQueue::route(Lane lane, const std::vector<std::string>& methods, uint32_t max_concurrency) {
   std::lock_guard lock(mutex_);
-  loop_methods_.insert(methods.begin(), methods.end());
-  loop_.max_concurrency = max_concurrency;
+  for (const std::string& method : methods) routes_.emplace(method, lane);
+  queue(lane).max_concurrency = max_concurrency;
 }
 
 // --- the bound -------------------------------------------------------------------------------------
 
-Status WorkQueue::no_room() const {
-  const std::string limit = std::to_string(max_queue_);
+Status WorkQueue::no_room(Lane lane) const {
+  if (lane == Lane::kBuiltin)
+    return resource_exhausted(std::to_string(kBuiltinQueue) +
+                              " calls of the built-in services wait, as many as may; try again later");
+  const std::string limit = std::to_string(calls_.most);
   return resource_exhausted("max_queue: " + limit + " calls wait for a worker, as many as may (--max-queue " + limit +
                             "); try again later");
 }
 
-Status WorkQueue::why_full(uint64_t connection) {
+Status WorkQueue::why_full(uint64_t connection, std::string_view method) {
   std::lock_guard lock(mutex_);
-  const size_t most = workers_.max_concurrency + loop_.max_concurrency + max_queue_;
-  const bool room = workers_.waiting() + loop_.waiting() + workers_.running + loop_.running < most;
-  return room || may_displace(connection) ? Status() : no_room();
-}
-
-// Somebody has more waiting than this connection would have.
-bool WorkQueue::may_displace(uint64_t connection) const {
-  return bounded() && waiting_.most().first > waiting_.of(connection) + 1;
+  if (lane_of(method) == Lane::kBuiltin) return {};
+  const Queue& workers = queue(Lane::kWorkers);
+  const Queue& loop = queue(Lane::kLoop);
+  const size_t most = workers.max_concurrency + loop.max_concurrency + calls_.most;
+  const bool room = workers.waiting() + loop.waiting() + workers.running + loop.running < most;
+  return room || calls_.may_displace(connection) ? Status() : no_room(Lane::kWorkers);
 }
 
 // Refused is what came last of who has most: it goes to those that are handled, until it is answered.
-void WorkQueue::displace() {
-  const uint64_t connection = waiting_.most().second;
-  Turns* from = &workers_.ready;
+void WorkQueue::displace(Bound& full) {
+  const uint64_t connection = full.waiting.most().second;
+  Turns* from = nullptr;
   uint64_t newest = 0;
-  for (Turns* turns : {&workers_.ready, &workers_.held, &workers_.backed_up, &loop_.ready, &loop_.backed_up}) {
-    if (turns->newest_of(connection) <= newest) continue;
-    newest = turns->newest_of(connection);
-    from = turns;
+  for (const Lane lane : kLanes) {
+    if (&bound(lane) != &full) continue;
+    for (Turns* turns : {&queue(lane).ready, &queue(lane).held, &queue(lane).backed_up}) {
+      if (turns->newest_of(connection) <= newest) continue;
+      newest = turns->newest_of(connection);
+      from = turns;
+    }
   }
   WorkByKey::node_type node = from->take_back({connection, newest});
   no_longer_waits(node.mapped());
   node.mapped().aside = true;
   node.key() = running_key(newest);
-  if (from == &workers_.held) streams_.add(connection);  // until it is answered
+  if (from == &queue(Lane::kWorkers).held) streams_.add(connection);  // until it is answered
   running_.insert(std::move(node));
   displaced_.push_back(newest);
   has_displaced_ = true;
@@ -86,7 +92,7 @@ bool WorkQueue::may_handle_stream(uint64_t connection) const {
 
 void WorkQueue::wait_in(Queue& target, Work work) {
   const uint64_t connection = work.connection->id();
-  if (bounded()) waiting_.add(connection);
+  if (bound(work.lane).limits()) bound(work.lane).waiting.add(connection);
   const bool stream = takes_stream(work);
   const bool may_start = !stream || may_handle_stream(connection);
   if (stream && may_start) streams_.add(connection);
@@ -95,7 +101,7 @@ void WorkQueue::wait_in(Queue& target, Work work) {
 }
 
 void WorkQueue::no_longer_waits(const Work& work) {
-  if (bounded()) waiting_.remove(work.connection->id());
+  if (bound(work.lane).limits()) bound(work.lane).waiting.remove(work.connection->id());
   queue(work.lane).count();
 }
 
@@ -113,12 +119,11 @@ void WorkQueue::stream_ended(const Work& work) {
 
 Result<Lane> WorkQueue::add(const ConnectionRef& connection, const rpc::ServerCallRef& call) {
   std::lock_guard lock(mutex_);
-  const bool to_loop = !loop_methods_.empty() && loop_methods_.contains(std::string(call->method()));
-  const Lane lane = to_loop ? Lane::kLoop : Lane::kWorkers;
+  const Lane lane = lane_of(call->method());
   Queue& target = queue(lane);
-  if (target.waiting() + target.running >= target.max_concurrency + max_queue_) {
-    if (!may_displace(connection->id())) return no_room();
-    displace();
+  if (target.waiting() + target.running >= target.max_concurrency + bound(lane).most) {
+    if (!bound(lane).may_displace(connection->id())) return no_room(lane);
+    displace(bound(lane));
   }
   call->ticket = next_handle_++;
   wait_in(target, Work{call->ticket, connection, call, 0, lane});
@@ -129,12 +134,12 @@ bool WorkQueue::take_back(uint64_t connection, const rpc::ServerCallRef& call) {
   WorkByKey::node_type taken;  // let go of without the lock
   std::lock_guard lock(mutex_);
   const WorkKey key{connection, call->ticket};
-  if (taken = workers_.held.take_back(key); !taken.empty()) {
-    no_longer_waits(taken.mapped());
-    return true;
-  }
-  for (Queue* from : {&workers_, &loop_}) {
-    if (taken = from->ready.take_back(key); taken.empty()) taken = from->backed_up.take_back(key);
+  for (Queue& from : queues_) {
+    if (taken = from.held.take_back(key); !taken.empty()) {
+      no_longer_waits(taken.mapped());
+      return true;
+    }
+    if (taken = from.ready.take_back(key); taken.empty()) taken = from.backed_up.take_back(key);
     if (taken.empty()) continue;
     no_longer_waits(taken.mapped());
     stream_ended(taken.mapped());
@@ -156,10 +161,10 @@ WorkByKey::node_type WorkQueue::take_ready(Queue& from) {
 
 void WorkQueue::go_on(uint64_t connection) {
   std::lock_guard lock(mutex_);
-  for (Queue* queue : {&workers_, &loop_}) {
-    for (WorkByKey::node_type node; !(node = queue->backed_up.take_of(connection)).empty();)
-      queue->ready.add(std::move(node));
-    queue->count();
+  for (Queue& queue : queues_) {
+    for (WorkByKey::node_type node; !(node = queue.backed_up.take_of(connection)).empty();)
+      queue.ready.add(std::move(node));
+    queue.count();
   }
 }
 
@@ -285,26 +290,31 @@ bool WorkQueue::end(uint64_t handle, Work& work, bool& makes_room) {
 }
 
 void WorkQueue::drop_waiting() {
-  WorkByKey dropped[5];  // let go of without the lock
+  std::array<WorkByKey, 3 * kLanes.size()> dropped;  // let go of without the lock
   std::lock_guard lock(mutex_);
-  workers_.ready.clear_into(dropped[0]);
-  workers_.held.clear_into(dropped[1]);
-  loop_.ready.clear_into(dropped[2]);
-  workers_.backed_up.clear_into(dropped[3]);
-  loop_.backed_up.clear_into(dropped[4]);
-  waiting_.clear();
-  workers_.count();
-  loop_.count();
+  WorkByKey* grave = dropped.data();
+  for (Queue& queue : queues_) {
+    for (Turns* turns : {&queue.ready, &queue.held, &queue.backed_up}) turns->clear_into(*grave++);
+    queue.count();
+  }
+  calls_.waiting.clear();
+  builtin_.waiting.clear();
+}
+
+size_t WorkQueue::waiting_now() const {
+  size_t sum = 0;
+  for (const Queue& queue : queues_) sum += queue.waiting();
+  return sum;
 }
 
 size_t WorkQueue::waiting() {
   std::lock_guard lock(mutex_);
-  return workers_.waiting() + loop_.waiting();
+  return waiting_now();
 }
 
 size_t WorkQueue::waiting_or_running() {
   std::lock_guard lock(mutex_);
-  return workers_.waiting() + loop_.waiting() + running_.size();
+  return waiting_now() + running_.size();
 }
 
 }  // namespace rrpc::driver

@@ -1,18 +1,21 @@
-// A server's calls: those that wait to be handled, and those that are. Each goes down one of two lanes: to the workers,
-// or to an event loop.
+// A server's calls: those that wait to be handled, and those that are. Each goes down one of three lanes: to the
+// workers, to an event loop, or to the worker of the built-in services, which is there when all others are busy.
 //
 // No connection takes what the others need: connections take turns, a full queue refuses the newest call of the
 // connection that has most waiting, one connection gets at most a share of the handlers that take streams, and none of
 // a connection's calls begins while its client leaves many replies unread.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <string>
-#include <unordered_set>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "driver/turns.h"
@@ -27,18 +30,23 @@ class WorkQueue {
  public:
   explicit WorkQueue(const Options& options);
 
-  // Calls of these methods, by name or id, go to the loop, which handles so many of them at a time. Before the first.
-  void route_to_loop(const std::vector<std::string>& methods, uint32_t max_concurrency);
+  // Calls of these methods, by name or id, go down this lane, which handles so many of them at a time. Before the
+  // first.
+  void route(Lane lane, const std::vector<std::string>& methods, uint32_t max_concurrency);
 
-  // Why a call of this connection would be refused, whatever its method.
-  Status why_full(uint64_t connection);
+  // Calls of all methods that nothing was said about.
+  void route_others(Lane lane) { others_ = lane; }
+
+  // Why a call of this connection would be refused, as far as that can be told before it is added. No method: of one
+  // that isn't known.
+  Status why_full(uint64_t connection, std::string_view method);
   // The call waits from now on; the lane it went to, or why there is no room. It may have displaced another.
   Result<Lane> add(const ConnectionRef& connection, const rpc::ServerCallRef& call);
   // The handles of calls that had to make room for those of other connections: to be answered with no_room(), which
   // takes the mutexes of their connections.
   bool has_displaced() const { return has_displaced_.load(std::memory_order_relaxed); }
   std::vector<uint64_t> take_displaced();
-  Status no_room() const;
+  Status no_room(Lane lane) const;
   // The connection isn't backed up any more.
   void go_on(uint64_t connection);
   // False: it is handled already, or isn't known.
@@ -80,11 +88,30 @@ class WorkQueue {
     void count() { takeable.store(std::min(resumed.size() + ready.size(), places())); }
   };
 
-  Queue& queue(Lane lane) { return lane == Lane::kLoop ? loop_ : workers_; }
-  const Queue& queue(Lane lane) const { return lane == Lane::kLoop ? loop_ : workers_; }
-  bool bounded() const { return max_queue_ != kUnlimited; }
-  bool may_displace(uint64_t connection) const;
-  void displace();
+  // How many calls may wait: of those to the user's services in all, and of those to the built-in ones.
+  struct Bound {
+    size_t most = 0;
+    Tally waiting;  // by connection; counted where there is a bound
+
+    bool limits() const { return most != kUnlimited; }
+    // Somebody has more waiting than this connection would have.
+    bool may_displace(uint64_t connection) const {
+      return limits() && waiting.most().first > waiting.of(connection) + 1;
+    }
+  };
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
+
+  Queue& queue(Lane lane) { return queues_[static_cast<size_t>(lane)]; }
+  const Queue& queue(Lane lane) const { return queues_[static_cast<size_t>(lane)]; }
+  Lane lane_of(std::string_view method) const {
+    const auto route = routes_.find(method);
+    return route == routes_.end() ? others_.load() : route->second;
+  }
+  Bound& bound(Lane lane) { return lane == Lane::kBuiltin ? builtin_ : calls_; }
+  void displace(Bound& bound);
   void wait_in(Queue& target, Work work);
   void no_longer_waits(const Work& work);
   WorkByKey::node_type take_ready(Queue& from);
@@ -93,17 +120,18 @@ class WorkQueue {
   bool take_resumed(Queue& from, Work& work);
   void give_place(Queue& from, Work& work);
   void let_return(Queue& from);
+  size_t waiting_now() const;
   bool free_place(Queue& from);
 
-  const size_t max_queue_;
   const size_t streams_max_;
   const size_t streams_share_;  // of them, for one connection
-  std::unordered_set<std::string> loop_methods_;
+  std::unordered_map<std::string, Lane, Hash, std::equal_to<>> routes_;
   std::mutex mutex_;
   std::condition_variable returned_;
-  Queue workers_;
-  Queue loop_;
-  Tally waiting_;  // by connection; counted where max_queue bounds it
+  std::atomic<Lane> others_{Lane::kWorkers};
+  std::array<Queue, kLanes.size()> queues_;
+  Bound calls_;
+  Bound builtin_;
   Tally streams_;  // calls that take a stream: ready for a worker, or handled
   WorkByKey running_;
   std::vector<uint64_t> displaced_;

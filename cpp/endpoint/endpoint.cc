@@ -289,6 +289,8 @@ size_t Endpoint::deliver_finished_transfers() {
   while (bulk_.has_finished()) {  // an event may start a transfer that ends at once
     for (const FinishedTransfer& finished : bulk_.take_finished()) {
       if (finished.status == WcStatus::kSuccess) tally_transfer(finished);
+      // The reason first, so that nothing ends with no other reason than "flushed". What succeeded came before.
+      if (finished.status == WcStatus::kFlushed && qp_->state() == QueuePairState::kError) fail(qp_->error());
       try {
         events_.on_transfer_finished(finished.cookie, finished.status);
       } catch (const std::bad_alloc&) {

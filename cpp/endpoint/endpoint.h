@@ -105,6 +105,9 @@ class Endpoint {
   uint64_t signs_of_life() const { return signs_of_life_; }
 
   size_t body_bytes_max() const { return body_bytes_max_; }
+  // Of one message to the peer: what both ends allow, once they have said so.
+  uint32_t descriptors_max() const { return descriptors_max_; }
+  void set_descriptors_max(uint32_t count) { descriptors_max_ = count; }
   bool can_send(uint8_t type) const;
   // The parts become one message. Only when can_send(); the bytes are taken before the call returns.
   void send(uint8_t type, std::span<const Bytes> parts);
@@ -188,6 +191,7 @@ class Endpoint {
   ReceiveWindow receive_data_;
   ReceiveWindow receive_control_;
   uint32_t arrived_unpaid_ = 0;  // data messages since the peer's last credit, while there is none left
+  uint32_t descriptors_max_ = 0;
   size_t body_bytes_max_ = 0;
 
   uint32_t send_slot_count_ = 0;

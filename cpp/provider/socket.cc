@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -49,6 +50,10 @@ std::string SocketAddress::to_string() const {
   }
   if (storage.ss_family == AF_INET6) {
     const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&storage);
+    if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {  // one who came to a listener of both families
+      inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], host, sizeof(host));
+      return std::string(host) + ":" + std::to_string(ntohs(v6->sin6_port));
+    }
     inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof(host));
     return "[" + std::string(host) + "]:" + std::to_string(ntohs(v6->sin6_port));
   }
@@ -111,6 +116,13 @@ Result<std::vector<SocketAddress>> resolve(const std::string& address, ResolveFo
     return Status(StatusCode::kUnavailable, "cannot resolve '" + target.host + "' in address '" + address +
                                                 "': " + gai_strerror(lookup.error) + "; check the host name");
   }
+  // A listener at :: takes both families.
+  if (target.host.empty())
+    std::ranges::stable_partition(lookup.addresses, [](const SocketAddress& a) { return a.is_ipv6(); });
+  if (connecting && target.host == "::") {
+    Lookup other = look_up({"0.0.0.0", target.port}, AI_NUMERICHOST);
+    lookup.addresses.insert(lookup.addresses.end(), other.addresses.begin(), other.addresses.end());
+  }
   return std::move(lookup.addresses);
 }
 
@@ -149,7 +161,9 @@ Result<UniqueFd> listen_on(const SocketAddress& where, const std::string& addres
   UniqueFd fd(::socket(where.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return listen_error(address, errno);
   const int on = 1;
+  const int off = 0;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (where.is_ipv6()) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));  // :: takes both families
   if (::bind(fd.get(), where.get(), where.length) != 0) return listen_error(address, errno);
   if (::listen(fd.get(), backlog) != 0) return listen_error(address, errno);
   return fd;

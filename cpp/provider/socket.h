@@ -25,6 +25,7 @@ struct SocketAddress {
 
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  bool is_ipv6() const { return storage.ss_family == AF_INET6; }
   std::string to_string() const;  // "127.0.0.1:7471", "[::1]:7471"
 };
 

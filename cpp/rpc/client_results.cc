@@ -34,6 +34,7 @@ Status ClientSide::on_reply(Bytes body) {
 Status ClientSide::accept_reply(const ClientCallRef& call, Bytes body) {
   RRPC_ASSIGN_OR_RETURN(const ParsedReply reply, parse_reply(body));
   if (reply.fixed.call_id != call->id_) return Status::protocol_error("a fetched reply of another call");
+  RRPC_RETURN_IF_ERROR(check_descriptors(reply.descriptors.size(), options_));
   call->leased_ = call->leased_ || reply.fixed.descriptor_count > (reply.out_written() ? 1 : 0);
   release(call);
   if (call->state_ == ClientCall::State::kCancelling) return leave(call), Status();
@@ -99,7 +100,7 @@ Status ClientSide::on_reply_bulk(Bytes body) {
   call->stamps.mark(&CallStamps::replied);
   call->leased_ = true;
   release(call);
-  Status status = check_message(bulk.length_bytes, options_, "the reply", kBodyOverheadMax);
+  Status status = check_message(bulk.length_bytes, options_, "the reply", body_overhead_max(options_));
   if (!status.ok()) return give_up(call, status), Status();
   auto block = endpoint_.allocate(bulk.length_bytes, endpoint::BlockKind::kLanding);
   status = block.status();

@@ -49,9 +49,7 @@ Status ClientSide::check_bounds(const CallRequest& request) const {
                               " bytes are exposed to this peer, " + std::to_string(bytes) +
                               " more would pass the limit of " + std::to_string(options_.exposed_bytes_max));
   RRPC_RETURN_IF_ERROR(check_message(request.payload.size(), options_, "the request"));
-  if (request.buffers.size() > kDescriptorsPerMessageMax)
-    return resource_exhausted("a call with " + std::to_string(request.buffers.size()) +
-                              " large buffers, the limit is " + std::to_string(kDescriptorsPerMessageMax));
+  RRPC_RETURN_IF_ERROR(check_buffers(request.buffers.size(), endpoint_.descriptors_max(), "the request"));
   if (request.kind != 0 && !streams_.peer_streams())
     return unimplemented("the peer knows no streams; use the same release on both ends");
   if (request.method_sent().size() > UINT16_MAX) return invalid_argument("a method name longer than 65535 bytes");

@@ -3,8 +3,6 @@
 #include <cstring>
 #include <memory>
 
-#include "base/limits.h"
-
 namespace rrpc::rpc {
 namespace {
 
@@ -36,7 +34,7 @@ Status fit_descriptors(endpoint::Endpoint& endpoint, std::span<endpoint::Buffer>
   size_t count = 0;
   for (const endpoint::Buffer& buffer : buffers) count += buffer.range_count();
   for (endpoint::Buffer& buffer : buffers) {
-    if (count <= kDescriptorsPerMessageMax) break;
+    if (count <= endpoint.descriptors_max()) break;
     if (buffer.pieces.empty()) continue;
     count -= buffer.range_count() - 1;
     RRPC_RETURN_IF_ERROR(pack(endpoint, buffer));

@@ -14,9 +14,6 @@ namespace {
 constexpr uint32_t kHelloFieldsMax = 64;
 
 Status read_descriptors(ByteReader& reader, size_t descriptor_count, std::vector<Descriptor>& out) {
-  if (descriptor_count > kDescriptorsPerMessageMax)
-    return Status::protocol_error("a message with " + std::to_string(descriptor_count) + " descriptors, the limit is " +
-                                  std::to_string(kDescriptorsPerMessageMax));
   uint64_t total_bytes = 0;
   for (size_t i = 0; i < descriptor_count && !reader.failed(); ++i) {
     Descriptor descriptor;
@@ -131,6 +128,15 @@ Result<StreamWindow> parse_window(const std::string& text) {
   if (!comma || bytes.ec != std::errc() || bytes.ptr != end || window.items == 0 || window.bytes == 0)
     return Status::protocol_error("a HELLO whose window is '" + text.substr(0, 40) + "', not items,bytes");
   return window;
+}
+
+Result<uint32_t> parse_buffers_max(const std::string& text) {
+  uint32_t count = 0;
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, count);
+  if (parsed.ec != std::errc() || parsed.ptr != end || count == 0)
+    return Status::protocol_error("a HELLO whose buffers are '" + text.substr(0, 40) + "', not a number");
+  return count;
 }
 
 Result<BulkBody> parse_bulk(Bytes body) {

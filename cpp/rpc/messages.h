@@ -174,6 +174,9 @@ Result<std::vector<WindowEntry>> parse_windows(Bytes body);
 
 std::string encode_window(const StreamWindow& window);
 Result<StreamWindow> parse_window(const std::string& text);
+// Of a peer that doesn't say how many descriptors of one message it takes.
+constexpr uint32_t kBuffersMaxUnsaid = 4096;
+Result<uint32_t> parse_buffers_max(const std::string& text);
 
 Result<BulkBody> parse_bulk(Bytes body);
 Result<std::vector<uint64_t>> parse_call_ids(Bytes body);

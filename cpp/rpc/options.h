@@ -22,6 +22,7 @@ struct SessionOptions {
   size_t exposed_bytes_max = 0;              // of results and items that wait for their reader
   size_t queued_bytes_max = 0;               // of messages that wait for a worker, for landing memory or for credits
   uint64_t message_bytes_max = 64 << 20;     // of a request, a reply or an item, without its arrays
+  uint32_t buffers_max = 16384;              // of a request, a reply or an item; pieces of strided arrays count
   uint32_t stream_window_items = 1024;       // that a peer may be ahead of those taken, of each stream
   uint64_t stream_window_bytes = 8 << 20;    // and their bytes
   uint32_t metadata_bytes_max = 8192;        // of a request or a reply; the wire has 16 bits for it
@@ -33,8 +34,9 @@ struct SessionOptions {
 };
 
 // What may stand beside the payload in the body of a message: the fixed part, descriptors, the name, metadata.
-constexpr uint64_t kBodyOverheadMax =
-    64 + uint64_t{kDescriptorsPerMessageMax} * endpoint::kDescriptorWireBytes + 2 * UINT16_MAX;
+inline uint64_t body_overhead_max(const SessionOptions& options) {
+  return 64 + uint64_t{options.buffers_max} * endpoint::kDescriptorWireBytes + 2 * UINT16_MAX;
+}
 
 // `length_bytes`: of the payload, or of a body that may have as much as `overhead` beside it.
 inline Status check_message(uint64_t length_bytes, const SessionOptions& options, const char* whose,
@@ -43,6 +45,22 @@ inline Status check_message(uint64_t length_bytes, const SessionOptions& options
   return resource_exhausted(std::string("message_bytes_max: ") + whose + " has " + std::to_string(length_bytes) +
                             " bytes without its arrays, the limit is " + std::to_string(options.message_bytes_max) +
                             "; pass what is large as arrays, or raise message_bytes_max at both ends");
+}
+
+// `most`: what both ends allow. No pause would raise it, so the error doesn't ask for one.
+inline Status check_buffers(size_t count, uint32_t most, const char* whose) {
+  if (count <= most) return {};
+  return invalid_argument(std::string("buffers_max: ") + whose + " has " + std::to_string(count) +
+                          " large buffers, both ends allow " + std::to_string(most) +
+                          "; join small arrays, or raise buffers_max at both ends (at most " +
+                          std::to_string(kDescriptorsPerMessageMax) + ")");
+}
+
+// Of a message that arrived. The peer was told the limit.
+inline Status check_descriptors(size_t count, const SessionOptions& options) {
+  if (count <= options.buffers_max) return {};
+  return Status::protocol_error("a message with " + std::to_string(count) + " descriptors, the limit is " +
+                                std::to_string(options.buffers_max));
 }
 
 inline Status check_metadata(size_t length_bytes, const SessionOptions& options, const char* whose) {

@@ -24,9 +24,7 @@ Status ServerSide::expose_results(ServerCall& call, Reply& reply, bool out_writt
   size_t bytes = 0;
   for (const endpoint::Buffer& buffer : reply.buffers) bytes += buffer.length_bytes;
   RRPC_RETURN_IF_ERROR(charge_exposed(call, bytes));
-  if (reply.buffers.size() > kDescriptorsPerMessageMax)
-    return resource_exhausted("a result with " + std::to_string(reply.buffers.size()) +
-                              " large buffers, the limit is " + std::to_string(kDescriptorsPerMessageMax));
+  RRPC_RETURN_IF_ERROR(check_buffers(reply.buffers.size(), endpoint_.descriptors_max(), "the result"));
   RRPC_RETURN_IF_ERROR(fit_descriptors(endpoint_, reply.buffers));
   for (size_t i = 0; i < reply.buffers.size(); ++i) {
     if (out_written && i == reply.out_index) {

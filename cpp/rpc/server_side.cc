@@ -53,17 +53,17 @@ Status ServerSide::on_request_bulk(Bytes body, TimeNs now) {
   call->arrived_at_ = now;
   call->bulk_ = bulk;
   const size_t bytes = endpoint::Pool::block_bytes(bulk.length_bytes);
-  Status status = check_message(bulk.length_bytes, options_, "the request", kBodyOverheadMax);
+  Status status = check_message(bulk.length_bytes, options_, "the request", body_overhead_max(options_));
   if (status.ok()) status = shares_.landing.check(bytes);
-  if (status.ok()) status = why_refused();
+  if (status.ok()) status = why_refused("");
   if (!status.ok()) return refuse(call, std::move(status), now), Status();
   fetch_body(call, bytes, now);
   return {};
 }
 
-Status ServerSide::why_refused() const {
+Status ServerSide::why_refused(std::string_view method) const {
   if (!refusal_.ok()) return refusal_;
-  if (calls_.size() < options_.calls_in_flight_max) return events_.why_full();
+  if (calls_.size() < options_.calls_in_flight_max) return events_.why_full(method);
   return resource_exhausted("calls_in_flight_max: the server takes " + std::to_string(options_.calls_in_flight_max) +
                             " calls at once from a connection");
 }
@@ -106,6 +106,7 @@ void ServerSide::hand_over(const ServerCallRef& call, TimeNs now) {
 Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
   RRPC_ASSIGN_OR_RETURN(const ParsedRequest request, parse_request(body));
   if (request.fixed.call_id != call->id_) return Status::protocol_error("a fetched request of another call");
+  RRPC_RETURN_IF_ERROR(check_descriptors(request.descriptors.size(), options_));
   call->method_ = request.method;
   call->metadata_ = request.metadata;
   call->payload_ = request.payload;
@@ -115,7 +116,7 @@ Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
   // Since the message came: a body that had to be fetched took its time.
   if (request.fixed.timeout_ns >= 0) call->deadline_ = deadline_after(call->arrived_at_, request.fixed.timeout_ns);
   Status status = check_metadata(request.metadata.size(), options_, "the request");
-  if (status.ok()) status = why_refused();
+  if (status.ok()) status = why_refused(request.method);
   if (status.ok()) status = std::move(call->failure_);
   if (!status.ok()) return refuse(call, std::move(status), now), Status();
   if (!std::exchange(call->opened_, true)) RRPC_RETURN_IF_ERROR(open_stream(*call));

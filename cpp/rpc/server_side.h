@@ -106,8 +106,11 @@ struct Reply {
 class ServerSideEvents {
  public:
   virtual ~ServerSideEvents() = default;
-  // Why one more call would be refused, asked before its arguments are fetched.
-  virtual Status why_full() { return {}; }
+  // Why one more call would be refused, asked before its arguments are fetched; of no method: of one that isn't known.
+  virtual Status why_full(std::string_view method) {
+    (void)method;
+    return {};
+  }
   // The arguments are here; answer with ServerSide::reply() or refuse(), from any thread, at any time.
   virtual void on_request(const ServerCallRef& call) = 0;
   // backed_up() has become false.
@@ -173,7 +176,7 @@ class ServerSide : private StreamOwner {
   void stop_waiting(ServerCall& call);
   bool queue_body(ServerCall& call, size_t bytes);
   Status queue_is_full() const;
-  Status why_refused() const;
+  Status why_refused(std::string_view method) const;
   void hand_over(const ServerCallRef& call, TimeNs now);
   static void drop_arguments(ServerCall& call);
   static void tell_given_up(ServerCall& call);

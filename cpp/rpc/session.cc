@@ -28,7 +28,9 @@ Session::Session(Role role, endpoint::DeviceContext context, std::unique_ptr<pro
                                          options.exposed_bytes_max == 0 ? SIZE_MAX : options.exposed_bytes_max)),
       streams_(endpoint_, options_, {landing_, queued_, exposed_}, events),
       client_(endpoint_, streams_, options_, events),
-      server_(endpoint_, streams_, options_, {landing_, queued_, exposed_}, events) {}
+      server_(endpoint_, streams_, options_, {landing_, queued_, exposed_}, events) {
+  endpoint_.set_descriptors_max(kBuffersMaxUnsaid);
+}
 
 Session::~Session() {
   endpoint_.close(unavailable("the connection was closed"));
@@ -87,6 +89,7 @@ void Session::send_hello() {
   if (!endpoint_.can_send(kHello)) return;  // it died already, which progress() is about to find
   HelloFields own = hello_;
   own["window"] = encode_window({options_.stream_window_items, options_.stream_window_bytes});
+  own["buffers"] = std::to_string(options_.buffers_max);
   std::string body = encode_hello(own);
   for (const auto& [name, value] : more_hello_) {
     const std::string field = encode_hello({{name, value}});
@@ -112,6 +115,11 @@ Status Session::on_hello(Bytes body) {
     RRPC_ASSIGN_OR_RETURN(const StreamWindow parsed, parse_window(window->second));
     streams_.set_peer_window(parsed);
   }
+  uint32_t buffers_max = kBuffersMaxUnsaid;
+  if (const auto buffers = peer_hello_.find("buffers"); buffers != peer_hello_.end()) {
+    RRPC_ASSIGN_OR_RETURN(buffers_max, parse_buffers_max(buffers->second));
+  }
+  endpoint_.set_descriptors_max(std::min(buffers_max, options_.buffers_max));
   makes_calls_ = makes_calls_ || peer_hello_.contains(kServes);
   if (role_ == Role::kServer) answer_hello();
   ready_ = true;

@@ -45,9 +45,7 @@ Status Streams::check_sendable(const Stream& stream) const {
 
 Status Streams::check_bounds(const OutgoingItem& item, uint64_t bytes) const {
   if (bytes > kMessageBytesMax) return resource_exhausted("an item of " + std::to_string(bytes) + " bytes");
-  if (item.buffers.size() > kDescriptorsPerMessageMax)
-    return resource_exhausted("an item with " + std::to_string(item.buffers.size()) + " large buffers, the limit is " +
-                              std::to_string(kDescriptorsPerMessageMax));
+  RRPC_RETURN_IF_ERROR(check_buffers(item.buffers.size(), endpoint_.descriptors_max(), "the item"));
   return check_message(item.payload.size(), options_, "the item");
 }
 

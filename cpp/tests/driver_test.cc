@@ -87,7 +87,7 @@ TEST_P(DriverTest, PipelinedCallsEndInCallbacks) {
   for (int i = 0; i < count; ++i) {
     TestCall call(*client, "echo", "x", i % 2 == 0 ? kNever : patiently_ms(30'000));
     ASSERT_TRUE(call.started().ok());
-    client->on_done(call.ref(), [&ended] { ++ended; });
+    if (!client->on_done(call.ref(), [&ended] { ++ended; })) ++ended;
   }
   // Nobody waits for any of them.
   EXPECT_TRUE(eventually([&] { return ended == count; }, 30'000)) << ended << " of " << count;
@@ -153,7 +153,7 @@ TEST_P(DriverTest, DeadlinesEndCallsThatNobodyWaitsFor) {
     const TimeNs begin = now_ns();
     std::atomic<TimeNs> ended{0};
     TestCall call(*client, "hold", "", deadline_after(begin, 50 * kMillisecond));
-    client->on_done(call.ref(), [&ended] { ended = now_ns(); });
+    ASSERT_TRUE(client->on_done(call.ref(), [&ended] { ended = now_ns(); }));
     ASSERT_TRUE(eventually([&] { return ended != 0; }));
     EXPECT_GE(ended - begin, 50 * kMillisecond);
     EXPECT_EQ((*call).status().code(), StatusCode::kDeadlineExceeded);
@@ -290,6 +290,22 @@ TEST_P(DriverTest, DrainGivesUpAtItsDeadline) {
   EXPECT_EQ(server->server().drain(in_ms(50)).calls, 1u);
   server->server().stop();
   EXPECT_EQ(held.wait().code(), StatusCode::kUnavailable);
+}
+
+TEST_P(DriverTest, AClientThatIsSentAwayKeepsItsCallsUnderWay) {
+  auto server = serve(1);
+  auto oldest = connect(*server);
+  auto other = connect(*server);
+  TestCall held(*oldest, "hold", "");
+  ASSERT_TRUE(eventually([&] { return server->server().calls_running() == 1; }));
+  EXPECT_EQ(server->server().send_away(1, "connect again"), 1u);
+  ASSERT_TRUE(eventually([&] { return !oldest->usable(); }));
+  EXPECT_TRUE(other->usable());
+  TestCall refused(*oldest, "echo", "x");
+  EXPECT_EQ(refused.wait().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(server->server().send_away(9, "connect again"), 1u);  // the other one
+  server->release();
+  EXPECT_TRUE(held.wait().ok()) << (*held).status().to_string();
 }
 
 TEST_P(DriverTest, HandlersAtWorkHoldUpNobodyElse) {

@@ -206,7 +206,7 @@ class LoopServer {
  public:
   explicit LoopServer(const std::string& scheme, uint32_t max_concurrency = 100, const Options& options = {})
       : queue_(std::make_shared<LoopQueue>()), server_(options) {
-    server_.serve_in_loop(queue_, std::make_shared<News>(), {"echo", "hold"}, max_concurrency);
+    server_.serve_in_loop(queue_, std::make_shared<News>(), {"echo", "hold"}, max_concurrency, false);
     static std::atomic<int> count{0};
     const std::string name = "loop-test-" + std::to_string(getpid()) + "-" + std::to_string(++count);
     address_ = *server_.listen(scheme + "://" + (scheme == "shm" ? name : "127.0.0.1:0"));

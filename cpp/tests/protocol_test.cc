@@ -120,7 +120,7 @@ const Fault kServerFaultsAfterHello[] = {
        fixed.metadata_bytes = 101;
        raw.peer.send(kRequest, bytes_of(fixed) + std::string(100, 'x'));
      }},
-    {"TooManyDescriptors", "descriptors, the limit is",
+    {"DescriptorsMissing", "truncated",
      [](RawWorld& raw) {
        RequestFixed fixed;
        fixed.call_id = 1;

@@ -294,7 +294,9 @@ TEST(Session, MorePiecesThanAMessageHoldsArePacked) {
     reply.buffers = all(2);
     world.server.session->server().reply(call, std::move(reply), world.network.now());
   };
-  world.connect({}, {});
+  SessionOptions options;
+  options.buffers_max = 4096;
+  world.connect({}, options);
   const int64_t copies = endpoint::counters().copies;
   auto call = std::make_shared<ClientCall>();
   ASSERT_TRUE(world.client.session->client().start(call, {"m", as_bytes("p"), all(1), std::nullopt, kNever}, 0).ok());

@@ -42,8 +42,17 @@ _LATER = {"Future": "future", "Server": "server", "serve": "server", **dict.from
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module 'rrpc.aio' has no attribute {name!r}")
     import importlib
+    import sys
 
+    if name not in _LATER:
+        # With the name and the module, Python's traceback says "Did you mean: ...".
+        raise AttributeError(
+            f"module 'rrpc.aio' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )
     return getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    """With what is imported later, too."""
+    return sorted({*globals(), *__all__})

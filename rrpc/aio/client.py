@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rrpc.base_client import BaseClient, links_of
-from rrpc.calls import CallOptions, OutgoingCall, course
+from rrpc.base_client import BaseClient, call_options
+from rrpc.calls import OutgoingCall, course
 from rrpc.channel import Channel
 from rrpc.client import Untyped
 from rrpc.interceptors import Chain, ClientInterceptor
@@ -40,8 +40,7 @@ class Client(BaseClient):
         hedging: HedgingPolicy | None = None,
         **options: Any,
     ) -> None:
-        links, stream_links = links_of(interceptors), links_of(interceptors, "stream")
-        calls = CallOptions(timeout, metadata, wait_for_ready, links, retry, hedging, stream_links)
+        calls = call_options(timeout, metadata, wait_for_ready, interceptors, retry, hedging)
         super().__init__(address, calls, options)
 
     async def connect(self: _C) -> _C:
@@ -84,9 +83,7 @@ class Client(BaseClient):
 
     def info(self) -> dict[str, Any]:
         """As :meth:`rrpc.Client.info`."""
-        connections = self._channel.connections()
-        facts = connections[0].core.info() if connections else {}
-        return {**facts, "channel": self._channel.info()}
+        return self._facts()
 
     def stats(self) -> dict[str, int]:
         """As :meth:`rrpc.Client.stats`."""
@@ -96,13 +93,15 @@ class Client(BaseClient):
                 total[name] = total.get(name, 0) + count
         return total
 
-    async def close(self) -> None:
-        """End the connections; calls in flight fail with Unavailable. Closing twice does nothing.
+    def close(self) -> _Done:
+        """End the connections, at once; calls in flight fail with Unavailable. Closing twice does nothing.
 
-        One that was given its channel, or made by :meth:`with_options`, leaves the channel open.
+        From any thread, in a loop or not; what it gives may be awaited, and needn't be. One that was given its channel,
+        or made by :meth:`with_options`, leaves the channel open.
         """
         if self._owns:
             self._channel.close()
+        return _Done()
 
     def __await__(self: _C) -> Generator[Any, None, _C]:
         return self.connect().__await__()
@@ -124,6 +123,22 @@ class Client(BaseClient):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r})"
+
+
+class _Done(Coroutine[Any, Any, None]):
+    """What has been done already: awaiting it, or making a task of it, waits for nothing; nor must it be."""
+
+    def send(self, value: Any) -> Any:
+        raise StopIteration
+
+    def throw(self, *error: Any) -> Any:
+        raise error[-1] if isinstance(error[-1], BaseException) else error[0]
+
+    def close(self) -> None: ...
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
 
 
 def connect(

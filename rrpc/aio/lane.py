@@ -33,13 +33,14 @@ _IDLE_RUNNERS_MAX = 64
 
 
 class Lane:
-    """What one server has its loop do."""
+    """What one server has its loop do. ``alone``: there are no workers."""
 
     def __init__(
         self,
         core: _core.Server,
         dispatch: Dispatch,
         methods: Sequence[bytes],
+        alone: bool,
         max_concurrency: int,
         tracebacks: bool,
         observer: Observer | None,
@@ -50,6 +51,7 @@ class Lane:
         self.observer = observer
         self.streams = ServedStreams(core, dispatch, tracebacks, observer)
         self._methods = methods
+        self._alone = alone
         self._max_concurrency = max_concurrency
         self._loop: asyncio.AbstractEventLoop
         self.pending: deque[Any] = deque()
@@ -69,7 +71,7 @@ class Lane:
         driver = running_driver()
         self._loop = driver.loop
         self._context = copy_context()  # that of who opens it is the handlers'
-        self.core.serve_in_loop(driver.queue, self, self._methods, self._max_concurrency)
+        self.core.serve_in_loop(driver.queue, self, self._methods, self._max_concurrency, self._alone)
 
     def arrived(self, handle: int | None, _: None) -> None:
         """There are calls; or nobody waits any more for the reply to the one of this handle."""

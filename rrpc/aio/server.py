@@ -63,6 +63,10 @@ class Server:
         """As :meth:`rrpc.Server.stats`."""
         return self._server.stats()
 
+    def send_away(self, count: int) -> int:
+        """As :meth:`rrpc.Server.send_away`."""
+        return self._server.send_away(count)
+
     @property
     def started(self) -> bool:
         """Whether it takes calls."""
@@ -80,8 +84,12 @@ class Server:
         return self
 
     async def listen(self, address: str) -> str:
-        """Listen on one more address; gives the one really bound; else InvalidArgument, AlreadyExists, Unavailable."""
+        """Listen on one more address; gives the one really bound; else InvalidArgument, AddressInUse, Unavailable."""
         return await asyncio.to_thread(self._server.listen, address)
+
+    def stop_listening(self) -> None:
+        """As :meth:`rrpc.Server.stop_listening`."""
+        self._server.stop_listening()
 
     async def wait(self) -> None:
         """Until the server has been stopped, or drained."""

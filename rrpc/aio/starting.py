@@ -12,6 +12,7 @@ from rrpc.codec import decode
 from rrpc.context import current
 from rrpc.errors import RpcError, Unavailable
 from rrpc.metadata import MetadataLike, together
+from rrpc.options import seconds
 from rrpc.service import OutSpec
 
 from .future import Future, Watched
@@ -41,7 +42,9 @@ def start_method(
     driver = running_driver()
     connection, encode, name, _, start = stub._plain
     around = current()
-    wait = stub._timeout if timeout is None else timeout
+    wait = stub._timeout if timeout is None else seconds(timeout)
+    if wait == 0.0:
+        return Future.of_chain(stub._course(arguments, wait, metadata, out), driver.loop)
     watched: Watched[Any] | None = None
     if connection is not stub._channel.ready or not (around is None or around.ended):
         watched = _watched(stub._channel, stub._options, driver.loop)
@@ -78,7 +81,9 @@ def start_untyped(
     """By name."""
     driver = running_driver()
     connection = plain_connection(client._channel, client._options)
-    wait = client._options.timeout if timeout is None else timeout
+    wait = client._options.timeout if timeout is None else seconds(timeout)
+    if wait == 0.0:
+        return Future.of_chain(client._course(request, wait, metadata), driver.loop)
     watched: Watched[Any] | None = None
     if connection is None:
         watched = _watched(client._channel, client._options, driver.loop)

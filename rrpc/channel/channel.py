@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from rrpc.errors import DeadlineExceeded, RpcError, Unavailable, goes_elsewhere
-from rrpc.options import merged
+from rrpc.options import check_names, merged, seconds
 
 from .connecting import Attempt
 from .connection import Connection, Contract
@@ -60,6 +62,11 @@ class Channel(Upkeep):
         **options: Any,
     ) -> None:
         names = Names(target)
+        check_names(options, type(self).__init__)
+        if backoff is not None and not isinstance(backoff, Backoff):
+            raise TypeError(f"backoff must be an rrpc.Backoff, not {backoff!r:.60}")
+        if ejection is not None and not isinstance(ejection, Ejection):
+            raise TypeError(f"ejection must be an rrpc.Ejection, not {ejection!r:.60}")
         options = merged({"poll": poll, **options})
         if serve is not None:
             options["serve"] = _core_of(serve)
@@ -147,16 +154,14 @@ class Channel(Upkeep):
             self._wait(self.pick_soon(), None if timeout is None else timeout + more)
             return
         attempt = Attempt(subchannel.address, self._options, self._connect_end(), self._contracts)
-        try:
-            attempt.run()
-        finally:
-            self._ended(subchannel, attempt)
+        attempt.run_interruptibly(functools.partial(self._ended, subchannel))
         if attempt.error is not None:
             raise attempt.error
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Connect, and try again until it succeeds; DeadlineExceeded after ``timeout`` seconds."""
-        self._wait(self.pick_soon(wait_for_ready=True), timeout)
+        wait = None if timeout is None else seconds(timeout)
+        self._wait(self.pick_soon(wait_for_ready=True), wait)
 
     def _wait(self, future: Future[Connection], timeout: float | None) -> None:
         from concurrent.futures import TimeoutError as NotYet
@@ -213,6 +218,23 @@ class Channel(Upkeep):
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def __del__(self, _warn: Any = warnings.warn) -> None:
+        # Of one that wasn't made, or is a way back to a client, there is nothing to close.
+        if getattr(self, "_closed", True) or not self.of_this_process:
+            return
+        if any(connection.usable() for connection in self.connections()):
+            _warn(
+                f"unclosed connections to {self.target}: close the client, or its channel",
+                ResourceWarning,
+                source=self,
+            )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} can't be pickled or copied, as its connections are this process's: "
+            f"pass its target, {self.target!r}, and make another"
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.target!r})"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
-from rrpc.errors import Internal, RpcError
+from rrpc.errors import DeadlineExceeded, Internal, RpcError
 
 from .connection import Connection, Contract
 from .resolver import Names
@@ -36,7 +37,34 @@ class Task:
     def _work(self) -> None:
         raise NotImplementedError
 
-    def start(self, ended: Callable[[Any], object]) -> None:
+    def run_interruptibly(self, ended: Callable[[Any], object]) -> None:
+        """As :meth:`start`, but returns once it has ended.
+
+        The core connects without looking for signals, which Python gives to its main thread alone: so the main thread
+        has another one connect, and waits for it. Interrupted, it leaves that one behind.
+        """
+        if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():
+            try:
+                self.run()
+            finally:
+                ended(self)
+            return
+        over = threading.Event()
+
+        def tell(task: Any) -> None:
+            try:
+                ended(task)
+            finally:
+                over.set()
+
+        thread = self.start(tell)
+        try:
+            over.wait()
+        except BaseException:
+            _threads.discard(thread)  # nobody waits for it any more, the interpreter's end neither
+            raise
+
+    def start(self, ended: Callable[[Any], object]) -> threading.Thread:
         """In a thread, which then calls ``ended(self)``."""
 
         def run() -> None:
@@ -56,6 +84,7 @@ class Task:
         except BaseException:
             _threads.discard(thread)
             raise
+        return thread
 
 
 class Attempt(Task):
@@ -75,6 +104,8 @@ class Attempt(Task):
 
     def _work(self) -> None:
         left = None if self._end is None else max(0.0, self._end - monotonic())
+        if left == 0.0:
+            raise DeadlineExceeded(f"connecting to {self.address}: connect_timeout left no time for it")
         connection = Connection.to(self.address, self._options, left)
         try:
             for contract in self._contracts:

@@ -95,7 +95,7 @@ class Connection:
         return agree(contract.fingerprints, hello, describe, contract.interface, self.address)
 
     def why_unusable(self) -> RpcError | None:
-        """What calls get here now; None if they can be begun."""
+        """What calls get here now; None if they can be begun. Cheap."""
         if not self.usable():
             try:
                 self.core.start(b"", b"", None, None, 0.0)  # refused before anything is sent

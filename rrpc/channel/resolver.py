@@ -37,7 +37,7 @@ class Names:
             if not isinstance(one, str):
                 raise TypeError(f"address must be a str such as rrpc://host:port, not {type(one).__name__}")
         if not targets:
-            raise ValueError("a channel needs an address")
+            raise ValueError("the list of addresses is empty: a channel needs one, such as rrpc://host:port")
         self.text = ",".join(targets)
         self._targets = list(dict.fromkeys(address for one in targets for address in _split(one)))
         self.fixed = self._targets if not any(map(_needs_resolving, self._targets)) else None

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-__all__ = ["Timer", "after", "start"]
+__all__ = ["Timer", "after", "elsewhere", "start"]
 
 _LINGER_SECONDS = 1.0
 
@@ -51,12 +51,12 @@ class _Timers:
         self._heap: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._thread: threading.Thread | None = None
-        self._ending = False
+        self.ending = False
 
     def add(self, seconds: float, timer: Timer) -> None:
         with self._changed:
             heapq.heappush(self._heap, (monotonic() + seconds, next(self._order), timer))
-            if self._thread is not None or self._ending:
+            if self._thread is not None or self.ending:
                 self._changed.notify()
                 return
             thread = self._thread = threading.Thread(target=self._run, name="rrpc-timers", daemon=True)
@@ -69,7 +69,7 @@ class _Timers:
 
     def end(self) -> None:
         with self._changed:
-            self._ending = True
+            self.ending = True
             thread = self._thread
             self._changed.notify()
         if thread is not None and thread is not threading.current_thread():
@@ -87,7 +87,7 @@ class _Timers:
 
     def _next(self) -> Timer | None:
         """Waits for the next one; None if there is none for a while."""
-        while not self._ending:
+        while not self.ending:
             wait = self._heap[0][0] - monotonic() if self._heap else _LINGER_SECONDS
             if self._heap and wait <= 0:
                 return heapq.heappop(self._heap)[2]
@@ -120,6 +120,18 @@ def after(seconds: float, do: Callable[[], object]) -> Timer:
 def start(seconds: float, timer: Timer) -> None:
     """Have it fire in so many seconds."""
     _timers.add(seconds, timer)
+
+
+def elsewhere(do: Callable[[], object]) -> None:
+    """Have ``do()`` called now, but not in this thread, which may hold a lock that it wants."""
+    timer = Timer(do)
+    try:
+        start(0.0, timer)
+    except RuntimeError:  # no thread can be had for it
+        do()
+    else:
+        if _timers.ending:
+            timer.fire()
 
 
 os.register_at_fork(after_in_child=_anew)

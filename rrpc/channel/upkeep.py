@@ -15,7 +15,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from rrpc.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, RpcError, Unavailable, unsent
+from rrpc.errors import FailedPrecondition, ResourceExhausted, RpcError, Unavailable, unsent
+from rrpc.options import seconds
 
 from .connecting import Attempt, Resolution, Task
 from .connection import Connection, Contract
@@ -67,11 +68,9 @@ class Upkeep:
         self._policy = policy
         self._options = options
         self.metadata_bytes_max: int = options["metadata_bytes_max"]
-        if connect_timeout is not None and not connect_timeout >= 0:
-            raise InvalidArgument(
-                f"connect_timeout={connect_timeout!r}: seconds from 0 on, or None for no limit"
-            )
-        self._connect_timeout = connect_timeout
+        self._connect_timeout = (
+            None if connect_timeout is None else seconds(connect_timeout, "connect_timeout")
+        )
         self._backoff = backoff
         self._ejection = ejection
         self._contracts: list[Contract] = []
@@ -131,7 +130,8 @@ class Upkeep:
         now = monotonic()
         for subchannel in self._subchannels:
             if subchannel.state == READY and not subchannel.usable():
-                subchannel.lost(now, self._backoff)
+                assert subchannel.connection is not None
+                subchannel.lost(now, self._backoff, subchannel.connection.why_unusable())
         ready = self._publish()
         if ready:
             if self._policy.keeps_all:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -14,14 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rrpc
+from rrpc.options import did_you_mean
 from rrpc.schema import Service
 from rrpc.service import RECEIVES, SENDS, Interface, Method, Mismatch, Plan, compile_check
 
 from .calling.given import split, value_of
 from .calling.metadata import metadata_of, show_metadata
-from .calling.offered import Offered, did_you_mean
+from .calling.offered import Offered
 from .calling.to_json import Files, pretty, to_json
-from .common import BadInput, Parser, debugging, one_line, problem
+from .common import BadInput, Parser, command, debugging, one_line, problem
 
 if TYPE_CHECKING:
     from rrpc.tracing import Trace
@@ -40,17 +39,10 @@ _PRINTED = object()
 """In a result's place: the items of a stream, which are on stdout."""
 
 
+@command("rrpc-call")
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; gives its exit code."""
     options = _parser().parse_intermixed_args(arguments)
-    try:
-        return _main(options)
-    except BrokenPipeError:  # whoever read what is printed has gone, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
-        return 128 + signal.SIGPIPE
-
-
-def _main(options: Any) -> int:
     try:
         client = rrpc.connect(
             options.address, timeout=options.timeout, connect_timeout=min(10.0, options.timeout)
@@ -68,9 +60,6 @@ def _main(options: Any) -> int:
         if options.show_metadata:
             show_metadata(error.metadata)
         return _failed(error, options.json)
-    except KeyboardInterrupt:
-        print("rrpc-call: interrupted", file=sys.stderr, flush=True)
-        return 128 + signal.SIGINT
 
 
 def _parser() -> Parser:

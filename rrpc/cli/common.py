@@ -1,32 +1,86 @@
-"""What the commands share: finding a service, and saying what is wrong in one line."""
+"""What the commands share: their arguments, how they end, finding a service, saying what is wrong in one line."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from rrpc.service import Interface, interface_of
 
-__all__ = ["BadInput", "Parser", "debugging", "find", "find_service", "one_line", "problem", "user_line"]
+__all__ = [
+    "BadInput",
+    "Parser",
+    "command",
+    "debugging",
+    "find",
+    "find_service",
+    "one_line",
+    "problem",
+    "user_line",
+]
 
 
 class BadInput(Exception):
     """What the user gave can't be used; the message is the line to show."""
 
 
+class _ShowVersion(argparse.Action):
+    """``--version``. Only this looks for the version: finding it takes a while."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="show the version, and end")
+
+    def __call__(self, parser: argparse.ArgumentParser, *parsed: Any) -> None:
+        from .generated import tool_version
+
+        print(f"{parser.prog.partition(' ')[0]} {tool_version()}")
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, with exit code 2."""
+    """Says what is wrong in one line, with exit code 2; has ``--version``."""
 
     with_lines = argparse.RawDescriptionHelpFormatter
     """For an epilog that is laid out already."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.add_argument("--version", action=_ShowVersion)
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def command(program: str) -> Callable[[Callable[[Sequence[str] | None], int]], Callable[..., int]]:
+    """Decorates a command: it ends quietly when the reader of its output has gone, as `head` does after some lines, and
+    with one line when it is interrupted."""
+
+    def decorate(run: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
+        @functools.wraps(run)
+        def main(arguments: Sequence[str] | None = None) -> int:
+            try:
+                try:
+                    return run(arguments)
+                finally:
+                    if sys.stdout is not None:
+                        sys.stdout.flush()
+            except KeyboardInterrupt:
+                print(f"{program}: interrupted", file=sys.stderr, flush=True)
+                return 128 + signal.SIGINT
+            except BrokenPipeError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
+                return 128 + signal.SIGPIPE
+
+        return main
+
+    return decorate
 
 
 def debugging() -> bool:

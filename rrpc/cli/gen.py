@@ -12,7 +12,7 @@ from rrpc.idl import SIDES, IdlError, PythonFiles, load
 from rrpc.schema import Module
 from rrpc.service import AnnotationError
 
-from .common import BadInput, Parser, debugging, find_service, problem
+from .common import BadInput, Parser, command, debugging, find_service, problem
 from .generated import Output, tool_version
 
 __all__ = ["main"]
@@ -22,6 +22,7 @@ _EPILOG = """rrpc-gen check OLD.rrpc NEW.rrpc tells whether programs of the two 
 rrpc-gen format FILE.rrpc writes files in the usual form. See their --help."""
 
 
+@command("rrpc-gen")
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; gives its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except (BadInput, AnnotationError) as error:
         return problem("rrpc-gen", error)
+    except BrokenPipeError:
+        raise
     except Exception as error:
         if debugging():
             raise

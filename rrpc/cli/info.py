@@ -11,13 +11,14 @@ from typing import Any
 import rrpc
 
 from . import machine
-from .common import BadInput, Parser, problem
+from .common import BadInput, Parser, command, problem
 
 __all__ = ["main"]
 
 _ADAPTER_FIELDS = ("state", "transport", "link_layer", "active_mtu", "gids", "addresses", "exposure")
 
 
+@command("rrpc-info")
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; gives its exit code."""
     parser = Parser(

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from rrpc import RpcError, Server, prefault_pool, set_pool_idle_timeout, set_pool_limit
 from rrpc.service import AnnotationError, Interface
 
-from .common import BadInput, debugging, find_service, one_line, problem
+from .common import BadInput, command, debugging, find_service, one_line, problem
 from .construct import construct, distribute
 from .interceptors import interceptors
 from .serving.assignment import Assignment
@@ -31,6 +31,7 @@ from .serving.standby import Standby
 __all__ = ["main"]
 
 
+@command("rrpc-serve")
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; gives its exit code."""
     use_one_arena()
@@ -149,7 +150,7 @@ def _serve(
     if options.config is not None or options.access_log is not None:
         signals.take_reloads()  # before anybody is told that this serves: a SIGHUP may follow at once
     if assignment is not None:
-        assignment.tell(services=server.services, addresses=server.addresses)
+        assignment.serve(server)
     else:
         announce_serving(options.log_format, server.services, server.addresses, observing.url)
     status = f"{server.services} on {', '.join(server.addresses)}"

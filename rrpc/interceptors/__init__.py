@@ -44,10 +44,19 @@ _WHERE = {
 
 def __getattr__(name: str) -> Any:
     """The ready-made ones are imported when they are used."""
+    import sys
     from importlib import import_module
 
     if name == "otel":
         return import_module(".otel", __name__)
     if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        # With the name and the module, Python's traceback says "Did you mean: ...".
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )
     return getattr(import_module(f".{_WHERE[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    """With what is imported later, too."""
+    return sorted({*globals(), *__all__})

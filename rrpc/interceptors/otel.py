@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry for calls, on either side; for the extra ``rrpc[otel]``.
+"""Spans of OpenTelemetry for calls, on either side; for the extra ``rrpc-rdma[otel]``.
 
 Names and attributes are those of the semantic conventions for RPC, as of their release candidate, with ``rpc.system``
 and ``rpc.service`` of the older ones for what still looks for them. The context travels in the metadata, by the
@@ -7,11 +7,13 @@ propagator that is set (W3C's ``traceparent``, ``tracestate`` and ``baggage`` wh
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from typing import Any
 
 from rrpc.errors import StatusCode
+from rrpc.peers import peer_name
 
 from .base import ClientInterceptor, Interceptor, ServerInterceptor, Steps
 from .codes import code_of, short_message, within
@@ -24,7 +26,7 @@ try:
     from opentelemetry.trace import StatusCode as SpanStatus
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        "rrpc.interceptors.otel needs opentelemetry-api: pip install 'rrpc[otel]'", name=missing.name
+        "rrpc.interceptors.otel needs opentelemetry-api: pip install 'rrpc-rdma[otel]'", name=missing.name
     ) from missing
 
 __all__ = ["ClientSpans", "ServerSpans"]
@@ -184,12 +186,21 @@ class ServerSpans(_Spans, ServerInterceptor):
 
 
 _METADATA = _Metadata()
+_PROCESS = re.compile(r"(peer )?pid [0-9]+ uid [0-9]+")
+# What may follow are an address's options, and the adapter's name: "10.9.0.1:4711 on rxe0".
+_HOST_AND_PORT = re.compile(r"(?P<host>\[[^]]*\]|[^:/,\[\]]+):(?P<port>[0-9]+)(\?.*| on .*)?")
 
 
 def _address(side: str, peer: str) -> dict[str, str | int]:
-    """The peer as attributes: ``host:port`` or what else the transport says."""
-    host, colon, port = peer.rpartition(":")
+    """Attributes that name the peer: host and port, or the path of a Unix socket.
+
+    A client that calls over shared memory has neither: ``rrpc.peer`` says which process it is.
+    """
     end = "server" if side == "client" else "client"
-    if not colon or not port.isdecimal():
-        return {f"{end}.address": peer} if peer else {}
-    return {f"{end}.address": host.strip("[]"), f"{end}.port": int(port)}
+    place = peer.partition("://")[2] or peer
+    if _PROCESS.match(place):
+        return {"rrpc.peer": peer_name(place)}
+    found = _HOST_AND_PORT.fullmatch(place)
+    if found is None:
+        return {f"{end}.address": place} if place else {}
+    return {f"{end}.address": found["host"].strip("[]"), f"{end}.port": int(found["port"])}

@@ -86,10 +86,12 @@ def method(
     """
 
     def mark(function: Any) -> Any:
-        try:
-            setattr(function, _METHOD_MARK, {"idempotent": idempotent, "throws": tuple(throws)})
-        except AttributeError:  # property, functools.partial and the like
-            raise TypeError(f"@rrpc.method goes on plain methods, not on {type(function).__name__}") from None
+        if isinstance(function, (staticmethod, classmethod, property)) or not hasattr(function, "__dict__"):
+            inner = getattr(function, "fget", None) or getattr(function, "__func__", function)
+            name = getattr(inner, "__qualname__", "").rpartition("<locals>.")[2]
+            where = f"{name}: " if name else ""
+            raise TypeError(f"{where}@rrpc.method goes on plain methods, not on {type(function).__name__}")
+        setattr(function, _METHOD_MARK, {"idempotent": idempotent, "throws": tuple(throws)})
         return function
 
     return mark if function is None else mark(function)

@@ -87,7 +87,12 @@ class Method:
                 try:
                     compile_check(parameter.annotation)(parameter.default)
                 except Mismatch as mismatch:
-                    raise AnnotationError(f"{what}: its default{mismatch.path}: {mismatch}") from None
+                    hint = (
+                        f"; write {type_text(parameter.annotation)} | None"
+                        if parameter.default is None
+                        else ""
+                    )
+                    raise AnnotationError(f"{what}: its default{mismatch.path}: {mismatch}{hint}") from None
         _must(_verify_item, f"{self.name}(): result", self.result)
         for error in self.errors:
             _must(verify, f"{self.name}()", error)
@@ -133,7 +138,9 @@ def describe_method(
 ) -> Method:
     """The method's description, annotations as written. TypeError says what can't be a method, and why."""
     qualified = f"{service}.{name}"
-    if name.startswith("_") or name in RESERVED_METHODS:
+    if name.startswith("_"):
+        raise TypeError(f"{qualified}(): a method's name can't begin with an underscore; choose another name")
+    if name in RESERVED_METHODS:
         raise TypeError(f"{qualified}(): a client has {name!r} itself; choose another name")
     if not inspect.isfunction(function):
         raise TypeError(f"{qualified}: @rrpc.method goes on plain methods, not on {type(function).__name__}")

@@ -73,7 +73,6 @@ class Attempts:
             kept = self.kept  # which other threads may drop meanwhile
             if sent and kept is not None:
                 self._keep(kept, payload, buffers)
-        _core.run_deferred()  # callbacks, which may use the stream, too
         return sent
 
     def finish(self) -> None:

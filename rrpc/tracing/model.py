@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -100,14 +100,13 @@ class TracedCall:
         for child in self.children:
             yield from child.all_calls()
 
-    def shift(self, offset_ns: int) -> None:
-        """Move it on the time line, with the calls made for it."""
+    def move(self, here: Callable[[int], int]) -> None:
+        """Move it to another time line, with the calls made for it. ``here`` keeps the order of times."""
         for call in self.all_calls():
-            call.begin_ns += offset_ns
-            call.end_ns += offset_ns if call.end_ns else 0
-            call.phases = [
-                replace(p, begin_ns=p.begin_ns + offset_ns, end_ns=p.end_ns + offset_ns) for p in call.phases
-            ]
+            call.begin_ns = here(call.begin_ns)
+            call.end_ns = here(call.end_ns) if call.end_ns else 0
+            moved = [replace(p, begin_ns=here(p.begin_ns), end_ns=here(p.end_ns)) for p in call.phases]
+            call.phases = [phase for phase in moved if phase.end_ns > phase.begin_ns]
 
 
 def here() -> Place:

@@ -42,8 +42,6 @@ def join(
     call.server = part.place
     call.children_left_out = part.children_left_out
     call.window_waits += part.window_waits
-    for child in part.children:
-        child.shift(offset_ns)
     call.children = part.children
 
     def here(there_ns: int) -> int:
@@ -51,6 +49,9 @@ def join(
             return sent_ns + (there_ns - part.begin_ns) * room_ns // took_ns
         return min(max(there_ns + offset_ns, sent_ns), replied_ns)
 
+    if offset_ns:
+        for child in part.children:
+            child.move(here)
     begin_ns, end_ns = here(part.begin_ns), here(end_ns)
     phases = [replace(p, begin_ns=here(p.begin_ns), end_ns=here(p.end_ns)) for p in part.phases]
     return [

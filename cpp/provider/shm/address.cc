@@ -17,8 +17,6 @@ namespace {
 constexpr size_t kPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;
 constexpr size_t kNameBytesMax = 64;
 
-bool is_path(const std::string& address) { return address.starts_with('/'); }
-
 std::string runtime_directory() {
   const char* xdg = std::getenv("XDG_RUNTIME_DIR");
   struct stat info{};
@@ -41,6 +39,8 @@ Status check_name(const std::string& name) {
 }
 
 }  // namespace
+
+bool is_path(const std::string& address) { return address.starts_with('/'); }
 
 Result<std::string> socket_path(const std::string& address) {
   if (!is_path(address)) RRPC_RETURN_IF_ERROR(check_name(address));

@@ -7,6 +7,8 @@
 
 namespace rrpc::provider::shm {
 
+// Else it is a name.
+bool is_path(const std::string& address);
 // The path of the socket that an address names, without touching the file system.
 Result<std::string> socket_path(const std::string& address);
 // Makes and checks the directory where it is ours to make (that of bare names).

@@ -12,7 +12,7 @@
 namespace rrpc::provider::shm {
 
 constexpr uint32_t kReceiveDepthMax = 1 << 16;
-constexpr uint32_t kExposureIndexBits = 13;
+constexpr uint32_t kExposureIndexBits = 16;  // pages of the table that aren't used cost nothing
 constexpr uint32_t kExposureCount = 1 << kExposureIndexBits;
 
 // The n-th receive of a connection walks through these values; none of them recurs before 2^30 receives.

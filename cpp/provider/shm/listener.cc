@@ -4,38 +4,16 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
+#include "provider/shm/address.h"
+#include "provider/shm/socket_file.h"
 namespace rrpc::provider::shm {
 
 namespace {
-
-sockaddr_un unix_address(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.data(), std::min(path.size(), sizeof(address.sun_path) - 1));
-  return address;
-}
-
-int connect_socket(int socket, const std::string& path) {
-  const sockaddr_un address = unix_address(path);
-  return connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ? 0 : errno;
-}
-
-int bind_socket(int socket, const std::string& path) {
-  const sockaddr_un address = unix_address(path);
-  return bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ? 0 : errno;
-}
-
-uint64_t inode_of(const std::string& path) {
-  struct stat info{};
-  return lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode) ? info.st_ino : 0;
-}
 
 Status connect_error(int error_number, const std::string& path) {
   switch (error_number) {
@@ -80,7 +58,8 @@ Result<std::unique_ptr<Listener>> ShmListener::create(std::shared_ptr<DeviceStat
                                                       const ListenOptions& options) {
   RRPC_ASSIGN_OR_RETURN(std::string path, socket_path(address));
   RRPC_RETURN_IF_ERROR(prepare_directory(address, path, options.any_user));
-  std::unique_ptr<ShmListener> listener(new ShmListener(std::move(device), std::move(path), options.any_user));
+  const bool named = !is_path(address);
+  std::unique_ptr<ShmListener> listener(new ShmListener(std::move(device), std::move(path), named, options.any_user));
   RRPC_RETURN_IF_ERROR(listener->bind_and_listen(options.backlog));
   return std::unique_ptr<Listener>(std::move(listener));
 }
@@ -89,9 +68,7 @@ Status ShmListener::bind_replacing_stale() {
   const uint64_t found_inode = inode_of(path_);
   int error_number = bind_socket(socket_.get(), path_);
   if (error_number == EADDRINUSE) {
-    UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const int answer = connect_socket(probe.get(), path_);
-    if (found_inode == 0 || answer != ECONNREFUSED)
+    if (found_inode == 0 || !refuses(path_))
       return {StatusCode::kAlreadyExists,
               path_ + (found_inode == 0 ? " exists and is not a socket" : " is in use by another server")};
     if (inode_of(path_) == found_inode) unlink(path_.c_str());
@@ -101,7 +78,17 @@ Status ShmListener::bind_replacing_stale() {
   return error_number == 0 ? Status() : Status::from_errno(error_number, "binding " + path_);
 }
 
+// Between bind and listen a socket looks like a dead server's: so both happen under the folder's lock, which whoever
+// clears the folder has, too.
 Status ShmListener::bind_and_listen(int backlog) {
+  if (!named_) return bind_then_listen(backlog);
+  const UniqueFd lock = lock_sockets(path_.substr(0, path_.rfind('/')));
+  RRPC_RETURN_IF_ERROR(bind_then_listen(backlog));
+  if (lock) clear_dead_sockets(path_);
+  return {};
+}
+
+Status ShmListener::bind_then_listen(int backlog) {
   socket_ = GuardedFd(UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
   if (!socket_) return Status::from_errno(errno, "socket");
   RRPC_RETURN_IF_ERROR(bind_replacing_stale());

@@ -20,13 +20,15 @@ class ShmListener : public Listener {
   Result<std::unique_ptr<QueuePair>> accept(CompletionQueue& cq, const QueuePairConfig& config) override;
 
  private:
-  ShmListener(std::shared_ptr<DeviceState> device, std::string path, bool any_user)
-      : device_(std::move(device)), path_(std::move(path)), any_user_(any_user) {}
+  ShmListener(std::shared_ptr<DeviceState> device, std::string path, bool named, bool any_user)
+      : device_(std::move(device)), path_(std::move(path)), named_(named), any_user_(any_user) {}
   Status bind_and_listen(int backlog);
+  Status bind_then_listen(int backlog);
   Status bind_replacing_stale();
 
   std::shared_ptr<DeviceState> device_;
   std::string path_;
+  bool named_;  // the path is in the user's own folder of sockets, made from a name
   bool any_user_;
   GuardedFd socket_;
   uint64_t inode_ = 0;  // of the socket file that is ours to unlink

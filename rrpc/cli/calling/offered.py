@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-
 import rrpc
 from rrpc import schema
 from rrpc.cli.common import BadInput
+from rrpc.options import did_you_mean
 
-__all__ = ["Offered", "did_you_mean"]
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """``; did you mean ...?`` where one of ``names`` is near, else what there is."""
-    names = list(names)
-    near = [known for known in names if known.rpartition(".")[2] == name]
-    near = near or difflib.get_close_matches(name, names, 1)
-    return f"; did you mean {near[0]}?" if near else f"; there is {', '.join(names) or 'none'}"
+__all__ = ["Offered"]
 
 
 class Offered:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rrpc import Server
 from rrpc.bulk import share_memory
 
 from .settings import Settings
@@ -34,6 +35,7 @@ class Assignment:
         sock.set_inheritable(False)
         self._channel = Channel(sock)
         self._ending = False
+        self._server: Server | None = None
 
     @classmethod
     def found(cls) -> Assignment | None:
@@ -51,7 +53,7 @@ class Assignment:
 
         def listen() -> None:
             while (message := self._channel.receive()) is not None:
-                self._on_word(message["word"], signals, numbers)
+                self._on_word(message, signals, numbers)
             if self._ending:
                 os._exit(128 + signal.SIGTERM)  # the supervisor was told twice
             signals.tell(signal.SIGTERM)
@@ -60,7 +62,10 @@ class Assignment:
 
         threading.Thread(target=listen, name="rrpc-supervised", daemon=True).start()
 
-    def _on_word(self, word: str, signals: Signals, numbers: Callable[[], dict[str, Any]]) -> None:
+    def _on_word(
+        self, message: dict[str, Any], signals: Signals, numbers: Callable[[], dict[str, Any]]
+    ) -> None:
+        word = message["word"]
         if word == "end":
             self._ending = True
             signals.tell(signal.SIGTERM)
@@ -68,6 +73,17 @@ class Assignment:
             signals.tell(signal.SIGHUP)
         elif word == "numbers":
             self.tell(numbers=numbers())
+        elif self._server is None:
+            return  # the others are about its clients
+        elif word == "connections":
+            self.tell(connections=self._server.stats()["connections"])
+        elif word == "send_away":
+            self._server.send_away(message["count"])
+
+    def serve(self, server: Server) -> None:
+        """Tells the supervisor that clients can come."""
+        self._server = server
+        self.tell(services=server.services, addresses=server.addresses)
 
     def tell(self, **facts: Any) -> None:
         self._channel.send(**facts)

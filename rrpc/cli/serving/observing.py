@@ -91,7 +91,7 @@ def open_monitor(address: str, numbers: Callable[[], dict[str, Any]], state: Cal
     except ModuleNotFoundError as error:
         if error.name != "prometheus_client":
             raise
-        raise BadInput("--metrics needs prometheus-client: pip install 'rrpc[metrics]'") from None
+        raise BadInput("--metrics needs prometheus-client: pip install 'rrpc-rdma[metrics]'") from None
     from .monitor import Monitor
 
     return Monitor(address, MetricsPage(numbers).render, state)

@@ -150,6 +150,14 @@ _LIMITS = (
         core=True,
     ),
     Option(
+        "buffers-max",
+        POSITIVE,
+        "most large arrays and bytes objects of a request, a reply or an item",
+        "N",
+        default=16384,
+        core=True,
+    ),
+    Option(
         "landing-bytes-max",
         SIZE,
         "most bytes of arguments and items that are fetched from one client at a time, until their calls are answered; "
@@ -185,6 +193,24 @@ _LIMITS = (
         core=True,
     ),
     Option("connections-max", POSITIVE, "most clients connected at a time", "N", default=100_000, core=True),
+    Option(
+        "max-connection-age",
+        SECONDS,
+        "how long a client stays connected before it is told to connect again, give or take a tenth; "
+        "without it no limit",
+        "SECONDS",
+        example=3600.0,
+        core=True,
+    ),
+    Option(
+        "max-connection-age-grace",
+        SECONDS,
+        "how long from there until the connection is closed, with the calls that are still under way; "
+        "without it no limit",
+        "SECONDS",
+        example=60.0,
+        core=True,
+    ),
     Option(
         "handshakes-max",
         POSITIVE,

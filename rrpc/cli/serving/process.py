@@ -29,6 +29,8 @@ class Process:
         self.services = ""
         self.error = ""
         self.was_ready = False
+        self.connections: int | None = None
+        """The number of its clients, as it answered last."""
         self.closed = False
         self._numbers: dict[str, Any] = {}
         self._told_numbers = threading.Event()
@@ -68,13 +70,14 @@ class Process:
         self.services = told.get("services", self.services)
         self.addresses = told.get("addresses", self.addresses)
         self.was_ready = self.was_ready or bool(self.addresses)
+        self.connections = told.get("connections", self.connections)
         if "numbers" in told:
             self._numbers = told["numbers"]
             self._told_numbers.set()
 
-    def tell(self, word: str) -> None:
+    def tell(self, word: str, **facts: int) -> None:
         with contextlib.suppress(OSError):  # that it has ended is noticed by exit_fd
-            self.channel.sendall(json.dumps({"word": word}).encode() + b"\n")
+            self.channel.sendall(json.dumps({"word": word, **facts}).encode() + b"\n")
 
     def ask_for_numbers(self) -> None:
         self._told_numbers.clear()

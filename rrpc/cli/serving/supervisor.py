@@ -13,6 +13,7 @@ from rrpc.cli.common import BadInput, one_line
 from rrpc.front import Front
 
 from .logs import announce, announce_serving
+from .newcomers import Newcomers
 from .notify import Notifier
 from .overview import Overview
 from .process import Process
@@ -41,6 +42,7 @@ class _Supervisor:
         self._processes: dict[int, Process] = {}
         self._due: dict[int, float] = {}  # when the one of that number is started again
         self._delays: dict[int, float] = {}
+        self._newcomers = Newcomers()
         self._serving = False
         self._kill_at: float | None = None  # once they have been told to end
         self._exit_code = 0
@@ -69,6 +71,8 @@ class _Supervisor:
         times = list(self._due.values())
         if self._kill_at is not None:
             times.append(self._kill_at)
+        if (asked := self._newcomers.due()) is not None:
+            times.append(asked)
         waits = [max(0.0, min(times) - time.monotonic())] if times else []
         if self._notifier.watchdog_interval is not None:
             waits.append(self._notifier.watchdog_interval)
@@ -92,8 +96,11 @@ class _Supervisor:
     def _on_word(self, process: Process) -> None:
         if process.closed:
             return  # its end was noticed in the same round
+        was_ready = process.was_ready
         if not process.hear():
             self._selector.unregister(process.channel)
+        if process.was_ready and not was_ready and self._serving and self._kill_at is None:
+            self._newcomers.add(process, list(self._processes.values()))
         self._update()
 
     def _update(self) -> None:
@@ -102,8 +109,10 @@ class _Supervisor:
         all_were = len(processes) == self._options.processes and all(one.was_ready for one in processes)
         if not self._serving and (not all_were or self._kill_at is not None):
             return
+        first = self._newcomers.first(processes)
         for index, bound in enumerate(self._bound):
-            self._front.send_to(bound, [one.addresses[index] for one in processes if one.addresses])
+            self._front.send_to(bound, [one.addresses[index] for one in first])
+        self._newcomers.spread(processes)
         if not self._serving:
             self._announce(processes[0].services)
 
@@ -122,6 +131,7 @@ class _Supervisor:
             self._selector.unregister(process.channel)
         how = process.close()
         del self._processes[process.number]
+        self._newcomers.discard(process)
         if self._kill_at is not None:
             self._exit_code = self._exit_code or (1 if how else 0)
         elif not self._serving:
@@ -169,6 +179,8 @@ class _Supervisor:
         for number in [number for number, due in self._due.items() if due <= now]:
             del self._due[number]
             self._start(number)
+        if self._newcomers.tend(now, list(self._processes.values())):
+            self._update()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = now + _LATE_SECONDS
             for process in self._processes.values():
