@@ -1,0 +1,1 @@
+"""Faults at each step of the protocol, between real processes. See docs/reliability.md."""
