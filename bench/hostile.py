@@ -218,7 +218,7 @@ def claimed_slots(_: str, path: str, stopped: Callable[[], bool]) -> None:
 
 
 def claim_slots(path: str) -> tuple[socket.socket, mmap.mmap]:
-    control_bytes, entry_bytes, exposures = 128, 64, 8192 * 32
+    control_bytes, entry_bytes, exposures = 128, 64, (1 << 16) * 32
 
     def segment_bytes(entries: int) -> int:
         return (control_bytes + entries * entry_bytes + exposures + 4095) // 4096 * 4096
@@ -244,7 +244,7 @@ def claim_slots(path: str) -> tuple[socket.socket, mmap.mmap]:
     os.ftruncate(own, segment_bytes(64))
     fcntl.fcntl(own, 1033, 1 | 2 | 4)  # F_ADD_SEALS: no more seals, no shrinking, no growing
     setup = struct.pack(
-        "<IIQIIQ16sI56sI", 64, 8192, segment_bytes(64), 2, os.getpid(), 0, bytes(16), 0, b"", 0
+        "<IIQIIQ16sI56sI", 64, 1 << 16, segment_bytes(64), 2, os.getpid(), 0, bytes(16), 0, b"", 0
     )
     frame = b"rrpc-shm" + struct.pack("<II", 1, 0) + struct.pack("<BBH", 1, 0, len(setup)) + setup
     link.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [own]))])

@@ -49,7 +49,18 @@ CPP_WORDS_NOT_IN = [
 _VALUES = ("errors", "codec", "bulk")
 _HANDLING = (*_VALUES, "service", "metadata", "context", "dispatch", "status")
 _STREAMING = ("outgoing_streams", "stream_stubs")
-_CALLING = ("channel", "calls", "futures", "loops", "retry", "stubs", "base_client", "client", *_STREAMING)
+_CALLING = (
+    "options",
+    "channel",
+    "calls",
+    "futures",
+    "loops",
+    "retry",
+    "stubs",
+    "base_client",
+    "client",
+    *_STREAMING,
+)
 _SHELLS = (
     *_HANDLING,
     "types",
@@ -70,13 +81,13 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "types": (),
     "service": (*_VALUES, "types"),
     "schema": (*_VALUES, "types", "service"),
-    "options": (),
+    "options": ("errors",),
     "front": ("options",),
     "health": ("errors",),
-    "interceptors": _VALUES,
+    "interceptors": (*_VALUES, "peers"),
     "versions": (*_VALUES, "service", "schema"),
     "channel": (*_VALUES, "options", "service", "versions"),
-    "calls": ("errors", "bulk", "channel", "context", "retry", "interceptors", "metadata"),
+    "calls": ("errors", "bulk", "channel", "context", "retry", "interceptors", "metadata", "options"),
     "futures": ("errors", "calls", "channel", "interceptors", "loops", "metadata"),
     "loops": (),
     "retry": ("errors", "calls", "channel", "futures", "interceptors"),
@@ -91,15 +102,27 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
         "futures",
         "interceptors",
         "metadata",
+        "options",
         "service",
     ),
     "outgoing_streams": (
-        *("errors", "codec", "calls", "channel", "client", "interceptors", "loops", "metadata", "retry"),
+        *(
+            "errors",
+            "codec",
+            "calls",
+            "channel",
+            "client",
+            "interceptors",
+            "loops",
+            "metadata",
+            "options",
+            "retry",
+        ),
         "service",
         "streams",
     ),
     "stream_stubs": ("errors", "channel", "loops", "metadata", "outgoing_streams", "streams", "stubs"),
-    "base_client": ("calls", "channel", "interceptors", "metadata", "retry", "stubs"),
+    "base_client": ("calls", "channel", "interceptors", "metadata", "options", "peers", "retry", "stubs"),
     "client": (
         *_VALUES,
         "base_client",
@@ -109,13 +132,15 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
         "interceptors",
         "loops",
         "metadata",
+        "options",
         "retry",
         "service",
         "stubs",
     ),
-    "observe": (),
+    "peers": (),
+    "observe": ("peers",),
     "metadata": ("errors",),
-    "context": ("metadata",),
+    "context": ("metadata", "peers"),
     "tracing": ("errors", "context", "metadata"),
     "dispatch": ("errors", "service", "tracing"),
     "status": ("errors", "codec", "metadata", "service"),
@@ -126,6 +151,7 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "server": (
         *(
             "dispatch",
+            "errors",
             "health",
             "interceptors",
             "observe",
@@ -146,6 +172,7 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
 }
 PY_MAY_IMPORT_CORE = {
     "errors",
+    "codec",
     "bulk",
     "observe",
     "options",

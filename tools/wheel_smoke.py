@@ -28,7 +28,7 @@ def main() -> None:
     here = Path(rrpc.__file__).parent
     assert here.parent.name == "site-packages", f"rrpc was imported from {here}, not from the wheel"
     assert (here / "py.typed").exists()
-    assert rrpc.__version__ == importlib.metadata.version("rrpc")
+    assert rrpc.__version__ == importlib.metadata.version("rrpc-rdma")
     check_verbs(here, built_with=sys.argv[1] == "with-verbs")
     check_language()
     scripts = Path(sys.executable).parent

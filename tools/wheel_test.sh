@@ -8,9 +8,9 @@ constraints="$PWD/tools/constraints.txt"
 smoke="$PWD/tools/wheel_smoke.py"
 python="$PWD/.venv/bin/python"
 step "sdist" "$python" -c 'import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])' "$work"
-step "wheel" "$python" -m pip wheel -q --no-deps --no-build-isolation -w "$work" "$work"/rrpc-*.tar.gz
+step "wheel" "$python" -m pip wheel -q --no-deps --no-build-isolation -w "$work" "$work"/rrpc_rdma-*.tar.gz
 cd "$work"
 step "empty environment" "$python" -m venv clean
-step "install wheel" clean/bin/python -m pip install -q -c "$constraints" "$work"/rrpc-*.whl
+step "install wheel" clean/bin/python -m pip install -q -c "$constraints" "$work"/rrpc_rdma-*.whl
 if has_verbs_headers; then verbs=with-verbs; else verbs=without-verbs; fi
 step "use wheel" clean/bin/python "$smoke" "$verbs"
