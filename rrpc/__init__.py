@@ -5,10 +5,12 @@ Decorate a class with :func:`service` and its methods with :func:`method`, serve
 """
 
 from collections.abc import Sequence
+from os import environ as _environ
 from typing import TYPE_CHECKING, Any
 
 from . import _core, aio, interceptors
-from .bulk import empty, prefault_pool, set_pool_idle_timeout, set_pool_limit, trim, zeros
+from .array_checks import check_arrays
+from .bulk import empty, prefault_pool, set_pool_idle_timeout, set_pool_limit, snapshot, trim, zeros
 from .channel import Backoff, Channel, Ejection, register_resolver
 from .client import Client, connect
 from .codec import Record, copies
@@ -108,6 +110,7 @@ __all__ = [
     "Unknown",
     "adapters",
     "aio",
+    "check_arrays",
     "connect",
     "context",
     "detached",
@@ -127,6 +130,7 @@ __all__ = [
     "service",
     "set_pool_idle_timeout",
     "set_pool_limit",
+    "snapshot",
     "stats",
     "stub",
     "trace",
@@ -238,3 +242,5 @@ _use_allocator(empty)
 _use_builtin(_builtin)
 _use_client(_client_of)
 _use_async(_async_lane, _to_loop)
+if _environ.get("RRPC_CHECK_ARRAYS", "0") not in ("", "0"):
+    check_arrays()

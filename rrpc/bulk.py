@@ -12,11 +12,20 @@ import operator
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from . import _core
 
-__all__ = ["empty", "memory_of", "prefault_pool", "set_pool_idle_timeout", "set_pool_limit", "trim", "zeros"]
+__all__ = [
+    "empty",
+    "memory_of",
+    "prefault_pool",
+    "set_pool_idle_timeout",
+    "set_pool_limit",
+    "snapshot",
+    "trim",
+    "zeros",
+]
 
 
 def empty(
@@ -51,6 +60,20 @@ def zeros(
     array = empty(shape, dtype, order)
     array[...] = np.zeros((), array.dtype)
     return array
+
+
+def snapshot(array: ArrayLike) -> np.ndarray[Any, Any]:
+    """A copy of ``array`` as it is now, in registered memory: what a method gives that goes on changing the original.
+
+    Of the same shape and dtype, Fortran-contiguous where ``array`` is, else C-contiguous. Hold the lock that guards
+    ``array`` meanwhile; the copy can be sent after that, at no further cost. Raises TypeError for an object dtype,
+    ResourceExhausted when the pool's limit doesn't allow it.
+    """
+    live = np.asarray(array)
+    flags = live.flags
+    copy = empty(live.shape, live.dtype, "F" if flags.f_contiguous and not flags.c_contiguous else "C")
+    np.copyto(copy, live)
+    return copy
 
 
 def set_pool_limit(nbytes: int) -> None:
