@@ -15,7 +15,7 @@ from .channel import Backoff, Channel, Ejection, register_resolver
 from .client import Client, connect
 from .codec import Record, copies
 from .codec import use_allocator as _use_allocator
-from .context import Context, context, detached
+from .context import Context, attached, context, detached
 from .context import use_client as _use_client
 from .errors import (
     Aborted,
@@ -53,7 +53,7 @@ from .server import use_builtin as _use_builtin
 from .service import AnnotationError, error, method, service
 from .status import from_status as _from_status
 from .stream_stubs import DuplexStreamMethod, RequestStreamMethod, ResponseStreamMethod
-from .streams import DuplexStream, RequestStream, ResponseStream
+from .streams import DuplexStream, RequestStream, ResponseStream, ServerStream
 from .stubs import UnaryMethod, stub
 from .types import Shape, Sized, f32, i8, i16, i32, i64, u8, u16, u32, u64
 
@@ -100,6 +100,7 @@ __all__ = [
     "RpcError",
     "Server",
     "ServerInterceptor",
+    "ServerStream",
     "Shape",
     "Sized",
     "StatusCode",
@@ -110,6 +111,7 @@ __all__ = [
     "Unknown",
     "adapters",
     "aio",
+    "attached",
     "check_arrays",
     "connect",
     "context",

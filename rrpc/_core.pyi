@@ -126,6 +126,7 @@ _Request = tuple[int, bytes, bytes, list[Block] | None, int, bytes, bool, int]
 class Awaited(enum.Enum):
     ROOM = ...
     ITEMS = ...
+    DELIVERY = ...
     END = ...
 
 class Stream:
@@ -161,6 +162,19 @@ class Stream:
         """The call has ended for this end; at a client there may be items left to take."""
     def cancel(self) -> None:
         """Of a client's: give the call up, unless it has ended."""
+    def ask_delivered(self) -> int:
+        """Asks the peer to say when it has all items sent so far; returns their number for :meth:`delivered`."""
+    def delivered(self, sequence: int) -> bool:
+        """Whether the peer has the items before this number and has fetched their buffers, or the call ended well.
+        Raises the call's error."""
+    def wait_delivered(self, timeout: float | None = None) -> None:
+        """Waits until all items sent so far are delivered. TimeoutError if they aren't in time."""
+    def peer_finished(self) -> bool:
+        """Whether the last item of the peer has come; items may be left to take."""
+    def addresses(self) -> tuple[str, str]:
+        """This end's address and the peer's."""
+    def on_end(self, callback: Callable[[], object]) -> None:
+        """Calls back once the call has ended for this end, at once if it has, on a thread of rrpc's own or one that waits."""
     def park(self) -> None:
         """Of a server's: the worker lets go of the call, and :meth:`Server.next` gives its handle again, with 8 in the
         kind, once there is room for what a try_send() was False for, or the call has ended; at once where there was

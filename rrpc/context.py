@@ -7,12 +7,15 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
-from typing import Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from .metadata import Metadata, MetadataLike, merged, pack, unpack
 from .peers import peer_name
 
-__all__ = ["Around", "Context", "around", "context", "current", "detached", "enter", "use_client"]
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["Around", "Context", "around", "attached", "context", "current", "detached", "enter", "use_client"]
 
 _T = TypeVar("_T")
 _current: ContextVar[Context | Around | None] = ContextVar("rrpc.context", default=None)
@@ -44,6 +47,7 @@ class Context:
         "deadline",
         "ended",
         "sent",
+        "task",
         "unseen",
     )
     _cancel_event: threading.Event
@@ -58,6 +62,8 @@ class Context:
         self._children: _Children | None = None
         self.deadline = None if ns_left < 0 else monotonic() + ns_left * 1e-9
         """When the caller gives up, by :func:`time.monotonic`; None: never."""
+        self.task: asyncio.Task[Any] | None = None
+        """For servers: the task that the handler runs in, if it is a coroutine."""
         self.ended = False
         """Whether the call is answered. The context stays where it was entered until another one is."""
         self.sent = b""
@@ -142,11 +148,20 @@ class Context:
 
     def timeout_of(self, timeout: float | None) -> float | None:
         """For clients: of a call that is made by the handler, where ``timeout`` is the call's own."""
+        return timeout if self._is_elsewhere() else self.least(timeout)
+
+    def least(self, timeout: float | None) -> float | None:
+        """Returns the shorter one of ``timeout`` and the time left, in seconds."""
         left = self.time_left()
         return timeout if left is None or (timeout is not None and timeout <= left) else left
 
     def adopt(self, call: Cancellable) -> None:
         """For clients: have ``call``, which the handler makes, cancelled with this one; then :meth:`release` it."""
+        if not self._is_elsewhere():
+            self.add(call)
+
+    def add(self, call: Cancellable) -> None:
+        """Cancels ``call`` with this one."""
         children = self._children
         if children is None:
             children = self._children = _Children()
@@ -158,6 +173,20 @@ class Context:
         children = self._children
         if children is not None:
             children.calls.discard(call)
+
+    def _is_elsewhere(self) -> bool:
+        """Returns whether this is a task that the handler has started, which may outlive the call."""
+        if self.task is None:
+            return False
+        import asyncio
+
+        try:
+            return asyncio.current_task() not in (
+                self.task,
+                None,
+            )  # None: a callback, for what goes on with a call
+        except RuntimeError:  # a thread, in which the handler has something run
+            return False
 
     def end(self) -> None:
         """For servers: the call is answered, or is about to be."""
@@ -208,7 +237,7 @@ def use_client(make: Callable[[Any, type[Any] | None], Any]) -> None:
 class Around:
     """Stands in a context's place: calls made there inherit less from the handler's, or have links around them."""
 
-    __slots__ = ("_inherits", "_lasts", "context", "links")
+    __slots__ = ("_attached", "_inherits", "_lasts", "context", "links")
 
     def __init__(
         self,
@@ -217,37 +246,55 @@ class Around:
         links: tuple[Link, ...] = (),
         inherits: bool = True,
         lasts: bool = False,
+        attached: bool = False,
     ) -> None:
-        """``lasts``: its links don't end with the context."""
+        """``lasts``: its links don't end with the context. ``attached``: it inherits in any task."""
         self.context = context
         self.links = links
         self._inherits = inherits
         self._lasts = lasts
+        self._attached = attached
 
     def with_link(self, link: Link) -> Around:
         """With this one too, inside of the others, until somebody takes it back."""
         links = () if self.ended else self.links
-        return Around(self.context, links=(*links, link), inherits=self._inherits, lasts=True)
+        return Around(
+            self.context,
+            links=(*links, link),
+            inherits=self._inherits,
+            lasts=True,
+            attached=self._attached,
+        )
 
     def detached(self) -> Around:
         """With the links alone."""
         return Around(self.context, links=self.links, inherits=False, lasts=self._lasts)
 
+    def attached(self) -> Around:
+        """Returns one that inherits in any task."""
+        return Around(self.context, links=self.links, lasts=self._lasts, attached=True)
+
     @property
     def ended(self) -> bool:
         """Whether calls needn't look at it: they inherit nothing and have no links."""
         gone = self.context is None or self.context.ended
+        if self._attached and not gone:
+            return False
         return not self.links or (gone and not self._lasts)
 
     def timeout_of(self, timeout: float | None) -> float | None:
         """As :meth:`Context.timeout_of`."""
         source = self._source()
-        return timeout if source is None else source.timeout_of(timeout)
+        if source is None:
+            return timeout
+        return source.least(timeout) if self._attached else source.timeout_of(timeout)
 
     def adopt(self, call: Cancellable) -> None:
         """As :meth:`Context.adopt`."""
         source = self._source()
-        if source is not None:
+        if source is not None and self._attached:
+            source.add(call)
+        elif source is not None:
             source.adopt(call)
 
     def release(self, call: Cancellable) -> None:
@@ -283,6 +330,19 @@ def context() -> Context:
 def detached() -> Iterator[None]:
     """In a ``with`` statement: calls made inherit neither deadline nor cancellation from the call that is served."""
     token = _current.set(around().detached())
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def attached() -> Iterator[None]:
+    """In a ``with`` statement: calls inherit deadline and cancellation from the handler that started this task.
+
+    The handler's own calls always do. Tasks that it starts may outlive its call, so theirs don't, except here.
+    """
+    token = _current.set(around().attached())
     try:
         yield
     finally:

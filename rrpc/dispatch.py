@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import AsyncIterable, Callable, Sequence
+from functools import partial
 from time import monotonic_ns
 from typing import Any
 
@@ -39,6 +40,11 @@ class Handler:
         self.encode = self.plan.encode_result
         self.function = _positional(self.plan, function)
         """Takes the arguments by position."""
+        if (name := method.stream_parameter) is not None:
+            plan = self.plan
+            self.function = lambda *values, stream: _positional(plan, partial(function, **{name: stream}))(
+                *values
+            )
         self.around: Callable[[Any], Any] | None = None
         """Of a call with streams: takes the :class:`streams.ServedStream`, whose ``begin()`` calls the function."""
         self.is_async = _is_async(method, function)

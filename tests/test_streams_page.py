@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
-from processes import ROOT, ServeFactory, run, run_command
+from processes import ROOT, ServeFactory, eventually, patience, run, run_command
+
+import rrpc
 
 PAGE = (ROOT / "docs" / "streams.md").read_text()
 FILES: dict[str, str] = {
@@ -21,3 +23,16 @@ def test_the_code_of_the_page_runs(serve: ServeFactory, tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "Reading(sensor='roof', value=999.0)"
     done = run("async_readings.py", served.address, cwd=tmp_path)
     assert done.stdout.count("Reading(") == 1002
+
+
+def test_the_board_sends_from_anywhere(serve: ServeFactory) -> None:
+    served = serve(FILES["board.py"], "Board", module="board", listen="rrpc")
+    client = rrpc.connect(served.address, timeout=patience(20))
+    first, left = (rrpc.open_stream(client, "Board.read", topic) for topic in ("news", ""))
+    with client, first, left:
+        assert next(first) == "welcome to news"
+        assert next(left) == "welcome to "
+        eventually(lambda: client.call("Board.post", "one") == 2)
+        left.close()
+        eventually(lambda: client.call("Board.post", "two") == 1)
+        assert "one" in [next(first), next(first)]

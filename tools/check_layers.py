@@ -148,7 +148,7 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "workers": (),
     "worker": ("observe", "context", "dispatch", "metadata", "status", "streams"),
     "served": ("errors", "metadata", "context", "dispatch", "interceptors", "streams"),
-    "streams": (*_HANDLING, "loops", "observe"),
+    "streams": (*_HANDLING, "loops", "observe", "peers"),
     "server": (
         *(
             "dispatch",
@@ -165,7 +165,7 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
             "workers",
         ),
     ),
-    "aio": _SHELLS,
+    "aio": (*_SHELLS, "peers"),
     "__init__": (*_SHELLS, "aio", "std", "array_checks"),
     "std": (*_SHELLS, "__init__"),
     "idl": _SHELLS,

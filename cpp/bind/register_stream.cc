@@ -117,6 +117,70 @@ void PyStream::finish() {
   stream_->finish();
 }
 
+uint32_t PyStream::ask_delivered() {
+  Result<uint32_t> sequence = 0u;
+  {
+    const WithoutGil freed;
+    sequence = stream_->ask_delivered();
+  }
+  raise_if_error(sequence.status());
+  return *sequence;
+}
+
+bool PyStream::delivered(uint32_t sequence) {
+  Status failure;
+  Outcome outcome = Outcome::kDone;
+  {
+    const WithoutGil freed;
+    outcome = stream_->delivered(sequence, failure);
+  }
+  if (outcome == Outcome::kFailed) raise(failure);
+  return outcome == Outcome::kDone;
+}
+
+void PyStream::wait_delivered(py::handle timeout) {
+  const TimeNs deadline = deadline_from(timeout);
+  const uint32_t sequence = ask_delivered();
+  while (!delivered(sequence)) {
+    WaitResult waited = WaitResult::kDone;
+    {
+      const WithoutGil freed;
+      waited = stream_->wait_for_room(deadline, g_deferred_pending);
+    }
+    check_signals(waited == WaitResult::kInterrupted, stream_->engine());
+    run_deferred();
+    if (waited == WaitResult::kTimeout) raise_timeout("the other end didn't have all items in time");
+  }
+}
+
+bool PyStream::peer_finished() {
+  check_process();
+  const WithoutGil freed;
+  return stream_->peer_finished();
+}
+
+py::tuple PyStream::addresses() {
+  check_process();
+  std::pair<std::string, std::string> found;
+  {
+    const WithoutGil freed;
+    found = stream_->addresses();
+  }
+  return py::make_tuple(text_of(found.first), text_of(found.second));
+}
+
+void PyStream::on_end(py::object callback) {
+  check_process();
+  std::function<void()> tell = deferred_callback(callback.release().ptr());
+  {
+    const WithoutGil freed;
+    stream_->on_end([tell, engine = &stream_->engine()] {
+      tell();
+      engine->see_to_deferred();
+    });
+  }
+}
+
 py::list PyStream::receive(size_t count, py::handle timeout) {
   std::vector<rpc::Item> items;
   Status failure;
@@ -196,6 +260,7 @@ void register_stream(py::module_& module) {
   py::enum_<Awaited>(module, "Awaited")
       .value("ROOM", Awaited::kRoom)
       .value("ITEMS", Awaited::kItems)
+      .value("DELIVERY", Awaited::kDelivery)
       .value("END", Awaited::kEnd);
   py::class_<PyStream>(module, "Stream")
       .def("send", &PyStream::send, py::arg("payload"), py::arg("buffers") = py::none(),
@@ -210,6 +275,12 @@ void register_stream(py::module_& module) {
       .def("metadata", &PyStream::metadata)
       .def("done", &PyStream::done)
       .def("cancel", &PyStream::cancel)
+      .def("ask_delivered", &PyStream::ask_delivered)
+      .def("delivered", &PyStream::delivered, py::arg("sequence"))
+      .def("wait_delivered", &PyStream::wait_delivered, py::arg("timeout") = py::none())
+      .def("peer_finished", &PyStream::peer_finished)
+      .def("addresses", &PyStream::addresses)
+      .def("on_end", &PyStream::on_end, py::arg("callback"))
       .def("park", &PyStream::park)
       .def("notify", &PyStream::notify, py::arg("queue"), py::arg("target"), py::arg("what"));
 }

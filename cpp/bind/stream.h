@@ -43,6 +43,12 @@ class PyStream {
   bool done() const { return call() != nullptr ? call()->done() : stream_->ended(); }
   void cancel();
   void park();
+  uint32_t ask_delivered();
+  bool delivered(uint32_t sequence);
+  void wait_delivered(py::handle timeout);
+  bool peer_finished();
+  py::tuple addresses();
+  void on_end(py::object callback);
   void notify(const PyLoopQueue& queue, py::object target, rpc::Awaited what);
 
  private:

@@ -149,12 +149,14 @@ std::map<std::string, std::string> Client::info() {
                                             {"transport", transport_},
                                             {"bulk_method", std::string(qp.bulk_method())},
                                             {"peer", qp.peer_description()},
+                                            {"local", qp.local_description()},
                                             {"exposure", std::string(exposure_kind_name(qp.exposure_kind()))},
                                             {"state", connection_->session().failed() ? "closed" : "connected"}};
   // "10.9.0.1:7471 on rxe0"
   if (const size_t on = fields["peer"].rfind(kOnAdapter); transport_.starts_with("verbs") && on != std::string::npos) {
     fields["adapter"] = fields["peer"].substr(on + kOnAdapter.size());
     fields["peer"].resize(on);
+    fields["local"].resize(fields["local"].rfind(kOnAdapter));
   }
   if (!sent_on_to_.empty()) fields["sent_on_to"] = sent_on_to_;
   for (const auto& [transport, reason] : why_not_) fields["why_not_" + transport] = reason;

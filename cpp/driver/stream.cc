@@ -117,6 +117,54 @@ void Stream::finish() {
   });
 }
 
+Result<uint32_t> Stream::ask_delivered() {
+  Status failure;
+  uint32_t sequence = 0;
+  (void)locked(true, failure, [&](rpc::Streams& streams) {
+    sequence = streams.ask_delivered(stream_);
+    return Outcome::kDone;
+  });
+  if (!failure.ok()) return failure;
+  return sequence;
+}
+
+Stream::Outcome Stream::delivered(uint32_t sequence, Status& failure) {
+  return locked(true, failure, [&](rpc::Streams&) {
+    if (stream_->ended() && !stream_->ended_with().ok() && !stream_->delivered(sequence)) {
+      failure = stream_->ended_with();
+      return Outcome::kFailed;
+    }
+    room_seen_ = stream_->room_changes();
+    return stream_->ended() || stream_->delivered(sequence) ? Outcome::kDone : Outcome::kNotYet;
+  });
+}
+
+bool Stream::peer_finished() {
+  std::lock_guard lock(connection_->mutex);
+  return stream_->peer_finished();
+}
+
+std::pair<std::string, std::string> Stream::addresses() {
+  std::lock_guard lock(connection_->mutex);
+  const provider::QueuePair& qp = connection_->session().endpoint().queue_pair();
+  return {qp.local_description(), qp.peer_description()};
+}
+
+namespace {
+
+// The stream owns it until the end; so it doesn't own the stream.
+void tell_at_end(rpc::Stream* stream, std::function<void()> tell) {
+  if (stream->ended()) return tell();
+  stream->on_change.emplace_back([stream, tell = std::move(tell)] { tell_at_end(stream, tell); });
+}
+
+}  // namespace
+
+void Stream::on_end(std::function<void()> tell) {
+  std::lock_guard lock(connection_->mutex);
+  tell_at_end(stream_.get(), std::move(tell));
+}
+
 void Stream::cancel(Status why) {
   if (call_ == nullptr || belongs_to_parent()) return;
   std::lock_guard lock(connection_->mutex);

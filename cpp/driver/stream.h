@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "driver/connection.h"
@@ -52,6 +53,15 @@ class Stream {
   std::optional<std::string> initial_metadata();
   // No more items of this end.
   void finish();
+  // Returns the number of items sent so far, and asks the peer to say when it has them.
+  Result<uint32_t> ask_delivered();
+  // kDone: the peer has the items before this number, or the call has ended well.
+  Outcome delivered(uint32_t sequence, Status& failure);
+  bool peer_finished();
+  // Of the connection: this end's address and the peer's, as QueuePair describes them.
+  std::pair<std::string, std::string> addresses();
+  // Calls `tell` once the call has ended for this end, at once if it has; with the connection's mutex.
+  void on_end(std::function<void()> tell);
   // Of the calling end: gives the call up, unless it has ended.
   void cancel(Status why);
 

@@ -204,6 +204,8 @@ class QueuePair {
   virtual Bytes peer_private_data() const = 0;
   // "peer pid 1234 uid 0" or "10.0.0.1:4711".
   virtual std::string peer_description() const = 0;
+  // This end's, in the same form; empty where it has none.
+  virtual std::string local_description() const = 0;
   // How bulk moves, for rrpc.stats() and rrpc-info: "process_vm_readv", "staged", "socket", ...
   virtual std::string_view bulk_method() const = 0;
 

@@ -87,8 +87,10 @@ Result<ParsedItem> parse_item(Bytes body) {
   item.payload = reader.rest();
   if (reader.failed()) return cut_short("item");
   const bool plain = !item.has(kInitialMetadata) && item.descriptors.empty();
+  const uint8_t flags = item.fixed.flags;
+  const bool without_item = flags == (kNoItem | kStreamEnd) || flags == (kNoItem | kAskWindow);
   if ((item.has(kSeveralItems) && !plain) ||
-      (item.has(kNoItem) && (!plain || !item.payload.empty() || item.fixed.flags != (kNoItem | kStreamEnd))))
+      ((flags & (kNoItem | kAskWindow)) != 0 && (!without_item || !plain || !item.payload.empty())))
     return Status::protocol_error("an item whose flags " + std::to_string(item.fixed.flags) +
                                   " don't go with each other or with what it has");
   return item;

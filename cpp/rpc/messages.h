@@ -93,8 +93,9 @@ enum ItemFlag : uint8_t {
   kNoItem = 2,           // and this is no item
   kInitialMetadata = 4,  // of the answering end, as its item 0
   kSeveralItems = 8,     // small ones: u32 length and bytes of each
+  kAskWindow = 16,       // with kNoItem: asks for a WINDOW once all items before it are fetched
 };
-constexpr uint8_t kItemFlags = kStreamEnd | kNoItem | kInitialMetadata | kSeveralItems;
+constexpr uint8_t kItemFlags = kStreamEnd | kNoItem | kInitialMetadata | kSeveralItems | kAskWindow;
 
 struct ItemFixed {
   uint64_t call_id = 0;

@@ -61,7 +61,10 @@ class StreamOwner {
 };
 
 // What somebody asks to be told of who can't wait.
-enum class Awaited : uint8_t { kRoom, kItems, kEnd };
+enum class Awaited : uint8_t { kRoom, kItems, kDelivery, kEnd };
+
+// Whether a count of items, modulo 2^32, comes before another.
+inline bool before(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }
 
 class Stream {
  public:
@@ -85,11 +88,15 @@ class Stream {
   bool readable() const { return !items_.empty() && items_.front().ready_; }
   // The peer sends no more, and all it sent was taken.
   bool exhausted() const { return items_.empty() && (peer_finished_ || !receives_); }
+  bool peer_finished() const { return peer_finished_; }
+  // Whether the peer has all items before this number, and reads none of their memory any more.
+  bool delivered(uint32_t sequence) const { return !before(sent_fetched_, sequence); }
   const std::optional<std::string>& initial_metadata() const { return initial_metadata_; }
   // Whether it has come; room for the item that was last refused, if there was none for it.
   bool has_come(Awaited what) const {
     if (ended()) return true;
     if (what == Awaited::kRoom) return !refused_bytes_ || has_room(*refused_bytes_);
+    if (what == Awaited::kDelivery) return delivered(sent_);
     return what == Awaited::kItems && (readable() || exhausted());
   }
 
@@ -113,7 +120,7 @@ class Stream {
   };
 
   bool idle() const { return fetching_ == 0 && landing_ticket_ == 0; }
-  bool flushed() const { return queue_.empty() && !end_owed_; }
+  bool flushed() const { return queue_.empty() && !end_owed_ && !ask_owed_; }
   uint32_t first_arrived() const { return arrived_ - static_cast<uint32_t>(items_.size()); }
   Item& arrived_item(uint32_t sequence) { return items_[sequence - first_arrived()]; }
 
@@ -125,9 +132,11 @@ class Stream {
 
   // Sending. Counts of items are modulo 2^32.
   StreamWindow peer_window_;
-  bool opened_ = false;    // what begins the call has gone
-  bool finished_ = false;  // the user sends no more
-  bool end_owed_ = false;  // and the peer hasn't been told
+  bool opened_ = false;                // what begins the call has gone
+  bool finished_ = false;              // the user sends no more
+  bool end_owed_ = false;              // and the peer hasn't been told
+  bool ask_owed_ = false;              // nor asked for a WINDOW
+  std::optional<uint32_t> asked_for_;  // the number up to which it was
   bool in_turn_ = false;
   uint32_t sent_ = 0, sent_fetched_ = 0, sent_taken_ = 0;
   uint64_t sent_bytes_ = 0, sent_taken_bytes_ = 0;
@@ -143,7 +152,8 @@ class Stream {
   bool stopped_ = false;  // what still comes is of no interest
   bool tells_ = true;     // the peer wants to know what was taken
   bool owes_window_ = false;
-  bool saw_exposed_ = false;  // the peer may keep memory until it is told that the call is done with
+  std::optional<uint32_t> asked_at_;  // the peer wants a WINDOW once the items before this are fetched
+  bool saw_exposed_ = false;          // the peer may keep memory until it is told that the call is done with
   uint32_t arrived_ = 0, fetched_ = 0, taken_ = 0, fetch_next_ = 0;
   uint64_t arrived_bytes_ = 0, taken_bytes_ = 0;
   bool fetched_exposed_ = false;  // since the last WINDOW

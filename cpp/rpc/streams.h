@@ -72,6 +72,8 @@ class Streams {
   Result<bool> send(const StreamRef& stream, OutgoingItem& item);
   Status send_initial_metadata(const StreamRef& stream, Bytes metadata);
   void finish(const StreamRef& stream);
+  // Asks the peer to say when it has all items sent so far. Returns their count: see Stream::delivered().
+  uint32_t ask_delivered(const StreamRef& stream);
   // Takes up to `count` items that are here.
   void take(const StreamRef& stream, size_t count, std::vector<Item>& out);
 

@@ -31,7 +31,8 @@ Status Streams::on_item(const StreamRef& stream, Bytes body) {
   if (!stream->receives_) return Status::protocol_error("an item" + of_call + ", which has none from that end");
   stream->saw_exposed_ = stream->saw_exposed_ || !item.descriptors.empty();
   if (stream->stopped_) return {};
-  if (stream->peer_finished_) return Status::protocol_error("an item" + of_call + " after the stream's end");
+  if (stream->peer_finished_ && !item.has(kAskWindow))
+    return Status::protocol_error("an item" + of_call + " after the stream's end");
   if (item.fixed.sequence != stream->arrived_)
     return Status::protocol_error("item " + std::to_string(item.fixed.sequence) + of_call + " in the place of " +
                                   std::to_string(stream->arrived_));
@@ -48,7 +49,8 @@ Status Streams::on_item(const StreamRef& stream, Bytes body) {
     placed.is_metadata_ = item.has(kInitialMetadata);
     placed.ready_ = item.descriptors.empty();
   }
-  stream->peer_finished_ = item.has(kStreamEnd);
+  stream->peer_finished_ = stream->peer_finished_ || item.has(kStreamEnd);
+  if (item.has(kAskWindow)) stream->asked_at_ = item.fixed.sequence;
   go_on(stream);
   return {};
 }
@@ -253,7 +255,10 @@ void Streams::take(const StreamRef& stream, size_t count, std::vector<Item>& out
 void Streams::tell(const StreamRef& stream) {
   Stream& s = *stream;
   if (!s.tells_ || s.owes_window_) return;
-  if (!s.fetched_exposed_ && !s.window_.worth_telling(s.taken_ - s.told_taken_, s.taken_bytes_ - s.told_bytes_)) return;
+  const bool asked = s.asked_at_ && !before(s.fetched_, *s.asked_at_);
+  if (!asked && !s.fetched_exposed_ &&
+      !s.window_.worth_telling(s.taken_ - s.told_taken_, s.taken_bytes_ - s.told_bytes_))
+    return;
   s.owes_window_ = true;
   owing_.push_back(stream);
   flush_windows();
@@ -269,6 +274,7 @@ void Streams::flush_windows() {
       if (!s.tells_) continue;
       entries.push_back({s.wire_id_, s.fetched_, s.taken_, s.taken_bytes_});
       s.fetched_exposed_ = false;
+      if (s.asked_at_ && !before(s.fetched_, *s.asked_at_)) s.asked_at_.reset();
       s.told_taken_ = s.taken_;
       s.told_bytes_ = s.taken_bytes_;
     }

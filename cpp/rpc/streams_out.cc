@@ -8,9 +8,6 @@ namespace rrpc::rpc {
 
 namespace {
 
-// Whether a count of items, modulo 2^32, comes before another.
-bool before(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }
-
 Bytes bytes_of(const ItemFixed& fixed) { return std::as_bytes(std::span(&fixed, 1)); }
 
 }  // namespace
@@ -104,6 +101,17 @@ void Streams::finish(const StreamRef& stream) {
   flush();
 }
 
+uint32_t Streams::ask_delivered(const StreamRef& stream) {
+  const uint32_t sent = stream->sent_;
+  const bool asked = stream->asked_for_ == sent;
+  if (stream->delivered(sent) || asked || stream->ended()) return sent;
+  stream->asked_for_ = sent;
+  stream->ask_owed_ = true;
+  await_turn(stream);
+  flush();
+  return sent;
+}
+
 // The fast path: from the caller's bytes into the peer's slot.
 void Streams::send_small(Stream& stream, Bytes payload) {
   if (stream.opened_ && stream.queue_.empty() && endpoint_.can_send(kItem)) {
@@ -193,8 +201,10 @@ void Streams::flush() {
 // What is sent has left its queue before: a send that fails clears that.
 void Streams::send_next(Stream& stream) {
   if (stream.queue_.empty()) {
-    stream.end_owed_ = false;
-    const ItemFixed fixed{stream.wire_id_, stream.sent_, 0, kStreamEnd | kNoItem, 0};
+    const bool asks = std::exchange(stream.ask_owed_, false);
+    if (!asks) stream.end_owed_ = false;
+    const auto flags = static_cast<uint8_t>(kNoItem | (asks ? kAskWindow : kStreamEnd));
+    const ItemFixed fixed{stream.wire_id_, stream.sent_, 0, flags, 0};
     const Bytes part = bytes_of(fixed);
     return endpoint_.send(kItem, {&part, 1});
   }
@@ -238,7 +248,7 @@ Status Streams::on_window(const StreamRef& stream, const WindowEntry& entry) {
     return Status::protocol_error("a window for call " + std::to_string(stream->call_id_) + " of " +
                                   std::to_string(entry.fetched) + " items fetched and " + std::to_string(entry.taken) +
                                   " taken, which were not sent");
-  bool room = entry.taken != stream->sent_taken_;
+  bool room = entry.taken != stream->sent_taken_ || entry.fetched != stream->sent_fetched_;
   stream->sent_fetched_ = entry.fetched;
   stream->sent_taken_ = entry.taken;
   stream->sent_taken_bytes_ = entry.taken_bytes;
@@ -261,7 +271,7 @@ void Streams::drop_exposed(Stream& stream, Stream::ExposedItem& item) {
 
 void Streams::stop_sending(const StreamRef& stream) {
   stream->finished_ = true;
-  stream->end_owed_ = false;
+  stream->end_owed_ = stream->ask_owed_ = false;
   if (stream->queue_.empty()) return;
   const uint32_t gone = stream->queue_.front().sequence;
   while (!stream->exposed_.empty() && !before(stream->exposed_.back().sequence, gone)) {

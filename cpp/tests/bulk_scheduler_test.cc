@@ -54,6 +54,7 @@ class FakeQueuePair : public provider::QueuePair {
   Status start(Bytes) override { return {}; }
   Bytes peer_private_data() const override { return {}; }
   std::string peer_description() const override { return "fake"; }
+  std::string local_description() const override { return "fake"; }
   std::string_view bulk_method() const override { return "none"; }
   Status post_receive(const provider::ReceiveRequest&) override { return {}; }
   Result<uint32_t> expose(const provider::MemoryRegion&, const std::byte*, size_t, uint32_t) override { return 1u; }

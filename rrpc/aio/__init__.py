@@ -18,6 +18,7 @@ from .stubs import UnaryMethod
 if TYPE_CHECKING:
     from .future import Future
     from .server import Server, serve
+    from .server_stream import ServerStream
     from .streams import DuplexStream, RequestStream, ResponseStream, open_stream
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "ResponseStream",
     "ResponseStreamMethod",
     "Server",
+    "ServerStream",
     "UnaryMethod",
     "connect",
     "open_stream",
@@ -38,7 +40,8 @@ __all__ = [
 
 # Modules with generated clients import this one, used or not: what needs asyncio comes when it is asked for.
 _STREAMS = ("DuplexStream", "RequestStream", "ResponseStream", "open_stream")
-_LATER = {"Future": "future", "Server": "server", "serve": "server", **dict.fromkeys(_STREAMS, "streams")}
+_LATER = {"Future": "future", "Server": "server", "serve": "server", "ServerStream": "server_stream"}
+_LATER |= dict.fromkeys(_STREAMS, "streams")
 
 
 def __getattr__(name: str) -> Any:

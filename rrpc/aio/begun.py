@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import suppress
 from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from rrpc.streams import Opened
 
 from .driving import going
 from .loop import running_driver
-from .receiving import changed, received
+from .receiving import changed, delivered, received
 from .turns import send_in_turns
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ __all__ = ["Begun", "Held"]
 
 Items = AsyncIterable[Any] | Iterable[Any]
 _feeders: set[asyncio.Task[None]] = set()  # which a loop doesn't keep
+_watchers: set[asyncio.Task[None]] = set()
 
 
 class Begun:
@@ -245,6 +246,35 @@ class Begun:
     async def finish(self) -> None:
         """There are no more items to send."""
         (await self.get()).attempts.finish()
+
+    async def flush(self) -> None:
+        """Waits until the server's process has all items sent so far."""
+        attempts = (await self.get()).attempts
+        while True:
+            core = attempts.core
+            try:
+                await delivered(core)
+            except RpcError as error:
+                if attempts.kept is None:
+                    raise
+                await self._go_on(attempts, core, error)
+            else:
+                if attempts.core is core:
+                    return
+
+    async def wait_end(self) -> None:
+        """Waits until the call has ended, in whatever way."""
+        with suppress(RpcError):
+            opened = await self.get()
+            while not await self._ended(opened.attempts):
+                pass
+
+    def on_end(self, callback: Callable[[], object]) -> None:
+        """Calls ``callback()`` in the loop once the call has ended."""
+        watcher = asyncio.ensure_future(self.wait_end())
+        _watchers.add(watcher)
+        watcher.add_done_callback(_watchers.discard)
+        watcher.add_done_callback(lambda _: callback())
 
     async def send_all(self, items: Items) -> None:
         """To the last, or until the server has ended the call without waiting for that."""

@@ -145,6 +145,7 @@ class Lane:
             if runner.task is not asyncio.current_task():
                 runner.cancel()
         own = asyncio.current_task()
+        self.streams.close()
         tasks = [r.task for r in self._runners if r.task is not None and r.task is not own]
         if tasks:
             await asyncio.wait(tasks)
@@ -201,6 +202,7 @@ class _Runner:
         if isinstance(core, ObservedCore):
             core.begin(request)
         self.context = context = Context(core, handle, name, ns_left, metadata)
+        context.task = self.task
         enter(context)
         try:
             handler = self._lane.dispatch.handlers[name]
@@ -223,6 +225,7 @@ class _Runner:
     async def _serve(self, stream: AsyncServedStream, handle: int) -> None:
         """A call with streams."""
         self.context = stream.context
+        stream.context.task = self.task
         self._lane.wait(handle, self)
         try:
             await stream.serve()

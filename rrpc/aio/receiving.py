@@ -16,7 +16,7 @@ from .turns import others_turn, turn_end
 if TYPE_CHECKING:
     from rrpc import _core
 
-__all__ = ["changed", "received"]
+__all__ = ["changed", "delivered", "received"]
 
 
 class _News(asyncio.Future[None]):
@@ -32,6 +32,13 @@ async def changed(stream: _core.Stream, what: _core.Awaited) -> None:
     stream.notify(driver.queue, news, what)
     driver.poll_soon()
     await news
+
+
+async def delivered(stream: _core.Stream) -> None:
+    """Waits until the peer has all items sent so far; raises the call's error."""
+    sequence = stream.ask_delivered()
+    while not stream.delivered(sequence):
+        await changed(stream, Awaited.DELIVERY)
 
 
 async def received(

@@ -14,6 +14,7 @@ from rrpc.service import RECEIVES
 from rrpc.streams import ServedStream
 
 from .receiving import changed, received
+from .server_stream import ServerStream
 from .turns import send_in_turns
 
 __all__ = ["AsyncServedStream"]
@@ -32,7 +33,9 @@ class AsyncServedStream(ServedStream):
             if inspect.isawaitable(result):
                 result = await result
             self.arguments()  # also where something has answered in the handler's place
-            if self._kind & RECEIVES:
+            if self.by_hand:
+                self.leave()
+            elif self._kind & RECEIVES:
                 items = result if isinstance(result, AsyncIterable) else self._iterator(result)
                 await send_in_turns(items, self._send)
                 self._reply(b"\xc0", None)
@@ -41,9 +44,9 @@ class AsyncServedStream(ServedStream):
         except BaseException as error:
             await self._close_async(result)
             if not isinstance(error, asyncio.CancelledError):
-                self._fail(error)
+                self.handler_failed(error)
                 return
-            self._fail(Cancelled(f"{self.context.method}(): the handler was cancelled"))
+            self.handler_failed(Cancelled(f"{self.context.method}(): the handler was cancelled"))
             raise
 
     async def _send(self, item: Any) -> None:
@@ -63,5 +66,8 @@ class AsyncServedStream(ServedStream):
         except BaseException:
             self._log_close()
 
-    def _received(self) -> Any:
+    def received(self) -> Any:
         return received(self._stream, self._decode)
+
+    def _server_stream(self) -> Any:
+        return ServerStream(self)

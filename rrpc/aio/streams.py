@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rrpc.metadata import EMPTY, Metadata, MetadataLike, unpack
 from rrpc.outgoing_streams import UntypedStream, begun_course, kind_of
+from rrpc.peers import peer_name
 from rrpc.service import RECEIVES, SENDS
 
 from .begun import Begun, Held
@@ -44,6 +45,37 @@ class _Stream:
     def done(self) -> bool:
         """Whether the call has ended, in whatever way; items may still wait to be taken."""
         return self._call.done()
+
+    def peer_finished(self) -> bool:
+        """Returns whether the server has sent its last item; some may be left to take."""
+        opened = self._call.opened
+        return (opened is not None and opened.core.peer_finished()) or self.done()
+
+    def on_end(self, callback: Callable[[], object]) -> None:
+        """Calls ``callback()`` in the event loop once the call has ended."""
+        self._call.on_end(callback)
+
+    async def wait_closed(self) -> None:
+        """Waits until the call has ended, in whatever way.
+
+        A server ends a call when its handler returns, which may wait for room for more items: take them meanwhile.
+        """
+        await self._call.wait_end()
+
+    @property
+    def local_address(self) -> str:
+        """This end of the connection: ``host:port``, or ``pid 4711 uid 1000 (train.py)`` over shared memory.
+
+        Empty until the call has a connection.
+        """
+        opened = self._call.opened
+        return "" if opened is None else peer_name(opened.core.addresses()[0])
+
+    @property
+    def peer_address(self) -> str:
+        """The server's end of the connection, in the same form."""
+        opened = self._call.opened
+        return "" if opened is None else peer_name(opened.core.addresses()[1])
 
     def initial_metadata(self) -> Metadata:
         """What the server sent ahead of its items; empty where it has sent none, or not yet."""
@@ -121,6 +153,10 @@ class _Sending(_Stream, Generic[_S]):
         if self._closed or self._finished:
             raise self._misuse("send() after " + ("close()" if self._closed else "finish()"))
         await self._call.send(item)
+
+    async def flush(self) -> None:
+        """Waits until the server's process has all items sent so far: what they were made of may change then."""
+        await self._call.flush()
 
     async def _finish(self) -> None:
         if self._closed:

@@ -14,7 +14,7 @@ from rrpc.errors import RpcError
 from .checks import compile_check, verify
 from .declared import is_declared
 from .mismatch import AnnotationError, Mismatch, type_text
-from .streams import check_streams, item_of, kind_of
+from .streams import check_streams, item_of, kind_of, server_stream
 
 __all__ = ["MISSING", "Interface", "Method", "Parameter", "check_override", "describe_method", "streams_as"]
 
@@ -50,6 +50,8 @@ class Method:
     idempotent: bool = False
     errors: tuple[type[RpcError], ...] = ()
     """Those that it declares, classes that :func:`error` made."""
+    stream_parameter: str | None = None
+    """The parameter for which the handler gets a server stream, once resolved."""
 
     @property
     def kind(self) -> int:
@@ -59,6 +61,9 @@ class Method:
     def resolved(self) -> Method:
         """The same with every annotation an object; :class:`AnnotationError` names the one that isn't."""
         hints = self._hints()
+        by_hand = server_stream(self, hints)
+        if by_hand is not None:
+            return by_hand.resolved()
         parameters = []
         for parameter in self.parameters:
             annotation = hints[parameter.name]

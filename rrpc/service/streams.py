@@ -5,15 +5,16 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .mismatch import ITERATORS, AnnotationError
 
 if TYPE_CHECKING:
-    from .interface import Parameter
+    from .interface import Method, Parameter
 
-__all__ = ["RECEIVES", "SENDS", "check_streams", "item_of", "kind_of"]
+__all__ = ["RECEIVES", "SENDS", "check_streams", "item_of", "kind_of", "server_stream"]
 
 SENDS, RECEIVES = 2, 4
 """What the client does in a call, as the request says it: it sends a stream of items, it receives one."""
@@ -63,3 +64,41 @@ def check_streams(
     if generates and not item_of(result)[1]:
         kind = "AsyncIterator" if inspect.isasyncgenfunction(function) else "Iterator"
         raise AnnotationError(f"{name}(): it yields, so that its result is a stream: write -> {kind}[...]")
+
+
+def server_stream(method: Method, hints: dict[str, Any]) -> Method | None:
+    """Returns the method with iterators in place of its server stream; None if it has none.
+
+    Raises AnnotationError where that parameter, or what stands beside it, is wrong.
+    """
+    found = [parameter for parameter in method.parameters if _awaits(hints[parameter.name]) is not None]
+    if not found:
+        return None
+    what = f"{method.name}(): parameter {found[0].name!r}: "
+    items = typing.get_args(hints[found[0].name])
+    if len(items) != 2:
+        raise AnnotationError(
+            f"{what}write ServerStream[S, T], with S for the client's items and T for the server's"
+        )
+    if len(found) > 1:
+        raise AnnotationError(f"{what}a call has one server stream")
+    if hints["return"] not in (None, types.NoneType):
+        raise AnnotationError(f"{what}a method with a server stream gives its items by it: write -> None")
+    if inspect.iscoroutinefunction(method.function) != _awaits(hints[found[0].name]):
+        raise AnnotationError(
+            f"{what}an async def takes rrpc.aio.ServerStream, any other method rrpc.ServerStream"
+        )
+    rest = tuple(parameter for parameter in method.parameters if parameter is not found[0])
+    if items[0] not in (None, types.NoneType):
+        rest = (*rest, replace(found[0], annotation=_iterator(items[0])))
+    return replace(method, parameters=rest, result=_iterator(items[1]), stream_parameter=found[0].name)
+
+
+def _iterator(item: Any) -> Any:
+    return types.GenericAlias(Iterator, (item,))
+
+
+def _awaits(annotation: Any) -> bool | None:
+    """Returns whether it is an asyncio server stream; None if it isn't a server stream."""
+    awaits: bool | None = getattr(typing.get_origin(annotation) or annotation, "rpc_awaits", None)
+    return awaits

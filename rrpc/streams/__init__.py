@@ -4,6 +4,7 @@ from .attempts import Attempts
 from .calls import DuplexStream, RequestStream, ResponseStream
 from .opened import Opened
 from .receiving import Pace, received
+from .server_stream import ServerEnd, ServerStream
 from .serving import ServedStream, ServedStreams
 from .waker import Waker
 
@@ -16,6 +17,8 @@ __all__ = [
     "ResponseStream",
     "ServedStream",
     "ServedStreams",
+    "ServerEnd",
+    "ServerStream",
     "Waker",
     "received",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
+from time import monotonic, sleep
 from typing import Any, Protocol
 
 from rrpc import _core
@@ -11,6 +13,7 @@ from rrpc.errors import Cancelled, RpcError, Unavailable, goes_elsewhere
 
 __all__ = ["Attempts"]
 
+_FOLLOW_S = 0.01
 _KEPT_ITEMS_MAX = 1024
 _KEPT_BYTES_MAX = 8 << 20  # and one item more: the windows that servers have unless they are told otherwise
 
@@ -80,6 +83,40 @@ class Attempts:
         with self._lock:
             self._finished = True
             self.core.finish()
+
+    def flush(self, timeout: float | None) -> None:
+        """Waits until the server's process has all items sent so far."""
+        end = None if timeout is None else monotonic() + timeout
+        while True:
+            core = self.core
+            try:
+                core.wait_delivered(None if end is None else max(0.0, end - monotonic()))
+            except RpcError as error:
+                if self.kept is None:
+                    raise
+                self.go_on(core, error)
+            else:
+                if core is self.core:
+                    return
+
+    def on_end(self, callback: Callable[[], object]) -> None:
+        """Calls ``callback()`` once the last attempt has ended."""
+        self.core.on_end(partial(self._tell_end, callback))
+
+    def _tell_end(self, callback: Callable[[], object]) -> None:
+        if not self.goes_on():
+            callback()
+            return
+        # Another attempt is made by whoever waits for the call. Nobody may: this thread mustn't.
+        threading.Thread(target=self._follow, args=(callback,), name="rrpc-attempt", daemon=True).start()
+
+    def _follow(self, callback: Callable[[], object]) -> None:
+        while self.under_way:
+            sleep(_FOLLOW_S)
+        if self.done():
+            callback()
+        else:
+            self.on_end(callback)
 
     def first_items(self, count: int) -> list[Any]:
         """Wait for what the server sends first; there may be no such items."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import GeneratorType
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from rrpc.loops import refuse_blocking
 from rrpc.metadata import Metadata, unpack
+from rrpc.peers import peer_name
 
 from .opened import Opened
 
@@ -41,6 +43,37 @@ class _Stream:
     def done(self) -> bool:
         """Whether the call has ended, in whatever way; items may still wait to be taken."""
         return self._call.attempts.done()
+
+    def peer_finished(self) -> bool:
+        """Returns whether the server has sent its last item; some may be left to take."""
+        return self._call.core.peer_finished() or self.done()
+
+    def on_end(self, callback: Callable[[], object]) -> None:
+        """Calls ``callback()`` once the call has ended, on a thread of rrpc's own or one that waits for a call.
+
+        ``callback`` must not wait. It is called at once if the call has ended.
+        """
+        self._call.attempts.on_end(callback)
+
+    def wait_closed(self, timeout: float | None = None) -> bool:
+        """Waits until the call has ended, at most ``timeout`` seconds. Returns whether it has.
+
+        A server ends a call when its handler returns, which may wait for room for more items: take them meanwhile.
+        """
+        refuse_blocking("wait_closed()", _ASYNC, 1)
+        ended = threading.Event()
+        self.on_end(ended.set)
+        return ended.wait(timeout)
+
+    @property
+    def local_address(self) -> str:
+        """This end of the connection: ``host:port``, or ``pid 4711 uid 1000 (train.py)`` over shared memory."""
+        return peer_name(self._call.core.addresses()[0])
+
+    @property
+    def peer_address(self) -> str:
+        """The server's end of the connection, in the same form."""
+        return peer_name(self._call.core.addresses()[1])
 
     def initial_metadata(self) -> Metadata:
         """What the server sent ahead of its items; empty where it has sent none, or not yet."""
@@ -118,6 +151,14 @@ class _Sending(_Stream, Generic[_S]):
             raise self._misuse("send() after " + ("close()" if self._closed else "finish()"))
         refuse_blocking("send()", _ASYNC, 1)
         self._call.send(item)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Waits until the server's process has all items sent so far: what they were made of may change then.
+
+        Raises the call's error, or TimeoutError after ``timeout`` seconds.
+        """
+        refuse_blocking("flush()", _ASYNC, 1)
+        self._call.flush(timeout)
 
     def _finish(self) -> None:
         if self._closed:

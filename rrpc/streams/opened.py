@@ -66,6 +66,13 @@ class Opened:
         except RpcError as error:
             raise self.unsent(error) from None
 
+    def flush(self, timeout: float | None) -> None:
+        """Waits until the server's process has all items sent so far."""
+        try:
+            self.attempts.flush(timeout)
+        except RpcError as error:
+            raise self.unsent(error) from None
+
     def result(self) -> Any:
         """Wait for the reply; raises what the call failed with."""
         try:

@@ -16,12 +16,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from rrpc.context import Context, enter
-from rrpc.errors import Cancelled, Internal, StatusCode
+from rrpc.errors import Cancelled, DeadlineExceeded, Internal, RpcError, StatusCode
 from rrpc.observe import Observation, Observer
 from rrpc.service import RECEIVES
 from rrpc.status import status_of
 
 from .receiving import received
+from .server_stream import ServerStream
 from .waker import Waker
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class ServedStreams:
         self.tracebacks = tracebacks
         self.observer = observer
         self.parked: dict[int, ServedStream] = {}
+        self.detached: set[ServedStream] = set()
+        """Calls that go on without a handler."""
 
     def of(self, request: Any) -> ServedStream | None:
         """The one that a request of the core's is about; None: another worker has closed it."""
@@ -65,6 +68,8 @@ class ServedStreams:
         with suppress(KeyError):  # that of an empty dict
             while True:
                 self.parked.popitem()[1].close()
+        for stream in list(self.detached):
+            stream.fail(Cancelled("the server was stopped"))
 
 
 class ServedStream:
@@ -96,6 +101,11 @@ class ServedStream:
         self._sleeping: Waker | None = None
         known, observer = self._name in served.dispatch.streams, served.observer
         self._seen = None if observer is None else Observation(self._core, observer, known, request)
+        self._unanswered = [True]  # whoever pops it ends the call
+        self.by_hand = False
+        """Whether the handler has the stream as an object."""
+        self.detached = False
+        """Whether the call goes on when the handler has returned."""
         self._variables = contextvars.copy_context()  # the handler's own, on whichever worker
         self.context = Context(self._core, self._handle, self._name, ns_left, metadata)
         self._trace: Any = None
@@ -126,12 +136,14 @@ class ServedStream:
             handler = self._find_handler()
             result = self.begin() if handler.around is None else handler.around(self)
             self.arguments()  # also where something has answered in the handler's place
-            if self._kind & RECEIVES:
+            if self.by_hand:
+                self.leave()
+            elif self._kind & RECEIVES:
                 self._items = self._iterator(result)
             else:
                 self._reply(*handler.encode(result))
         except BaseException as error:
-            self._fail(error)
+            self.handler_failed(error)
             return False
         return self._items is not None and self._send_items()
 
@@ -167,21 +179,90 @@ class ServedStream:
         """Call the handler, whose alone the arguments are from now on."""
         arguments, function = self.arguments(), self._handler.function
         self._arguments = ()
+        if self._handler.method.stream_parameter is not None:
+            self.by_hand = True
+            return function(*arguments, stream=self._server_stream())
         if self._handler.plan.sent is None:
             return function(*arguments)
-        return function(*arguments, self._received())
+        return function(*arguments, self.received())
 
-    def _received(self) -> Any:
+    def received(self) -> Any:
+        """Returns an iterator of the client's items."""
         return received(self._receive, self._decode)
+
+    def _server_stream(self) -> Any:
+        return ServerStream(self)
 
     def _receive(self, count: int, timeout: None) -> Any:
         """Up to ``count`` items; lends the handler's place while none comes."""
+        if self.detached:
+            return self._stream.receive(count, timeout)
         with suppress(TimeoutError):
             return self._stream.receive(count, _LEND_AFTER_S)
         if self._stream.done():  # says why
             return self._stream.receive(count, timeout)
         with self._served.lend(self._handle):
             return self._stream.receive(count, timeout)
+
+    @property
+    def core_stream(self) -> _core.Stream:
+        """The core's stream of this call."""
+        stream: _core.Stream = self._stream
+        return stream
+
+    def encode(self, item: Any) -> tuple[bytes, Any]:
+        """Returns the payload and the buffers of an item that the server sends."""
+        return self._encode(item)
+
+    def answered(self) -> bool:
+        """Returns whether the server has ended the call."""
+        return not self._unanswered
+
+    def finish(self) -> bool:
+        """Ends the call after the items sent; returns False if the server has ended it."""
+        return self._answer_once(partial(self._reply, b"\xc0", None))
+
+    def fail(self, error: BaseException) -> bool:
+        """Ends the call with an error; returns False if the server has ended it."""
+        return self._answer_once(partial(self._fail, error))
+
+    def handler_failed(self, error: BaseException) -> None:
+        """Ends the call for what its handler raised."""
+        if not self.by_hand:
+            self._fail(error)
+        elif not self.fail(error) and not isinstance(error, RpcError):
+            self._log_late()
+
+    def _answer_once(self, answer: Callable[[], object]) -> bool:
+        try:
+            self._unanswered.pop()
+        except IndexError:
+            return False
+        self._variables.copy().run(answer)  # the handler may be in the original
+        self._served.detached.discard(self)
+        return True
+
+    def detach(self) -> None:
+        """Lets the call go on without its handler."""
+        if self.detached or not self._unanswered:
+            return
+        self.detached = True
+        self._served.detached.add(self)
+        self._stream.on_end(self._client_ended)
+
+    def leave(self) -> None:
+        """Ends the call, whose handler has returned, unless it was detached."""
+        if not self.detached:
+            self.finish()
+            return
+        with suppress(RpcError):  # it was answered meanwhile
+            self._core.set_aside(self._handle)
+
+    def _client_ended(self) -> None:
+        late = self.context.time_left() == 0.0
+        self.fail(
+            DeadlineExceeded("the deadline has passed") if late else Cancelled("the client ended the call")
+        )
 
     def _iterator(self, result: Any) -> Iterator[Any]:
         if isinstance(result, Iterable):
@@ -272,6 +353,13 @@ class ServedStream:
             close()
         except BaseException:
             self._log_close()
+
+    def _log_late(self) -> None:
+        import logging
+
+        logging.getLogger("rrpc.server").exception(
+            "%s() raised after its call had ended", self.context.method
+        )
 
     def _log_close(self) -> None:
         import logging

@@ -1,6 +1,7 @@
 #include "provider/shm/queue_pair.h"
 
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -81,6 +82,10 @@ ShmQueuePair::~ShmQueuePair() {
 
 std::string ShmQueuePair::peer_description() const {
   return "peer pid " + std::to_string(peer_process_.pid()) + " uid " + std::to_string(peer_process_.uid());
+}
+
+std::string ShmQueuePair::local_description() const {
+  return "peer pid " + std::to_string(getpid()) + " uid " + std::to_string(geteuid());
 }
 
 Status ShmQueuePair::usable() const {

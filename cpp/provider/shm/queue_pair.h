@@ -45,6 +45,7 @@ class ShmQueuePair : public QueuePair {
     return state_ == QueuePairState::kConnected ? peer_private_data_ : Bytes();
   }
   std::string peer_description() const override;
+  std::string local_description() const override;
   std::string_view bulk_method() const override { return peer_reads_us_ ? "process_vm_readv" : "staged"; }
   Status post_receive(const ReceiveRequest& request) override;
   Status post_send(std::span<const WorkRequest> requests) override;

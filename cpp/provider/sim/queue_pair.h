@@ -37,6 +37,7 @@ class SimQueuePair : public QueuePair {
   Status start(Bytes private_data) override;
   Bytes peer_private_data() const override { return peer_private_data_; }
   std::string peer_description() const override;
+  std::string local_description() const override { return "sim"; }
   std::string_view bulk_method() const override { return "sim"; }
   Status post_receive(const ReceiveRequest& request) override;
   Status post_send(std::span<const WorkRequest> requests) override;

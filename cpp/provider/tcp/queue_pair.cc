@@ -44,6 +44,7 @@ TcpQueuePair::TcpQueuePair(TcpCompletionQueue& cq, const QueuePairConfig& config
       client_(false),
       limits_(limits_for(config)),
       peer_(peer_address(socket.get()).to_string()),
+      local_(local_address(socket.get()).to_string()),
       socket_(std::move(socket)),
       receives_(config.receive_depth),
       sends_(config.send_depth),
@@ -115,8 +116,9 @@ void TcpQueuePair::drive_dialling() {
 
 void TcpQueuePair::begin_setup_exchange() {
   peer_ = peer_address(socket_.get()).to_string();
+  local_ = local_address(socket_.get()).to_string();
   // A port of this host that nobody listens on can end up connected to itself.
-  if (peer_ == local_address(socket_.get()).to_string()) return dial_next();
+  if (peer_ == local_) return dial_next();
   phase_ = Phase::kSettingUp;
   push_setup();
 }

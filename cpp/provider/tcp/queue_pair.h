@@ -30,6 +30,7 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   Status start(Bytes private_data) override;
   Bytes peer_private_data() const override;
   std::string peer_description() const override { return peer_; }
+  std::string local_description() const override { return local_; }
   std::string_view bulk_method() const override { return "socket"; }
   Status post_receive(const ReceiveRequest& request) override;
   Status post_send(std::span<const WorkRequest> requests) override;
@@ -120,6 +121,7 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   Status error_;
   QueuePairLimits limits_;
   std::string peer_;
+  std::string local_;
   std::vector<std::byte> private_data_;
   std::vector<std::byte> peer_private_data_;
 

@@ -33,6 +33,10 @@ SocketAddress socket_address_of(const sockaddr* address) {
 
 }  // namespace
 
+std::string CmConnector::local_description() const {
+  return socket_address_of(rdma_get_local_addr(id_.get())).to_string() + " on " + adapter_->name();
+}
+
 Result<std::unique_ptr<Connector>> CmConnector::open(const Address& address, TimeNs deadline) {
   RRPC_RETURN_IF_ERROR(Adapters::process().any_usable());
   if (!address.device.empty()) RRPC_RETURN_IF_ERROR(Adapters::process().by_name(address.device).status());

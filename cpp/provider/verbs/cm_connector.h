@@ -32,6 +32,7 @@ class CmConnector final : public Connector {
   const Status& error() const override { return error_; }
   Bytes peer_private_data() const override { return peer_private_data_; }
   std::string peer_description() const override { return peer_ + " on " + adapter_->name(); }
+  std::string local_description() const override;
   uint32_t read_depth() const override { return read_depth_; }
   void append_wait_handles(std::vector<WaitHandle>& out) const override { out.push_back({channel_.fd(), false}); }
 

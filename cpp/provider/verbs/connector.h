@@ -50,7 +50,8 @@ class Connector {
   virtual const Status& error() const = 0;           // Unavailable for "the peer has gone"
   virtual Bytes peer_private_data() const = 0;       // on a server known from the start
   virtual std::string peer_description() const = 0;  // "10.9.0.1:4711 on rxe0"
-  virtual uint32_t read_depth() const = 0;           // as negotiated; valid from kConnected
+  virtual std::string local_description() const = 0;
+  virtual uint32_t read_depth() const = 0;  // as negotiated; valid from kConnected
   virtual void append_wait_handles(std::vector<WaitHandle>& out) const = 0;
 };
 

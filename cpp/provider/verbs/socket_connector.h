@@ -35,6 +35,9 @@ class SocketConnector final : public Connector {
   const Status& error() const override { return error_; }
   Bytes peer_private_data() const override;
   std::string peer_description() const override { return peer_name_ + " on " + place_.adapter->name(); }
+  std::string local_description() const override {
+    return local_address(socket_.fd()).to_string() + " on " + place_.adapter->name();
+  }
   uint32_t read_depth() const override { return initiator_depth_; }
   void append_wait_handles(std::vector<WaitHandle>& out) const override;
 
