@@ -58,6 +58,7 @@ from .stubs import UnaryMethod, stub
 from .types import Shape, Sized, f32, i8, i16, i32, i64, u8, u16, u32, u64
 
 if TYPE_CHECKING:
+    from .batching import batch_sizes, batched
     from .tracing import Trace
 
 __all__ = [
@@ -112,6 +113,8 @@ __all__ = [
     "adapters",
     "aio",
     "attached",
+    "batch_sizes",
+    "batched",
     "check_arrays",
     "connect",
     "context",
@@ -205,6 +208,10 @@ def __getattr__(name: str) -> Any:
         return _version()
     import sys
 
+    if name in ("batch_sizes", "batched"):  # they need asyncio
+        from . import batching
+
+        return getattr(batching, name)
     # With the name and the module, Python's traceback says "Did you mean: ...".
     raise AttributeError(f"module 'rrpc' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 

@@ -91,6 +91,7 @@ def test_nearest_demo() -> None:
         (BLOBS, "blob_store:BlobStore", "blob_store_client.py"),
         (BATCHES, "batches:Batches", "batches_client.py"),
         (FLEET, "fleet.rrpc", "fleet_client.py"),
+        (ROOT / "examples" / "digits", "digits:Digits", "digits_client.py"),
         (ROOT / "examples" / "parameters", "parameters:Parameters", "parameters_client.py"),
         (ROOT, "bench.peers.rrpc_service:Bench", "bench/peers/rrpc_client.py"),
     ],
