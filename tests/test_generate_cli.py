@@ -1,6 +1,8 @@
 """rrpc-gen's command line: .rrpc files in, packages and .rrpc files out, check and format."""
 
+import importlib
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -171,6 +173,88 @@ def test_check_compares_two_versions(folder: Path, capsys: pytest.CaptureFixture
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("new.rrpc:4:7: breaking: lab.One.get")
     assert "note" in lines[1]
+
+
+@pytest.fixture
+def rows(folder: Path) -> Callable[[str, str], None]:
+    """Writes module served, with one text in place of another, and the unchanged service as rows.rrpc."""
+
+    def write(was: str, now: str) -> None:
+        assert was in SERVICE
+        (folder / "served.py").write_text(SERVICE.replace(was, now))
+        sys.modules.pop("served", None)
+        importlib.invalidate_caches()
+        shutil.rmtree(folder / "__pycache__", ignore_errors=True)
+
+    write("count", "count")
+    assert main(["served:Rows", "--idl", "-o", "rows.rrpc"]) == 0
+    return write
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "code", "told"),
+    [
+        ("count: int = 1", "count: int = 1", 0, ""),
+        ("count: int = 1", "count: int = 1, force: bool = False", 0, "note: "),
+        ("count: int = 1", "count: str", 1, "breaking: "),
+        ("id: rrpc.i64", "id: rrpc.i32", 1, "breaking: "),
+    ],
+    ids=["same", "more", "other_argument", "other_field"],
+)
+def test_check_compares_a_file_with_a_python_service(
+    rows: Callable[[str, str], None],
+    was: str,
+    now: str,
+    code: int,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows(was, now)
+    assert main(["check", "rows.rrpc", "served:Rows"]) == code
+    out = capsys.readouterr().out
+    assert bool(out) == bool(told)
+    assert told in out
+    assert main(["check", "served:Rows", "served:Rows"]) == 0
+
+
+def test_check_takes_the_python_service_as_the_old_one(
+    rows: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows("count: int = 1", "count: int = 1, force: bool = False")
+    assert main(["check", "served:Rows", "rows.rrpc"]) == 1
+    assert "breaking: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "given", "message"),
+    [
+        ("count", "count", "served:Missing", "module served has no Missing; it has Odd, Rows"),
+        ("count", "count", "nowhere:Rows", "there is no module nowhere (looked in"),
+        (
+            "import rrpc",
+            "import rrpc\n1 / 0",
+            "served:Rows",
+            "importing served: ZeroDivisionError: division by",
+        ),
+        ("lab.Rows", "lab.Lines", "served:Rows", "rows.rrpc has no service lab.Lines; it has lab.Rows"),
+        (
+            "import rrpc",
+            "import rrpc, nowhere",
+            "served:Rows",
+            "importing served: ModuleNotFoundError: No module",
+        ),
+        ("count", "count", "served", "'served' isn't of the form module:Service"),
+    ],
+    ids=["no_service", "no_module", "raises", "other_service", "no_import", "no_form"],
+)
+def test_check_says_what_is_wrong_with_a_python_service(
+    rows: Callable[[str, str], None], err: Err, was: str, now: str, given: str, message: str
+) -> None:
+    rows(was, now)
+    assert main(["check", "rows.rrpc", given]) == 2
+    shown = err()
+    assert shown.startswith(f"rrpc-gen: {message}")
+    assert shown.count("\n") == 1
 
 
 def test_format_writes_the_usual_form(folder: Path, err: Err) -> None:

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rrpc.idl import SIDES, IdlError, PythonFiles, load
 from rrpc.schema import Module
@@ -15,10 +16,13 @@ from rrpc.service import AnnotationError
 from .common import BadInput, Parser, command, debugging, find_service, problem
 from .generated import Output, tool_version
 
+if TYPE_CHECKING:
+    from rrpc.schema.comparison import Change
+
 __all__ = ["main"]
 
 _COMMENT_OR_TEXT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_EPILOG = """rrpc-gen check OLD.rrpc NEW.rrpc tells whether programs of the two can talk to each other;
+_EPILOG = """rrpc-gen check OLD NEW tells whether programs of two versions of an interface can talk to each other;
 rrpc-gen format FILE.rrpc writes files in the usual form. See their --help."""
 
 
@@ -119,20 +123,37 @@ def _load(path: str, include: Sequence[Path]) -> Module:
 def _check(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="rrpc-gen check",
-        description="Compare two versions of a .rrpc file; exit code 1 if programs of one can't talk to the other's.",
+        description="Compare two versions of an interface; exit code 1 if programs of one can't talk to the other's. "
+        "Where one of them is a Python service, that service alone is compared.",
     )
-    parser.add_argument("old", metavar="OLD.rrpc")
-    parser.add_argument("new", metavar="NEW.rrpc")
+    parser.add_argument("old", metavar="OLD", help="a .rrpc file, or module:Service of a Python service")
+    parser.add_argument("new", metavar="NEW", help="the same")
     _add_include(parser)
     options = parser.parse_args(arguments)
-    from rrpc.schema.compat import compare
-
-    changes = compare(_load(options.old, options.include), _load(options.new, options.include))
+    changes = _changes((options.old, options.new), options.include)
     for change in sorted(changes, key=lambda change: not change.breaking):
         at = change.position
         where = f"{at.file}:{at.line}:{at.column}: " if at is not None else ""
         print(f"{where}{'breaking' if change.breaking else 'note'}: {change}")
     return 1 if any(change.breaking for change in changes) else 0
+
+
+def _changes(versions: tuple[str, str], include: Sequence[Path]) -> list[Change]:
+    from rrpc.schema import service_of
+    from rrpc.schema.compat import compare, compare_services
+
+    python = {given: service_of(find_service(given)[1]) for given in versions if not given.endswith(".rrpc")}
+    files = {given: _load(given, include) for given in versions if given not in python}
+    old, new = versions
+    if not python:
+        return compare(files[old], files[new])
+    name = next(iter(python.values())).name
+    services = {given: module.services for given, module in files.items()}
+    services |= {given: {service.name: service} for given, service in python.items()}
+    for given, there in services.items():
+        if name not in there:
+            raise BadInput(f"{given} has no service {name}; it has {', '.join(there) or 'none'}")
+    return compare_services(services[old][name], services[new][name])
 
 
 def _format(arguments: Sequence[str]) -> int:
