@@ -219,8 +219,11 @@ class Server:
         buffers: Sequence[Any] | None = None,
         out_index: int = -1,
         metadata: bytes = b"",
-    ) -> None:
-        """``out_index`` names the buffer to be written into the caller's ``out`` memory."""
+    ) -> tuple[int, str] | None:
+        """Returns code and message of the error that the client gets instead, or None.
+
+        ``out_index`` names the buffer to be written into the caller's ``out`` memory.
+        """
     def reply_next(
         self,
         handle: int,
@@ -238,8 +241,8 @@ class Server:
         details: bytes = b"",
         metadata: bytes = b"",
         not_seen: bool = False,
-    ) -> None:
-        """``not_seen``: by any handler, so that the client may make the call again."""
+    ) -> tuple[int, str] | None:
+        """Returns as :meth:`reply`. ``not_seen``: by any handler, so that the client may make the call again."""
     def stream(self, handle: int) -> Stream:
         """The streams of a call that is being handled, where its kind has some."""
     def peer(self, handle: int) -> Client:

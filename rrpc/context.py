@@ -46,6 +46,7 @@ class Context:
         "_name",
         "deadline",
         "ended",
+        "on_end",
         "sent",
         "task",
         "unseen",
@@ -66,6 +67,8 @@ class Context:
         """For servers: the task that the handler runs in, if it is a coroutine."""
         self.ended = False
         """Whether the call is answered. The context stays where it was entered until another one is."""
+        self.on_end: Callable[[BaseException | None], object] | None = None
+        """For servers: called once the call is answered, with its error or None."""
         self.sent = b""
         """For servers: the reply's metadata."""
         self.unseen = False

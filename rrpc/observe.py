@@ -27,7 +27,8 @@ class ServedCall:
     """Whether there is such a method here."""
     peer: str
     code: int
-    """The reply's status code, 0 for a result."""
+    """How the call ended; 0: with a result. The same as at the caller, but an error that the handler raised stays here
+    where the caller had given the call up."""
     fetch_ns: int
     """From the request's arrival until its buffers were here too."""
     queue_ns: int
@@ -104,9 +105,9 @@ class Observation:
 
         return counting
 
-    def end(self, code: int = 0) -> None:
-        """The reply is on its way."""
-        self._call.code = code
+    def end(self, code: int, instead: tuple[int, str] | None) -> None:
+        """Shows the call to the observer; ``instead`` is the error sent in place of the answer with ``code``."""
+        self._call.code = code if instead is None else instead[0]
         try:
             self._observer(self._call)
         except Exception:
@@ -145,25 +146,27 @@ class ObservedCore:
         """For one that takes its requests from elsewhere: from now on it handles this one."""
         self._call = Observation(self._core, self._observer, request[1] in self._known, request)
 
-    def reply(self, handle: int, payload: bytes, buffers: Any, out_index: int, metadata: bytes) -> None:
+    def reply(
+        self, handle: int, payload: bytes, buffers: Any, out_index: int, metadata: bytes
+    ) -> tuple[int, str] | None:
         call = self._stopped()
-        self._core.reply(handle, payload, buffers, out_index, metadata)
-        call.sent(payload, buffers)
-        call.end()
+        instead = self._core.reply(handle, payload, buffers, out_index, metadata)
+        if instead is None:
+            call.sent(payload, buffers)
+        call.end(0, instead)
+        return instead
 
     def reply_next(self, handle: int, payload: bytes) -> _Request | None:
-        call = self._stopped()
-        self._core.reply(handle, payload)
-        call.sent(payload, None)
-        call.end()
+        self.reply(handle, payload, None, -1, b"")
         return self.next(None, self._builtin)
 
     def reply_error(
         self, handle: int, code: int, message: str, details: bytes, metadata: bytes, not_seen: bool
-    ) -> None:
+    ) -> tuple[int, str] | None:
         call = self._stopped()
-        self._core.reply_error(handle, code, message, details, metadata, not_seen)
-        call.end(code)
+        instead = self._core.reply_error(handle, code, message, details, metadata, not_seen)
+        call.end(code, instead)
+        return instead
 
     def _stopped(self) -> Observation:
         assert self._call is not None

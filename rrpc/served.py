@@ -48,12 +48,15 @@ class _Handlers(dict[bytes, Any]):
 class IncomingCall:
     """One call of a server, as its interceptors see it."""
 
-    __slots__ = ("_handler", "_reached", "context")
+    __slots__ = ("_chain", "_handler", "_hooks", "_peer", "_reached", "context")
+    _chain: Chain
 
     def __init__(self, handler: Handler, context: Context) -> None:
         self.context = context
         """What the handler gets from :func:`rrpc.context`."""
         self._handler = handler
+        self._hooks: StreamHooks | None = None
+        self._peer = ""
         self._reached = False
 
     @property
@@ -81,7 +84,7 @@ class IncomingCall:
     @property
     def peer(self) -> str:
         """Where the call comes from, as text."""
-        return self.context.peer
+        return self._peer or self.context.peer
 
     @property
     def deadline(self) -> float | None:
@@ -102,6 +105,18 @@ class IncomingCall:
         context = self.context
         found = context._core.stamps(context._handle)
         return {} if found is None else dict(zip(_STAMPS, found, strict=True))
+
+    def on_end(self, function: Callable[[BaseException | None], object]) -> None:
+        """Calls ``function(error)`` once, after the call is answered; ``error`` is None after a result.
+
+        It learns what ``yield call`` can't tell: an error in packing and sending the result, and Cancelled or
+        DeadlineExceeded where the caller had given the call up when its answer was ready.
+        """
+        if self._hooks is None:
+            self._hooks = StreamHooks(serving=True)
+            self.context.on_end = self._hooks.end
+        self._peer = self.peer  # which isn't known any more at the end
+        self._hooks.on_end(self._chain.depth, function)
 
     def __repr__(self) -> str:
         return f"<rrpc.IncomingCall of {self.method}>"
@@ -180,35 +195,23 @@ class _Unary(IncomingCall):
 class IncomingStream(IncomingCall):
     """A call of a server with streams: interceptors may reach its items and its end."""
 
-    __slots__ = ("_chain", "_peer", "_served")
+    __slots__ = ("_items", "_served")
 
     def __init__(self, handler: Handler, served: ServedStream) -> None:
         super().__init__(handler, served.context)
         self._served = served
-        self._peer = self.context.peer  # which isn't known any more at the end
-        self._chain: Chain
-
-    @property
-    def peer(self) -> str:
-        """Where the call comes from, as text."""
-        return self._peer
+        self._hooks = self._items = StreamHooks(serving=True)
+        served.map_sent, served.map_received = self._items.sent, self._items.received
+        self.context.on_end = self._items.end
+        self._peer = self.context.peer
 
     def map_sent(self, function: Callable[[Any], Any]) -> None:
         """Have what ``function(item)`` gives sent in place of each item that the handler gives."""
-        self._hooks.map_sent(self._chain.depth, function)
+        self._items.map_sent(self._chain.depth, function)
 
     def map_received(self, function: Callable[[Any], Any]) -> None:
         """Have the handler get what ``function(item)`` gives in place of each item that the caller sends."""
-        self._hooks.map_received(self._chain.depth, function)
-
-    def on_end(self, function: Callable[[BaseException | None], object]) -> None:
-        """Have ``function(error)`` called once the call has ended; None: it went well."""
-        self._hooks.on_end(self._chain.depth, function)
-
-    @property
-    def _hooks(self) -> StreamHooks:
-        assert self._chain.hooks is not None
-        return self._chain.hooks
+        self._items.map_received(self._chain.depth, function)
 
     def _values(self) -> Sequence[Any]:
         return self._served.arguments()
@@ -236,10 +239,18 @@ class _Intercepted:
         return (_Unary(self._handler, payload, blocks),), None, None
 
     def _run(self, call: _Unary) -> tuple[_Unary, Any]:
-        return call, _drive(Chain(self._links, call, once=True), call)
+        call._chain = Chain(self._links, call, once=True)
+        try:
+            return call, _drive(call._chain, call)
+        finally:
+            del call._chain  # which holds the call
 
     async def _run_async(self, call: _Unary) -> tuple[_Unary, Any]:
-        return call, await _drive_async(Chain(self._links, call, once=True), call)
+        call._chain = Chain(self._links, call, once=True)
+        try:
+            return call, await _drive_async(call._chain, call)
+        finally:
+            del call._chain  # which holds the call
 
     def encode(self, answered: tuple[_Unary, Any], out: None, sizes: None) -> tuple[bytes, Any]:
         call, result = answered
@@ -266,9 +277,7 @@ async def _drive_async(chain: Chain, call: IncomingCall) -> Any:
 
 def _around_stream(handler: Any, links: Sequence[Link], served: ServedStream) -> Any:
     call = IncomingStream(handler, served)
-    hooks = StreamHooks(serving=True)
-    served.map_sent, served.map_received, served.on_end = hooks.sent, hooks.received, hooks.end
-    call._chain = Chain(links, call, once=True, hooks=hooks)
+    call._chain = Chain(links, call, once=True, hooks=call._items)
     return (_drive_async if handler.is_async else _drive)(call._chain, call)
 
 

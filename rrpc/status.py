@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .codec import Message, Refused, decode, encode
 from .errors import Internal, ProtocolError, RemoteError, RpcError, StatusCode, Unavailable, class_of
 from .metadata import unpack
 from .service.declared import declared
 
-__all__ = ["Status", "from_status", "status_of"]
+if TYPE_CHECKING:
+    from .context import Context
+
+__all__ = ["Status", "conclude", "from_status", "status_of"]
 
 _MESSAGE_CHARS = 16_384
 _TRACEBACK_CHARS = 65_536
@@ -57,6 +60,20 @@ def status_of(method: str, error: BaseException, tracebacks: bool = False) -> St
     if not isinstance(error, Exception):
         return _status(StatusCode.INTERNAL, f"{method}(): the handler raised {name}", {})
     return _status(StatusCode.UNKNOWN, _text(error), _origin(name, _format(error), tracebacks))
+
+
+def conclude(context: Context, error: BaseException | None, instead: tuple[int, str] | None) -> None:
+    """Ends the context of a call that was answered with ``error`` or a result, and tells its interceptors.
+
+    ``instead`` is the error that the core sent in place of that answer. It is logged where the server is the cause.
+    """
+    context.end()
+    if instead is not None:
+        error = from_status(*instead)
+        if error.code not in (StatusCode.CANCELLED, StatusCode.DEADLINE_EXCEEDED):
+            _log("%s(): the result can't be sent: %s", context.method, error)
+    if context.on_end is not None:
+        context.on_end(error)
 
 
 def _status(code: StatusCode, message: str, facts: dict[str, Any], method: str = "") -> Status:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .context import Context, enter
 from .dispatch import Dispatch, check_memory
-from .status import status_of
+from .status import conclude, status_of
 from .streams.serving import ServedStream, ServedStreams
 
 if TYPE_CHECKING:
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from .observe import ObservedCore
 
 __all__ = ["Worker"]
+
+_SHORT_BYTES = 1024
+"""Of results that can always be sent."""
 
 
 class Worker:
@@ -75,9 +78,10 @@ class Worker:
                     check_memory(core, handle, out)
                 result = handler.function(*arguments)
                 payload, buffers = handler.encode(result, out, sizes)
-                short = idle_s is None and not buffers and not context.sent
+                long = buffers or context.sent or context.on_end or len(payload) > _SHORT_BYTES
+                short = idle_s is None and not long
                 if not short:
-                    core.reply(handle, payload, buffers or None, buffers.out_index, context.sent)
+                    instead = core.reply(handle, payload, buffers or None, buffers.out_index, context.sent)
             except BaseException as error:  # SystemExit too: a worker outlives its handlers
                 blocks = arguments = result = buffers = None
                 self._fail(handle, name, error, context)
@@ -88,7 +92,7 @@ class Worker:
                     request = core.reply_next(handle, payload)
                     continue
                 buffers = None
-            context.ended = True
+                conclude(context, None, instead)
             request = core.next(idle_s, builtin)
         self._streams.close()
 
@@ -103,4 +107,5 @@ class Worker:
             error = self._dispatch.unimplemented(shown)
             context.unseen = True
         status = status_of(shown, error, self._tracebacks)
-        self._core.reply_error(handle, *status, context.sent, context.unseen)
+        instead = self._core.reply_error(handle, *status, context.sent, context.unseen)
+        conclude(context, error, instead)

@@ -145,7 +145,7 @@ PY_LAYERS: dict[str, tuple[str, ...]] = {
     "context": ("metadata", "peers"),
     "tracing": ("errors", "context", "metadata"),
     "dispatch": ("errors", "service", "tracing"),
-    "status": ("errors", "codec", "metadata", "service"),
+    "status": ("errors", "codec", "context", "metadata", "service"),
     "workers": (),
     "worker": ("observe", "context", "dispatch", "metadata", "status", "streams"),
     "served": ("errors", "metadata", "context", "dispatch", "interceptors", "streams"),

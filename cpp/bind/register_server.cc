@@ -119,10 +119,11 @@ class PyServer {
     if (server_->on_cancel(handle, told) == driver::OnCancel::kCancelled) told();
   }
 
-  void reply(uint64_t handle, const py::bytes& payload, py::handle buffers, int out_index, const py::bytes& metadata) {
+  py::object reply(uint64_t handle, const py::bytes& payload, py::handle buffers, int out_index,
+                   const py::bytes& metadata) {
     check_process();
     rpc::Reply reply = make_reply(payload, buffers, out_index, metadata);
-    send(handle, std::move(reply));
+    return send(handle, std::move(reply));
   }
 
   py::object reply_next(uint64_t handle, const py::bytes& payload, py::handle buffers, int out_index,
@@ -131,20 +132,20 @@ class PyServer {
     rpc::Reply reply = make_reply(payload, buffers, out_index, metadata);
     driver::Work work;
     NextResult result = NextResult::kTimeout;
-    Result<driver::Lane> lane = driver::Lane::kWorkers;
+    Result<driver::Answered> answered = driver::Answered();
     {
       const WithoutGil freed;
-      lane = server_->reply(handle, std::move(reply));
-      if (lane.ok()) result = server_->next(work, kNever, g_deferred_pending, *lane);
+      answered = server_->reply(handle, std::move(reply));
+      if (answered.ok()) result = server_->next(work, kNever, g_deferred_pending, answered->lane);
     }
     run_deferred();
-    raise_if_error(lane.status());
+    raise_if_error(answered.status());
     if (result == NextResult::kWork) return describe(work);
-    return result == NextResult::kInterrupted ? next_until(kNever, *lane) : py::object(py::none());
+    return result == NextResult::kInterrupted ? next_until(kNever, answered->lane) : py::object(py::none());
   }
 
-  void reply_error(uint64_t handle, int code, const std::string& message, const py::bytes& details,
-                   const py::bytes& metadata, bool not_seen) {
+  py::object reply_error(uint64_t handle, int code, const std::string& message, const py::bytes& details,
+                         const py::bytes& metadata, bool not_seen) {
     check_process();
     if (code <= 0 || code > kStatusCodeMax) raise_status(invalid_argument("status code " + std::to_string(code)));
     rpc::Reply reply;
@@ -152,7 +153,7 @@ class PyServer {
     reply.message_details = as_text(bytes_view(details));
     reply.metadata = bytes_view(metadata);
     reply.not_seen = not_seen;
-    send(handle, std::move(reply));
+    return send(handle, std::move(reply));
   }
 
   std::unique_ptr<PyStream> stream(uint64_t handle) {
@@ -317,14 +318,18 @@ class PyServer {
     return reply;
   }
 
-  void send(uint64_t handle, rpc::Reply reply) {
-    Status status;
+  // Gives the code and the message of the error that the client gets instead, or None.
+  py::object send(uint64_t handle, rpc::Reply reply) {
+    Result<driver::Answered> answered = driver::Answered();
     {
       const WithoutGil freed;
-      status = server_->reply(handle, std::move(reply)).status();
+      answered = server_->reply(handle, std::move(reply));
     }
     release_deferred(server_->engine());
-    raise_if_error(status);
+    raise_if_error(answered.status());
+    const Status& instead = answered->instead;
+    if (instead.ok()) return py::none();
+    return py::make_tuple(static_cast<int>(instead.code()), text_of(instead.message()));
   }
 
   bool find(uint64_t handle, driver::Work& work) {

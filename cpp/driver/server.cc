@@ -92,7 +92,7 @@ void Server::refuse_displaced() {
     if (!work_.end(handle, work, makes_room)) continue;
     if (makes_room) announce(work.lane);
     endpoint::count(endpoint::counters().calls_refused);
-    answer(work, {.status = work_.no_room(work.lane), .not_seen = true});
+    (void)answer(work, {.status = work_.no_room(work.lane), .not_seen = true});
   }
 }
 
@@ -207,17 +207,16 @@ void Server::note_handler_time(const Work& work) {
   handler_ns_average_.store(average + (now_ns() - work.taken_at - average) / 8, std::memory_order_relaxed);
 }
 
-Result<Lane> Server::reply(uint64_t handle, rpc::Reply reply) {
+Result<Answered> Server::reply(uint64_t handle, rpc::Reply reply) {
   Work work;
   bool makes_room = false;
   if (!work_.end(handle, work, makes_room)) return unknown_handle(handle);
   if (makes_room) announce(work.lane);
   if (work.call->stream() == nullptr) note_handler_time(work);
-  answer(work, std::move(reply));
-  return work.lane;
+  return Answered{work.lane, answer(work, std::move(reply))};
 }
 
-void Server::answer(const Work& work, rpc::Reply reply) {
+Status Server::answer(const Work& work, rpc::Reply reply) {
   std::lock_guard lock(work.connection->mutex);
   const TimeNs now = now_ns();
   work.call->on_given_up.clear();
@@ -228,6 +227,7 @@ void Server::answer(const Work& work, rpc::Reply reply) {
   }
   work.connection->last_active.store(now, std::memory_order_relaxed);
   engine_->settle(work.connection, now);
+  return work.call->outcome();
 }
 
 // --- the end ---------------------------------------------------------------------------------------

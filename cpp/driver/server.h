@@ -26,6 +26,12 @@ enum class NextResult : uint8_t { kWork, kTimeout, kEnded, kInterrupted };
 
 enum class OnCancel : uint8_t { kKept, kCancelled, kAnswered };
 
+// What became of a handler's answer: `instead`, unless OK, is why the client doesn't get it.
+struct Answered {
+  Lane lane = Lane::kWorkers;
+  Status instead;
+};
+
 // What a drained server had to leave: calls without their answer, and results that clients didn't fetch.
 struct LeftOver {
   size_t calls = 0;
@@ -58,8 +64,8 @@ class Server : public RequestSink {
                      uint32_t max_concurrency, bool all);
   // In the loop's thread: the calls that it is to handle now.
   std::vector<Work> next_in_loop();
-  // Every handle is answered once; NotFound otherwise. Gives the call's lane.
-  Result<Lane> reply(uint64_t handle, rpc::Reply reply);
+  // Every handle is answered once; NotFound otherwise.
+  Result<Answered> reply(uint64_t handle, rpc::Reply reply);
   // The streams of a call that is being handled.
   Result<std::unique_ptr<Stream>> stream(uint64_t handle);
   // Its worker lets go of a call with streams: next() gives the handle again (Work::resumed) once there is room for the
@@ -133,7 +139,7 @@ class Server : public RequestSink {
   void tell_loop();
   void set_aside(const Work& work);
   void refuse_displaced();
-  void answer(const Work& work, rpc::Reply reply);
+  Status answer(const Work& work, rpc::Reply reply);
   void note_handler_time(const Work& work);
   LeftOver under_way();
   bool all_drained();

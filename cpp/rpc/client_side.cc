@@ -246,7 +246,7 @@ void ClientSide::cancel(const ClientCallRef& call, Status why) {
   }
   if (state == kSent) {
     call->state_ = kCancelling;
-    cancel_.add(call->id_);
+    cancel_.add(call->id_ | (why.code() == StatusCode::kDeadlineExceeded ? kDeadlineBit : 0));
   } else {
     call->state_ = kDraining;  // its reply is here
   }

@@ -106,6 +106,9 @@ struct ItemFixed {
 };
 static_assert(sizeof(ItemFixed) == 16);
 
+// In an id of CANCEL: the calling end gave the call up because its deadline has passed.
+constexpr uint64_t kDeadlineBit = 1ULL << 63;
+
 struct ItemBulk {
   uint64_t call_id = 0;
   uint64_t address = 0;

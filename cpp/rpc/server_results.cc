@@ -13,6 +13,7 @@ namespace rrpc::rpc {
 // In place of a result that can't be sent.
 void ServerSide::compose_error(ServerCall& call, Status status, std::string& body) {
   release(call);
+  call.outcome_ = status;
   Reply error;
   error.status = std::move(status);
   body.clear();
@@ -90,7 +91,7 @@ bool ServerSide::start_out_write(const ServerCallRef& call, Reply& reply) {
   std::string body;
   if (Status status = compose(*call, reply, true, body); !status.ok()) {
     release(*call);
-    reply.status = std::move(status);
+    reply.status = call->outcome_ = std::move(status);
     reply.buffers.clear();
     reply.out_index = kNoOutIndex;
     call->out_source_ = {};

@@ -157,11 +157,13 @@ Status ServerSide::on_transfer_finished(uint64_t call_id, WcStatus status, TimeN
 
 Status ServerSide::on_cancel(Bytes body, TimeNs now) {
   RRPC_ASSIGN_OR_RETURN(const std::vector<uint64_t> ids, parse_call_ids(body));
-  for (const uint64_t id : ids) {
+  for (const uint64_t id_and_reason : ids) {
+    const uint64_t id = id_and_reason & ~kDeadlineBit;
     if (id > last_call_id_)
       return Status::protocol_error("a cancel of call " + std::to_string(id) + ", which never came");
     const ServerCallRef call = find(id);
     if (call == nullptr || call->given_up_by_client_) continue;
+    if (!call->cancelled()) call->late_ = id != id_and_reason || call->deadline_ <= now;
     if (call->stream_ != nullptr) {
       cancel_streams(call, now);
       continue;
@@ -215,16 +217,27 @@ Status ServerSide::on_done(Bytes body, TimeNs now) {
   return {};
 }
 
+Status ServerSide::why_unwanted(const ServerCall& call, TimeNs now) const {
+  if (call.late_ || call.overdue_ || (!call.cancelled() && call.deadline_ <= now))
+    return deadline_exceeded("the call's deadline passed while its handler ran");
+  return call.cancelled() || endpoint_.failed() ? cancelled("nobody waits for the reply any more") : Status();
+}
+
 void ServerSide::reply(const ServerCallRef& call, Reply reply, TimeNs now) {
-  // Its handler was told to stop: this may be half a result, which a client that was held up would take for all of it.
   call->landed_ = {};  // what the handler keeps is its own
-  if (call->overdue_) reply = Reply{.status = deadline_exceeded("the call's deadline passed while its handler ran")};
+  Status unwanted = why_unwanted(*call, now);
+  const bool gives_up = reply.status.ok() || reply.status.code() == StatusCode::kCancelled;
+  if (call->outcome_.ok() && gives_up) call->outcome_ = unwanted;
+  // Its handler may have been told to stop: this may be half a result, which a client that was held up would take for
+  // all of it.
+  if (unwanted.code() == StatusCode::kDeadlineExceeded && (call->overdue_ || reply.status.ok()))
+    reply = Reply{.status = std::move(unwanted)};
   if (call->stream_ != nullptr) return reply_after_items(call, std::move(reply), now);
   if (call->cancelled() || endpoint_.failed()) return erase(call);
   RRPC_CHECK(call->state_ == ServerCall::State::kRunning, "a call is answered once");
   endpoint_.tally(&endpoint::Counters::calls_served);
   if (Status status = check_metadata(reply.metadata.size(), options_, "the reply"); !status.ok())
-    reply = Reply{.status = std::move(status)};
+    reply = Reply{.status = call->outcome_ = std::move(status)};
   if (!reply.status.ok()) reply.buffers.clear();
   if (reply.out_index >= reply.buffers.size()) reply.out_index = kNoOutIndex;
   if (reply.out_index != kNoOutIndex && start_out_write(call, reply)) return;

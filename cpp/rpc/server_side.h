@@ -34,6 +34,8 @@ class ServerCall {
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
   // Cancelled, or past its deadline, whether the client has said so or not: nobody waits for the reply.
   bool given_up() const { return cancelled() || overdue_.load(std::memory_order_relaxed); }
+  // Once the handler has answered: why the client doesn't get that answer; OK: it does.
+  const Status& outcome() const { return outcome_; }
   size_t out_bytes() const { return has_out_ ? out_.length_bytes : 0; }
   TimeNs arrived_at() const { return arrived_at_; }
   TimeNs ready_at() const { return ready_at_; }  // when the arguments were here
@@ -65,6 +67,8 @@ class ServerCall {
   TimeNs ready_at_ = 0;
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> overdue_{false};
+  bool late_ = false;  // cancelled_, because its deadline had passed
+  Status outcome_;
   uint8_t kind_ = 0;
   bool has_out_ = false;
   endpoint::Descriptor out_;
@@ -167,6 +171,7 @@ class ServerSide : private StreamOwner {
   };
 
   Status admit(const ServerCallRef& call, Bytes body, TimeNs now);
+  Status why_unwanted(const ServerCall& call, TimeNs now) const;
   // server_landing.cc
   Status fetch_arguments(const ServerCallRef& call, std::span<const endpoint::Descriptor> descriptors, TimeNs now);
   void start_arguments(const ServerCallRef& call, std::span<const endpoint::Descriptor> descriptors, TimeNs now);

@@ -42,7 +42,7 @@ void ServerSide::reply_after_items(const ServerCallRef& call, Reply reply, TimeN
   if (call->state_ != ServerCall::State::kRunning) return;  // answered for want of memory for an item
   endpoint_.tally(&endpoint::Counters::calls_served);
   if (Status status = check_metadata(reply.metadata.size(), options_, "the reply"); !status.ok())
-    reply = Reply{.status = std::move(status)};
+    reply = Reply{.status = call->outcome_ = std::move(status)};
   if (!reply.status.ok()) reply.buffers.clear();
   reply.out_index = kNoOutIndex;
   std::string body;
@@ -76,7 +76,8 @@ void ServerSide::cancel_streams(const ServerCallRef& call, TimeNs now) {
     stop_waiting(*call);
     call->state_ = kCancelled;
   }
-  streams_.end(call->stream_, cancelled("the client gave the call up"));
+  streams_.end(call->stream_, call->late_ ? deadline_exceeded("the call's deadline has passed")
+                                          : cancelled("the client gave the call up"));
   streams_.stop(call->stream_);
   if (fetching) endpoint_.cancel_transfer(call->id_ | kServerCookie);
   tell_given_up(*call);
@@ -115,6 +116,7 @@ void ServerSide::on_stream_failed(uint64_t call_id, Status why, TimeNs now) {
 void ServerSide::answer_for_handler(const ServerCallRef& call, Status why, TimeNs now) {
   const bool waited = events_.take_back(call);
   if (waited) drop_arguments(*call);
+  call->outcome_ = why;
   reply_after_items(call, {.status = std::move(why), .not_seen = waited}, now);
   call->cancelled_ = true;
   tell_given_up(*call);

@@ -18,7 +18,7 @@ from rrpc.context import Context, enter
 from rrpc.dispatch import Dispatch, Handler, check_memory
 from rrpc.errors import Cancelled
 from rrpc.observe import ObservedCore, Observer
-from rrpc.status import status_of
+from rrpc.status import conclude, status_of
 from rrpc.streams import ServedStreams
 
 from .loop import running_driver
@@ -251,8 +251,8 @@ class _Runner:
         self, handle: int, handler: Handler, context: Context, result: Any, out: Any, sizes: Any
     ) -> None:
         payload, buffers = handler.encode(result, out, sizes)
-        self._core.reply(handle, payload, buffers or None, buffers.out_index, context.sent)
-        context.end()
+        instead = self._core.reply(handle, payload, buffers or None, buffers.out_index, context.sent)
+        conclude(context, None, instead)
 
     def _fail(self, handle: int, context: Context, error: BaseException) -> None:
         shown, dispatch = context.method, self._lane.dispatch
@@ -262,8 +262,8 @@ class _Runner:
         if isinstance(error, asyncio.CancelledError):
             error = Cancelled(f"{shown}(): the handler was cancelled")
         status = status_of(shown, error, self._lane.tracebacks)
-        self._core.reply_error(handle, *status, context.sent, context.unseen)
-        context.end()
+        instead = self._core.reply_error(handle, *status, context.sent, context.unseen)
+        conclude(context, error, instead)
 
 
 @types.coroutine

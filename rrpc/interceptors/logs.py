@@ -25,16 +25,6 @@ class _Logging(Interceptor):
         self._log = logging.getLogger(logger) if isinstance(logger, str) else logger
         self._levels = {code: _level(code) for code in StatusCode} | dict(levels or {})
 
-    def unary(self, call: Any) -> Steps:
-        began = perf_counter()
-        try:
-            result = yield call
-        except BaseException as error:
-            self._ended(call, began, error)
-            raise
-        self._ended(call, began, None)
-        return result
-
     def stream(self, call: Any) -> Steps:
         began = perf_counter()
         counts = {"sent": 0, "received": 0}
@@ -92,6 +82,21 @@ class ClientLogging(_Logging, ClientInterceptor):
     the others are WARNING.
     """
 
+    def unary(self, call: Any) -> Steps:
+        began = perf_counter()
+        try:
+            result = yield call
+        except BaseException as error:
+            self._ended(call, began, error)
+            raise
+        self._ended(call, began, None)
+        return result
+
 
 class ServerLogging(_Logging, ServerInterceptor):
-    """As :class:`ClientLogging`, for the calls that a server handles."""
+    """Logs each call that a server handles, as :class:`ClientLogging` does, once it is answered."""
+
+    def unary(self, call: Any) -> Steps:
+        began = perf_counter()
+        call.on_end(lambda error: self._ended(call, began, error))
+        return (yield call)

@@ -163,15 +163,10 @@ class ServerSpans(_Spans, ServerInterceptor):
         if within(call.method, self._exempt):
             return (yield call)
         span, context = self._received(call)
+        call.on_end(lambda error: self._end(span, call, error))
         before = contexts.attach(context)
         try:
-            result = yield call
-        except BaseException as error:
-            self._end(span, call, error)
-            raise
-        else:
-            self._end(span, call, None)
-            return result
+            return (yield call)
         finally:
             contexts.detach(before)
 

@@ -19,7 +19,7 @@ from rrpc.context import Context, enter
 from rrpc.errors import Cancelled, DeadlineExceeded, Internal, RpcError, StatusCode
 from rrpc.observe import Observation, Observer
 from rrpc.service import RECEIVES
-from rrpc.status import status_of
+from rrpc.status import conclude, status_of
 
 from .receiving import received
 from .server_stream import ServerStream
@@ -75,8 +75,8 @@ class ServedStreams:
 class ServedStream:
     """One call, which a worker has, or none while it is parked.
 
-    What stands around the call (``Handler.around``) may set ``map_sent``, ``map_received`` and ``on_end`` before it
-    asks for the arguments or begins it.
+    What stands around the call (``Handler.around``) may set ``map_sent`` and ``map_received`` before it asks for the
+    arguments or begins it.
     """
 
     def __init__(self, served: ServedStreams, request: Any) -> None:
@@ -94,8 +94,6 @@ class ServedStream:
         """What gives the item that is sent in place of the handler's."""
         self.map_received: Callable[[Any], Any] | None = None
         """What gives the item that the handler gets in place of the client's."""
-        self.on_end: Callable[[BaseException | None], object] | None = None
-        """Called with what the call failed with, or None."""
         self._waiting: tuple[bytes, Any] | None = None  # an item that there was no room for
         self._waker: Waker | None = None  # that is to bring the handler back
         self._sleeping: Waker | None = None
@@ -127,8 +125,8 @@ class ServedStream:
         self._variables.run(self._close)
         if self._seen is not None:
             self._seen.stop()
-            self._seen.end(int(StatusCode.CANCELLED))
-        self._variables.run(self._ended, Cancelled("the server was stopped"))
+            self._seen.end(int(StatusCode.CANCELLED), None)
+        self._variables.run(self._conclude, Cancelled("the server was stopped"))
 
     def _begin(self) -> bool:
         enter(self.context)
@@ -309,12 +307,11 @@ class ServedStream:
         self._answer_trace()
         if self._seen is not None:
             self._seen.stop()
-        self._core.reply(self._handle, payload, buffers or None, -1, self.context.sent)
-        self.context.end()
+        instead = self._core.reply(self._handle, payload, buffers or None, -1, self.context.sent)
         if self._seen is not None:
             self._seen.sent(payload, buffers)
-            self._seen.end()
-        self._ended(None)
+            self._seen.end(0, instead)
+        self._conclude(None, instead)
 
     def _fail(self, error: BaseException) -> None:
         """What the handler raised, or the call's end while the handler was at it."""
@@ -323,11 +320,10 @@ class ServedStream:
         if self._seen is not None:
             self._seen.stop()
         status = status_of(self.context.method, error, self._served.tracebacks)
-        self._core.reply_error(self._handle, *status, self.context.sent, self.context.unseen)
-        self.context.end()
+        instead = self._core.reply_error(self._handle, *status, self.context.sent, self.context.unseen)
         if self._seen is not None:
-            self._seen.end(status.code)
-        self._ended(error)
+            self._seen.end(status.code, instead)
+        self._conclude(error, instead)
 
     def _note_wait(self) -> None:
         """There is no room for an item."""
@@ -339,9 +335,8 @@ class ServedStream:
             self._trace.ends("handler")
             self._trace.answer()
 
-    def _ended(self, error: BaseException | None) -> None:
-        if self.on_end is not None:
-            self.on_end(error)
+    def _conclude(self, error: BaseException | None, instead: tuple[int, str] | None = None) -> None:
+        conclude(self.context, error, instead)
         self._request, self._arguments = None, ()  # who keeps the call doesn't keep their memory
 
     def _close(self) -> None:
