@@ -291,8 +291,8 @@ def default_options() -> dict[str, Any]:
     stream_window_items, stream_window_bytes, poll ("adaptive", "busy" or "event"), spin_us,
     keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, connections_max,
     max_connection_age, max_connection_age_grace (seconds; None: no limit),
-    max_concurrency, max_queue (None: no limit), stream_handlers_max, handshakes_max,
-    shared_receive_slots, transports (those that rrpc:// may use, best first:
+    max_concurrency, max_queue, rate_limit (calls a second), rate_burst (None: no limit),
+    stream_handlers_max, handshakes_max, shared_receive_slots, transports (those that rrpc:// may use, best first:
     a sequence or "shm,verbs,tcp"; None: the environment's RRPC_TRANSPORTS, else all)."""
 
 KEYS_UNCHECKED: int

@@ -29,12 +29,13 @@ _ASYNC_CALLS_MAX = 1024
 class Server:
     """Serves instances of service classes.
 
-    ``listen`` is an address or several; ``workers`` is how many handlers run at a time, and ``max_concurrency``
-    bounds it from above; with ``max_queue`` no more than so many calls wait for that, others are refused with
-    ResourceExhausted; with ``tracebacks`` a handler's exception carries its traceback to the caller; ``observer``
-    is called by the workers, after each reply, with a :class:`rrpc.observe.ServedCall`; ``interceptors`` stand
-    around every handler, the first is the outermost; ``builtin`` has it serve ``rrpc.Health``, ``rrpc.Reflection`` and
-    ``rrpc.Stats`` too (see :mod:`rrpc.std`). Other ``options`` as for :class:`Client`.
+    ``listen`` is an address or several; ``workers`` is how many handlers run at a time, and ``max_concurrency`` bounds
+    it from above; with ``max_queue`` no more than so many calls wait for that, others are refused with
+    ResourceExhausted; ``rate_limit`` bounds the calls that are taken in a second, and ``rate_burst`` those that come
+    at once, see ``docs/transports.md``; with ``tracebacks`` a handler's exception carries its traceback to the caller;
+    ``observer`` is called by the workers, after each reply, with a :class:`rrpc.observe.ServedCall`; ``interceptors``
+    stand around every handler, the first is the outermost; ``builtin`` has it serve ``rrpc.Health``,
+    ``rrpc.Reflection`` and ``rrpc.Stats`` too (see :mod:`rrpc.std`). Other ``options`` as for :class:`Client`.
     As a context manager it starts, and stops at the end.
     """
 

@@ -2,7 +2,9 @@
 
 #include <pybind11/stl.h>
 
+#include <array>
 #include <cmath>
+#include <cstdio>
 #include <memory>
 #include <utility>
 
@@ -104,6 +106,8 @@ py::dict default_options() {
   out["connections_max"] = options.connections_max;
   out["max_concurrency"] = py::none();
   out["max_queue"] = py::none();
+  out["rate_limit"] = py::none();
+  out["rate_burst"] = py::none();
   out["stream_handlers_max"] = options.stream_handlers_max;
   out["handshakes_max"] = options.handshakes_max;
   out["max_connection_age"] = py::none();
@@ -164,6 +168,16 @@ static TimeNs age_from(py::handle value, const char* name) {
   raise_status(invalid_argument(std::string(name) + " must be more than 0 seconds"));
 }
 
+// 0: no limit, for which None stands.
+static double rate_from(py::handle value, const char* what, double least, double most) {
+  if (value.is_none()) return 0;
+  const auto rate = value.cast<double>();
+  if (rate >= least && rate <= most) return rate;
+  std::array<char, 64> range{};
+  std::snprintf(range.data(), range.size(), " from %g to %g, not ", least, most);
+  raise_status(invalid_argument(std::string(what) + range.data() + py::repr(value).cast<std::string>()));
+}
+
 static uint32_t at_least_one(py::handle value, const std::string& name) {
   const auto count = value.cast<uint32_t>();
   if (count >= 1) return count;
@@ -214,6 +228,10 @@ static void set_option(driver::Options& options, const std::string& name, py::ha
     options.max_concurrency = limit_from(value);
   else if (name == "max_queue")
     options.max_queue = limit_from(value);
+  else if (name == "rate_limit")
+    options.rate_limit = rate_from(value, "rate_limit must be a number of calls a second", 1e-3, 1e9);
+  else if (name == "rate_burst")
+    options.rate_burst = rate_from(value, "rate_burst must be a number of calls", 1, 1e6);
   else if (name == "stream_handlers_max")
     options.stream_handlers_max = at_least_one(value, name);
   else if (name == "handshakes_max")
@@ -242,6 +260,8 @@ driver::Options options_from(const py::dict& given) {
       raise_status(invalid_argument("option '" + name + "' can't be " + py::repr(value).cast<std::string>()));
     }
   }
+  if (options.rate_burst > 0 && options.rate_limit == 0)
+    raise_status(invalid_argument("rate_burst is of a rate_limit: give that too"));
   raise_if_error(endpoint::validate(options.session.geometry));
   return options;
 }

@@ -28,6 +28,7 @@ class RequestSink {
   virtual ~RequestSink() = default;
   // As rpc::ServerSideEvents has them.
   virtual Status why_full(const Connection& connection, std::string_view method) = 0;
+  virtual rpc::Refusal over_rate(std::string_view method, bool counts, TimeNs now) = 0;
   virtual bool take_back(const Connection& connection, const rpc::ServerCallRef& call) = 0;
   virtual void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) = 0;
   virtual void on_replies_taken(const Connection& connection) = 0;
@@ -109,6 +110,9 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   void on_stream_changed(const rpc::StreamRef& stream) override;
   Status why_full(std::string_view method) override {
     return sink_ == nullptr ? Status() : sink_->why_full(*this, method);
+  }
+  rpc::Refusal over_rate(std::string_view method, bool counts, TimeNs now) override {
+    return sink_ == nullptr ? rpc::Refusal() : sink_->over_rate(method, counts, now);
   }
   bool take_back(const rpc::ServerCallRef& call) override { return sink_ != nullptr && sink_->take_back(*this, call); }
   void wake_sleepers(const void* cause);

@@ -23,6 +23,8 @@ struct Options {
   uint32_t handshakes_max = 1024;            // connections at a time whose client hasn't said HELLO yet
   uint32_t max_concurrency = kUnlimited;     // handlers at work at a time
   uint32_t max_queue = kUnlimited;           // calls that wait beyond those
+  double rate_limit = 0;                     // calls a second that a server takes; 0: any number
+  double rate_burst = 0;                     // of them at once; 0: those of a second
   uint32_t stream_handlers_max = 256;        // of calls that take a stream, by workers; a quarter for one connection
   TimeNs max_connection_age = kNever;        // of a server: then the client is told to connect again
   TimeNs max_connection_age_grace = kNever;  // from there until the connection is closed

@@ -114,6 +114,9 @@ class Server : public RequestSink {
   Status why_full(const Connection& connection, std::string_view method) override {
     return work_.why_full(connection.id(), method);
   }
+  rpc::Refusal over_rate(std::string_view method, bool counts, TimeNs now) override {
+    return work_.over_rate(method, counts, now);
+  }
   void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) override;
   void on_replies_taken(const Connection& connection) override;
   Status admit(const Connection& connection) override;

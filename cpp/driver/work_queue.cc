@@ -1,6 +1,8 @@
 #include "driver/work_queue.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <utility>
 
 #include "endpoint/counters.h"
@@ -19,10 +21,20 @@ bool takes_stream(const Work& work) {
 
 WorkKey running_key(uint64_t handle) { return {0, handle}; }
 
+std::string rate_text(double rate) {
+  std::array<char, 96> text{};
+  std::snprintf(text.data(), text.size(), "rate_limit: the server takes %.6g calls a second (--rate-limit %.6g)", rate,
+                rate);
+  return text.data();
+}
+
 }  // namespace
 
 WorkQueue::WorkQueue(const Options& options)
-    : streams_max_(options.stream_handlers_max), streams_share_(std::max<size_t>(streams_max_ / kShares, 1)) {
+    : rate_text_(rate_text(options.rate_limit)),
+      rate_(options.rate_limit, options.rate_burst),
+      streams_max_(options.stream_handlers_max),
+      streams_share_(std::max<size_t>(streams_max_ / kShares, 1)) {
   calls_.most = options.max_queue;
   builtin_.most = kBuiltinQueue;
   queue(Lane::kWorkers).max_concurrency = options.max_concurrency;
@@ -53,6 +65,17 @@ Status WorkQueue::why_full(uint64_t connection, std::string_view method) {
   const size_t most = workers.max_concurrency + loop.max_concurrency + calls_.most;
   const bool room = workers.waiting() + loop.waiting() + workers.running + loop.running < most;
   return room || calls_.may_displace(connection) ? Status() : no_room(Lane::kWorkers);
+}
+
+rpc::Refusal WorkQueue::over_rate(std::string_view method, bool counts, TimeNs now) {
+  if (!rate_.limits()) return {};
+  std::lock_guard lock(mutex_);
+  if (lane_of(method) == Lane::kBuiltin) return {};
+  const TimeNs wait = counts ? rate_.take(now) : rate_.wait(now);
+  if (wait <= 0) return {};
+  endpoint::count(endpoint::counters().calls_over_rate);
+  const TimeNs wait_ms = (wait + kMillisecond - 1) / kMillisecond;
+  return {resource_exhausted(rate_text_ + "; try again in " + std::to_string(wait_ms) + " ms"), wait_ms};
 }
 
 // Refused is what came last of who has most: it goes to those that are handled, until it is answered.

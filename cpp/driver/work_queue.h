@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "driver/rate_limit.h"
 #include "driver/turns.h"
 
 namespace rrpc::driver {
@@ -40,6 +41,8 @@ class WorkQueue {
   // Why a call of this connection would be refused, as far as that can be told before it is added. No method: of one
   // that isn't known.
   Status why_full(uint64_t connection, std::string_view method);
+  // Why a call of this method is over the server's rate. counts: if it isn't, it is one of those taken.
+  rpc::Refusal over_rate(std::string_view method, bool counts, TimeNs now);
   // The call waits from now on; the lane it went to, or why there is no room. It may have displaced another.
   Result<Lane> add(const ConnectionRef& connection, const rpc::ServerCallRef& call);
   // The handles of calls that had to make room for those of other connections: to be answered with no_room(), which
@@ -123,6 +126,8 @@ class WorkQueue {
   size_t waiting_now() const;
   bool free_place(Queue& from);
 
+  const std::string rate_text_;
+  RateLimit rate_;
   const size_t streams_max_;
   const size_t streams_share_;  // of them, for one connection
   std::unordered_map<std::string, Lane, Hash, std::equal_to<>> routes_;

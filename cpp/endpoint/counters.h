@@ -12,6 +12,7 @@ namespace rrpc::endpoint {
   X(calls_ended, "of those, ended in any way")                                         \
   X(calls_served, "calls this process answered")                                       \
   X(calls_refused, "of those, refused by a limit or while shutting down")              \
+  X(calls_over_rate, "of those, refused by rate_limit")                                \
   X(messages_sent, "SEND messages")                                                    \
   X(messages_received, "messages received")                                            \
   X(bytes_inline_sent, "bytes sent inside messages")                                   \

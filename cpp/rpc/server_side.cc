@@ -15,6 +15,20 @@ using provider::WcStatus;
 // After its deadline a handler at work is told to stop, unless the client's CANCEL has done so: it may be on its way.
 constexpr TimeNs kCancelGrace = 20 * kMillisecond;
 
+// As metadata: a map of one name, PUSH_BACK of rrpc/retry.py, to the number as text.
+static std::string retry_after(int64_t milliseconds) {
+  if (milliseconds <= 0) return "";
+  constexpr std::string_view kName = "retry-after-ms";
+  const std::string value = std::to_string(milliseconds);
+  constexpr unsigned kMapOfOne = 0x81, kShortText = 0xa0;
+  std::string packed(1, static_cast<char>(kMapOfOne));
+  for (const std::string_view text : {kName, std::string_view(value)}) {
+    packed += static_cast<char>(kShortText | text.size());
+    packed += text;
+  }
+  return packed;
+}
+
 ServerCallRef ServerSide::find(uint64_t call_id) const {
   const auto it = calls_.find(call_id);
   return it == calls_.end() ? nullptr : it->second;
@@ -57,6 +71,8 @@ Status ServerSide::on_request_bulk(Bytes body, TimeNs now) {
   if (status.ok()) status = shares_.landing.check(bytes);
   if (status.ok()) status = why_refused("");
   if (!status.ok()) return refuse(call, std::move(status), now), Status();
+  if (Refusal over = events_.over_rate("", false, now); !over.why.ok())
+    return refuse(call, std::move(over), now), Status();
   fetch_body(call, bytes, now);
   return {};
 }
@@ -68,7 +84,7 @@ Status ServerSide::why_refused(std::string_view method) const {
                             " calls at once from a connection");
 }
 
-void ServerSide::refuse(const ServerCallRef& call, Status why, TimeNs now) {
+void ServerSide::refuse(const ServerCallRef& call, Refusal refusal, TimeNs now) {
   stop_waiting(*call);
   call->state_ = ServerCall::State::kRunning;
   call->refused_ = true;
@@ -77,8 +93,10 @@ void ServerSide::refuse(const ServerCallRef& call, Status why, TimeNs now) {
   drop_arguments(*call);
   endpoint_.tally(&endpoint::Counters::calls_refused);
   Reply error;
-  error.status = std::move(why);
+  error.status = std::move(refusal.why);
   error.not_seen = true;
+  const std::string metadata = retry_after(refusal.retry_after_ms);
+  if (metadata.size() <= options_.metadata_bytes_max) error.metadata = as_bytes(metadata);
   reply(call, std::move(error), now);
 }
 
@@ -119,6 +137,8 @@ Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
   if (status.ok()) status = why_refused(request.method);
   if (status.ok()) status = std::move(call->failure_);
   if (!status.ok()) return refuse(call, std::move(status), now), Status();
+  if (Refusal over = events_.over_rate(request.method, true, now); !over.why.ok())
+    return refuse(call, std::move(over), now), Status();
   if (!std::exchange(call->opened_, true)) RRPC_RETURN_IF_ERROR(open_stream(*call));
   if (!request.descriptors.empty()) return fetch_arguments(call, request.descriptors, now);
   calls_.emplace(call->id_, call);

@@ -107,12 +107,24 @@ struct Reply {
   bool not_seen = false;  // by any handler: refused before
 };
 
+// Why a call is refused, and after how long the client may make it again; 0: that isn't known.
+struct Refusal {
+  Status why = {};
+  int64_t retry_after_ms = 0;
+};
+
 class ServerSideEvents {
  public:
   virtual ~ServerSideEvents() = default;
   // Why one more call would be refused, asked before its arguments are fetched; of no method: of one that isn't known.
   virtual Status why_full(std::string_view method) {
     (void)method;
+    return {};
+  }
+  // Why a call is over the rate that is allowed, asked with those arguments still at the client. counts: if it isn't,
+  // it is one of those taken; otherwise its method isn't known yet.
+  virtual Refusal over_rate(std::string_view method, bool counts, TimeNs now) {
+    (void)method, (void)counts, (void)now;
     return {};
   }
   // The arguments are here; answer with ServerSide::reply() or refuse(), from any thread, at any time.
@@ -141,7 +153,8 @@ class ServerSide : private StreamOwner {
   // wants is dropped.
   void reply(const ServerCallRef& call, Reply reply, TimeNs now);
   // In place of a reply, before any handler has seen the call.
-  void refuse(const ServerCallRef& call, Status why, TimeNs now);
+  void refuse(const ServerCallRef& call, Status why, TimeNs now) { refuse(call, Refusal{std::move(why)}, now); }
+  void refuse(const ServerCallRef& call, Refusal refusal, TimeNs now);
 
   Status on_request(Bytes body, TimeNs now);
   Status on_request_bulk(Bytes body, TimeNs now);

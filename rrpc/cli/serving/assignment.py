@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
@@ -46,6 +47,10 @@ class Assignment:
         """Make the options for all processes those for this one, and do what the supervisor says from now on."""
         options.listen = self._listen
         share_memory(self._processes)
+        if options.rate_limit is not None:
+            options.rate_limit /= self._processes
+        if options.rate_burst is not None:
+            options.rate_burst = math.ceil(options.rate_burst / self._processes)
         self._obey(signals, numbers, options.drain_delay + options.grace + _LATE_SECONDS)
 
     def _obey(self, signals: Signals, numbers: Callable[[], dict[str, Any]], patience: float) -> None:

@@ -15,6 +15,7 @@ __all__ = [
     "HOST_PORT",
     "NUMBER",
     "POSITIVE",
+    "RATE",
     "SECONDS",
     "SIZE",
     "SWITCH",
@@ -71,6 +72,13 @@ def _seconds(value: str | float) -> float:
     return number
 
 
+def _rate(value: str | float) -> float:
+    number = float(value)
+    if not 1e-3 <= number <= 1e9:
+        raise ValueError(value)
+    return number
+
+
 def _size(value: str | int) -> int:
     match = re.fullmatch(r"(\d+)([KMGT]?)(?:i?B)?", str(value), re.IGNORECASE)
     if match is None or int(match[1]) == 0:
@@ -105,6 +113,7 @@ def _whole(value: str | int) -> int:
 
 POSITIVE = Kind("a whole number from 1 up", (int,), _positive)
 NUMBER = Kind("a whole number from 0 up", (int,), _whole)
+RATE = Kind("a number of calls a second from 0.001 to 1e9", (int, float), _rate)
 SECONDS = Kind("a number of seconds", (int, float), _seconds)
 SIZE = Kind("a size such as 512M or 4G", (int, str), _size)
 HOST_PORT = Kind("of the form host:port", (str,), _host_port)

@@ -65,6 +65,7 @@ CORE_METRICS: dict[str, str] = {
     "calls_ended": "of those, ended in any way",
     "calls_served": "calls answered, refused ones included",
     "calls_refused": "of those, refused by a limit or while shutting down",
+    "calls_over_rate": "of those, refused by the rate limit",
     "connections_open": "connections, those that handlers made included",
 }
 _SERVER_METRICS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .kinds import CPUS, HOST_PORT, NUMBER, POSITIVE, SECONDS, SIZE, SWITCH, TEXT, Kind, one_of
+from .kinds import CPUS, HOST_PORT, NUMBER, POSITIVE, RATE, SECONDS, SIZE, SWITCH, TEXT, Kind, one_of
 
 __all__ = ["BY_NAME", "GROUPS", "OPTIONS", "Option"]
 
@@ -129,6 +129,23 @@ _LIMITS = (
         NUMBER,
         "most calls that wait for a worker; beyond that those of the client with most of them are refused with "
         "ResourceExhausted; without it no limit",
+        "N",
+        example=100,
+        core=True,
+    ),
+    Option(
+        "rate-limit",
+        RATE,
+        "most calls that are taken in a second, from all clients and by all processes; others are refused with "
+        "ResourceExhausted; without it no limit",
+        "N",
+        example=1000,
+        core=True,
+    ),
+    Option(
+        "rate-burst",
+        POSITIVE,
+        "most of these that may come at once; without it as many as --rate-limit takes in a second",
         "N",
         example=100,
         core=True,
