@@ -20,7 +20,7 @@ from .calling.given import split, value_of
 from .calling.metadata import metadata_of, show_metadata
 from .calling.offered import Offered
 from .calling.to_json import Files, pretty, to_json
-from .common import BadInput, Parser, command, debugging, one_line, problem
+from .common import BadInput, Parser, command, debugging, one_line, problem, takes_files
 
 if TYPE_CHECKING:
     from rrpc.tracing import Trace
@@ -87,10 +87,24 @@ def _parser() -> Parser:
         help="print what came beside the result or the error, on stderr",
     )
     add("--json", action="store_true", help="JSON for programs: on one line, arrays in full, errors too")
-    add("-o", "--output", metavar="PATH", help="the result's array into PATH.npy, all arrays into the folder PATH/, "
-        "text or bytes as they are into any other file")  # fmt: skip
-    add("--trace", nargs="?", const="", metavar="FILE.json",
-        help="show on stderr where the call's time went; into a file too, for ui.perfetto.dev")  # fmt: skip
+    takes_files(
+        add(
+            "-o",
+            "--output",
+            metavar="PATH",
+            help="the result's array into PATH.npy, all arrays into the folder PATH/, "
+            "text or bytes as they are into any other file",
+        )
+    )
+    takes_files(
+        add(
+            "--trace",
+            nargs="?",
+            const="",
+            metavar="FILE.json",
+            help="show on stderr where the call's time went; into a file too, for ui.perfetto.dev",
+        )
+    )
     return parser
 
 

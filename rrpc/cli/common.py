@@ -23,6 +23,7 @@ __all__ = [
     "find_service",
     "one_line",
     "problem",
+    "takes_files",
     "user_line",
 ]
 
@@ -44,8 +45,37 @@ class _ShowVersion(argparse.Action):
         parser.exit()
 
 
+class _PrintCompletion(argparse.Action):
+    """``--print-completion``. Only this imports shtab."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(
+            option_strings,
+            argparse.SUPPRESS,
+            choices=("bash", "zsh", "tcsh"),
+            help="print a script that completes this command in that shell, and end",
+        )
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: object, shell: Any, *rest: Any) -> None:
+        try:
+            import shtab
+        except ModuleNotFoundError:
+            parser.error("--print-completion needs shtab: pip install 'rrpc-rdma[completion]'")
+        print(shtab.complete(parser, shell))
+        parser.exit()
+
+
+def takes_files(action: argparse.Action) -> None:
+    """Has a shell complete the option's or argument's values as files."""
+    action.complete = _FILES  # type: ignore[attr-defined]
+
+
+_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
+"""``shtab.FILE``, which isn't always installed."""
+
+
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, with exit code 2; has ``--version``."""
+    """Says what is wrong in one line, with exit code 2; has ``--version`` and ``--print-completion``."""
 
     with_lines = argparse.RawDescriptionHelpFormatter
     """For an epilog that is laid out already."""
@@ -53,6 +83,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.add_argument("--version", action=_ShowVersion)
+        if " " not in self.prog:
+            self.add_argument("--print-completion", action=_PrintCompletion)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")

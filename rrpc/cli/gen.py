@@ -13,7 +13,7 @@ from rrpc.idl import SIDES, IdlError, PythonFiles, load
 from rrpc.schema import Module
 from rrpc.service import AnnotationError
 
-from .common import BadInput, Parser, command, debugging, find_service, problem
+from .common import BadInput, Parser, command, debugging, find_service, problem, takes_files
 from .generated import Output, tool_version
 
 if TYPE_CHECKING:
@@ -54,15 +54,17 @@ def _generate(arguments: Sequence[str]) -> int:
         description="Write typed clients, and bases for servers, of services.",
         epilog=_EPILOG,
     )
-    parser.add_argument(
+    inputs = parser.add_argument(
         "inputs", nargs="+", metavar="INPUT", help="module:Service of a Python service, or a .rrpc file"
     )
-    parser.add_argument(
+    output_path = parser.add_argument(
         "-o",
         "--output",
         metavar="FILE|FOLDER",
         help="a .py file for all of it, or a folder with one for each input (default: stdout)",
     )
+    takes_files(inputs)
+    takes_files(output_path)
     _add_include(parser)
     parser.add_argument(
         "--only", choices=SIDES, help="leave out what the other side needs: the server bases, the clients"

@@ -32,6 +32,8 @@ class Kind(NamedTuple):
     toml_types: tuple[type, ...]
     read: Callable[[Any], Any]
     """Makes the value of text or of one of ``toml_types``; ValueError where it can't be one."""
+    names: tuple[str, ...] = ()
+    """All values, where a shell can complete them."""
 
     def from_text(self, text: str) -> Any:
         try:
@@ -55,7 +57,7 @@ def one_of(*names: str) -> Kind:
             raise ValueError(text)
         return text
 
-    return Kind(f"one of {', '.join(names)}", (str,), read)
+    return Kind(f"one of {', '.join(names)}", (str,), read, names)
 
 
 def _positive(value: str | int) -> int:

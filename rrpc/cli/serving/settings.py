@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from rrpc.cli.common import Parser
+from rrpc.cli.common import Parser, takes_files
 from rrpc.cli.construct import Given
 
 from .options import GROUPS, OPTIONS, Option
@@ -26,7 +26,8 @@ def _parser() -> Parser:
     made = Parser(prog="rrpc-serve", description="Serve one or more services.")
     add = made.add_argument
     add("services", nargs="*", metavar="module:Service", help="a class decorated with @rrpc.service")
-    add("--config", metavar="FILE", help="a TOML file with any of these options; flags win over it")
+    config = add("--config", metavar="FILE", help="a TOML file with any of these options; flags win over it")
+    takes_files(config)
     add("--print-config", action="store_true", help="print all options as such a file, and end")
     add(
         "--arg",
@@ -57,7 +58,7 @@ def _add(group: argparse._ArgumentGroup, option: Option) -> None:
             flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=help_text
         )
     else:
-        group.add_argument(
+        action = group.add_argument(
             flag,
             action="append" if option.many else "store",
             type=option.kind.from_text,
@@ -65,6 +66,9 @@ def _add(group: argparse._ArgumentGroup, option: Option) -> None:
             default=argparse.SUPPRESS,
             help=help_text,
         )
+        action.choices = option.kind.names or None
+        if option.metavar == "FILE":
+            takes_files(action)
 
 
 def settings(arguments: Sequence[str] | None = None) -> Settings:
