@@ -31,7 +31,6 @@ CREDIT, TOP, LOW = 128, 1 << 63, 0xFFFFFFFF
 SLOTS, SLOT_BYTES, READS, CHUNK, IN_BUFFER = 64, 8192, 16, 1 << 20, 16 << 10
 WINDOW_ITEMS, WINDOW_BYTES, PATIENCE = 1024, 8 << 20, 10.0
 CANCELLED, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE = 1, 4, 13, 14
-DEADLINE_BIT = 1 << 63  # in an id of CANCEL
 ARRAY, BYTES, DATACLASS = 1, 3, 19  # in buffers: 2 and 4
 CONTAINERS: dict[int, Any] = {16: tuple, 17: set, 18: frozenset}
 BYTES_LIKE: tuple[Any, ...] = (bytes, bytearray, memoryview)
@@ -198,8 +197,7 @@ class Call:
         """Gives the call up: whatever waits for it raises CallError."""
         if self.reply is None and self.error is None:
             self.error = CallError(code, text)
-            late = DEADLINE_BIT if code == DEADLINE_EXCEEDED else 0
-            self.wire.send_control(CANCEL, U64.pack(self.number | late))
+            self.wire.send_control(CANCEL, U64.pack(self.number | (code == DEADLINE_EXCEEDED) << 63))
 
 
 class Wire:
