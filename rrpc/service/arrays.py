@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .foreign import array_of
 from .mismatch import AnnotationError, Check, Compile, Mismatch, item_type, type_text
 
 __all__ = ["array_check", "ndarray_check"]
@@ -20,11 +21,12 @@ def array_check(kind: Any) -> Check:
     expected = "array" if any_item else f"{kind.__name__} array"
 
     def check(value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            item = value.dtype.type
-            if any_item or item is kind or issubclass(item, kind) or _same(value.dtype, kind):
-                return value
-            raise Mismatch(expected, value, f"use .astype(np.{kind.__name__})")
+        found = value if isinstance(value, np.ndarray) else array_of(value, expected)
+        if found is not None:
+            item = found.dtype.type
+            if any_item or item is kind or issubclass(item, kind) or _same(found.dtype, kind):
+                return found
+            raise Mismatch(expected, found, f"use .astype(np.{kind.__name__})")
         hint = f"use np.asarray(..., dtype=np.{kind.__name__})" if not any_item else "use np.asarray(...)"
         raise Mismatch(expected, value, hint if isinstance(value, (list, tuple, np.generic)) else "")
 

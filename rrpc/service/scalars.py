@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .foreign import view_of
 from .mismatch import AnnotationError, Check, Compile, Mismatch, type_text
 
 __all__ = ["BARE", "SIMPLE", "enum_check", "instance_check", "literal_check", "numpy_scalar_check"]
@@ -67,19 +68,23 @@ def _bytes(value: Any) -> bytes:
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
+    if (view := view_of(value)) is not None:
+        return bytes(view)
     raise Mismatch("bytes", value, "use .encode()" if isinstance(value, str) else "")
 
 
 def _bytearray(value: Any) -> bytearray:
     if isinstance(value, (bytes, memoryview)):
         return bytearray(value)
-    return typing.cast(bytearray, _of(bytearray, value))
+    view = view_of(value)
+    return typing.cast(bytearray, _of(bytearray, value)) if view is None else bytearray(view)
 
 
 def _memoryview(value: Any) -> memoryview:
     if isinstance(value, (bytes, bytearray)):
         return memoryview(value)
-    return typing.cast(memoryview, _of(memoryview, value))
+    view = view_of(value)
+    return typing.cast(memoryview, _of(memoryview, value)) if view is None else view
 
 
 def _of(kind: type, value: Any) -> Any:

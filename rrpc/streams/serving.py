@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from rrpc.context import Context, enter
-from rrpc.errors import Cancelled, DeadlineExceeded, Internal, RpcError, StatusCode
+from rrpc.errors import Cancelled, Internal, RpcError, StatusCode
 from rrpc.observe import Observation, Observer
 from rrpc.service import RECEIVES
 from rrpc.status import conclude, status_of
@@ -257,10 +257,7 @@ class ServedStream:
             self._core.set_aside(self._handle)
 
     def _client_ended(self) -> None:
-        late = self.context.time_left() == 0.0
-        self.fail(
-            DeadlineExceeded("the deadline has passed") if late else Cancelled("the client ended the call")
-        )
+        self.fail(Cancelled("the client ended the call"))  # the core knows whether its deadline has passed
 
     def _iterator(self, result: Any) -> Iterator[Any]:
         if isinstance(result, Iterable):
