@@ -16,6 +16,7 @@ void ServerSide::compose_error(ServerCall& call, Status status, std::string& bod
   call.outcome_ = status;
   Reply error;
   error.status = std::move(status);
+  error.not_seen = call.refused_;
   body.clear();
   RRPC_CHECK(compose(call, error, false, body).ok(), "an error without buffers can be composed");
 }
