@@ -78,7 +78,7 @@ class Worker:
                     check_memory(core, handle, out)
                 result = handler.function(*arguments)
                 payload, buffers = handler.encode(result, out, sizes)
-                long = buffers or context.sent or context.on_end or len(payload) > _SHORT_BYTES
+                long = bool(buffers or context.sent or context.on_end) or len(payload) > _SHORT_BYTES
                 short = idle_s is None and not long
                 if not short:
                     instead = core.reply(handle, payload, buffers or None, buffers.out_index, context.sent)

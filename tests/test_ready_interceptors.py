@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from processes import eventually
 from styles import Shop, calling, serving
 
 import rrpc
@@ -203,6 +204,10 @@ def test_a_retry_has_a_policy() -> None:
 # At a server
 
 
+def _noted(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.name == "rrpc.calls"]
+
+
 def test_logging_at_a_server(address: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "rrpc.calls")
     with serving(address, ServerLogging(levels={rrpc.StatusCode.NOT_FOUND: logging.DEBUG})) as (_, client):
@@ -212,7 +217,9 @@ def test_logging_at_a_server(address: str, caplog: pytest.LogCaptureFixture) -> 
                 client.call("Shop.price", *arguments)
         with pytest.raises(rrpc.Unimplemented):
             client.call("Shop.sell\nx")
-        records = [record for record in caplog.records if record.name == "rrpc.calls"]
+        # The server notes a call once it has replied.
+        eventually(lambda: len(_noted(caplog)) == 4)
+    records = _noted(caplog)
     fields = [(r.levelname, r.rpc_side, r.rpc_method, r.rpc_code) for r in records]  # type: ignore[attr-defined]
     assert fields == [
         ("INFO", "server", "Shop.price", "OK"),

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/check.h"
 #include "endpoint/counters.h"
 
 namespace rrpc::driver {
@@ -91,6 +92,7 @@ void WorkQueue::displace(Bound& full) {
       from = turns;
     }
   }
+  RRPC_CHECK(from != nullptr, "a connection with most calls waiting has one");
   WorkByKey::node_type node = from->take_back({connection, newest});
   no_longer_waits(node.mapped());
   node.mapped().aside = true;

@@ -103,7 +103,7 @@ class WorkQueue {
     }
   };
   struct Hash {
-    using is_transparent = void;
+    using is_transparent = void;  // NOLINT(readability-identifier-naming): the standard library looks for this name
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
 
