@@ -212,12 +212,13 @@ def test_logging_at_a_server(address: str, caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level(logging.INFO, "rrpc.calls")
     with serving(address, ServerLogging(levels={rrpc.StatusCode.NOT_FOUND: logging.DEBUG})) as (_, client):
         client.call("Shop.price", "apple")
-        for arguments in (["broken"], ["none"], [3]):
+        wrong: list[Any] = ["broken", 3, "none"]
+        for noted, argument in enumerate(wrong, 1):
+            eventually(lambda: len(_noted(caplog)) == noted)  # noqa: B023  (the server notes a call once it has replied)
             with pytest.raises(rrpc.RpcError):
-                client.call("Shop.price", *arguments)
+                client.call("Shop.price", argument)
         with pytest.raises(rrpc.Unimplemented):
             client.call("Shop.sell\nx")
-        # The server notes a call once it has replied.
         eventually(lambda: len(_noted(caplog)) == 4)
     records = _noted(caplog)
     fields = [(r.levelname, r.rpc_side, r.rpc_method, r.rpc_code) for r in records]  # type: ignore[attr-defined]
