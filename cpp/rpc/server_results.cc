@@ -134,7 +134,8 @@ void ServerSide::note_read(ServerCall& call) {
 }
 
 void ServerSide::let_go_on() {
-  if (!backed_up_ || piles_up(2)) return;
+  // When the connection fails its replies go one by one, and the calls that wait behind them are to go, too.
+  if (endpoint_.failed() || !backed_up_ || piles_up(2)) return;
   backed_up_ = false;
   events_.on_replies_taken();
 }
