@@ -65,7 +65,7 @@ size_t size_named_in(Bytes payload) { return std::strtoull(std::string(as_text(p
       buffer.length_bytes = length_bytes;
       reply.buffers.push_back(std::move(buffer));
     }
-    if (const Status status = server.reply(work.handle, std::move(reply)); !status.ok()) fail(status);
+    if (const auto answered = server.reply(work.handle, std::move(reply)); !answered.ok()) fail(answered.status());
     work = Work();
   }
 }
