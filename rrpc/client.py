@@ -18,7 +18,7 @@ from .loops import loop_here, refuse_blocking, refuse_in_coroutine
 from .metadata import MetadataLike, together
 from .options import seconds
 from .retry import HedgingPolicy, RetryPolicy
-from .service import OutSpec, untyped_request
+from .service import OutSpec, decode_into, target_of, untyped_request
 from .stubs import start_call
 
 __all__ = ["Client", "Untyped", "connect", "links_of"]
@@ -128,12 +128,12 @@ class Client(BaseClient):
 
         try:
             sent = together(self._options.metadata, metadata)
-            call = connection.core.start(*request.encoded(), memory_of(out), wait, sent)
+            call = connection.core.start(*request.encoded(), memory_of(request.out), wait, sent)
         except Unavailable as error:
             if not goes_elsewhere(error):
                 raise
             return start_call(again())
-        return Future(call, decode, out, again)
+        return Future(call, decode_into, request.out, again)
 
     def _course(self, request: Untyped, timeout: float | None, metadata: MetadataLike | None) -> Chain:
         return course(OutgoingCall(self._channel, request, self._options, timeout, metadata), self._options)
@@ -204,7 +204,7 @@ class Untyped:
         if not isinstance(method, str):
             raise TypeError(f"the method must be a str such as 'Service.method', not {type(method).__name__}")
         self.method = method
-        self.out = out
+        self.out = target_of(out)
         self._args, self._kwargs = args, kwargs
         self._encoded: tuple[bytes, bytes, Any] | None = None
 
@@ -220,7 +220,7 @@ class Untyped:
         return self._encoded
 
     def decode(self, payload: bytes, blocks: list[Any] | None, message: Any) -> Any:
-        return decode(payload, blocks, self.out)
+        return decode_into(payload, blocks, self.out)
 
     def error(self, error: RpcError) -> RpcError:
         return error

@@ -21,7 +21,7 @@ from .interceptors import Chain
 from .loops import loop_here, refuse_in_coroutine
 from .metadata import MetadataLike, pack, together
 from .options import seconds
-from .service import Interface, Method, OutSpec, Parameter, Plan
+from .service import Interface, Method, OutSpec, Parameter, Plan, target_of
 
 __all__ = ["Caller", "RemoteMethod", "UnaryMethod", "contract_of", "start_call", "stub"]
 
@@ -144,6 +144,8 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         metadata: MetadataLike | None = None,
         out: Any = None,
     ) -> Future[_R]:
+        if out is not None:
+            out = target_of(out)
         connection, encode, name, _, start = self._plain
         around = current()
         wait = self._timeout if timeout is None else seconds(timeout)

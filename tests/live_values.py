@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from rrpc.schema import (
@@ -66,7 +67,7 @@ class Values:
                 return _SCALARS.get(name, 42)
             case Array(item, dims):
                 shape = (2,) if dims is None else [_size(dim) for dim in dims]
-                dtype = _DTYPES.get(item) or _DTYPES[item[0]] + item[1:]
+                dtype = getattr(ml_dtypes, item, None) or _DTYPES.get(item) or _DTYPES[item[0]] + item[1:]
                 return np.ones(shape, dtype)
             case Literal(values):
                 return values[-1]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
@@ -132,7 +133,7 @@ class Values:
             4 if dim is None or isinstance(dim, str) else dim
             for dim in ((4,) if kind.dims is None else kind.dims)
         ]
-        dtype = np.dtype((names | codes)[kind.item])
+        dtype = np.dtype(getattr(ml_dtypes, kind.item, None) or (names | codes)[kind.item])
         return np.resize(np.array(items or [1]), shape).astype(dtype)
 
 

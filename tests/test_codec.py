@@ -307,7 +307,10 @@ def test_what_cannot_be_sent_is_named_with_its_path() -> None:
     assert refused({Point(1, 2)}) == "argument 'a': a dataclass can't be a dict's key or in a set"
     assert "can't be a dict's key" in refused({(Point(1, 2),): 1})
     assert "masked" in refused(np.ma.masked_array([1.0], [True]))
-    assert refused({"f": len}) == "argument 'a'['f']: builtin_function_or_method can't be sent"
+    assert refused({"f": len}) == (
+        "argument 'a'['f']: builtin_function_or_method can't be sent "
+        "(it means something in its own process only; pass what the peer can make one of)"
+    )
     assert "UTF-8" in refused(["\ud800"])
     assert "an int of" in refused(1 << (1 << 20))
 

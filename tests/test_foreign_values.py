@@ -1,5 +1,7 @@
 """Arguments of other libraries: what has DLPack or Python's buffer protocol is sent from its own memory."""
 
+import array
+import asyncio
 import ctypes
 import mmap
 from collections.abc import Iterator
@@ -138,3 +140,103 @@ def test_arrays_are_no_bytes(client: Any) -> None:
     for value in (np.ones(3, np.uint8), np.uint8(3), Tensor(np.ones(3, np.uint8))):
         with pytest.raises(rrpc.InvalidArgument, match="expected memoryview"):
             client.view(value)
+
+
+@dataclass
+class Found:
+    values: Floats
+    count: int
+
+
+@rrpc.service
+class Filler:
+    @rrpc.method
+    def ones(self, count: int) -> Floats:
+        return np.ones(count, np.float32)
+
+    @rrpc.method
+    def found(self, count: int) -> tuple[NDArray[np.uint8], list[Found]]:
+        return np.full(count, 7, np.uint8), [Found(np.ones(count, np.float32), count)]
+
+    @rrpc.method
+    def untyped(self, count: int) -> dict[str, Any]:
+        return {"a": np.full(count, 7, np.uint8)}
+
+
+FILLERS = generate(Filler)
+
+
+@pytest.fixture(params=["shm", "tcp"])
+def filler(request: pytest.FixtureRequest) -> Iterator[Any]:
+    server = rrpc.serve(Filler(), listen=address_to_listen_on(request.param))
+    with server, FILLERS.FillerClient(server.addresses[0], timeout=20.0) as client:
+        yield client
+
+
+class Writable(Tensor):
+    """Whose DLPack says whether it may be written, as since its version 1.0."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+
+@pytest.mark.parametrize("count", [3, 100_000])
+def test_out_is_given_back_as_the_object_that_it_was(filler: Any, count: int) -> None:
+    tensor = Writable(np.zeros(count, np.float32))
+    assert filler.ones(count, out=tensor) is tensor
+    assert tensor.array.sum() == count
+    tensor.array[:] = 0
+    assert filler.call("Filler.ones", count, out=tensor) is tensor
+    assert filler.start("Filler.ones", count, out=tensor).result() is tensor
+    assert filler.ones.start(count, out=tensor).result() is tensor
+    assert tensor.array.sum() == count
+    floats = array.array("f", bytes(4 * count))
+    assert filler.ones(count, out=floats) is floats
+    assert floats[-1] == 1.0
+
+
+@pytest.mark.parametrize("count", [3, 100_000])
+def test_out_within_a_result(filler: Any, count: int) -> None:
+    with mmap.mmap(-1, count) as memory:
+        filled, rest = filler.found(count, out=memory)
+        assert filled is memory
+        assert memory[:] == bytes([7]) * count
+        assert rest[0].count == count
+    tensor = Writable(np.zeros(count, np.float32))
+    _, (found,) = filler.found(count, out=tensor)
+    assert found.values is tensor
+    raw = bytearray(count)
+    assert filler.call("Filler.untyped", count, out=raw)["a"] is raw
+    assert raw == bytes([7]) * count
+
+
+def test_out_of_coroutines(filler: Any) -> None:
+    async def calls() -> None:
+        async with FILLERS.AsyncFillerClient(filler.address, timeout=20.0) as client:
+            for _ in range(2):
+                tensor = Writable(np.zeros(4, np.float32))
+                assert await client.ones(4, out=tensor) is tensor
+                assert await client.call("Filler.ones", 4, out=tensor) is tensor
+                assert tensor.array.sum() == 4
+
+    asyncio.run(calls())
+
+
+@pytest.mark.parametrize(
+    ("out", "why"),
+    [
+        ([1.0], "out= must be an array, or share its memory by DLPack or as a buffer, not list"),
+        (b"1234", "out= is read-only"),
+        (Tensor(np.zeros(4, np.float32)), "out= is read-only"),
+        (
+            Writable(np.zeros(4), device=2),
+            "out=: expected an array, got Writable .its memory is on DLPack device 2",
+        ),
+        (bytearray(16), "out= is uint8"),
+        (np.zeros(8, np.float32)[::2], "out= must be C-contiguous"),
+    ],
+    ids=["list", "bytes", "old-dlpack", "gpu", "dtype", "strided"],
+)
+def test_what_out_can_not_be(filler: Any, out: Any, why: str) -> None:
+    with pytest.raises(rrpc.InvalidArgument, match=why):
+        filler.ones(4, out=out)

@@ -162,6 +162,9 @@ def test_an_implementation_of_an_abstract_service_is_served() -> None:
         Unfinished()  # type: ignore[abstract]
 
 
+LOCAL = " (it means something in its own process only; pass what the peer can make one of)"
+
+
 def star(self: Any, *values: int) -> None: ...
 def double_star(self: Any, **values: int) -> None: ...
 def without_annotation(self: Any, a) -> None: ...  # type: ignore[no-untyped-def]
@@ -191,9 +194,9 @@ REFUSED: list[tuple[Any, str]] = [
     (double_star, "Bad.m(): **values isn't supported; name each parameter"),
     (without_annotation, "Bad.m(): parameter 'a' has no annotation"),
     (without_result, "Bad.m(): the result has no annotation; write -> None if there is none"),
-    (unsupported, "Bad.m(): parameter 'a': Thread isn't supported"),
+    (unsupported, "Bad.m(): parameter 'a': Thread isn't supported" + LOCAL),
     (objects, "Bad.m(): parameter 'a': NDArray[object_] isn't supported: Python objects can't be sent"),
-    (nested_unsupported, "Bad.m(): result: Thread isn't supported"),
+    (nested_unsupported, "Bad.m(): result: Thread isn't supported" + LOCAL),
     (reserved, "Bad.m(): parameter 'timeout': the name is taken by the caller's own timeout="),
     (no_self, "Bad.m(): the first parameter must be self"),
     (generator, "Bad.m(): it yields, so that its result is a stream: write -> Iterator[...]"),
@@ -202,7 +205,7 @@ REFUSED: list[tuple[Any, str]] = [
     (by_name, "Bad.m(): parameter 'rows': a stream stands alone, without '*' and '/'"),
     (of_streams, "Bad.m(): result: Iterator[int] is a stream: it stands alone, not within another type"),
     (of_what, "Bad.m(): result: Iterable of what? Write Iterable[...]"),
-    (of_threads, "Bad.m(): result: Thread isn't supported"),
+    (of_threads, "Bad.m(): result: Thread isn't supported" + LOCAL),
 ]
 
 
@@ -276,7 +279,7 @@ def test_what_stands_in_a_dataclass_is_named_when_the_server_is_made() -> None:
 
     with pytest.raises(rrpc.AnnotationError) as caught:
         rrpc.Server(Teams())
-    expected = "Teams.m(): parameter 'a': Team.workers: Worker.runs: Thread isn't supported"
+    expected = "Teams.m(): parameter 'a': Team.workers: Worker.runs: Thread isn't supported" + LOCAL
     assert str(caught.value) == expected
 
 

@@ -141,7 +141,7 @@ def test_out_that_does_not_fit_is_left_alone(desk: rrpc.Client) -> None:
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        ([1.0], "must be a numpy array, not list"),
+        ([1.0], "must be an array, or share its memory by DLPack or as a buffer, not list"),
         (np.zeros((4, 4))[:, ::2], "must be C-contiguous"),
         (np.broadcast_to(np.zeros(1), 1), "read-only"),
         (np.array([None]), "fixed-size dtype"),

@@ -13,7 +13,7 @@ from rrpc.context import current
 from rrpc.errors import RpcError, Unavailable
 from rrpc.metadata import MetadataLike, together
 from rrpc.options import seconds
-from rrpc.service import OutSpec
+from rrpc.service import OutSpec, decode_into, target_of
 
 from .future import Future, Watched
 from .loop import running_driver
@@ -40,6 +40,8 @@ def start_method(
 ) -> Future[Any]:
     """Of a stub."""
     driver = running_driver()
+    if out is not None:
+        out = target_of(out)
     connection, encode, name, _, start = stub._plain
     around = current()
     wait = stub._timeout if timeout is None else seconds(timeout)
@@ -94,7 +96,7 @@ def start_untyped(
     sent = together(client._options.metadata, metadata)
     out = request.out
     future: Future[Any] = Future(loop=driver.loop) if watched is None else watched
-    future.decode = decode if out is None else partial(_decode_into, decode, out)
+    future.decode = decode if out is None else partial(_decode_into, decode_into, out)
     future.again = client._course, request, None if wait is None else monotonic() + wait, metadata
     try:
         future.call = connection.core.start_in_loop(

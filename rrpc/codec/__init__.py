@@ -16,11 +16,14 @@ A payload that holds tuples, sets or dataclasses starts with the byte 0xC1, whic
 uses: the rest is decoded with a hook for every list. Others do without that cost.
 """
 
+from .classes import fields_in, has_attrs, has_fields, is_model
 from .counters import snapshot as copies
 from .decode import Record, decode
 from .dtypes import describe as describe_dtype
 from .dtypes import parse as parse_dtype
+from .dtypes import plain_kind
 from .encode import Message, encode, pack, prepare, record_mark, use_allocator
+from .instead import instead_of
 from .refused import Refused, refusal
 from .wire import LIFT_BYTES, MAX_DEPTH
 
@@ -34,8 +37,14 @@ __all__ = [
     "decode",
     "describe_dtype",
     "encode",
+    "fields_in",
+    "has_attrs",
+    "has_fields",
+    "instead_of",
+    "is_model",
     "pack",
     "parse_dtype",
+    "plain_kind",
     "prepare",
     "record_mark",
     "refusal",

@@ -14,7 +14,7 @@ import msgpack
 import numpy as np
 
 from rrpc import _core
-from rrpc.errors import ProtocolError
+from rrpc.errors import ProtocolError, RpcError
 
 from . import wire
 from .counters import count_unpack
@@ -65,7 +65,7 @@ def decode(payload: bytes, blocks: list[Any] | None = None, out: np.ndarray[Any,
         return msgpack.unpackb(
             value, ext_hook=hook, list_hook=list_hook, object_pairs_hook=pairs_hook, strict_map_key=False
         )
-    except ProtocolError:
+    except RpcError:
         raise
     except IndexError:
         raise ProtocolError("malformed payload: it is empty") from None
@@ -199,6 +199,8 @@ def _parse_head(head: bytes, length: int) -> _Head:
     shape = dimensions.unpack_from(head, wire.ARRAY_HEAD.size)
     try:
         dtype = parse(head[wire.ARRAY_HEAD.size + dimensions.size :])
+    except RpcError:  # it is as it should be, but this process doesn't have it
+        raise
     except Exception as error:
         raise ProtocolError(f"malformed payload: bad dtype: {error}") from None
     items = math.prod(shape)

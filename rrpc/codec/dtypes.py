@@ -1,6 +1,7 @@
 """numpy dtypes as bytes and back.
 
-A plain dtype is its numpy string in ASCII (``<f4``, ``>i8``, ``<M8[ns]``, ``|S5``). A structured one is
+A plain dtype is its numpy string in ASCII (``<f4``, ``>i8``, ``<M8[ns]``, ``|S5``), one of the package ml_dtypes ``<``
+and its name (``<bfloat16``, ``<float8_e4m3fn``, ``<int4``, whose items take a byte each). A structured one is
 MessagePack: ``[itemsize, aligned, [[name, title or nil, offset, description, [dimension, ...]], ...]]``.
 Python objects and anything without a fixed size have no description.
 """
@@ -13,11 +14,15 @@ from typing import Any, TypeVar
 import msgpack
 import numpy as np
 
-__all__ = ["describe", "parse"]
+from rrpc.errors import FailedPrecondition
+
+__all__ = ["describe", "parse", "plain_kind"]
 
 _PLAIN = re.compile(
     rb"[<>|](?:b1|[iu][1248]|f(?:2|4|8|12|16)|c(?:8|16|24|32)|[mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?|[SUV]\d{1,9})"
 )
+_ML_MODULE = "ml_dtypes"
+_ML = re.compile(rb"<(bfloat16|b?complex32|float[468]_[a-z0-9]{1,16}|u?int[124])")
 _MAX_NESTING = 16
 _CACHE_LIMIT = 1024
 
@@ -37,6 +42,8 @@ def describe(dtype: np.dtype[Any]) -> bytes:
         # Not cached: dtypes that differ only in alignment compare equal.
         packed: bytes = msgpack.packb(_fields(dtype))
         return packed
+    if dtype.type.__module__ == _ML_MODULE:
+        return _remember(_described, dtype, f"<{dtype.type.__name__}".encode())
     plain = dtype.str.encode("ascii", "replace")
     if dtype.hasobject or not _PLAIN.fullmatch(plain) or np.dtype(plain.decode()) != dtype:
         raise TypeError(f"arrays of dtype {dtype} can't be sent; convert to a fixed-size dtype")
@@ -44,17 +51,46 @@ def describe(dtype: np.dtype[Any]) -> bytes:
 
 
 def parse(description: bytes) -> np.dtype[Any]:
-    """The dtype that ``description`` stands for; ValueError says what is wrong with it."""
+    """The dtype that ``description`` stands for.
+
+    Raises ValueError, which says what is wrong with it, and FailedPrecondition if it is one of ml_dtypes and that
+    package isn't installed, or too old.
+    """
     known = _parsed.get(description)
     if known is not None:
         return known
-    if _PLAIN.fullmatch(description):
-        dtype: np.dtype[Any] = np.dtype(description.decode())
-    elif description[:1] in b"<>|=":
-        raise ValueError(f"dtype {description[:40]!r} isn't one that may be sent")
-    else:
-        dtype = _build(msgpack.unpackb(description), 0)
+    dtype = _simple(description) if description[:1] in b"<>|=" else _build(msgpack.unpackb(description), 0)
     return _remember(_parsed, description, dtype) if len(description) <= 256 else dtype
+
+
+def _simple(description: bytes) -> np.dtype[Any]:
+    if _PLAIN.fullmatch(description):
+        return np.dtype(description.decode())
+    if found := _ML.fullmatch(description):
+        return np.dtype(_ml_type(found[1].decode()))
+    raise ValueError(f"dtype {description[:40]!r} isn't one that may be sent")
+
+
+def _ml_type(name: str) -> type[np.generic]:
+    try:
+        import ml_dtypes
+    except ImportError:
+        text = f"an array of {name} needs the package ml_dtypes here: pip install rrpc-rdma[ml]"
+        raise FailedPrecondition(text) from None
+    kind = getattr(ml_dtypes, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, np.generic)):
+        raise FailedPrecondition(
+            f"ml_dtypes {ml_dtypes.__version__}, as installed here, has no {name}: upgrade it"
+        )
+    return kind
+
+
+def plain_kind(kind: type[np.generic]) -> type[np.generic]:
+    """Returns numpy's type of the same numbers for one of ml_dtypes, which says nothing of that; others as they are."""
+    if kind.__module__ != _ML_MODULE:
+        return kind
+    name = kind.__name__
+    return np.int64 if "int" in name else np.complex128 if "complex" in name else np.float64
 
 
 def _remember(cache: dict[_K, _V], key: _K, value: _V) -> _V:
@@ -78,9 +114,7 @@ def _fields(dtype: np.dtype[Any]) -> list[Any]:
 
 def _build(description: Any, depth: int) -> np.dtype[Any]:
     if isinstance(description, bytes):
-        if not _PLAIN.fullmatch(description):
-            raise ValueError(f"dtype {description[:40]!r} isn't one that may be sent")
-        return np.dtype(description.decode())
+        return _simple(description)
     if depth > _MAX_NESTING:
         raise ValueError("a structured dtype is nested too deep")
     itemsize, aligned, fields = description

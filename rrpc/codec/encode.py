@@ -7,10 +7,11 @@ runs while it packs: that is why one packer serves all threads under the GIL.
 from __future__ import annotations
 
 import array
-import dataclasses
 import datetime
 import decimal
 import enum
+import os
+import pathlib
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +22,11 @@ import numpy as np
 from rrpc import _core
 
 from . import wire
+from .classes import fields_in, has_fields
 from .counters import count_pack
 from .decode import Record
 from .dtypes import describe
+from .instead import instead_of
 from .refused import Refused
 from .strided import goes_in_pieces
 from .times import why_inexact
@@ -196,9 +199,8 @@ def _hashable(prepared: Any) -> Any:
     return tuple(map(_hashable, prepared)) if type(prepared) is list else prepared
 
 
-def _dataclass(value: Any, message: Message, depth: int) -> Any:
-    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    return _fields(type(value).__name__, fields, message, depth)
+def _instance(value: Any, message: Message, depth: int) -> Any:
+    return _fields(type(value).__name__, fields_in(value), message, depth)
 
 
 def _record(value: Record, message: Message, depth: int) -> Any:
@@ -283,9 +285,12 @@ def _pack_array(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return _copied(value, packed)
 
 
+_PADDED = (np.longdouble, np.clongdouble)
+
+
 def _has_padding(dtype: np.dtype[Any]) -> bool:
     """Whether copying items may leave bytes as they were: those must not show the peer our memory."""
-    return dtype.names is not None or dtype.char in "gG"
+    return dtype.names is not None or dtype.type in _PADDED
 
 
 def _copied(value: np.ndarray[Any, Any], into: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -386,7 +391,7 @@ _PREPARERS: dict[type, _Preparer] = {
 
 
 def _plain(base: Callable[[Any], Any]) -> _Preparer:
-    """Subclasses of built-in types go as their base."""
+    """Subclasses of built-in types go as their base, and paths as text."""
 
     def plain(value: Any, message: Message, depth: int) -> Any:
         return prepare(base(value), message, depth)
@@ -426,6 +431,7 @@ _BY_BASE: tuple[tuple[type, _Preparer], ...] = (
     (datetime.date, _PREPARERS[datetime.date]),
     (datetime.timedelta, _exact(_timedelta)),
     (uuid.UUID, _uuid),
+    (pathlib.PurePath, _plain(os.fspath)),
 )
 
 
@@ -433,9 +439,10 @@ def _preparer_for(value: Any) -> _Preparer:
     kind = type(value)
     if isinstance(value, np.ma.MaskedArray):
         raise Refused("masked arrays can't be sent: the mask would be lost; send .data and .mask")
-    if dataclasses.is_dataclass(kind):
-        return _dataclass
+    if has_fields(kind):
+        return _instance
     for base, preparer in _BY_BASE:
         if isinstance(value, base):
             return preparer
-    raise Refused(f"{kind.__module__}.{kind.__qualname__} can't be sent".replace("builtins.", ""))
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    raise Refused(f"{name} can't be sent{instead_of(kind)}")

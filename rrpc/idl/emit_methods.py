@@ -20,6 +20,7 @@ from rrpc.service import (
     item_of,
     streams_as,
 )
+from rrpc.service.members import fields_of, has_members
 
 from .python_text import WIDTH, broken, camel, docstring, quoted, width
 from .python_types import Types
@@ -299,7 +300,6 @@ class _Method:
 def _arrays(annotation: Any, seen: tuple[Any, ...]) -> list[Any]:
     if annotation is np.ndarray or typing.get_origin(annotation) is np.ndarray:
         return [annotation]
-    if dataclasses.is_dataclass(annotation) and annotation not in seen:
-        hints = typing.get_type_hints(annotation, include_extras=True)
-        return [a for hint in hints.values() for a in _arrays(hint, (*seen, annotation))]
+    if has_members(annotation) and annotation not in seen:
+        return [a for hint in fields_of(annotation).values() for a in _arrays(hint, (*seen, annotation))]
     return [a for inner in typing.get_args(annotation) for a in _arrays(inner, seen)]

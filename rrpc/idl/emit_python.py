@@ -31,7 +31,8 @@ from .python_types import Types
 __all__ = ["SIDES", "Constant", "Unit", "emit"]
 
 _STANDARD = {"abc", "array", "collections.abc", "dataclasses", "datetime", "decimal", "enum", "functools"}
-_STANDARD |= {"typing", "uuid"}
+_STANDARD |= {"pathlib", "typing", "uuid"}
+_OTHERS = {"ml_dtypes": "import ml_dtypes", "numpy": "import numpy as np", "rrpc": "import rrpc"}
 SIDES = ("client", "server")
 _STYLES = (BLOCKING, ASYNC)
 
@@ -155,7 +156,7 @@ class _Emitter:
 
 def _imports(types: Types) -> str:
     standard = [f"import {module}" for module in sorted(types.modules & _STANDARD)]
-    others = ["import numpy as np"] * ("numpy" in types.modules) + ["import rrpc"] * ("rrpc" in types.modules)
+    others = [text for module, text in _OTHERS.items() if module in types.modules]
     beside: list[str] = []
     for module in sorted(types.names):
         section = beside if module.startswith(".") else standard if module in _STANDARD else others

@@ -1,16 +1,19 @@
-"""Definitions of a service's classes: enums, dataclasses, named tuples."""
+"""Definitions of a service's classes: enums, dataclasses (for attrs classes and Pydantic models too), typed dicts,
+named tuples."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import functools
+import keyword
 import typing
 from typing import Any
 
 from rrpc.errors import RpcError, class_of
 from rrpc.schema.to_python import DOCS
 from rrpc.service import AnnotationError
+from rrpc.service.members import Member, has_members, hints_of, is_typed_dict, members_of
 
 from .python_text import WIDTH, broken, camel, docstring, literal_text, width
 from .python_types import Types, names_in
@@ -24,7 +27,10 @@ def define(kind: type, types: Types) -> str:
     """The class's text; AnnotationError if it can't be written."""
     if issubclass(kind, enum.Enum):
         return _enum(kind, types)
-    if dataclasses.is_dataclass(kind):
+    if is_typed_dict(kind):
+        return _typed_dict(kind, types)
+    if has_members(kind):
+        _must_be_names(kind)
         return _Dataclass(kind, types).text()
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return _named_tuple(kind, types)
@@ -62,18 +68,18 @@ class _Dataclass:
         self._kind = kind
         self._name: str = kind.__name__
         self._types = types
-        self._members = [field for field in dataclasses.fields(kind) if field.init]
+        self._variables: tuple[Any, ...] = getattr(kind, "__parameters__", ())
+        self._members = members_of(kind[self._variables] if self._variables else kind)
         self._hidden = {field.name for field in self._members}
 
     def text(self) -> str:
         kind, docs = self._kind, _docs_of(self._kind)
-        hints = typing.get_type_hints(kind, include_extras=True)
         # Without a docstring of its own a dataclass has its signature there.
         written = not (kind.__doc__ or "").startswith(f"{self._name}(")
         doc = docstring(kind.__doc__ if written else "", "    ")
         body = self._numbers()
         for member in self._members:
-            body += [*self._field(member, hints[member.name]), *_attribute_doc(docs, member.name)]
+            body += [*self._field(member), *_attribute_doc(docs, member.name)]
         body = [*doc, *body] if body else doc[:-1] or ["    pass"]
         return "\n".join([*self._head(), *body]) + "\n"
 
@@ -82,11 +88,19 @@ class _Dataclass:
             self._types.use("rrpc")
             return ["@rrpc.error", f"class {self._name}(rrpc.{class_of(self._kind.code).__name__}):"]
         self._types.use("dataclasses", "dataclass")
-        options = self._kind.__dataclass_params__
-        set_options = [f"{name}=True" for name in ("order", "frozen") if getattr(options, name)]
-        set_options += [] if options.eq else ["eq=False"]
+        set_options = []
+        options = getattr(self._kind, "__dataclass_params__", None)
+        if options is not None:
+            set_options = [f"{name}=True" for name in ("order", "frozen") if getattr(options, name)]
+            set_options += [] if options.eq else ["eq=False"]
         arguments = f"({', '.join(set_options)})" if set_options else ""
-        return [f"@dataclass{arguments}", f"class {self._name}:"]
+        return [f"@dataclass{arguments}", f"class {self._name}{self._bases()}:"]
+
+    def _bases(self) -> str:
+        if not self._variables:
+            return ""
+        self._types.use("typing", "Generic")
+        return f"(Generic[{', '.join(map(self._types.text, self._variables))}])"
 
     def _numbers(self) -> list[str]:
         lines = []
@@ -101,7 +115,8 @@ class _Dataclass:
                 lines += self._types.value_lines(start, value, indent="    ")
         return [*lines, ""] if lines else []
 
-    def _field(self, member: dataclasses.Field[Any], annotation: Any) -> list[str]:
+    def _field(self, member: Member) -> list[str]:
+        annotation = member.annotation
         hint = f"{self._name}{camel(member.name)}"
         start = f"    {member.name}: "
         options = self._options(member, annotation, hint)
@@ -122,7 +137,7 @@ class _Dataclass:
             f"{text} = {field}(", [f"{name}={value}" for name, value in options.items()], ")", "    "
         )
 
-    def _options(self, member: dataclasses.Field[Any], annotation: Any, hint: str) -> dict[str, str]:
+    def _options(self, member: Member, annotation: Any, hint: str) -> dict[str, str]:
         what = f"{self._name}.{member.name}"
         options = {}
         if member.default_factory is not dataclasses.MISSING:
@@ -153,9 +168,38 @@ class _Dataclass:
         return text
 
 
+def _must_be_names(kind: type) -> None:
+    for member in members_of(kind):
+        if not member.name.isidentifier() or keyword.iskeyword(member.name):
+            raise AnnotationError(
+                f"{kind.__name__}: {member.name!r} can't be the name of a field in a client"
+            )
+
+
+def _typed_dict(kind: type, types: Types) -> str:
+    """Its optional keys stand in a class behind that of the required ones: NotRequired came with Python 3.11."""
+    _must_be_names(kind)
+    variables: tuple[Any, ...] = getattr(kind, "__parameters__", ())
+    if variables:
+        raise AnnotationError(f"{kind.__name__}: a generic TypedDict can't be written into a client")
+    types.use("typing", "TypedDict")
+    members = members_of(kind)
+    doc = docstring(kind.__doc__ if "__doc__" in kind.__dict__ else "", "    ")
+    required = [f"    {m.name}: {types.text(m.annotation)}" for m in members if not m.optional]
+    optional = [f"    {m.name}: {types.text(m.annotation)}" for m in members if m.optional]
+    if not optional:
+        return "\n".join([f"class {kind.__name__}(TypedDict):", *doc, *(required or ["    pass"])]) + "\n"
+    base = "TypedDict"
+    head: list[str] = []
+    if required:
+        base = f"_{kind.__name__}Required"
+        head = [f"class {base}(TypedDict):", *required, "", ""]
+    return "\n".join([*head, f"class {kind.__name__}({base}, total=False):", *doc, *optional]) + "\n"
+
+
 def _named_tuple(kind: Any, types: Types) -> str:
     types.use("typing", "NamedTuple")
-    hints = typing.get_type_hints(kind, include_extras=True)
+    hints = hints_of(kind)
     written = not (kind.__doc__ or "").startswith(f"{kind.__name__}(")
     lines = [f"class {kind.__name__}(NamedTuple):", *docstring(kind.__doc__ if written else "", "    ")]
     for name in kind._fields:

@@ -17,6 +17,9 @@ import numpy as np
 
 from rrpc.schema.to_python import OneOfName
 from rrpc.service import AnnotationError
+from rrpc.service.aliases import is_alias
+from rrpc.service.members import has_members
+from rrpc.service.scalars import PATHS
 from rrpc.types import Shape, Sized
 
 from .python_text import WIDTH, broken, camel, docstring, literal_text, width
@@ -33,13 +36,14 @@ _BARE = {
     tuple: "tuple[Any, ...]",
     np.ndarray: "NDArray[Any]",
 }
-_MODULES = {
+_MODULES: dict[type, str] = {
     datetime.datetime: "datetime",
     datetime.date: "datetime",
     datetime.time: "datetime",
     datetime.timedelta: "datetime",
     decimal.Decimal: "decimal",
     uuid.UUID: "uuid",
+    **dict.fromkeys(PATHS, "pathlib"),
 }
 _ARRAY_ALIAS = """if TYPE_CHECKING:
     AnyArray = array[Any]
@@ -88,11 +92,13 @@ class Types:
     def _text(self, annotation: Any, inner: _Render) -> str:
         if annotation is None or annotation is type(None):
             return "None"
-        if annotation is Any:
+        if annotation is Any or is_alias(annotation):  # one that names itself
             self.use("typing", "Any")
             return "Any"
         if isinstance(annotation, typing.NewType):
             return inner(annotation.__supertype__)
+        if isinstance(annotation, typing.TypeVar):
+            return self._variable(annotation)
         origin = typing.get_origin(annotation)
         if origin is None:
             return self._class(annotation)
@@ -113,7 +119,15 @@ class Types:
         items = ", ".join("..." if argument is Ellipsis else inner(argument) for argument in arguments)
         if origin.__module__ == "collections.abc":
             self.use("collections.abc", origin.__name__)
-        return f"{origin.__name__}[{items or '()'}]"
+        name = self._defined(origin) if has_members(origin) else origin.__name__
+        return f"{name}[{items or '()'}]"
+
+    def _variable(self, variable: typing.TypeVar) -> str:
+        name, new = self._name(variable, f"_{variable.__name__.lstrip('_')}")
+        if new:
+            self.use("typing", "TypeVar")
+            self.definitions[name] = f'{name} = TypeVar("{name}")\n'
+        return name
 
     def _annotated(self, annotation: Any, notes: Sequence[Any], inner: _Render) -> str:
         for note in notes:
@@ -164,6 +178,9 @@ class Types:
         return self._defined(kind)
 
     def _numpy(self, kind: type[np.generic]) -> str:
+        if kind.__module__ == "ml_dtypes":
+            self.use("ml_dtypes")
+            return f"ml_dtypes.{kind.__name__}"
         self.use("numpy")
         if kind in _ABSTRACT_NUMPY:
             self.use("typing", "Any")

@@ -63,6 +63,7 @@ GENERATED_NAMES = frozenset(
         "enum",
         "field",
         "functools",
+        "ml_dtypes",
         "np",
         "numpy",
         "rrpc",

@@ -7,6 +7,7 @@ from typing import Any
 
 from rrpc.schema import (
     ARRAY_ITEMS,
+    ML_ITEMS,
     SCALARS,
     Array,
     Const,
@@ -29,7 +30,9 @@ from .scope import Problem, Reported, Scope
 
 __all__ = ["Types", "is_integer"]
 
-_ITEMS = ", ".join(sorted(ARRAY_ITEMS, key=lambda name: ("abiufc".index(name[0]), len(name), name)))
+_ITEMS = ", ".join(
+    sorted(ARRAY_ITEMS - ML_ITEMS, key=lambda name: ("abiufc".index(name[0]), len(name), name))
+)
 _ITEM_ALIASES = {"float": "f64", "int": "i64", "complex": "c128"}
 _TYPES = ("struct", "enum", "union")
 
@@ -160,7 +163,9 @@ class Types:
         if name not in ARRAY_ITEMS:
             alias = _ITEM_ALIASES.get(name)
             hint = f"; here it is {alias}" if alias else type_hint(name)
-            raise Problem(item.at, f"an array's items are one of {_ITEMS}{hint}")
+            raise Problem(
+                item.at, f"an array's items are one of {_ITEMS}, or of ml_dtypes, as bfloat16{hint}"
+            )
         if node.dims is None:
             return Array(name)
         if len(node.dims) > RANK_MAX:

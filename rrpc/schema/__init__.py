@@ -11,6 +11,7 @@ from .from_python import module_of, service_of
 from .model import (
     ARRAY_ITEMS,
     MISSING,
+    ML_ITEMS,
     SCALARS,
     Array,
     Const,
@@ -43,6 +44,7 @@ from .packages import modules_of
 __all__ = [
     "ARRAY_ITEMS",
     "MISSING",
+    "ML_ITEMS",
     "SCALARS",
     "Array",
     "Const",

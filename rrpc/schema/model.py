@@ -8,6 +8,7 @@ from typing import Any, Final
 __all__ = [
     "ARRAY_ITEMS",
     "MISSING",
+    "ML_ITEMS",
     "SCALARS",
     "Array",
     "Const",
@@ -45,7 +46,14 @@ SCALARS: Final = frozenset(
 )
 """``int`` has no bounds, ``float`` is f64 (which is its other name), ``buffer`` is bytes that aren't copied."""
 
-ARRAY_ITEMS: Final = frozenset({"any", "bool", "f16", "c64", "c128"} | _SIZED)
+ML_ITEMS: Final = frozenset(
+    {"bfloat16", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz"}
+    | {"float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"}
+    | {"int2", "int4", "uint2", "uint4"}
+)
+"""Numbers of the package ml_dtypes, called as there."""
+
+ARRAY_ITEMS: Final = frozenset({"any", "bool", "f16", "c64", "c128"} | _SIZED | ML_ITEMS)
 
 
 class _Missing:

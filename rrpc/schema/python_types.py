@@ -12,13 +12,14 @@ import types
 import typing
 import uuid
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
 from rrpc.service import AnnotationError, Mismatch, compile_check
+from rrpc.service.members import Member, has_members, members_of
 from rrpc.service.mismatch import item_type, type_text
-from rrpc.service.records import fields_of
 from rrpc.types import Shape, Sized
 
 from .docstrings import DOCS, split_docstring
@@ -92,6 +93,11 @@ def _array_items() -> dict[type, str]:
 _ITEMS = _array_items()
 
 
+def _item_of(kind: Any) -> str | None:
+    name: str = kind.__name__
+    return name if kind.__module__ == "ml_dtypes" and name in ARRAY_ITEMS else _ITEMS.get(kind)
+
+
 class Declarations:
     """The schema's types of annotations, and the classes found in them, by full name, inner ones first."""
 
@@ -126,7 +132,7 @@ class Declarations:
         if origin is typing.Literal:
             return _literal(annotation, arguments)
         if origin is np.ndarray:
-            item = _ITEMS.get(item_type(annotation))
+            item = _item_of(item_type(annotation))
             return Array(item) if item else Opaque(type_text(annotation))
         if origin is tuple:
             variadic = arguments[-1:] == (Ellipsis,)
@@ -170,7 +176,9 @@ class Declarations:
         return name
 
     def _class(self, kind: Any) -> Type:
-        if not (isinstance(kind, type) and (issubclass(kind, enum.Enum) or dataclasses.is_dataclass(kind))):
+        if isinstance(kind, type) and issubclass(kind, PurePath):
+            return Scalar("string")
+        if not (isinstance(kind, type) and (issubclass(kind, enum.Enum) or _is_struct(kind))):
             return Opaque(type_text(kind))
         name = self._name(kind)
         if name in self.found:
@@ -188,33 +196,34 @@ class Declarations:
         return Named(name)
 
     def _struct(self, name: str, kind: Any) -> Struct:
-        hints = fields_of(kind)
-        numbers, reserved = _numbers(kind, list(hints))
+        members = members_of(kind)
+        numbers, reserved = _numbers(kind, [member.name for member in members])
         fields = []
-        for member in dataclasses.fields(kind):
-            if member.init:
-                try:
-                    inner = self.type_of(hints[member.name])
-                except AnnotationError as error:
-                    raise AnnotationError(f"{kind.__name__}.{member.name}: {error}") from None
-                default = self._field_default(member, hints[member.name], inner)
-                docs = _docs_of(kind, member.name)
-                fields.append(Field(numbers[member.name], member.name, inner, default, **docs))
+        for member in members:
+            try:
+                inner = self.type_of(member.annotation)
+            except AnnotationError as error:
+                raise AnnotationError(f"{kind.__name__}.{member.name}: {error}") from None
+            if member.optional:
+                inner = inner if isinstance(inner, Optional) else Optional(inner)
+            default = None if member.optional else self._field_default(member, inner)
+            docs = _docs_of(kind, member.name)
+            fields.append(Field(numbers[member.name], member.name, inner, default, **docs))
         # Without a docstring of its own a dataclass has its signature there.
         written = not (kind.__doc__ or "").startswith(f"{kind.__name__}(")
         doc, deprecated = split_docstring(kind.__doc__ if written else "")
-        frozen = kind.__dataclass_params__.frozen
+        frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
         return Struct(name, tuple(fields), reserved, frozen, doc=doc, deprecated=deprecated)
 
-    def _field_default(self, member: dataclasses.Field[Any], annotation: Any, kind: Type) -> Any:
+    def _field_default(self, member: Member, kind: Type) -> Any:
         if member.default is not dataclasses.MISSING:
-            return self.default_of(member.default, annotation, kind)
+            return self.default_of(member.default, member.annotation, kind)
         factory: Any = member.default_factory
         if factory is dataclasses.MISSING:
             return MISSING
         made: Any = factory.func if isinstance(factory, functools.partial) else factory
         if (typing.get_origin(made) or made) in (list, dict, set, frozenset, tuple):
-            return self.default_of(factory(), annotation, kind)
+            return self.default_of(factory(), member.annotation, kind)
         return Opaque(f"default_factory={getattr(factory, '__name__', type(factory).__name__)}")
 
     def default_of(self, value: Any, annotation: Any, kind: Type) -> Any:
@@ -251,6 +260,11 @@ class Declarations:
         if Scalar("string") in choices:
             return Opaque(f"{type(value).__name__}.{value.name}")  # its name would look like a text
         return value.name
+
+
+def _is_struct(kind: Any) -> bool:
+    """Whether its fields have names that the language can write."""
+    return has_members(kind) and all(member.name.isidentifier() for member in members_of(kind))
 
 
 def _inner(kind: Type, values: Sequence[Any]) -> Sequence[Type]:

@@ -185,7 +185,7 @@ class PythonTypes:
         if isinstance(kind, Literal):
             return typing.Literal[kind.values]
         if isinstance(kind, Array):
-            array = _of(NDArray, _ITEMS[kind.item])
+            array = _of(NDArray, _ITEMS.get(kind.item) or _ml_type(kind.item))
             return array if kind.dims is None else Annotated[array, types.Shape(*kind.dims)]
         return self._container(kind)
 
@@ -286,6 +286,15 @@ class PythonTypes:
             return _short(name)
         text = f"{_short(name)} ({error.code})"
         return f"{text}: {_one_line(documentation(error))}" if _has_doc(error) else text
+
+
+def _ml_type(name: str) -> Any:
+    """Any where ml_dtypes isn't installed: such an array can't arrive then."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        return Any
+    return getattr(ml_dtypes, name, Any)
 
 
 def documentation(described: Declaration | Field | Parameter | Method | Service | Any) -> str:

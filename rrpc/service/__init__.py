@@ -8,9 +8,10 @@
         def search(self, queries: NDArray[np.float32], k: int = 10) -> NDArray[np.int64]: ...
 
 A method's signature is its interface: every parameter and the result are annotated, with None, bool,
-int, float, complex, str, bytes, bytearray, memoryview, array.array, NDArray of a dtype, numpy scalars,
-date and time types, Decimal, UUID, enums, dataclasses, named tuples, Literal, Any, and lists, tuples,
-dicts, sets, Optional and Union of these; numbers of a size and arrays of a shape (:mod:`rrpc.types`).
+int, float, complex, str, bytes, bytearray, memoryview, array.array, NDArray of a dtype, numpy scalars and those of
+ml_dtypes, date and time types, Decimal, UUID, paths, enums, dataclasses, attrs classes, Pydantic models, typed dicts,
+named tuples, Literal, Any, and lists, tuples, dicts, sets, Optional and Union of these; numbers of a size and arrays
+of a shape (:mod:`rrpc.types`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from .interface import (
     streams_as,
 )
 from .mismatch import AnnotationError, Mismatch
-from .out import OutSpec
+from .out import OutSpec, Target, decode_into, target_of
 from .plan import Plan, untyped_request
 from .streams import RECEIVES, SENDS, item_of, kind_of
 
@@ -51,8 +52,10 @@ __all__ = [
     "OutSpec",
     "Parameter",
     "Plan",
+    "Target",
     "compile_check",
     "declared",
+    "decode_into",
     "error",
     "interface_of",
     "is_declared",
@@ -62,6 +65,7 @@ __all__ = [
     "service",
     "signature_text",
     "streams_as",
+    "target_of",
     "untyped_request",
 ]
 

@@ -16,8 +16,11 @@ def array_check(kind: Any) -> Check:
     if kind is np.object_:
         raise AnnotationError("NDArray[object_] isn't supported: Python objects can't be sent")
     if not (isinstance(kind, type) and issubclass(kind, np.generic)):
-        raise AnnotationError(f"an array of {type_text(kind)} isn't supported")
+        raise AnnotationError(
+            f"an array of {type_text(kind)} isn't supported; write NDArray[np.float32], or of another numpy type"
+        )
     any_item = kind is np.generic
+    name = f"{'ml_dtypes' if kind.__module__ == 'ml_dtypes' else 'np'}.{kind.__name__}"
     expected = "array" if any_item else f"{kind.__name__} array"
 
     def check(value: Any) -> Any:
@@ -26,8 +29,8 @@ def array_check(kind: Any) -> Check:
             item = found.dtype.type
             if any_item or item is kind or issubclass(item, kind) or _same(found.dtype, kind):
                 return found
-            raise Mismatch(expected, found, f"use .astype(np.{kind.__name__})")
-        hint = f"use np.asarray(..., dtype=np.{kind.__name__})" if not any_item else "use np.asarray(...)"
+            raise Mismatch(expected, found, f"use .astype({name})")
+        hint = f"use np.asarray(..., dtype={name})" if not any_item else "use np.asarray(...)"
         raise Mismatch(expected, value, hint if isinstance(value, (list, tuple, np.generic)) else "")
 
     return check

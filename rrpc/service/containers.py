@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from rrpc.codec import Record
+from rrpc.codec import Record, has_fields
 
 from .mismatch import EXACT, AnnotationError, Builder, Check, Compile, Mismatch, type_text
 
@@ -55,7 +54,7 @@ def homogeneous(kind: type | tuple[type, ...], build: Callable[[Any], Any]) -> B
 
 def _must_be_hashable(annotation: Any, key: Any) -> None:
     kind = typing.get_origin(key) or key
-    if dataclasses.is_dataclass(kind) or kind in (list, dict, set, bytearray, np.ndarray):
+    if has_fields(kind) or kind in (list, dict, set, bytearray, np.ndarray):
         raise AnnotationError(
             f"{type_text(annotation)} isn't supported: {type_text(key)} can't be a dict's key or in a set"
         )
@@ -119,7 +118,7 @@ def union_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Comp
     exact = {
         argument: check for argument, check in zip(arguments, checks, strict=True) if _is_class(argument)
     }
-    named = {type_text(kind): check for kind, check in exact.items() if dataclasses.is_dataclass(kind)}
+    named = {type_text(kind): check for kind, check in exact.items() if has_fields(kind)}
     expected = type_text(annotation)
 
     def check(value: Any) -> Any:

@@ -13,7 +13,7 @@ from rrpc.errors import Internal, ProtocolError, RemoteError, RpcError
 
 from .checks import compile_check
 from .mismatch import Mismatch
-from .records import DataclassCheck
+from .records import RecordCheck
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -103,8 +103,8 @@ def is_declared(cls: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _check(cls: Any) -> DataclassCheck:
-    return DataclassCheck(cls, compile_check)
+def _check(cls: Any) -> RecordCheck:
+    return RecordCheck(cls, compile_check)
 
 
 def declared(error: RpcError) -> tuple[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rrpc.errors import RpcError
 
+from .aliases import expanded
 from .checks import compile_check, verify
 from .declared import is_declared
 from .mismatch import AnnotationError, Mismatch, type_text
@@ -79,7 +80,8 @@ class Method:
         holder = types.SimpleNamespace(__annotations__=declared | {"return": self.result})
         names = inspect.unwrap(self.function).__globals__
         try:
-            return typing.get_type_hints(holder, names, include_extras=True)
+            hints = typing.get_type_hints(holder, names, include_extras=True)
+            return {name: expanded(hint) for name, hint in hints.items()}
         except (NameError, AttributeError, SyntaxError, TypeError) as error:
             raise AnnotationError(f"{self.name}(): an annotation can't be resolved: {error}") from None
 

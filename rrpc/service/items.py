@@ -13,7 +13,7 @@ from rrpc.errors import Internal, InvalidArgument, RpcError
 from .checks import compile_check
 from .dimensions import Dimensions, Sizes
 from .mismatch import Mismatch
-from .records import DataclassCheck
+from .records import RecordCheck
 from .senders import PLAIN, sender
 
 __all__ = ["Items", "untyped_item"]
@@ -41,7 +41,7 @@ class Items:
         self._send = sender(annotation, self._check)
         self._plain = type(None) if annotation is None else annotation
         plain = self._plain in PLAIN
-        record = isinstance(self._check, DataclassCheck) and dimensions is None
+        record = isinstance(self._check, RecordCheck) and dimensions is None
         self.encode: _Encode = self._encode
         self.decode: _Decode = self._decode
         if plain:

@@ -1,8 +1,8 @@
-"""``out=``: the array in the caller's memory that a result is written into."""
+"""``out=``: the caller's memory that an array of the result is written into."""
 
 from __future__ import annotations
 
-import dataclasses
+import array
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,10 +10,72 @@ from typing import Any
 
 import numpy as np
 
-from rrpc.codec import describe_dtype, parse_dtype
-from rrpc.errors import InvalidArgument, ProtocolError
+from rrpc.codec import decode, describe_dtype, fields_in, has_fields, parse_dtype
+from rrpc.errors import InvalidArgument, ProtocolError, RpcError
 
-__all__ = ["OutSpec"]
+from .foreign import array_of
+from .members import members_of
+from .mismatch import Mismatch
+
+__all__ = ["OutSpec", "Target", "decode_into", "target_of"]
+
+
+class Target(np.ndarray[Any, Any]):
+    """An array in the memory of an object that isn't one, such as a tensor or an mmap."""
+
+    given: Any
+
+    def in_place(self, result: Any) -> Any:
+        """Returns ``result`` with the very object that was given where this array stands in it."""
+        if result is self:
+            return self.given
+        if isinstance(result, (list, tuple)):
+            items = [self.in_place(item) for item in result]
+            if all(new is old for new, old in zip(items, result, strict=True)):
+                return result
+            return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
+        if isinstance(result, dict):
+            for key, item in result.items():
+                result[key] = self.in_place(item)
+        elif has_fields(type(result)):
+            for member in members_of(type(result)):
+                item = getattr(result, member.attribute)
+                if (new := self.in_place(item)) is not item:
+                    object.__setattr__(result, member.attribute, new)
+        return result
+
+
+def target_of(out: Any) -> np.ndarray[Any, Any] | None:
+    """Returns the array that ``out=`` means: itself, or a :class:`Target` in the memory of another object.
+
+    Raises InvalidArgument where it has no memory that it could share.
+    """
+    if out is None or isinstance(out, np.ndarray):
+        return out
+    try:
+        if isinstance(out, (bytes, bytearray, memoryview, array.array)):
+            found: np.ndarray[Any, Any] | None = np.asarray(memoryview(out))
+        else:
+            found = array_of(out, "an array")
+    except Mismatch as mismatch:
+        raise InvalidArgument(f"out=: {mismatch}") from None
+    if found is None:
+        raise InvalidArgument(
+            f"out= must be an array, or share its memory by DLPack or as a buffer, not {type(out).__name__}"
+        )
+    if (
+        not found.flags.writeable and type(out).__module__ == "torch"
+    ):  # old DLPack can't say what may be written
+        found = out.numpy()
+    target = found.view(Target)
+    target.given = out
+    return target
+
+
+def decode_into(payload: bytes, blocks: list[Any] | None, out: np.ndarray[Any, Any] | None = None) -> Any:
+    """Returns the result of a reply to a call by name, with what ``out=`` was in the place of the array there."""
+    result = decode(payload, blocks, out)
+    return out.in_place(result) if isinstance(out, Target) else result
 
 
 @dataclass(frozen=True)
@@ -24,10 +86,8 @@ class OutSpec:
     shape: tuple[int, ...]
 
     @staticmethod
-    def of(out: Any) -> OutSpec:
+    def of(out: np.ndarray[Any, Any]) -> OutSpec:
         """Of the caller's array; InvalidArgument says what keeps it from being used."""
-        if not isinstance(out, np.ndarray):
-            raise InvalidArgument(f"out= must be a numpy array, not {type(out).__name__}")
         if not out.flags.c_contiguous:
             raise InvalidArgument("out= must be C-contiguous; use np.ascontiguousarray or rrpc.empty")
         if not out.flags.writeable:
@@ -46,6 +106,8 @@ class OutSpec:
             if any(type(n) is not int or n < 0 for n in shape):
                 raise ValueError(f"shape {shape}")
             return OutSpec(parse_dtype(description), tuple(shape))
+        except RpcError:
+            raise
         except Exception as error:
             raise ProtocolError(f"malformed request: bad out=: {error}") from None
 
@@ -82,6 +144,6 @@ def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from _arrays(item)
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from _arrays(getattr(value, field.name))
+    elif has_fields(type(value)):
+        for item in fields_in(value).values():
+            yield from _arrays(item)

@@ -20,7 +20,7 @@ from .dimensions import Dimensions, Sizes
 from .interface import MISSING, Parameter
 from .items import Items
 from .mismatch import Mismatch
-from .out import OutSpec
+from .out import OutSpec, Target
 from .senders import PLAIN, sender
 from .streams import item_of, kind_of
 
@@ -114,7 +114,8 @@ class Plan:
                 return decode(payload)  # which says what is wrong with it
             if type(value) is self._plain_result:
                 return value
-        return self._conforming(decode(payload, blocks, out), sizes)
+        result = self._conforming(decode(payload, blocks, out), sizes)
+        return out.in_place(result) if type(out) is Target else result
 
     def check_result(self, value: Any, arguments: Sequence[Any]) -> Any:
         """As of :meth:`decode_result`, a result that didn't come from the server."""

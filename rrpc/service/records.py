@@ -1,40 +1,42 @@
-"""Checks of dataclasses and named tuples."""
+"""Checks of classes with fields: dataclasses, attrs classes, Pydantic models, typed dicts, named tuples."""
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from typing import Any
 
 import msgpack
 
-from rrpc.codec import Message, Record, prepare, record_mark
+from rrpc.codec import Message, Record, is_model, prepare, record_mark
 
 from .containers import tuple_check
 from .dimensions import Scope
-from .mismatch import EXACT, AnnotationError, Check, Compile, Mismatch
+from .members import hints_of, is_typed_dict, members_of
+from .mismatch import EXACT, Check, Compile, Mismatch
 
-__all__ = ["DataclassCheck", "fields_of", "named_tuple_check"]
+__all__ = ["RecordCheck", "class_check", "named_tuple_check"]
 
 _NOTHING: dict[str, Any] = {}
 
 
-def fields_of(kind: Any) -> dict[str, Any]:
-    """The fields that a dataclass's constructor takes, and their annotations."""
-    try:
-        hints = typing.get_type_hints(kind, include_extras=True)
-    except NameError as error:
-        raise AnnotationError(f"{kind.__name__}: {error}") from None
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
+def class_check(annotation: Any, compile_inner: Compile) -> Check:
+    """Of any class that has members, such as ``Pair`` or ``Pair[int]``."""
+    kind = typing.get_origin(annotation) or annotation
+    if is_typed_dict(kind):
+        return _TypedDictCheck(annotation, compile_inner)
+    return _model_check(kind) if is_model(kind) else RecordCheck(annotation, compile_inner)
 
 
-class DataclassCheck:
-    """Gives an instance for an instance, a dict or a Record of the class's name."""
+class RecordCheck:
+    """Gives an instance of a dataclass or an attrs class for an instance, a dict or a Record of the class's name."""
 
-    def __init__(self, kind: type, compile_inner: Compile) -> None:
+    def __init__(self, annotation: Any, compile_inner: Compile) -> None:
+        kind: Any = typing.get_origin(annotation) or annotation
+        self._annotation = annotation
         self._kind = kind
         self._compile = compile_inner
         self._fields: dict[str, Check] | None = None
+        self._attributes: dict[str, str] = {}
         self._required: set[str] = set()
         self._scope: Scope | None = None
         self._names: tuple[str, ...] = ()
@@ -45,14 +47,14 @@ class DataclassCheck:
         """What a payload begins with that is an instance; the map of its fields is the rest."""
 
     def _resolve(self) -> dict[str, Check]:
-        # At first use: a dataclass may name itself, or one that is defined after it.
-        hints = fields_of(self._kind)
+        # At first use: a class may name itself, or one that is defined after it.
+        members = members_of(self._annotation)
+        hints = {member.name: member.annotation for member in members}
         fields = {name: self._compile(hint) for name, hint in hints.items()}
-        members = [field for field in dataclasses.fields(self._kind) if field.init]
-        missing = dataclasses.MISSING
-        self._required = {f.name for f in members if f.default is missing and f.default_factory is missing}
+        self._attributes = {member.name: member.attribute for member in members}
+        self._required = {member.name for member in members if member.required}
         self._scope = Scope.of_fields(hints, self._compile)
-        if len(members) == len(dataclasses.fields(self._kind)) and all(h in EXACT for h in hints.values()):
+        if all(hint in EXACT for hint in hints.values()):
             self._names, self._plain = tuple(hints), tuple(hints.values())
         self._fields = fields
         return fields
@@ -89,11 +91,11 @@ class DataclassCheck:
             return self._made(value, value)
         fields = self._fields if self._fields is not None else self._resolve()
         if isinstance(value, kind):
-            members = {name: getattr(value, name) for name in fields}
+            members = {name: getattr(value, attribute) for name, attribute in self._attributes.items()}
         elif isinstance(value, dict) and getattr(value, "type_name", kind.__name__) == kind.__name__:
             members = value
         else:
-            raise Mismatch(kind.__name__, value)
+            raise Mismatch(kind.__name__, value, _another_class(value, kind))
         if missing := self._required - members.keys():
             raise Mismatch(kind.__name__, value, f"without {', '.join(sorted(missing))}")
         if unknown := members.keys() - fields.keys():
@@ -115,7 +117,7 @@ class DataclassCheck:
     def _made(self, members: dict[str, Any], value: Any) -> Any:
         try:
             return self._kind(**members)
-        except (TypeError, ValueError) as error:  # its own __post_init__
+        except (TypeError, ValueError) as error:  # its own __post_init__, or a validator of attrs
             raise Mismatch(self._kind.__name__, value, str(error)) from None
 
 
@@ -131,8 +133,91 @@ def _members(fields: dict[str, Check], members: dict[str, Any]) -> dict[str, Any
     return checked
 
 
-def named_tuple_check(kind: Any, compile_inner: Compile) -> Check:
-    hints = typing.get_type_hints(kind, include_extras=True)
+def _another_class(value: Any, kind: Any) -> str:
+    """What ``expected Point, got Point`` means."""
+    found = type(value)
+    if found.__name__ != kind.__name__:
+        return ""
+    return f"its class is {found.__module__}.{found.__name__}, not {kind.__module__}.{kind.__name__}"
+
+
+def _model_check(kind: Any) -> Check:
+    """Of a Pydantic model, by its own validation."""
+    expected = kind.__name__
+
+    def check(value: Any) -> Any:
+        if type(value) is kind:
+            return value
+        if isinstance(value, kind):  # of a subclass: what the peer knows of it
+            value = value.model_dump(round_trip=True, by_alias=True)
+        elif not isinstance(value, dict) or getattr(value, "type_name", expected) != expected:
+            raise Mismatch(expected, value, _another_class(value, kind))
+        try:
+            return kind.model_validate(value)
+        except ValueError as error:
+            raise Mismatch(expected, value, _faults(error)) from None
+
+    return check
+
+
+def _faults(error: Any) -> str:
+    """What Pydantic's ValidationError has to say, in one line."""
+    if not hasattr(error, "errors"):
+        return str(error)
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    shown = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:3]]
+    return "; ".join(shown + [f"and {len(faults) - 3} more"] * (len(faults) > 3))
+
+
+class _TypedDictCheck:
+    """Gives a dict. Keys that the class doesn't name stay as they are: typed dicts may have more than it says.
+
+    https://typing.python.org/en/latest/spec/typeddict.html
+    """
+
+    def __init__(self, annotation: Any, compile_inner: Compile) -> None:
+        self._name: str = (typing.get_origin(annotation) or annotation).__name__
+        self._annotation = annotation
+        self._compile = compile_inner
+        self._fields: dict[str, Check] | None = None
+        self._required: set[str] = set()
+        self._never_none: set[str] = set()
+        self._scope: Scope | None = None
+
+    def _resolve(self) -> dict[str, Check]:
+        members = members_of(self._annotation)
+        hints = {member.name: member.annotation for member in members}
+        fields = {name: self._compile(hint) for name, hint in hints.items()}
+        self._required = {member.name for member in members if member.required}
+        self._never_none = {m.name for m in members if m.optional and not _takes_none(fields[m.name])}
+        self._scope = Scope.of_fields(hints, self._compile)
+        self._fields = fields
+        return fields
+
+    def __call__(self, value: Any) -> Any:
+        fields = self._fields if self._fields is not None else self._resolve()
+        if not isinstance(value, dict):
+            raise Mismatch(self._name, value)
+        if type(value) is Record:  # of a client whose class has None for a key that isn't there
+            value = {name: v for name, v in value.items() if v is not None or name not in self._never_none}
+        if missing := self._required - value.keys():
+            raise Mismatch(self._name, value, f"without {', '.join(sorted(missing))}")
+        known = _members(fields, {name: item for name, item in value.items() if name in fields})
+        if self._scope is not None:
+            self._scope.sizes([known.get(name) for name in fields])
+        return {name: known.get(name, item) for name, item in value.items()}
+
+
+def _takes_none(check: Check) -> bool:
+    try:
+        return check(None) is None
+    except Mismatch:
+        return False
+
+
+def named_tuple_check(annotation: Any, compile_inner: Compile) -> Check:
+    kind: Any = typing.get_origin(annotation) or annotation
+    hints = hints_of(annotation)
     fields = {name: hints.get(name, Any) for name in kind._fields}
     check_items = tuple_check(kind, tuple(fields.values()), compile_inner)
     scope = Scope.of_fields(fields, compile_inner)

@@ -7,16 +7,28 @@ import datetime
 import decimal
 import enum
 import functools
+import pathlib
 import typing
 import uuid
 from typing import Any
 
 import numpy as np
 
+from rrpc.codec import plain_kind
+
 from .foreign import view_of
 from .mismatch import AnnotationError, Check, Compile, Mismatch, type_text
 
-__all__ = ["BARE", "SIMPLE", "enum_check", "instance_check", "literal_check", "numpy_scalar_check"]
+__all__ = [
+    "BARE",
+    "PATHS",
+    "SIMPLE",
+    "enum_check",
+    "instance_check",
+    "literal_check",
+    "numpy_scalar_check",
+    "path_check",
+]
 
 
 def _int(value: Any) -> int:
@@ -122,6 +134,20 @@ BARE = {
     decimal.Decimal,
     uuid.UUID,
 }
+PATHS = {pathlib.Path, pathlib.PurePath, pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath}
+
+
+def path_check(kind: type[pathlib.PurePath]) -> Check:
+    """Gives a path for a path or a text, which is what travels: where it leads, each end knows for itself."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, kind):
+            return value
+        if isinstance(value, (str, pathlib.PurePath)):
+            return kind(value)
+        raise Mismatch(kind.__name__, value, "use .decode()" if isinstance(value, bytes) else "")
+
+    return check
 
 
 # Plain values that a numpy type takes without loss of kind: no float becomes an integer.
@@ -136,19 +162,29 @@ _PLAIN_FOR: tuple[tuple[type, tuple[type, ...]], ...] = (
 def numpy_scalar_check(kind: type[np.generic]) -> Check:
     if kind is np.object_:
         raise AnnotationError("numpy.object_ isn't supported: Python objects can't be sent")
-    plain = next((kinds for base, kinds in _PLAIN_FOR if issubclass(kind, base)), ())
+    exact, plain = _plain_for(kind)
 
     def check(value: Any) -> Any:
         if isinstance(value, kind):
             return value
         if type(value) in plain:
             try:
-                return kind(value)
+                made = kind(value)
             except (OverflowError, TypeError, ValueError):
                 raise Mismatch(kind.__name__, value, f"{value} doesn't fit") from None
+            if not exact or int(made) == value:  # ml_dtypes' integers wrap around
+                return made
+            raise Mismatch(kind.__name__, value, f"{value} doesn't fit")
         raise Mismatch(kind.__name__, value)
 
     return check
+
+
+def _plain_for(kind: type[np.generic]) -> tuple[bool, tuple[type, ...]]:
+    """Whether ``kind`` has exact values only, and the plain types that it takes."""
+    base = plain_kind(kind)
+    plain = next((kinds for known, kinds in _PLAIN_FOR if issubclass(base, known)), ())
+    return base is not kind and base is np.int64, plain
 
 
 def enum_check(kind: type[enum.Enum]) -> Check:

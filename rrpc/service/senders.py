@@ -8,7 +8,7 @@ from typing import Any
 from rrpc.codec import LIFT_BYTES, Message, prepare
 
 from .mismatch import EXACT, Check
-from .records import DataclassCheck
+from .records import RecordCheck
 
 __all__ = ["PLAIN", "Sender", "sender"]
 
@@ -34,6 +34,6 @@ def sender(annotation: Any, check: Check) -> Sender:
             return prepare(check(value), message)
 
         return send_bytes
-    if isinstance(check, DataclassCheck):
+    if isinstance(check, RecordCheck):
         return check.send
     return lambda value, message: prepare(check(value), message)

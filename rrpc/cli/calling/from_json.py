@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import collections.abc
-import dataclasses
 import datetime
 import decimal
 import difflib
@@ -19,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from rrpc.codec import plain_kind
+from rrpc.service.members import has_members, members_of
 from rrpc.service.mismatch import item_type, type_text
-from rrpc.service.records import fields_of
 
 __all__ = ["TYPE_KEY", "BadValue", "alternatives", "from_json", "hint", "unwrapped"]
 
@@ -66,8 +66,8 @@ def from_json(data: Any, annotation: Any) -> Any:
         return convert(data, kind)
     if isinstance(origin, type) and issubclass(origin, enum.Enum):
         return _member(data, origin)
-    if dataclasses.is_dataclass(origin):
-        return _instance(data, origin)
+    if has_members(kind):
+        return _instance(data, kind)
     if isinstance(origin, type) and issubclass(origin, np.generic):
         return data
     raise BadValue(f"a {type_text(kind)} can't be given as JSON")
@@ -148,7 +148,8 @@ def _member(data: Any, kind: type[enum.Enum]) -> enum.Enum:
 def _instance(data: Any, kind: Any) -> Any:
     if not isinstance(data, dict) or data.get(TYPE_KEY, kind.__name__) != kind.__name__:
         raise _wrong(f"{kind.__name__}, an object", data)
-    fields = fields_of(kind)
+    members = members_of(kind)
+    fields = {member.name: member.annotation for member in members}
     values = {}
     for name, item in data.items():
         if name == TYPE_KEY:
@@ -157,12 +158,7 @@ def _instance(data: Any, kind: Any) -> Any:
             raise BadValue(f"{kind.__name__} has no field {name!r}{hint(name, fields)}")
         with _at(f".{name}"):
             values[name] = from_json(item, fields[name])
-    missing = [
-        f.name
-        for f in dataclasses.fields(kind)
-        if f.init and f.name not in values and f.default is f.default_factory  # both are MISSING
-    ]
-    if missing:
+    if missing := [member.name for member in members if member.required and member.name not in values]:
         raise BadValue(f"{kind.__name__} without {', '.join(missing)}")
     try:
         return kind(**values)
@@ -320,11 +316,15 @@ def _array_of(data: Any, dtype: Any) -> Any:
         raise BadValue("no array: it has items that aren't numbers")
     if wanted is None:
         return found
-    if wanted.kind == "c":
+    plain = plain_kind(wanted.type)
+    numbers = np.dtype(plain).kind
+    if numbers == "c":
         return _complex_of(found).astype(wanted)
     with np.errstate(all="ignore"):
         converted = found.astype(wanted)
-    lossy = wanted.kind != "f" and not np.array_equal(converted, found)
+    lossy = numbers != "f" and not np.array_equal(
+        converted if plain is wanted.type else converted.astype(plain), found
+    )
     if found.size and (lossy or (wanted.kind == "b") != (found.dtype.kind == "b")):
         raise BadValue(f"no {wanted} array: it has items that aren't {wanted}")
     return converted

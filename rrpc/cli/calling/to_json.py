@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from rrpc.codec import plain_kind
+
 __all__ = ["Files", "pretty", "to_json"]
 
 _INLINE_ITEMS = 100
@@ -113,6 +115,8 @@ class _Writer:
         if self._files is not None:
             return self._files.array(value, path)
         shown = {"dtype": str(value.dtype), "shape": list(value.shape)}
+        if (plain := plain_kind(value.dtype.type)) is not value.dtype.type:
+            value = value.astype(plain)
         if self._whole or value.size <= _INLINE_ITEMS:
             return shown | {"data": _nested(value.tolist())}
         return shown | _summary(value)

@@ -1,0 +1,91 @@
+"""What to do instead, for types that users try and that aren't sent as they are."""
+
+from __future__ import annotations
+
+__all__ = ["instead_of"]
+
+_FRAME = "send its columns as arrays, dict[str, NDArray[Any]], or the bytes of an Arrow stream"
+_TENSOR = (
+    "declare NDArray of its dtype; a tensor on the host passes as an argument without a copy, {} of a result"
+)
+_STREAM = "declare bytes, an array, or Iterator[bytes] for what doesn't fit into memory"
+_LOCAL = "it means something in its own process only; pass what the peer can make one of"
+_WAYS = {
+    "pandas.DataFrame": _FRAME,
+    "pandas.Series": "send .to_numpy(), NDArray of its dtype",
+    "pandas.Index": "send .to_numpy(), NDArray of its dtype",
+    "polars.DataFrame": _FRAME,
+    "polars.Series": "send .to_numpy(), NDArray of its dtype",
+    "pyarrow.Table": "send the bytes of an Arrow stream: pyarrow.ipc.new_stream into a BufferOutputStream",
+    "pyarrow.RecordBatch": "send the bytes of an Arrow stream: pyarrow.ipc.new_stream into a BufferOutputStream",
+    "pyarrow.Array": "send .to_numpy(zero_copy_only=False), NDArray of its dtype",
+    "xarray.DataArray": "send .to_numpy() and its coordinates as arrays, in a dataclass",
+    "torch.Tensor": _TENSOR.format("torch.from_numpy makes one"),
+    "torch.nn.Parameter": _TENSOR.format("torch.from_numpy makes one"),
+    "jax.Array": _TENSOR.format("jax.numpy.asarray makes one"),
+    "tensorflow.Tensor": "send .numpy(), NDArray of its dtype",
+    "cupy.ndarray": "send cupy.asnumpy(...), NDArray of its dtype",
+    "scipy.sparse": "send its .data, .indices and .indptr, in a dataclass with its shape",
+    "PIL.Image": "send np.asarray(image), NDArray[np.uint8], or the bytes of its file",
+    "numpy.matrix": "declare NDArray of its dtype",
+    "numpy.dtype": "send its .str",
+    "io": _STREAM,
+    "_io": _STREAM,
+    "typing.IO": _STREAM,
+    "typing.BinaryIO": _STREAM,
+    "typing.TextIO": _STREAM,
+    "builtins.range": "send (start, stop, step), or a list",
+    "builtins.slice": "send (start, stop, step)",
+    "builtins.type": "send its name",
+    "builtins.object": "declare Any",
+    "builtins.function": _LOCAL,
+    "builtins.method": _LOCAL,
+    "builtins.builtin_function_or_method": _LOCAL,
+    "builtins.module": _LOCAL,
+    "builtins.generator": "declare Iterator[...] as the result or the only parameter for a stream, else send a list",
+    "builtins.coroutine": "await it first",
+    "builtins.dict_keys": "send list(...) of it",
+    "builtins.dict_values": "send list(...) of it",
+    "builtins.dict_items": "send list(...) of it",
+    "builtins.mappingproxy": "send dict(...) of it",
+    "builtins.map": "send list(...) of it",
+    "builtins.zip": "send list(...) of it",
+    "collections.deque": "declare list and send list(...) of it",
+    "collections.abc.Callable": _LOCAL,
+    "collections.abc.Iterable": "declare list, or Iterator[...] as the result or the only parameter for a stream",
+    "collections.abc.Collection": "declare list",
+    "collections.abc.MutableSequence": "declare list",
+    "collections.abc.MutableMapping": "declare dict",
+    "collections.abc.Set": "declare frozenset",
+    "collections.abc.MutableSet": "declare set",
+    "collections.abc.Buffer": "declare memoryview, or bytes",
+    "concurrent.futures": "send its result",
+    "asyncio": "send its result",
+    "_asyncio": "send its result",
+    "threading": _LOCAL,
+    "_thread": _LOCAL,
+    "multiprocessing": _LOCAL,
+    "queue": _LOCAL,
+    "socket": _LOCAL,
+    "re.Pattern": "send its .pattern",
+    "fractions.Fraction": "send .numerator and .denominator",
+    "ipaddress": "send str(...) of it",
+    "zoneinfo.ZoneInfo": "send its .key",
+    "pydantic": "let a field_serializer turn it into a plain value",
+}
+
+
+def instead_of(kind: object) -> str:
+    """Returns `` (what to do instead)`` for a type, or nothing where no way is known."""
+    for base in getattr(kind, "__mro__", (kind,)):
+        name = f"{getattr(base, '__module__', '')}.{getattr(base, '__qualname__', '')}"
+        if base is not object and (way := _way(name)):
+            return f" ({way})"
+    return ""
+
+
+def _way(name: str) -> str:
+    """By the full name, by a package's own (``pandas.core.frame.DataFrame`` is ``pandas.DataFrame``), by a module's."""
+    parts = name.split(".")
+    modules = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    return next((_WAYS[known] for known in (name, f"{parts[0]}.{parts[-1]}", *modules) if known in _WAYS), "")
