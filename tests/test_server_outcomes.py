@@ -18,7 +18,7 @@ from rrpc import StatusCode
 from rrpc.interceptors import ServerLogging
 from rrpc.interceptors.otel import ServerSpans
 
-TIMEOUT = 0.1
+TIMEOUT = 0.7
 entered = threading.Event()
 
 
