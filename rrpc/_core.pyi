@@ -149,6 +149,9 @@ class Stream:
         none comes in time. At a client that includes the items before a reply that is an error, which is raised after."""
     def try_receive(self, count: int = 1) -> list[tuple[bytes, list[Block] | None]] | None:
         """:meth:`receive`, or None where it would wait."""
+    def land_in(self, allocate: Callable[[int], Any]) -> None:
+        """Have buffers of items whose fetch hasn't begun land in what ``allocate(nbytes)`` gives, which is called by whoever
+        receives. A memoryview of that then stands in a block's place."""
     def send_initial_metadata(self, metadata: bytes) -> None:
         """Of a server's, before its first item."""
     def initial_metadata(self) -> bytes | None:

@@ -47,6 +47,7 @@ SUITES: dict[str, tuple[Suite, ...]] = {
     "test_deadlines": (
         over("rxe", "a_lease_ends is_fetched stopped_server backlog_is_full finishes_its_handshake"),
     ),
+    "test_frames": (over("rxe siw", "frames_go_both_ways"),),
     "test_streams": (
         over("rxe siw", "passed_by_descriptor"),
         over("rxe", "a_stream_of_results a_stream_of_arguments streams_both_ways"),

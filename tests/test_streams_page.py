@@ -25,6 +25,15 @@ def test_the_code_of_the_page_runs(serve: ServeFactory, tmp_path: Path) -> None:
     assert done.stdout.count("Reading(") == 1002
 
 
+def test_frames_and_rows_land_where_the_page_says(serve: ServeFactory, tmp_path: Path) -> None:
+    for name in ("relay.py", "use_relay.py"):
+        (tmp_path / name).write_text(FILES[name])
+    run_command("gen", "relay:Relay", "-o", "relay_client.py", cwd=tmp_path)
+    served = serve(FILES["relay.py"], "Relay", module="relay", listen="rrpc")
+    done = run("use_relay.py", served.address, cwd=tmp_path)
+    assert done.stdout == "b'a header' 1048576 2016.0\n"
+
+
 def test_the_board_sends_from_anywhere(serve: ServeFactory) -> None:
     served = serve(FILES["board.py"], "Board", module="board", listen="rrpc")
     client = rrpc.connect(served.address, timeout=patience(20))

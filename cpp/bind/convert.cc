@@ -22,6 +22,7 @@ class PythonHold : public endpoint::Hold {
  public:
   explicit PythonHold(const Py_buffer& view) : view_(view) {}
   ~PythonHold() override { defer_release(view_); }
+  PyObject* exporter() const { return view_.obj; }
 
  private:
   Py_buffer view_;
@@ -314,6 +315,10 @@ endpoint::Buffer export_buffer(py::handle object, bool writable) {
   if (!in_pool && buffer.length_bytes >= kCachedBytesMin) buffer.owner_id = owner_id_of(object.ptr());
   if (!writable) buffer.hold = watched(buffer);
   return buffer;
+}
+
+py::object exporter_of(const endpoint::Hold& hold) {
+  return py::reinterpret_borrow<py::object>(dynamic_cast<const PythonHold&>(hold).exporter());
 }
 
 std::vector<endpoint::Buffer> export_buffers(py::handle sequence) {

@@ -42,6 +42,8 @@ py::str text_of(std::string_view text);
 
 // Exports the buffer until the returned Buffer goes.
 endpoint::Buffer export_buffer(py::handle object, bool writable);
+// The object that export_buffer() was given.
+py::object exporter_of(const endpoint::Hold& hold);
 std::vector<endpoint::Buffer> export_buffers(py::handle sequence);
 
 // A Block object for each, None for an empty one; None for no blocks at all.

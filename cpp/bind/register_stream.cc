@@ -4,6 +4,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "bind/convert.h"
@@ -16,10 +17,45 @@ namespace {
 
 using driver::WaitResult;
 
-py::list give(std::vector<rpc::Item>& items) {
+endpoint::Buffer allocated(const py::object& allocate, size_t length_bytes) {
+  const py::object given = allocate(length_bytes);
+  const py::object view = py::reinterpret_steal<py::object>(PyMemoryView_FromObject(given.ptr()));
+  if (!view) throw py::error_already_set();
+  endpoint::Buffer buffer = export_buffer(view.attr("cast")("B"), true);
+  if (buffer.length_bytes != length_bytes)
+    raise_status(invalid_argument("allocate(" + std::to_string(length_bytes) + ") gave " +
+                                  std::to_string(buffer.length_bytes) + " bytes"));
+  return buffer;
+}
+
+// The memoryviews of memory that the user gave.
+py::object memory_of(const rpc::Item& item) {
+  py::list list(item.memory().size());
+  for (size_t i = 0; i < item.memory().size(); ++i) list[i] = exporter_of(*item.memory()[i].hold);
+  return list;
+}
+
+// Of an item that was fetched before the user said where to.
+py::object copied(const std::vector<endpoint::PoolBlock>& blocks, const py::object& allocate) {
+  py::list list(blocks.size());
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const endpoint::Buffer buffer = allocated(allocate, blocks[i].size());
+    std::copy_n(blocks[i].data(), blocks[i].size(), buffer.data);
+    list[i] = exporter_of(*buffer.hold);
+  }
+  return list;
+}
+
+py::object buffers_of(rpc::Item& item, const py::object& allocate) {
+  if (!item.memory().empty()) return memory_of(item);
+  if (allocate && !item.blocks().empty()) return copied(item.blocks(), allocate);
+  return wrap_blocks(item.blocks());
+}
+
+py::list give(std::vector<rpc::Item>& items, const py::object& allocate) {
   py::list list(items.size());
   for (size_t i = 0; i < items.size(); ++i) {
-    py::object blocks = wrap_blocks(items[i].blocks());
+    py::object blocks = buffers_of(items[i], allocate);
     const Bytes payload = items[i].payload();
     PyObject* pair = PyTuple_New(2);
     PyObject* bytes = bytes_of(as_text(payload)).release().ptr();
@@ -92,7 +128,7 @@ PyStream::Outcome PyStream::receive_patiently(size_t count, std::vector<rpc::Ite
     check_signals(waited == WaitResult::kInterrupted, stream_->engine());
     see_to_deferred(waits);
     if (outcome == Outcome::kFailed) raise(failure);
-    if (outcome == Outcome::kDone || !waits || waited == WaitResult::kTimeout) return outcome;
+    if (outcome != Outcome::kNotYet || !waits || waited == WaitResult::kTimeout) return outcome;
   }
 }
 
@@ -181,22 +217,57 @@ void PyStream::on_end(py::object callback) {
   }
 }
 
+// For the first item that waits for it, if one does.
+void PyStream::give_memory() {
+  std::unique_lock lock(giving_memory_, std::defer_lock);
+  std::vector<size_t> lengths;
+  {
+    const WithoutGil freed;
+    lock.lock();
+    lengths = stream_->wanted();
+  }
+  std::vector<endpoint::Buffer> memory;
+  for (const size_t length_bytes : lengths) memory.push_back(allocated(allocate_, length_bytes));
+  Status status;
+  {
+    const WithoutGil freed;
+    status = stream_->land(std::move(memory));
+  }
+  raise_if_error(status);
+}
+
 py::list PyStream::receive(size_t count, py::handle timeout) {
   std::vector<rpc::Item> items;
   Status failure;
-  if (stream_->try_receive(count, items, false, failure) != Outcome::kDone &&
-      receive_patiently(count, items, true, deadline_from(timeout)) != Outcome::kDone)
-    raise_timeout("no item came in time");
-  return give(items);
+  Outcome outcome = stream_->try_receive(count, items, false, failure);
+  if (outcome == Outcome::kDone) return give(items, allocate_);
+  const TimeNs deadline = deadline_from(timeout);
+  do {
+    if (outcome == Outcome::kWantsMemory) give_memory();
+    outcome = receive_patiently(count, items, true, deadline);
+  } while (outcome == Outcome::kWantsMemory);
+  if (outcome != Outcome::kDone) raise_timeout("no item came in time");
+  return give(items, allocate_);
 }
 
 py::object PyStream::try_receive(size_t count) {
   std::vector<rpc::Item> items;
   Status failure;
-  if (stream_->try_receive(count, items, false, failure) != Outcome::kDone &&
-      receive_patiently(count, items, false, kNever) != Outcome::kDone)
-    return py::none();
-  return give(items);
+  Outcome outcome = stream_->try_receive(count, items, false, failure);
+  if (outcome != Outcome::kDone) outcome = receive_patiently(count, items, false, kNever);
+  while (outcome == Outcome::kWantsMemory) {
+    give_memory();
+    outcome = receive_patiently(count, items, false, kNever);
+  }
+  if (outcome != Outcome::kDone) return py::none();
+  return give(items, allocate_);
+}
+
+void PyStream::land_in(py::object allocate) {
+  check_process();
+  allocate_ = std::move(allocate);
+  const WithoutGil freed;
+  stream_->land_by_hand();
 }
 
 void PyStream::send_initial_metadata(const py::bytes& metadata) {
@@ -269,6 +340,7 @@ void register_stream(py::module_& module) {
       .def("finish", &PyStream::finish)
       .def("receive", &PyStream::receive, py::arg("count") = 1, py::arg("timeout") = py::none())
       .def("try_receive", &PyStream::try_receive, py::arg("count") = 1)
+      .def("land_in", &PyStream::land_in, py::arg("allocate"))
       .def("send_initial_metadata", &PyStream::send_initial_metadata, py::arg("metadata"))
       .def("initial_metadata", &PyStream::initial_metadata)
       .def("result", &PyStream::result, py::arg("timeout") = py::none())

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,7 @@ class PyStream {
   bool peer_finished();
   py::tuple addresses();
   void on_end(py::object callback);
+  void land_in(py::object allocate);
   void notify(const PyLoopQueue& queue, py::object target, rpc::Awaited what);
 
  private:
@@ -59,12 +61,15 @@ class PyStream {
   [[noreturn]] void raise(const Status& failure) const;
   void see_to_deferred(bool waits);
   Outcome send_patiently(rpc::OutgoingItem& item, bool waits, TimeNs deadline);
+  void give_memory();
   Outcome receive_patiently(size_t count, std::vector<rpc::Item>& items, bool waits, TimeNs deadline);
 
   const std::shared_ptr<driver::Client> client_;
   const std::function<Status()> park_;
   const std::unique_ptr<driver::Stream> stream_;
   std::unique_ptr<py::tuple> taken_;
+  py::object allocate_;
+  std::recursive_mutex giving_memory_;  // taken without the GIL; allocate() runs with it
 };
 
 }  // namespace rrpc::bind

@@ -53,9 +53,29 @@ Stream::Outcome Stream::try_receive(size_t count, std::vector<rpc::Item>& items,
       failure = stream_->ended_with();
       return Outcome::kFailed;
     }
+    if (stream_->wants_memory()) return Outcome::kWantsMemory;
     items_seen_ = stream_->item_changes();
     return stream_->exhausted() || stream_->ended() ? Outcome::kDone : Outcome::kNotYet;
   });
+}
+
+void Stream::land_by_hand() {
+  std::lock_guard lock(connection_->mutex);
+  connection_->session().streams().land_by_hand(stream_);
+}
+
+std::vector<size_t> Stream::wanted() {
+  std::lock_guard lock(connection_->mutex);
+  return rpc::Streams::wanted(stream_);
+}
+
+Status Stream::land(std::vector<endpoint::Buffer> memory) {
+  Status failure;
+  (void)locked(true, failure, [&](rpc::Streams& streams) {
+    failure = streams.land(stream_, std::move(memory));
+    return Outcome::kDone;
+  });
+  return failure;
 }
 
 WaitResult Stream::wait(const std::function<uint32_t()>& changes, uint32_t seen, TimeNs deadline,

@@ -19,9 +19,10 @@ class Stream {
  public:
   enum class Outcome : uint8_t {
     kDone,
-    kNotYet,  // no room; or nothing has come
-    kBusy,    // another thread is at the connection, and this one was not to wait for it
-    kFailed,  // see failure()
+    kNotYet,       // no room; or nothing has come
+    kBusy,         // another thread is at the connection, and this one was not to wait for it
+    kFailed,       // see failure()
+    kWantsMemory,  // before anything more comes: see wanted()
   };
 
   Stream(std::shared_ptr<Engine> engine, ConnectionRef connection, rpc::StreamRef stream, TimeNs deadline,
@@ -41,6 +42,11 @@ class Stream {
   Outcome try_send(rpc::OutgoingItem& item, bool patient, Status& failure);
   // Up to `count` items that are here. kDone with none: the peer's items have ended.
   Outcome try_receive(size_t count, std::vector<rpc::Item>& items, bool patient, Status& failure);
+  // The buffers of items land in memory of the user's from now on: when try_receive() gives kWantsMemory, land() takes
+  // that for the first item that waits for it, in the lengths that wanted() tells.
+  void land_by_hand();
+  std::vector<size_t> wanted();
+  Status land(std::vector<endpoint::Buffer> memory);
   // After try_send() or try_receive() gave kNotYet: polls, then sleeps, until it may be worth another try.
   // kTimeout: `deadline` has passed; at the call's own deadline the call ends, and another try says so.
   WaitResult wait_for_room(TimeNs deadline, const std::atomic<bool>& interrupt);

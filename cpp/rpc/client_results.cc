@@ -81,7 +81,7 @@ Status ClientSide::fetch(const ClientCallRef& call, const ParsedReply& reply) {
       return status.is_protocol_error() ? status : Status();
     }
   }
-  auto segments = prepare_landing(endpoint_, reply.descriptors, uses_out ? &out : nullptr, call->blocks_);
+  auto segments = prepare_landing(endpoint_, reply.descriptors, {&out, uses_out ? 1u : 0u}, call->blocks_);
   if (!segments.ok()) {
     give_up(call, segments.status());
     return {};

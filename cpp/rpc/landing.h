@@ -72,7 +72,7 @@ struct Shares {
   const std::shared_ptr<Account>& exposed;
 };
 
-// The caller's out= memory for the buffer `index`.
+// The user's own memory for the buffer `index`.
 struct OutTarget {
   size_t index = 0;
   std::byte* data = nullptr;
@@ -80,11 +80,11 @@ struct OutTarget {
   endpoint::RegionRef region;  // null: nothing to fetch, or written by the peer already
 };
 
-// Allocates a block for each buffer (an empty one where `out` takes it) and gives the segments to fetch: the pieces of
-// a buffer land one behind the other.
+// Allocates a block for each buffer (an empty one where `outs`, in the order of their indices, take it) and gives the
+// segments to fetch: the pieces of a buffer land one behind the other.
 inline Result<std::vector<endpoint::TransferSegment>> prepare_landing(endpoint::Endpoint& endpoint,
                                                                       std::span<const endpoint::Descriptor> descriptors,
-                                                                      const OutTarget* out,
+                                                                      std::span<const OutTarget> outs,
                                                                       std::vector<endpoint::PoolBlock>& blocks) {
   std::vector<endpoint::TransferSegment> segments;
   for (size_t i = 0; !descriptors.empty(); ++i) {
@@ -93,9 +93,10 @@ inline Result<std::vector<endpoint::TransferSegment>> prepare_landing(endpoint::
     std::byte* local = nullptr;
     endpoint::RegionRef region;
     endpoint::PoolBlock block;
-    if (out != nullptr && out->index == i) {
-      local = out->data;
-      region = out->region;
+    if (!outs.empty() && outs.front().index == i) {
+      local = outs.front().data;
+      region = outs.front().region;
+      outs = outs.subspan(1);
     } else {
       RRPC_ASSIGN_OR_RETURN(block, endpoint.allocate(total_bytes(pieces), endpoint::BlockKind::kLanding));
       local = block.data();

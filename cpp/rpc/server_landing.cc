@@ -97,7 +97,7 @@ Status ServerSide::fetch_arguments(const ServerCallRef& call, std::span<const en
 
 void ServerSide::start_arguments(const ServerCallRef& call, std::span<const endpoint::Descriptor> descriptors,
                                  TimeNs now) {
-  auto segments = prepare_landing(endpoint_, descriptors, nullptr, call->blocks_);
+  auto segments = prepare_landing(endpoint_, descriptors, {}, call->blocks_);
   if (!segments.ok()) {
     shares_.landing.fetch_ended(call->landed_.bytes());
     return refuse(call, segments.status(), now);

@@ -34,6 +34,8 @@ class Item {
  public:
   Bytes payload() const { return body_ ? payload_in_body_ : as_bytes(text_); }
   std::vector<endpoint::PoolBlock>& blocks() { return blocks_; }
+  // The user's memory that its buffers landed in, for an empty block each; none where they landed in the pool.
+  const std::vector<endpoint::Buffer>& memory() const { return memory_; }
 
  private:
   friend class Stream;
@@ -42,11 +44,14 @@ class Item {
   endpoint::PoolBlock body_;  // an item too long for a slot
   Bytes payload_in_body_;
   std::vector<endpoint::PoolBlock> blocks_;
+  std::vector<endpoint::Buffer> memory_;
   uint64_t bytes_ = 0;  // as the window counts it
   bool ready_ = false;
   bool exposed_ = false;  // the sender keeps memory for it until it is told
   bool is_metadata_ = false;
   bool body_is_elsewhere_ = false;  // and to be fetched first
+  bool lands_by_hand_ = false;      // its buffers, in memory of the user's,
+  bool wants_memory_ = false;       // which isn't there yet
   std::vector<endpoint::Descriptor> to_fetch_;
   Charge landed_;  // until it is taken
 };
@@ -86,6 +91,16 @@ class Stream {
            peer_window_.has_room(sent_ - sent_taken_, sent_bytes_ - sent_taken_bytes_, item_bytes);
   }
   bool readable() const { return !items_.empty() && items_.front().ready_; }
+  // An item waits for memory of the user's: Streams::wanted(). Not one behind others that land in the pool: the user is
+  // asked for memory in the order of the items.
+  bool wants_memory() const {
+    if (wanting_ == 0) return false;
+    for (const Item& item : items_) {
+      if (item.wants_memory_) return true;
+      if (!item.lands_by_hand_ && !item.to_fetch_.empty()) return false;
+    }
+    return false;
+  }
   // The peer sends no more, and all it sent was taken.
   bool exhausted() const { return items_.empty() && (peer_finished_ || !receives_); }
   bool peer_finished() const { return peer_finished_; }
@@ -97,7 +112,7 @@ class Stream {
     if (ended()) return true;
     if (what == Awaited::kRoom) return !refused_bytes_ || has_room(*refused_bytes_);
     if (what == Awaited::kDelivery) return delivered(sent_);
-    return what == Awaited::kItems && (readable() || exhausted());
+    return what == Awaited::kItems && (readable() || exhausted() || wants_memory());
   }
 
   // The driver's.
@@ -119,7 +134,7 @@ class Stream {
     Charge charge;
   };
 
-  bool idle() const { return fetching_ == 0 && landing_ticket_ == 0; }
+  bool idle() const { return fetching_ == 0 && landing_ticket_ == 0 && wanting_ == 0; }
   bool flushed() const { return queue_.empty() && !end_owed_ && !ask_owed_; }
   uint32_t first_arrived() const { return arrived_ - static_cast<uint32_t>(items_.size()); }
   Item& arrived_item(uint32_t sequence) { return items_[sequence - first_arrived()]; }
@@ -162,7 +177,9 @@ class Stream {
   uint64_t landing_ticket_ = 0;  // while the next to fetch waits for memory
   uint32_t fetching_ = 0;
   uint64_t fetching_bytes_ = 0;
-  std::deque<Item> items_;  // not taken yet
+  bool lands_by_hand_ = false;  // buffers of items go into memory of the user's
+  uint32_t wanting_ = 0;        // items that wait for it
+  std::deque<Item> items_;      // not taken yet
   std::optional<std::string> initial_metadata_;
 
   std::atomic<uint32_t> room_changes_{0};

@@ -76,6 +76,13 @@ class Streams {
   uint32_t ask_delivered(const StreamRef& stream);
   // Takes up to `count` items that are here.
   void take(const StreamRef& stream, size_t count, std::vector<Item>& out);
+  // Buffers of items whose fetch hasn't begun land in memory that the user gives, from now on.
+  void land_by_hand(const StreamRef& stream);
+  // The lengths of the buffers of the first item that waits for such memory; empty: none does.
+  static std::vector<size_t> wanted(const StreamRef& stream);
+  // Its memory, of just these lengths; not used if none waits any more. An error: they aren't, or it can't be
+  // registered; nothing has changed.
+  Status land(const StreamRef& stream, std::vector<endpoint::Buffer> memory);
 
   // --- The peer's. Errors are protocol errors.
   Status on_item(const StreamRef& stream, Bytes body);
@@ -96,6 +103,7 @@ class Streams {
     bool is_body = false;
     std::vector<endpoint::PoolBlock> blocks;
     Charge landed;
+    std::vector<endpoint::Buffer> memory = {};  // the user's, in place of blocks
   };
 
   // streams_out.cc
@@ -118,6 +126,8 @@ class Streams {
   void start_fetches(const StreamRef& stream);
   bool admit_fetch(const StreamRef& stream, size_t bytes, Charge& charge);
   Status start_fetch(const StreamRef& stream, uint32_t sequence, Charge charge);
+  void start_transfer(Fetch fetch, std::vector<endpoint::TransferSegment> segments);
+  static void want_memory(Stream& stream, Item& item);
   void fetch_failed(const StreamRef& stream, Status why);
   Status take_fetched(Fetch& fetch);
   Status unfold_body(Fetch& fetch, Item& item);

@@ -1,4 +1,5 @@
 // Items that come in: held to the window, their memory fetched in the order of delivery, the peer told of it.
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -108,19 +109,25 @@ void Streams::go_on(const StreamRef& stream) {
   if (stream->stopped_) return;
   count_fetched(stream);
   tell(stream);
-  if (stream->readable() || stream->exhausted()) changed(stream, stream->item_changes_);
+  if (stream->readable() || stream->exhausted() || stream->wants_memory()) changed(stream, stream->item_changes_);
 }
 
 void Streams::start_fetches(const StreamRef& stream) {
   Stream& s = *stream;
   while (!s.stopped_ && s.fetch_next_ != s.arrived_) {
-    const Item& next = s.arrived_item(s.fetch_next_);
+    Item& next = s.arrived_item(s.fetch_next_);
+    if (s.lands_by_hand_ && !next.ready_ && !next.body_is_elsewhere_ && s.landing_ticket_ == 0) {
+      want_memory(s, next);
+      ++s.fetch_next_;
+      continue;
+    }
     const bool ready = next.ready_;
     if (!ready && (s.fetching_ >= kFetchesMax || (s.fetching_ > 0 && s.fetching_bytes_ >= kFetchBytesMax))) return;
     Charge charge;
     if (!ready) {
       if (s.landing_ticket_ != 0) return;
-      const size_t bytes = landing_bytes_of(next.to_fetch_, next.body_is_elsewhere_, next.bytes_);
+      const bool brings_buffers = next.body_is_elsewhere_ && !s.lands_by_hand_;
+      const size_t bytes = landing_bytes_of(next.to_fetch_, brings_buffers, next.bytes_);
       if (Status status = shares_.landing.check(bytes); !status.ok()) return fetch_failed(stream, std::move(status));
       if (!admit_fetch(stream, bytes, charge)) return;
     }
@@ -154,17 +161,64 @@ bool Streams::admit_fetch(const StreamRef& stream, size_t bytes, Charge& charge)
 Status Streams::start_fetch(const StreamRef& stream, uint32_t sequence, Charge charge) {
   Item& item = stream->arrived_item(sequence);
   Fetch fetch{stream, sequence, total_bytes(item.to_fetch_), item.body_is_elsewhere_, {}, std::move(charge)};
-  auto landing = prepare_landing(endpoint_, item.to_fetch_, nullptr, fetch.blocks);
+  auto landing = prepare_landing(endpoint_, item.to_fetch_, {}, fetch.blocks);
   if (!landing.ok()) {
     shares_.landing.fetch_ended(fetch.landed.bytes());
     return landing.status();
   }
-  std::vector<endpoint::TransferSegment> segments = std::move(*landing);
-  ++stream->fetching_;
-  stream->fetching_bytes_ += fetch.bytes;
+  start_transfer(std::move(fetch), std::move(*landing));
+  return {};
+}
+
+void Streams::start_transfer(Fetch fetch, std::vector<endpoint::TransferSegment> segments) {
+  ++fetch.stream->fetching_;
+  fetch.stream->fetching_bytes_ += fetch.bytes;
   const uint64_t number = next_fetch_++;
   fetches_.emplace(number, std::move(fetch));
   endpoint_.start_transfer(number | kItemCookie, provider::Opcode::kRead, std::move(segments));
+}
+
+void Streams::want_memory(Stream& stream, Item& item) {
+  item.lands_by_hand_ = item.wants_memory_ = true;
+  ++stream.wanting_;
+}
+
+void Streams::land_by_hand(const StreamRef& stream) { stream->lands_by_hand_ = true; }
+
+std::vector<size_t> Streams::wanted(const StreamRef& stream) {
+  std::vector<size_t> lengths;
+  if (!stream->wants_memory()) return lengths;
+  const auto item = std::ranges::find(stream->items_, true, &Item::wants_memory_);
+  for (std::span<const endpoint::Descriptor> rest = item->to_fetch_; !rest.empty();) {
+    const std::span<const endpoint::Descriptor> pieces = first_buffer(rest);
+    lengths.push_back(total_bytes(pieces));
+    rest = rest.subspan(pieces.size());
+  }
+  return lengths;
+}
+
+Status Streams::land(const StreamRef& stream, std::vector<endpoint::Buffer> memory) {
+  const std::vector<size_t> lengths = wanted(stream);
+  if (lengths.empty()) return {};  // the stream has ended meanwhile
+  if (stream->ended()) return stream->ended_with();
+  std::vector<OutTarget> targets;
+  if (!std::ranges::equal(lengths, memory, {}, {}, &endpoint::Buffer::length_bytes))
+    return invalid_argument("the memory given isn't as long as the item's buffers");
+  for (size_t i = 0; i < memory.size(); ++i) {
+    OutTarget& target = targets.emplace_back(OutTarget{i, memory[i].data, memory[i].length_bytes, nullptr});
+    if (target.length_bytes == 0) continue;
+    RRPC_ASSIGN_OR_RETURN(target.region,
+                          endpoint_.sink_region_for(target.data, target.length_bytes, memory[i].owner_id));
+  }
+  Stream& s = *stream;
+  const auto found = std::ranges::find(s.items_, true, &Item::wants_memory_);
+  const auto sequence = s.first_arrived() + static_cast<uint32_t>(found - s.items_.begin());
+  Fetch fetch{stream, sequence, total_bytes(found->to_fetch_), false, {}, {}, std::move(memory)};
+  RRPC_ASSIGN_OR_RETURN(auto segments, prepare_landing(endpoint_, found->to_fetch_, targets, fetch.blocks));
+  found->wants_memory_ = false;
+  --s.wanting_;
+  shares_.landing.fetch_begins(0);  // it takes nothing of the pool
+  start_transfer(std::move(fetch), std::move(segments));
   return {};
 }
 
@@ -193,7 +247,8 @@ Status Streams::take_fetched(Fetch& fetch) {
   Item& item = fetch.stream->arrived_item(fetch.sequence);
   if (fetch.is_body) return unfold_body(fetch, item);
   item.blocks_ = std::move(fetch.blocks);
-  item.landed_ = std::move(fetch.landed);
+  item.memory_ = std::move(fetch.memory);
+  if (item.memory_.empty()) item.landed_ = std::move(fetch.landed);  // else the body's, if there is one
   item.ready_ = true;
   return {};
 }
@@ -213,6 +268,10 @@ Status Streams::unfold_body(Fetch& fetch, Item& item) {
   item.is_metadata_ = parsed.has(kInitialMetadata);
   item.ready_ = item.to_fetch_.empty();
   if (item.ready_) return item.landed_ = std::move(fetch.landed), Status();
+  if (fetch.stream->lands_by_hand_) {
+    item.landed_ = std::move(fetch.landed);
+    return want_memory(*fetch.stream, item), Status();
+  }
   const size_t bytes = endpoint::Pool::block_bytes(item.body_.size()) + landing_bytes(item.to_fetch_);
   RRPC_RETURN_IF_ERROR(shares_.landing.check(bytes));
   // The announced bytes had room; what small buffers take beyond them may not.
@@ -289,6 +348,7 @@ void Streams::stop_receiving(const StreamRef& stream) {
   stream->stopped_ = true;
   stream->tells_ = false;
   stream->items_.clear();
+  stream->wanting_ = 0;
   if (stream->landing_ticket_ != 0) shares_.landing.withdraw(std::exchange(stream->landing_ticket_, 0));
   if (stream->idle()) return;
   std::vector<uint64_t> numbers;

@@ -241,6 +241,60 @@ TEST_P(DriverStream, ItemsGoBothWays) {
   expect_echo(*client, scaled(100), 100'000);
 }
 
+TEST_P(DriverStream, ItemsLandInMemoryOfTheUsers) {
+  StreamServer server(GetParam().transport, 2, options());
+  const auto client = connect(server);
+  OpenCall call = open(*client, "echo", rpc::kClientStreams | rpc::kServerStreams);
+  call.stream->land_by_hand();
+  EXPECT_TRUE(call.stream->wanted().empty());
+  EXPECT_TRUE(call.stream->land({}).ok());  // nothing waits for it
+  for (const size_t length_bytes : {20'000u, 300'000u, 1u}) {
+    const std::vector<std::byte> bytes = pattern(length_bytes, length_bytes);
+    rpc::OutgoingItem item{as_bytes("two")};
+    item.buffers = {owning_buffer(bytes), owning_buffer({bytes.rbegin(), bytes.rend()})};
+    ASSERT_TRUE(send(*call.stream, std::move(item)).ok());
+    std::vector<rpc::Item> items;
+    Status failure;
+    while (call.stream->try_receive(1, items, true, failure) == Outcome::kNotYet)
+      (void)call.stream->wait_for_items(kNever, kUninterrupted);
+    ASSERT_TRUE(items.empty() && failure.ok()) << failure.to_string();
+    EXPECT_EQ(call.stream->wanted(), (std::vector<size_t>{length_bytes, length_bytes}));
+    EXPECT_EQ(call.stream->land({owning_buffer(bytes)}).code(), StatusCode::kInvalidArgument);
+    const endpoint::Buffer first = owning_buffer(std::vector<std::byte>(length_bytes));
+    const endpoint::Buffer second = owning_buffer(std::vector<std::byte>(length_bytes));
+    ASSERT_TRUE(call.stream->land({first, second}).ok());
+    const auto landed = receive(*call.stream);
+    ASSERT_TRUE(landed.ok()) << landed.status().to_string();
+    ASSERT_EQ(landed->size(), 1u);
+    ASSERT_EQ(landed->front().memory().size(), 2u);
+    EXPECT_EQ(landed->front().memory()[1].data, second.data);
+    EXPECT_EQ(std::memcmp(first.data, bytes.data(), length_bytes), 0);
+    EXPECT_TRUE(std::equal(bytes.rbegin(), bytes.rend(), second.data));
+  }
+  call.stream->finish();
+  EXPECT_EQ(result(*client, call), "0");
+}
+
+TEST_P(DriverStream, ACallEndsWhileItsItemsWaitForMemory) {
+  StreamServer server(GetParam().transport, 2, options());
+  const auto client = connect(server);
+  for (const bool cancels : {true, false}) {
+    OpenCall call = open(*client, "echo", rpc::kClientStreams | rpc::kServerStreams);
+    call.stream->land_by_hand();
+    rpc::OutgoingItem item{as_bytes("one")};
+    item.buffers = {owning_buffer(pattern(100'000, 1))};
+    ASSERT_TRUE(send(*call.stream, std::move(item)).ok());
+    while (call.stream->wanted().empty()) (void)call.stream->wait_for_items(kNever, kUninterrupted);
+    if (cancels)
+      call.stream->cancel(cancelled("by hand"));
+    else
+      server.server().stop();
+    const std::string ended = result(*client, call);
+    EXPECT_NE(ended, "0");
+    EXPECT_FALSE(call.stream->land({owning_buffer(pattern(100'000, 1))}).ok() && !call.stream->wanted().empty());
+  }
+}
+
 TEST_P(DriverStream, ManyStreamsShareAConnection) {
   StreamServer server(GetParam().transport, 8, options());
   const auto client = connect(server);

@@ -42,6 +42,7 @@ class Begun:
         self._feeds_no_more = False
         self._given_up = False  # before it was open
         self._failures: list[BaseException] = []
+        self._allocate: Callable[[int], Any] | None = None
         try:
             asked = call.chain.step()
             if call.chain.done:
@@ -63,7 +64,14 @@ class Begun:
     def _found(self, found: Any) -> Opened:
         opened = self.call.opened(found)
         opened.failures = self._failures
+        if self._allocate is not None:
+            opened.attempts.land_in(self._allocate)
         return opened
+
+    def land_in(self, allocate: Callable[[int], Any]) -> None:
+        self._allocate = allocate  # of a call that isn't open yet
+        if (opened := self.opened) is not None:
+            opened.attempts.land_in(allocate)
 
     @property
     def name(self) -> str:

@@ -129,6 +129,14 @@ class _Receiving(_Stream, Generic[_T]):
         items: AsyncIterator[_T] = self._items
         return items
 
+    def land_in(self, allocate: Callable[[int], Any]) -> None:
+        """Has large buffers of the items land in the memory that ``allocate(nbytes)`` gives: writable, and as long.
+
+        The arrays and memoryviews of an item stand in it then, and keep it. ``allocate`` is called by whoever receives;
+        what it raises ends the call. Buffers of less than 16 KiB travel in the message and need no such memory.
+        """
+        self._call.land_in(allocate)
+
     async def __anext__(self) -> _T:
         if self._closed:
             raise self._misuse("the stream is closed")

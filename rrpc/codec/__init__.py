@@ -23,6 +23,7 @@ from .dtypes import describe as describe_dtype
 from .dtypes import parse as parse_dtype
 from .dtypes import plain_kind
 from .encode import Message, encode, pack, prepare, record_mark, use_allocator
+from .frames import decode_frames, encode_frames
 from .instead import instead_of
 from .refused import Refused, refusal
 from .wire import LIFT_BYTES, MAX_DEPTH
@@ -35,8 +36,10 @@ __all__ = [
     "Refused",
     "copies",
     "decode",
+    "decode_frames",
     "describe_dtype",
     "encode",
+    "encode_frames",
     "fields_in",
     "has_attrs",
     "has_fields",

@@ -19,15 +19,13 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from rrpc import _core
-
 from . import wire
 from .classes import fields_in, has_fields
 from .counters import count_pack
 from .decode import Record
 from .dtypes import describe
 from .instead import instead_of
-from .refused import Refused
+from .refused import Refused, scanned
 from .strided import goes_in_pieces
 from .times import why_inexact
 
@@ -74,11 +72,7 @@ def pack(prepared: Any, message: Message) -> bytes:
         raise Refused(str(error)) from None
     if len(payload) > _PACKER_KEEPS_BYTES:
         _packer = msgpack.Packer()  # the old one would keep a buffer of this size for good
-    if len(payload) > _core.OBJECTS_ALWAYS:
-        try:
-            _core.scan_payload(payload)
-        except ValueError as error:
-            raise Refused(str(error)) from None
+    scanned(payload)
     return b"\xc1" + payload if message.marked else payload
 
 

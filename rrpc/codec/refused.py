@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from rrpc import _core
 from rrpc.errors import InvalidArgument
 
-__all__ = ["Refused", "refusal"]
+__all__ = ["Refused", "refusal", "scanned"]
 
 
 class Refused(Exception):
@@ -20,3 +21,13 @@ def refusal(refused: Refused, what: str) -> InvalidArgument:
     """The error for the user; ``what`` names the value, for example ``argument 'queries'``."""
     steps = refused.path if len(refused.path) <= 12 else [*refused.path[:10], "...", refused.path[-1]]
     return InvalidArgument(f"{what}{''.join(steps)}: {refused.reason}")
+
+
+def scanned(payload: bytes) -> bytes:
+    """Gives a payload that receivers take."""
+    if len(payload) > _core.OBJECTS_ALWAYS:
+        try:
+            _core.scan_payload(payload)
+        except ValueError as error:
+            raise Refused(str(error)) from None
+    return payload

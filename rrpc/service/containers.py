@@ -38,7 +38,7 @@ def homogeneous(kind: type | tuple[type, ...], build: Callable[[Any], Any]) -> B
         inner = compile_inner(arguments[0])
         if kind in (set, frozenset):
             _must_be_hashable(annotation, arguments[0])
-        exact = arguments[0] if arguments[0] in EXACT or arguments[0] is bytes else None
+        exact = arguments[0] if arguments[0] in (*EXACT, bytes, memoryview) else None
         expected = type_text(annotation)
 
         def check(value: Any) -> Any:

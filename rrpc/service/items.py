@@ -7,7 +7,17 @@ from typing import Any
 
 import msgpack
 
-from rrpc.codec import LIFT_BYTES, Message, Refused, decode, pack, prepare, refusal
+from rrpc.codec import (
+    LIFT_BYTES,
+    Message,
+    Refused,
+    decode,
+    decode_frames,
+    encode_frames,
+    pack,
+    prepare,
+    refusal,
+)
 from rrpc.errors import Internal, InvalidArgument, RpcError
 
 from .checks import compile_check
@@ -46,6 +56,8 @@ class Items:
         self.decode: _Decode = self._decode
         if plain:
             self.encode, self.decode = self._encode_plain, self._decode_plain
+        elif annotation == list[memoryview]:
+            self.encode, self.decode = self._encode_frames, self._decode_frames
         elif record:
             known: Any = self._check
             self._record, self._prefix = known, known.prefix
@@ -77,6 +89,18 @@ class Items:
 
     def _mismatch(self, mismatch: Mismatch) -> RpcError:
         return self._fault(f"{self._what}{mismatch.path} isn't as declared: {mismatch}")
+
+    def _encode_frames(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, Message | None]:
+        if type(value) is list:
+            try:
+                return encode_frames(value)
+            except (TypeError, ValueError, BufferError, Refused):
+                pass  # the other way says which isn't one, and why
+        return self._encode(value)
+
+    def _decode_frames(self, payload: bytes, blocks: list[Any] | None, sizes: Sizes | None = None) -> Any:
+        frames = decode_frames(payload, blocks)
+        return self._decode(payload, blocks) if frames is None else frames
 
     def _encode_plain(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, Message | None]:
         if type(value) is self._plain and (type(value) is not bytes or len(value) < LIFT_BYTES):

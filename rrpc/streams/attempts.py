@@ -39,7 +39,18 @@ class Attempts:
     in a window that was full. From then on ``kept`` is None, and the call is not made again.
     """
 
-    __slots__ = ("_again", "_call", "_error", "_finished", "_lock", "_room", "core", "kept", "under_way")
+    __slots__ = (
+        "_again",
+        "_allocate",
+        "_call",
+        "_error",
+        "_finished",
+        "_lock",
+        "_room",
+        "core",
+        "kept",
+        "under_way",
+    )
 
     def __init__(
         self, core: _core.Stream, call: Any, again: Callable[[Attempts, Any, RpcError], object]
@@ -53,6 +64,7 @@ class Attempts:
         self._again = again
         self._lock = threading.RLock()  # what runs while another attempt is made may use the stream, too
         self._finished = False
+        self._allocate: Callable[[int], Any] | None = None
         self._room = _KEPT_BYTES_MAX
         self._error: RpcError | None = None
 
@@ -83,6 +95,12 @@ class Attempts:
         with self._lock:
             self._finished = True
             self.core.finish()
+
+    def land_in(self, allocate: Callable[[int], Any]) -> None:
+        """Has buffers of items land in what ``allocate`` gives, those of other attempts too."""
+        with self._lock:
+            self._allocate = allocate
+            self.core.land_in(allocate)
 
     def flush(self, timeout: float | None) -> None:
         """Waits until the server's process has all items sent so far."""
@@ -182,6 +200,8 @@ class Attempts:
 
     def move_to(self, core: _core.Stream) -> None:
         """The next attempt was begun: it gets what the others got."""
+        if self._allocate is not None:
+            core.land_in(self._allocate)
         for item in self.kept or ():
             try:
                 sent = core.try_send(*item)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import GeneratorType
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from rrpc.loops import refuse_blocking
 from rrpc.metadata import Metadata, unpack
@@ -131,6 +131,14 @@ class _Receiving(_Stream, Generic[_T]):
             raise self._misuse("the stream is closed")
         refuse_blocking("the next item of a stream", _ASYNC, 1)
         return next(self._items)
+
+    def land_in(self, allocate: Callable[[int], Any]) -> None:
+        """Has large buffers of the items land in the memory that ``allocate(nbytes)`` gives: writable, and as long.
+
+        The arrays and memoryviews of an item stand in it then, and keep it. ``allocate`` is called by whoever receives;
+        what it raises ends the call. Buffers of less than 16 KiB travel in the message and need no such memory.
+        """
+        self._call.attempts.land_in(allocate)
 
     def close(self) -> None:
         super().close()

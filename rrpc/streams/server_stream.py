@@ -32,6 +32,14 @@ class ServerEnd(Generic[_S, _T]):
         """Sends an item if the client has room for it now; returns False otherwise. Raises the call's error."""
         return self._core.try_send(*self._call.encode(item))
 
+    def land_in(self, allocate: Callable[[int], Any]) -> None:
+        """Has large buffers of the items land in the memory that ``allocate(nbytes)`` gives: writable, and as long.
+
+        The arrays and memoryviews of an item stand in it then, and keep it. ``allocate`` is called by whoever receives;
+        what it raises ends the call. Buffers of less than 16 KiB travel in the message and need no such memory.
+        """
+        self._core.land_in(allocate)
+
     def finish(self) -> bool:
         """Ends the call: the client gets all items sent, and then the end. Returns False if the call has ended."""
         return self._call.finish()
