@@ -259,10 +259,10 @@ def test_out_may_be_the_argument(lab: rrpc.Client) -> None:
         (np.empty((2, 20_000)), "out="),
         (np.empty(80_000)[::2], "contiguous"),
         (np.frombuffer(bytes(320_000)), "read-only"),
-        (bytearray(320_000), "numpy array"),
+        (bytearray(320_000), "out= is uint8"),
         (np.empty(40_000, object), "out="),
     ],
-    ids=["length", "dtype", "shape", "strided", "read-only", "no array", "objects"],
+    ids=["length", "dtype", "shape", "strided", "read-only", "bytes", "objects"],
 )
 def test_out_that_does_not_fit(lab: rrpc.Client, out: Any, said: str) -> None:
     before = bytes(out) if isinstance(out, bytearray) else out.tobytes()
