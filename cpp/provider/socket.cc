@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <climits>
 #include <cstring>
 #include <future>
 #include <memory>
@@ -195,6 +196,22 @@ int Dialler::progress(int fd) {
   if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
   if (error != 0) last_errno_ = error;
   return error;
+}
+
+Result<UniqueFd> dial(const std::string& target, std::vector<SocketAddress> candidates, TimeNs deadline) {
+  Dialler dialler(target, std::move(candidates));
+  while (true) {
+    RRPC_ASSIGN_OR_RETURN(UniqueFd fd, dialler.next());
+    int progress = dialler.progress(fd.get());
+    while (progress == EINPROGRESS) {
+      const TimeNs left = deadline - now_ns();
+      if (left <= 0) return deadline_exceeded("connecting to " + target + " took too long; is the host up?");
+      pollfd ready{.fd = fd.get(), .events = POLLOUT, .revents = 0};
+      (void)::poll(&ready, 1, static_cast<int>(std::min<TimeNs>(left / kMillisecond + 1, INT_MAX)));
+      progress = dialler.progress(fd.get());
+    }
+    if (progress == 0) return fd;
+  }
 }
 
 }  // namespace rrpc::provider

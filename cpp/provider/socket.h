@@ -56,4 +56,7 @@ class Dialler {
   int last_errno_ = ECONNREFUSED;
 };
 
+// A connected socket. Blocks up to the deadline.
+Result<UniqueFd> dial(const std::string& target, std::vector<SocketAddress> candidates, TimeNs deadline);
+
 }  // namespace rrpc::provider

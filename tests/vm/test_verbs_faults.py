@@ -77,14 +77,14 @@ def test_many_connections_take_their_receives_from_one_queue(serve: ServeFactory
 
 
 def test_a_request_to_connect_that_is_lost_is_made_again() -> None:
-    """Soft-iWARP's connections are TCP's: a plain socket takes the first request and never answers it. The client
-    makes another when half of its time is over."""
+    """Soft-iWARP's connections are TCP's: a plain socket takes the first request, behind the one by which the client
+    sees that the host is there, and never answers it. The client makes another when half of its time is over."""
     with socket.create_server(("10.9.1.1", 0)) as silent, rrpc.Server(Lab()) as server:
         address = f"verbs://10.9.1.1:{silent.getsockname()[1]}"
         taken: list[socket.socket] = []
 
         def lose_one() -> None:
-            taken.append(silent.accept()[0])
+            taken.extend(silent.accept()[0] for _ in range(2))
             silent.close()
             server.listen(address)
 
@@ -93,4 +93,15 @@ def test_a_request_to_connect_that_is_lost_is_made_again() -> None:
         with rrpc.connect(address, connect_timeout=slowly(5.0)) as client:
             assert client.call("Lab.add", 1) == 2
         loser.join()
-        taken[0].close()
+        for connection in taken:
+            connection.close()
+
+
+@pytest.mark.parametrize("network", ["10.9.0", "10.9.1"], ids=["rxe", "siw"])
+def test_a_host_that_says_nothing_costs_the_timeout(network: str) -> None:
+    """Nobody has the address, and the link loses what is sent to it. Soft-iWARP's own way to connect waits for TCP,
+    which gives up after two minutes."""
+    start = time.monotonic()
+    with pytest.raises((rrpc.DeadlineExceeded, rrpc.Unavailable)):
+        rrpc.connect(f"verbs://{network}.77:7471", connect_timeout=slowly(3.0))
+    assert time.monotonic() - start < slowly(3.0) + SLACK

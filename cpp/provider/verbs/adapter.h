@@ -42,6 +42,7 @@ class Adapter {
   ibv_context* context() const { return context_; }
   const ibv_device_attr& attributes() const { return attributes_; }
   bool iwarp() const { return iwarp_; }
+  bool soft_iwarp() const { return attributes_.vendor_id == kSoftIwarpVendor; }
   bool has_windows() const { return has_windows_; }  // type 2, tried
   // Whether a window's range is held to. Soft-RoCE holds only to the range of the registration below it.
   bool windows_hold_range() const { return attributes_.vendor_id != kSoftRoceVendor; }
@@ -67,6 +68,7 @@ class Adapter {
 
  private:
   static constexpr uint32_t kSoftRoceVendor = 0xffffff;
+  static constexpr uint32_t kSoftIwarpVendor = 0x626d74;
 
   Adapter() = default;
 

@@ -71,6 +71,11 @@ Status CmConnector::resolve(const Address& address, SocketAddress target, TimeNs
   if (id_->verbs == nullptr) return cm_error(ENODEV, "no RDMA path to", peer_);
   RRPC_ASSIGN_OR_RETURN(adapter_, Adapters::process().by_context(id_->verbs));
   RRPC_RETURN_IF_ERROR(check_place(address, *adapter_, id_->port_num));
+  if (adapter_->soft_iwarp()) {
+    Result<UniqueFd> reached = dial(peer_, {target}, deadline);
+    if (reached.status().code() == StatusCode::kDeadlineExceeded) return reached.status();
+    if (reached.ok()) reached_ = std::move(reached).value();
+  }
   // A tuning of fault detection: kernels that lack it use their default.
   uint8_t ack_timeout = kAckTimeout;
   (void)rdma_set_option(id_.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &ack_timeout, sizeof(ack_timeout));
@@ -197,6 +202,7 @@ void CmConnector::established(const CmEvent& event) {
     read_depth_ = std::min(read_depth_, granted);
     peer_private_data_ = event.private_data;
   }
+  reached_.reset();
   phase_ = Phase::kConnected;
 }
 

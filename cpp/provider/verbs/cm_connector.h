@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "provider/verbs/address.h"
 #include "provider/verbs/cm_channel.h"
 #include "provider/verbs/connector.h"
@@ -50,6 +51,10 @@ class CmConnector final : public Connector {
 
   CmChannel channel_;
   CmId id_;  // destroyed before its channel
+  // Soft-iWARP's rdma_connect() waits for TCP, for minutes if nothing comes back: so a socket of our own first sees
+  // that something does. It stays until all is connected: a server's Soft-iWARP may close its listener for a socket
+  // that ends before it was accepted.
+  UniqueFd reached_;
   const bool server_;
   Adapter* adapter_ = nullptr;
   Phase phase_ = Phase::kInit;

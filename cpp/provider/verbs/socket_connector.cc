@@ -1,11 +1,9 @@
 #include "provider/verbs/socket_connector.h"
 
-#include <poll.h>
 #include <sys/random.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 
 #include "provider/verbs/bring_up.h"
@@ -38,28 +36,13 @@ bool is_filled(const std::byte* memory, uint64_t seed) {
   return std::memcmp(memory, expected, kCheckBytes) == 0;
 }
 
-Result<FrameSocket> dial(const Address& address, TimeNs deadline) {
-  RRPC_ASSIGN_OR_RETURN(auto candidates, resolve(address.target, ResolveFor::kConnect, deadline));
-  Dialler dialler(address.target, std::move(candidates));
-  while (true) {
-    RRPC_ASSIGN_OR_RETURN(UniqueFd fd, dialler.next());
-    int progress = dialler.progress(fd.get());
-    while (progress == EINPROGRESS) {
-      const TimeNs left = deadline - now_ns();
-      if (left <= 0) return deadline_exceeded("connecting to " + address.target + " took too long; is the host up?");
-      pollfd ready{.fd = fd.get(), .events = POLLOUT, .revents = 0};
-      (void)::poll(&ready, 1, static_cast<int>(std::min<TimeNs>(left / kMillisecond + 1, INT_MAX)));
-      progress = dialler.progress(fd.get());
-    }
-    if (progress == 0) return FrameSocket(std::move(fd));
-  }
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Connector>> SocketConnector::open(const Address& address, TimeNs deadline) {
   RRPC_RETURN_IF_ERROR(Adapters::process().any_usable());
-  RRPC_ASSIGN_OR_RETURN(FrameSocket socket, dial(address, deadline));
+  RRPC_ASSIGN_OR_RETURN(auto candidates, resolve(address.target, ResolveFor::kConnect, deadline));
+  RRPC_ASSIGN_OR_RETURN(UniqueFd fd, dial(address.target, std::move(candidates), deadline));
+  FrameSocket socket(std::move(fd));
   RRPC_ASSIGN_OR_RETURN(Place place, choose_place(address, local_address(socket.fd())));
   return std::unique_ptr<Connector>(new SocketConnector(std::move(socket), std::move(place), address.target, false));
 }
