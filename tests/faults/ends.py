@@ -16,6 +16,7 @@ import traceback
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import flow_service
@@ -36,7 +37,8 @@ WINDOW: dict[str, Any] = {"stream_window_items": 16, "stream_window_bytes": 1 <<
 WORKERS = 12
 LOAD = ("echo", "echo", "echo", "varied", "cancel", "items", "send")
 LOAD_CALLERS = 3
-_libc = ctypes.CDLL(None)
+_libc = ctypes.CDLL(None, use_errno=True)
+_NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from faults import ends; ends.nurse()"
 
 
@@ -44,14 +46,23 @@ def nurse() -> None:
     """In the process that others are forked from: begins one for each line, and says its pid."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
-        kind, style, control = line.split()
+        kind, style, control, namespace = line.split()
         if (pid := os.fork()) == 0:
+            if namespace != "-":
+                _enter(namespace)
             faulthandler.register(signal.SIGUSR1)
             connection = socket.socket(socket.AF_UNIX)
             connection.connect(control)
             (_Server() if kind == "server" else _Client(style)).serve(Line(connection))
             os._exit(0)
         print(pid, "-", flush=True)
+
+
+def _enter(namespace: str) -> None:
+    """This process's network is that one from now on."""
+    with Path("/run/netns", namespace).open() as file:
+        if _libc.setns(file.fileno(), _NEW_NETWORK):
+            raise OSError(ctypes.get_errno(), f"can't enter the namespace {namespace}")
 
 
 class _End:

@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from .cases import CONNECTION_ENDS, ERRORS, GIVEN_UP_SECONDS, PASSED, SILENT, Case
+from .cases import CONNECTION_ENDS, ERRORS, GIVEN_UP_SECONDS, PASSED, SILENT, STALLS, Case, stretched
 
 Wait = dict[str, Any]
-AFTER_DEADLINE_SECONDS = 0.1
-AFTER_DEATH_SECONDS = 1.0
-FAREWELL_SECONDS = 1.1  # how long a closed connection of tcp stays for its last words
+AFTER_DEADLINE_SECONDS = stretched(0.1)
+AFTER_DEATH_SECONDS = stretched(1.0)
+FAREWELL_SECONDS = stretched(1.1)  # how long a closed connection of tcp stays for its last words
 HOPS = 4  # threads that a wait passes, each of which a busy machine may keep waiting
 PERHAPS_BUSY_SECONDS = (
     1.0  # what is late by less is looked at again: a sleeper's lateness isn't all that load does
@@ -75,6 +75,8 @@ class Judge:
     def _outcome_fits(self, wait: Wait) -> None:
         action = self._case.action
         allowed = [ERRORS[action]]
+        if self._case.transport in STALLS:
+            allowed.append(ERRORS["silence"])
         if wait["timeout"] is not None:
             allowed.append(PASSED)
         if self._case.step == "HELLO" and action == "delay past the deadline":
@@ -95,7 +97,8 @@ class Judge:
         self._in_time(wait["name"], wait["began"], wait["ended"], min(bounds))
 
     def _dead_by(self, begin: float) -> float:
-        silence = GIVEN_UP_SECONDS if self._case.action in SILENT and begin != self.resumed_at else 0.0
+        silent = self._case.action in SILENT or self._case.transport in STALLS
+        silence = GIVEN_UP_SECONDS if silent and begin != self.resumed_at else 0.0
         return begin + silence + AFTER_DEATH_SECONDS
 
     def _in_time(self, name: str, began: float, ended: float, by: float) -> None:

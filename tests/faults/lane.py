@@ -16,28 +16,35 @@ from fleet import Nursery, wait_until_gone
 from lab import all_stopped
 from processes import eventually
 
-from .cases import CONNECTION_ENDS, QUIET, SILENT, Case
+from .cases import CONNECTION_ENDS, QUIET, SILENT, STALLS, Case, stretched
 from .corruption import corrupted
 from .ends import PROGRAM
 from .gate import Gate, Wire
 from .judge import Judge
 from .line import Line
 from .metronome import Metronome
+from .packet_wire import CABLES, PacketWire
 from .shm_wire import ShmWire
 from .tcp_wire import TcpWire
 
-WIRES: dict[str, Callable[[Gate, str], Wire]] = {"shm": ShmWire, "tcp": TcpWire}
-ANSWER_SECONDS = 30.0  # nothing that a case waits for takes so long
+WIRES: dict[str, Callable[[Gate, str], Wire]] = {
+    "shm": ShmWire,
+    "tcp": TcpWire,
+    **{name: lambda gate, _, cable=cable: PacketWire(gate, cable) for name, cable in CABLES.items()},  # type: ignore[misc]
+}
+ANSWER_SECONDS = stretched(30.0)  # nothing that a case waits for takes so long
 DELAY_SECONDS = (0.005, 0.15)
 TIMES = 3
-PAST = 0.8  # how long a message is held whose call has less than that
+PAST = stretched(0.8)  # how long a message is held whose call has less than that
 
 
 class Process:
     """A client or a server, told what to do by a line."""
 
-    def __init__(self, nursery: Nursery, listener: socket.socket, kind: str, style: str) -> None:
-        self.pid, _ = nursery.begin(f"{kind} {style} {listener.getsockname()}")
+    def __init__(
+        self, nursery: Nursery, listener: socket.socket, kind: str, style: str, namespace: str
+    ) -> None:
+        self.pid, _ = nursery.begin(f"{kind} {style} {listener.getsockname()} {namespace}")
         self._connection, _ = listener.accept()
         self.line = Line(self._connection)
         self._lives = True
@@ -88,17 +95,20 @@ class Ends:
         self._living: list[Process] = []
         self._names = iter(range(1 << 40))
 
-    def begin(self, kind: str, style: str) -> Process:
-        """A "client" of a style, or a "server"."""
+    def begin(self, kind: str, style: str, transport: str = "") -> Process:
+        """A "client" of a style, or a "server"; where a transport's are, if its ends aren't in one network."""
+        namespace = CABLES[transport].namespaces.get(kind, "-") if transport in CABLES else "-"
         with self._lock:
-            process = Process(self._nursery, self._listener, kind, style)
+            process = Process(self._nursery, self._listener, kind, style, namespace)
             self._living.append(process)
         return process
 
     def listen(self, server: Process, transport: str, options: dict[str, float]) -> str:
         """Has the server listen at a new address, and gives that."""
-        own = f"shm://{self.folder}/{next(self._names)}.sock"
-        address = own if transport == "shm" else f"{transport}://127.0.0.1:0"
+        if transport == "shm":
+            address = f"shm://{self.folder}/{next(self._names)}.sock"
+        else:
+            address = CABLES[transport].listen if transport in CABLES else f"{transport}://127.0.0.1:0"
         bound: str = server.ask(do="listen", address=address, options=options)["address"]
         return bound
 
@@ -117,8 +127,8 @@ class Lane:
         self.metronome = metronome
         self.gate = Gate()
         self._ends = Ends()
-        self._wires = {name: make(self.gate, self._ends.folder) for name, make in WIRES.items()}
-        self._clients: dict[str, Process] = {}
+        self._wires: dict[str, Wire] = {}
+        self._clients: dict[tuple[str, str], Process] = {}
         self._servers: dict[str, Process] = {}
 
     def close(self) -> None:
@@ -143,21 +153,22 @@ class Lane:
         if judge.problems:  # whatever is wrong with them mustn't be taken for the next case's
             self.end(*self._clients.values(), *self._servers.values())
         self.gate.open()
-        self._wires[case.transport].cut()
+        self.wire(case.transport).cut()
         return judge
 
-    def client(self, style: str) -> Process:
-        if style not in self._clients:
-            self._clients[style] = self._ends.begin("client", style)
-        return self._clients[style]
+    def client(self, style: str, transport: str) -> Process:
+        place = (style, transport if transport in CABLES else "")
+        if place not in self._clients:
+            self._clients[place] = self._ends.begin("client", *place)
+        return self._clients[place]
 
     def server(self, transport: str, options: dict[str, float], anew: bool = False) -> Process:
         """One that listens; the transport's wire leads to it."""
         if transport not in self._servers:
-            self._servers[transport] = self._ends.begin("server", "-")
+            self._servers[transport] = self._ends.begin("server", "-", transport)
         server = self._servers[transport]
         if anew or server.serves != (transport, options):
-            self._wires[transport].target = self._ends.listen(server, transport, options)
+            self.wire(transport).target = self._ends.listen(server, transport, options)
             server.serves = (transport, options)
         return server
 
@@ -165,10 +176,12 @@ class Lane:
         """Kills them; the next case begins others."""
         for process in processes:
             process.kill()
-            self._clients = {style: each for style, each in self._clients.items() if each is not process}
+            self._clients = {place: each for place, each in self._clients.items() if each is not process}
             self._servers = {name: each for name, each in self._servers.items() if each is not process}
 
     def wire(self, transport: str) -> Wire:
+        if transport not in self._wires:
+            self._wires[transport] = WIRES[transport](self.gate, self._ends.folder)
         return self._wires[transport]
 
 
@@ -182,20 +195,20 @@ class _Run:
         self._sender, self._message = self._chance.choice(self._step.stops)
         self._number = self._chance.randint(1, self._step.times)
         self._deadline = self._drawn_deadline(self._chance)
-        self._options = dict(QUIET) if case.action in SILENT else {}
-        self._client = lane.client(case.style)
+        self._options = dict(QUIET) if case.action in SILENT or case.transport in STALLS else {}
+        self._client = lane.client(case.style, case.transport)
         self._server = lane.server(case.transport, self._options, anew=case.step == "GOAWAY")
         self._wire = lane.wire(case.transport)
 
     def _drawn_deadline(self, chance: random.Random) -> float | None:
         action = self._case.action
         if action == "delay past the deadline":
-            return 0.5
+            return stretched(0.5)
         if action == "corrupt bits":
-            return 1.0
+            return stretched(1.0)
         if self._case.step == "HELLO" and action in SILENT:
-            return 0.5
-        return chance.choice((None, 0.3)) if action in SILENT else chance.choice((None, None, 5.0))
+            return stretched(0.5)
+        return chance.choice((None, stretched(0.3)) if action in SILENT else (None, None, stretched(5.0)))
 
     def carry_out(self) -> None:
         self._begin()
@@ -218,9 +231,9 @@ class _Run:
         connect = {"do": "connect", "address": self._wire.address, "options": self._options}
         if self._case.step == "HELLO":
             gate.arm(self._sender, self._message, 1)
-            self._client.line.send(**connect, timeout=self._deadline or 5.0)
+            self._client.line.send(**connect, timeout=self._deadline or stretched(5.0))
             return
-        self.judge.all_right(self._client.ask(**connect, timeout=10.0)["waits"])
+        self.judge.all_right(self._client.ask(**connect, timeout=stretched(10.0))["waits"])
         assert not self.judge.problems, "without a fault yet"
         holds = self._case.action in CONNECTION_ENDS
         if holds:
@@ -303,9 +316,11 @@ class _Run:
             first = self._client.ask(do="again")["waits"]
             self.judge.again(first, self._client.ask(do="again")["waits"])
         self.judge.waits(self._client.ask(do="close")["waits"])
-        fresh = self._client.ask(do="connect", address=self._wire.address, options={}, timeout=10.0)
+        fresh = self._client.ask(
+            do="connect", address=self._wire.address, options={}, timeout=stretched(10.0)
+        )
         self.judge.all_right(fresh["waits"])
-        assert fresh["waits"][0]["right"], "a new client isn't served"
+        assert fresh["waits"][0]["right"], f"a new client isn't served: {fresh['waits'][0]['message']}"
         self.judge.all_right(self._client.ask(do="again")["waits"])
         self._client.ask(do="close")
 

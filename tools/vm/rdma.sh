@@ -7,11 +7,22 @@
 #                  (with it, listening on 0.0.0.0 through rdma_cm fails in every namespace: name an address)
 #   rdma_wire N    rxe0 at 10.7.0.N and siw0 at 10.7.1.N, each on a card of its own to the other of two guests
 #                  (N is 1 or 2, tools/vm/pair; messages take some 20 ms there)
+# With RDMA_TAPS=1 the cable of a pair is a program: what leaves va comes to va-tap, what is sent there arrives at va, and
+# so with the other ends (tests/faults/packet_wire.py); siw's packets are as large as TCP makes them.
 # Cutting a cable: tc qdisc add dev va root netem loss 100%, or ip link set va down (a port error).
 
 rdma_single() {
   modprobe -a ib_uverbs rdma_ucm rdma_rxe siw dummy || return
   rdma_on_dummy rxe0 rxe rx0 10.9.0.1 && rdma_on_dummy siw0 siw iw0 10.9.1.1
+}
+
+rdma_cable() {  # rdma_cable ONE OTHER [OPTION-OF-THE-LINKS...]
+  local one="$1" other="$2" each
+  shift 2
+  [ -n "${RDMA_TAPS:-}" ] || { ip link add "$one" "$@" type veth peer name "$other" "$@"; return; }
+  for each in "$one" "$other"; do
+    ip link add "$each" "$@" type veth peer name "$each-tap" "$@" && ip link set "$each-tap" up || return
+  done
 }
 
 # Not on the loopback link: adapters there look active, and no rdma_cm connection is ever made.
@@ -24,7 +35,7 @@ rdma_on_dummy() {  # rdma_on_dummy ADAPTER TYPE LINK ADDRESS
 # send what goes from one to the other over the cable, and take what comes from there for local before they apply.
 rdma_pair_rxe() {
   modprobe -a ib_uverbs rdma_ucm rdma_rxe veth sch_netem || return
-  ip link add va mtu 4200 type veth peer name vb mtu 4200 || return
+  rdma_cable va vb mtu 4200 || return
   ip addr add 10.8.1.1/32 dev va && ip addr add 10.8.2.1/32 dev vb || return
   ip link set va up && ip link set vb up || return
   local each
@@ -42,7 +53,8 @@ rdma_pair_rxe() {
 # A cut siw notices when TCP gives up: RDMA_TCP_RETRIES (4: 6 to 9 s) sets after how many retries.
 rdma_pair_siw() {
   modprobe -a ib_uverbs rdma_ucm siw veth sch_netem || return
-  ip netns add a && ip netns add b && ip link add sva netns a type veth peer name svb netns b || return
+  ip netns add a && ip netns add b && rdma_cable sva svb ${RDMA_TAPS:+mtu 65535} || return
+  ip link set sva netns a && ip link set svb netns b || return
   local each
   for each in a b; do
     ip -n "$each" link set lo up && ip -n "$each" link set "sv$each" up || return

@@ -62,6 +62,7 @@ guest=(tools/vm/run -e CI)
 suite python "${guest[@]}" -t 600 -- bash tests/vm/guest/python.sh
 suite links "${guest[@]}" -t 450 -- bash tests/vm/guest/links.sh
 suite core "${guest[@]}" -t 450 -- bash tests/vm/guest/core.sh
+suite faults "${guest[@]}" -e CASES -e SEED -t 450 -- bash tests/vm/guest/faults.sh
 suite two_hosts tools/vm/pair -e CI -t 300 "bash tests/vm/guest/two_hosts_server.sh" "bash tests/vm/guest/two_hosts_client.sh"
 suite conformance "${guest[@]}" -t 300 -- bash tests/vm/guest/conformance.sh
 suite machine tools/vm/selftest.sh
