@@ -329,6 +329,7 @@ def test_the_asyncio_client_has_the_same(served: Served) -> None:
                 await stream.flush()
                 array += 1
                 await stream.finish()
+                await asyncio.to_thread(eventually, lambda: len(service.streams) == 1)
                 await asyncio.to_thread(eventually, service.streams[0].peer_finished)
                 assert stream.local_address
                 assert stream.peer_address
