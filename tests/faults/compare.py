@@ -1,13 +1,10 @@
 """``python -m tests.faults.compare``: the same faults, done to rrpc over tcp and to grpcio by one man in the middle.
 
-Where ucxx is installed, it takes part in those that need no man in the middle: its transports choose their own ways.
-
 What is asked of each is what docs/reliability.md promises: waits that end in time, with an error that fits, a client
 that calls again once the fault is over, and no files left open.
 """
 
 import argparse
-import importlib.util
 import os
 import random
 import signal
@@ -30,9 +27,6 @@ from faults.metronome import Metronome
 from faults.relay import DOWN, UP, Relay
 
 COLUMNS = [(system, style) for system in ("rrpc", "grpcio") for style in ("blocking", "asyncio")]
-DIRECT = ("ucxx",)  # without a man in the middle
-if importlib.util.find_spec("ucxx"):
-    COLUMNS.append(("ucxx", "asyncio"))
 DEADLINE = 0.6
 LATE = 0.1
 DEAD = 1.0
@@ -40,7 +34,6 @@ KEEPALIVE = 2.0  # what both are told: after 1 s without a word a probe, which m
 AGAIN = 5.0
 STOPPED = 1.0
 BUSY = 0.5  # the most that a busy machine excuses
-UNDER_WAY = 0.02  # after so long a direct call is with its handler, which takes 50 ms
 ENDLESS = 6.0  # a wait that goes on for longer ends with the fault
 
 
@@ -61,11 +54,7 @@ class Fault:
         """Seconds: of a wait with a deadline from its begin, of another one from the fault."""
         if self.timeout is not None:
             return self.timeout + LATE
-        return DEAD + (KEEPALIVE if self.action in ("silence", "stop") else 0.0)
-
-    def fits(self, system: str) -> bool:
-        """Whether it can be done to that system."""
-        return system not in DIRECT or (self.action in ("kill", "stop") and self.after_bytes == 0)
+        return DEAD + (KEEPALIVE if self.action == "silence" else 0.0)
 
 
 _LOST = ("UNAVAILABLE",)
@@ -77,7 +66,6 @@ FAULTS = [
     Fault("server killed amid an argument", "kill", "argument", UP, MEBIBYTE, None, _LOST),
     Fault("server killed amid a result", "kill", "result", DOWN, MEBIBYTE, None, _LOST),
     Fault("server stopped for 1 s, deadline", "stop", "small", UP, 0, DEADLINE, _LATE),
-    Fault("server stopped, no deadline, keep-alive 1 s + 1 s", "stop", "small", UP, 0, None, _LOST),
     Fault("connection cut, call under way", "cut", "small", UP, 0, None, _LOST),
     Fault("connection cut amid an argument", "cut", "argument", UP, MEBIBYTE, None, _LOST),
     Fault("reset amid a result", "reset", "result", DOWN, MEBIBYTE, None, _LOST),
@@ -102,8 +90,6 @@ class Cell:
     damaged_results: int = 0
 
     def __str__(self) -> str:
-        if not self.cases:
-            return "–"
         wait, again = (
             f"{statistics.median(each) * 1e3:.0f}" if each else "-" for each in (self.waits, self.again)
         )
@@ -153,20 +139,12 @@ class Lane:
         self._chance = random.Random(seed)
         self._relay = Relay()
         self._begin_server(0)
-        port = self._relay.target if system in DIRECT else self._relay.port
-        self._client = Process("client", system, style, port)
+        self._client = Process("client", system, style, self._relay.port)
         self._calls_again(30.0)
 
     def _begin_server(self, port: int) -> None:
-        if self._system in DIRECT:  # whose listeners don't take a port again at once
-            port = 0
         self._server = Process("server", self._system, self._style, port)
         self._relay.target = self._server.said["port"]
-
-    def _begin_again(self) -> None:
-        self._begin_server(self._relay.target)
-        if self._system in DIRECT:
-            self._client.ask(do="move", port=self._relay.target)
 
     def close(self) -> None:
         self._client.kill()
@@ -188,11 +166,8 @@ class Lane:
         trap = self._relay.set_trap(fault.direction, fault.after_bytes)
         begun = time.monotonic()
         self._client.begin(do="call", name=fault.call, timeout=fault.timeout)
-        if self._system in DIRECT:
-            time.sleep(UNDER_WAY)
-        else:
-            sprung = trap.sprung.wait(10)
-            assert sprung, "no byte came"
+        sprung = trap.sprung.wait(10)
+        assert sprung, "no byte came"
         struck = time.monotonic()
         resume = self._strike(fault, trap)
         said = self._answer(ENDLESS)
@@ -212,12 +187,10 @@ class Lane:
         if fault.action == "kill":
             self._server.kill()
             trap.go_on.set()
-            return self._begin_again
+            return lambda: self._begin_server(self._relay.target)
         if fault.action == "stop":
             self._server.signal(signal.SIGSTOP)
             trap.go_on.set()
-            if fault.timeout is None:
-                return lambda: self._server.signal(signal.SIGCONT)
             timer = threading.Timer(STOPPED, self._server.signal, [signal.SIGCONT])
             timer.start()
             return timer.join
@@ -286,8 +259,6 @@ def run(cases: int, seed: int, faults: Sequence[Fault]) -> dict[tuple[str, tuple
         try:
             for _ in range(cases):
                 for fault in faults:
-                    if not fault.fits(which[0]):
-                        continue
                     lane.carry_out(fault, cells[fault.name, which])
         except BaseException as error:
             failed.append(error)
