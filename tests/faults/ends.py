@@ -202,7 +202,11 @@ class _Client(_End):
         """Has some callers call for so long; gives the number of calls of each kind, and what was wrong."""
         [connected] = self.connect(address, 20.0, {})["waits"]
         if connected["error"]:
-            return {"done": {}, "wrong": [f"connect: {connected['error']}: {connected['message']}"], **self.close()}
+            return {
+                "done": {},
+                "wrong": [f"connect: {connected['error']}: {connected['message']}"],
+                **self.close(),
+            }
         end, done, wrong = time.monotonic() + seconds, Counter[str](), list[str]()
 
         def call_on(chance: random.Random) -> None:
