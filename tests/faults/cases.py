@@ -79,10 +79,9 @@ _SILENT = (
     r"has been silent for|retries exceeded|took too long|handshake was not finished in time|no answer in time"
     r"|the server was stopped"
 )
-_DAMAGED = (
-    r"magic|unknown (message|frame) type|announces a body|epoch|before HELLO|peer (\S+ )?closed"
-    r"|fetching|connection was lost|given up the queue pair"
-)
+_DAMAGED = r"magic|unknown (message|frame) type|announces a body|epoch|before HELLO|peer (\S+ )?closed"
+DAMAGED_READ = "Unavailable: .*(fetching|connection was lost|given up the queue pair)"
+"""What an adapter makes of one: it says no more of it."""
 ERRORS = {
     "kill server": f"Unavailable: .*({_ENDED})",
     "stop server": f"Unavailable: .*({_SILENT}|{_ENDED})",

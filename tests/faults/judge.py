@@ -4,7 +4,18 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from .cases import CONNECTION_ENDS, ERRORS, GIVEN_UP_SECONDS, PASSED, SILENT, STALLS, Case, stretched
+from .cases import (
+    ADAPTERS,
+    CONNECTION_ENDS,
+    DAMAGED_READ,
+    ERRORS,
+    GIVEN_UP_SECONDS,
+    PASSED,
+    SILENT,
+    STALLS,
+    Case,
+    stretched,
+)
 
 Wait = dict[str, Any]
 AFTER_DEADLINE_SECONDS = stretched(0.1)
@@ -77,6 +88,8 @@ class Judge:
         allowed = [ERRORS[action]]
         if self._case.transport in STALLS:
             allowed.append(ERRORS["silence"])
+        if self._case.transport in ADAPTERS and (self._case.step, action) == ("READ", "corrupt header"):
+            allowed.append(DAMAGED_READ)
         if wait["timeout"] is not None:
             allowed.append(PASSED)
         if self._case.step == "HELLO" and action == "delay past the deadline":
