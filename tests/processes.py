@@ -108,6 +108,8 @@ class Usage:
     """What a process holds now."""
 
     rss_bytes: int
+    own_bytes: int
+    """Of those, without files: the kernel maps their pages when code is first run, and drops them as it likes."""
     pinned_bytes: int
     fd_count: int
     thread_count: int
@@ -119,8 +121,13 @@ class Usage:
         def bytes_of(key: str) -> int:
             return int(status[key].split()[0]) * 1024
 
-        fds = len(os.listdir(f"/proc/{pid}/fd"))
-        return cls(bytes_of("VmRSS"), bytes_of("VmLck") + bytes_of("VmPin"), fds, int(status["Threads"]))
+        return cls(
+            rss_bytes=bytes_of("VmRSS"),
+            own_bytes=bytes_of("RssAnon") + bytes_of("RssShmem"),
+            pinned_bytes=bytes_of("VmLck") + bytes_of("VmPin"),
+            fd_count=len(os.listdir(f"/proc/{pid}/fd")),
+            thread_count=int(status["Threads"]),
+        )
 
 
 def assert_no_growth(before: Usage, after: Usage, rss_slack_bytes: int = 8 << 20) -> None:

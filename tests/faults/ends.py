@@ -90,7 +90,7 @@ class _End:
         said = self.settle(10.0)
         rrpc.trim()
         _libc.malloc_trim(0)
-        return {**said, "rss_bytes": Usage.of(os.getpid()).rss_bytes}
+        return {**said, "own_bytes": Usage.of(os.getpid()).own_bytes}
 
     def settle(self, within: float, files: bool = True) -> dict[str, Any]:
         """Waits until nothing is held; says when that was, or what is left. ``files``: as few as after other cases."""

@@ -1,8 +1,8 @@
 """``python -m tests.faults.soak --minutes 60``: a long mixed load with checks; memory must not grow.
 
 Clients of both styles come and go over shm and tcp, with calls, arrays, cancels and streams both ways; some are
-killed. After each round everybody rests and gives free memory back: what a process still has is compared with what it
-had after the first rounds, which warm it up.
+killed. After each round everybody rests and gives free memory back: what a process still has of its own, which a file's
+pages are not, is compared with what it had after the first rounds, which warm it up.
 """
 
 import argparse
@@ -67,7 +67,7 @@ class Soak:
             said = process.ask(do="rest")
             if said["left"]:
                 self.wrong.append(f"{name} is left with {said['left']}")
-            self.memory.setdefault(name, []).append(said["rss_bytes"])
+            self.memory.setdefault(name, []).append(said["own_bytes"])
 
     def growth(self) -> dict[str, float]:
         """Of each process, as a part of what it had after the warm-up."""
@@ -119,7 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         soak = Soak(ends, given.seed)
         for number in range(ROUNDS):
             soak.round(60 * given.minutes / ROUNDS)
-            shown = ", ".join(f"{name} {samples[-1] >> 20} MiB" for name, samples in soak.memory.items())
+            shown = ", ".join(
+                f"{name} {samples[-1] / (1 << 20):.2f} MiB" for name, samples in soak.memory.items()
+            )
             print(f"round {number + 1} of {ROUNDS}: {sum(soak.done.values())} done; {shown}", flush=True)
             if soak.wrong:
                 break
