@@ -46,7 +46,7 @@ PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from faults import ends;
 def nurse() -> None:
     """In the process that others are forked from: begins one for each line, and says its pid."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    # Otherwise the first large array that is freed raises both, and malloc keeps some MiB of free memory for each thread.
+    # Else the first large array that is freed raises both, and malloc keeps some free MiB for each thread.
     for threshold in _TRIM_THRESHOLD, _MMAP_THRESHOLD:
         _libc.mallopt(threshold, _USUAL_THRESHOLD_BYTES)
     for line in sys.stdin:
