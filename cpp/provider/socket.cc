@@ -42,21 +42,25 @@ Result<HostPort> parse_address(const std::string& address) {
   return parsed;
 }
 
+uint16_t SocketAddress::port() const {
+  return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);  // where sockaddr_in6 has it
+}
+
 std::string SocketAddress::to_string() const {
   char host[INET6_ADDRSTRLEN] = "?";
   if (storage.ss_family == AF_INET) {
     const auto* v4 = reinterpret_cast<const sockaddr_in*>(&storage);
     inet_ntop(AF_INET, &v4->sin_addr, host, sizeof(host));
-    return std::string(host) + ":" + std::to_string(ntohs(v4->sin_port));
+    return std::string(host) + ":" + std::to_string(port());
   }
   if (storage.ss_family == AF_INET6) {
     const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&storage);
     if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {  // one who came to a listener of both families
       inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], host, sizeof(host));
-      return std::string(host) + ":" + std::to_string(ntohs(v6->sin6_port));
+      return std::string(host) + ":" + std::to_string(port());
     }
     inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof(host));
-    return "[" + std::string(host) + "]:" + std::to_string(ntohs(v6->sin6_port));
+    return "[" + std::string(host) + "]:" + std::to_string(port());
   }
   return "unknown";
 }
@@ -167,6 +171,16 @@ Result<UniqueFd> listen_on(const SocketAddress& where, const std::string& addres
   if (where.is_ipv6()) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));  // :: takes both families
   if (::bind(fd.get(), where.get(), where.length) != 0) return listen_error(address, errno);
   if (::listen(fd.get(), backlog) != 0) return listen_error(address, errno);
+  return fd;
+}
+
+Result<UniqueFd> hold_port(const SocketAddress& where) {
+  UniqueFd fd(::socket(where.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  if (!fd || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      ::bind(fd.get(), where.get(), where.length) != 0) {
+    return Status::from_errno(errno, "cannot hold the port of " + where.to_string());
+  }
   return fd;
 }
 

@@ -26,6 +26,7 @@ struct SocketAddress {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   bool is_ipv6() const { return storage.ss_family == AF_INET6; }
+  uint16_t port() const;
   std::string to_string() const;  // "127.0.0.1:7471", "[::1]:7471"
 };
 
@@ -36,6 +37,8 @@ SocketAddress local_address(int fd);
 SocketAddress peer_address(int fd);
 void set_connection_options(int fd);
 Result<UniqueFd> listen_on(const SocketAddress& where, const std::string& address, int backlog);
+// A socket that does nothing but be bound. Others may bind to the same only with SO_REUSEADDR.
+Result<UniqueFd> hold_port(const SocketAddress& where);
 
 // Tries the addresses of one host in turn without ever blocking.
 class Dialler {

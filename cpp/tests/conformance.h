@@ -159,7 +159,8 @@ class ConformanceTest : public ::testing::TestWithParam<ProviderFactory> {
   void connect(const QueuePairConfig& client_config = {}, const QueuePairConfig& server_config = {},
                size_t receive_count = 0) {
     client_.qp = open_client(client_config);
-    ASSERT_TRUE(client_.qp->start(as_bytes("hello from the client")).ok());
+    const Status started = client_.qp->start(as_bytes("hello from the client"));
+    ASSERT_TRUE(started.ok()) << started.to_string();
     server_.qp = accept_server(server_config);
     ASSERT_NE(server_.qp, nullptr);
     for (size_t i = 0; i < receive_count; ++i) post_receive(server_, 1000 + i, buffer(server_, 4096).sge());

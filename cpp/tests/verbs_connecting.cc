@@ -1,6 +1,8 @@
 // Addresses that can't be had, and strangers at the port where queue pairs are introduced.
 #include <sys/socket.h>
 
+#include <fstream>
+
 #include "provider/socket.h"
 #include "verbs_under_test.h"
 
@@ -71,8 +73,10 @@ class VerbsIntroductionTest : public ConformanceTest {
  protected:
   UniqueFd dial() {
     auto candidates = resolve(listener_->address(), ResolveFor::kConnect, kNever);
-    Dialler dialler(listener_->address(), std::move(candidates).value());
-    return std::move(dialler.next()).value();
+    const TimeNs deadline = deadline_after(now_ns(), provider_->patience());
+    auto fd = provider::dial(listener_->address(), std::move(candidates).value(), deadline);
+    EXPECT_TRUE(fd.ok()) << fd.status().to_string();
+    return std::move(fd).value();
   }
   static void say(const UniqueFd& fd, std::string_view text) {
     EXPECT_EQ(send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
@@ -124,16 +128,54 @@ TEST_P(VerbsIntroductionTest, ManyWhoSayNothingKeepNobodyOut) {
   EXPECT_NE(answer(silent.front()).find("too many"), std::string::npos);
 }
 
+class SoftIwarpPortsTest : public ConformanceTest {
+ protected:
+  void SetUp() override {
+    ConformanceTest::SetUp();
+    std::getline(std::ifstream(kRange), usual_);
+    choose_from("50000 50511");
+  }
+  void TearDown() override {
+    choose_from(usual_);
+    ConformanceTest::TearDown();
+  }
+  static void choose_from(const std::string& range) { std::ofstream(kRange) << range; }
+
+  static constexpr const char* kRange = "/proc/sys/net/ipv4/ip_local_port_range";
+  std::string usual_;
+};
+
+TEST_P(SoftIwarpPortsTest, ThoseThatTcpHasGivenAwayAreLeftOut) {
+  std::vector<UniqueFd> others;  // half of all
+  for (int port = 50'000; port < 50'512; port += 2) {
+    auto where = resolve(siw() + ":" + std::to_string(port), ResolveFor::kConnect, kNever);
+    UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(bind(fd.get(), where->front().get(), where->front().length), 0) << port;
+    others.push_back(std::move(fd));
+  }
+  std::vector<std::unique_ptr<Listener>> listeners;
+  for (int i = 0; i < 8; ++i) {
+    auto listener = server_.device->listen(provider_->listen_address(), {});
+    ASSERT_TRUE(listener.ok()) << listener.status().to_string();
+    listeners.push_back(std::move(listener).value());
+    connect();
+    client_.qp.reset();
+    server_.qp.reset();
+  }
+}
+
 std::string factory_name(const ::testing::TestParamInfo<ProviderFactory>& info) { return info.param.name; }
 
-std::vector<ProviderFactory> by_socket() {
+std::vector<ProviderFactory> only(const std::string& name) {
   std::vector<ProviderFactory> cases = verbs_cases();
-  std::erase_if(cases, [](const ProviderFactory& factory) { return factory.name != "rxe_socket"; });
+  std::erase_if(cases, [&](const ProviderFactory& factory) { return factory.name != name; });
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Verbs, VerbsOfferTest, ::testing::ValuesIn(verbs_cases()), factory_name);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(VerbsIntroductionTest);
-INSTANTIATE_TEST_SUITE_P(Verbs, VerbsIntroductionTest, ::testing::ValuesIn(by_socket()), factory_name);
+INSTANTIATE_TEST_SUITE_P(Verbs, VerbsIntroductionTest, ::testing::ValuesIn(only("rxe_socket")), factory_name);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SoftIwarpPortsTest);
+INSTANTIATE_TEST_SUITE_P(Verbs, SoftIwarpPortsTest, ::testing::ValuesIn(only("siw")), factory_name);
 
 }  // namespace
 }  // namespace rrpc::provider::conformance

@@ -49,6 +49,8 @@ struct DestroyCmId {
 using CmId = std::unique_ptr<rdma_cm_id, DestroyCmId>;
 
 Result<CmId> create_cm_id(CmChannel& channel);
+// How many ports of rdma_cm's choice are tried: they are free in its own space, and Soft-iWARP needs TCP's as well.
+inline constexpr int kPortTries = 16;
 
 // What an event that ends a connection, or an attempt at one, means for the user.
 Status cm_failure(const CmEvent& event, const std::string& peer);

@@ -52,11 +52,14 @@ Result<std::unique_ptr<Connector>> CmConnector::open(const Address& address, Tim
 
 Result<std::unique_ptr<Connector>> CmConnector::open_one(const Address& address, SocketAddress target,
                                                          TimeNs deadline) {
-  RRPC_ASSIGN_OR_RETURN(CmChannel channel, CmChannel::create());
-  RRPC_ASSIGN_OR_RETURN(CmId id, create_cm_id(channel));
-  std::unique_ptr<CmConnector> connector(new CmConnector(std::move(channel), std::move(id), false));
-  RRPC_RETURN_IF_ERROR(connector->resolve(address, target, deadline));
-  return std::unique_ptr<Connector>(std::move(connector));
+  for (int tries = 1;; ++tries) {
+    RRPC_ASSIGN_OR_RETURN(CmChannel channel, CmChannel::create());
+    RRPC_ASSIGN_OR_RETURN(CmId id, create_cm_id(channel));
+    std::unique_ptr<CmConnector> connector(new CmConnector(std::move(channel), std::move(id), false));
+    const Status status = connector->resolve(address, target, deadline);
+    if (status.ok()) return std::unique_ptr<Connector>(std::move(connector));
+    if (status.code() != StatusCode::kAlreadyExists || tries == kPortTries) return status;
+  }
 }
 
 Status CmConnector::resolve(const Address& address, SocketAddress target, TimeNs deadline) {
@@ -72,6 +75,7 @@ Status CmConnector::resolve(const Address& address, SocketAddress target, TimeNs
   RRPC_ASSIGN_OR_RETURN(adapter_, Adapters::process().by_context(id_->verbs));
   RRPC_RETURN_IF_ERROR(check_place(address, *adapter_, id_->port_num));
   if (adapter_->soft_iwarp()) {
+    RRPC_ASSIGN_OR_RETURN(source_port_, hold_port(socket_address_of(rdma_get_local_addr(id_.get()))));
     Result<UniqueFd> reached = dial(peer_, {target}, deadline);
     if (reached.status().code() == StatusCode::kDeadlineExceeded) return reached.status();
     if (reached.ok()) reached_ = std::move(reached).value();
@@ -203,6 +207,7 @@ void CmConnector::established(const CmEvent& event) {
     peer_private_data_ = event.private_data;
   }
   reached_.reset();
+  source_port_.reset();
   phase_ = Phase::kConnected;
 }
 

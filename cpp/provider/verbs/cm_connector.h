@@ -55,6 +55,8 @@ class CmConnector final : public Connector {
   // that something does. It stays until all is connected: a server's Soft-iWARP may close its listener for a socket
   // that ends before it was accepted.
   UniqueFd reached_;
+  // It takes the TCP port with the number that rdma_cm chose in its own space, which TCP may have given away.
+  UniqueFd source_port_;
   const bool server_;
   Adapter* adapter_ = nullptr;
   Phase phase_ = Phase::kInit;

@@ -28,6 +28,10 @@ Result<std::unique_ptr<Listener>> CmListener::create(const Address& address, con
   Status first_error;
   for (const SocketAddress& candidate : candidates) {
     auto listener = listen_on(address, candidate, options.backlog);
+    for (int tries = 1; candidate.port() == 0 && tries < kPortTries; ++tries) {
+      if (listener.status().code() != StatusCode::kAlreadyExists) break;
+      listener = listen_on(address, candidate, options.backlog);
+    }
     if (listener.ok()) return listener;
     if (first_error.ok()) first_error = listener.status();
   }
