@@ -1,5 +1,6 @@
 """Every wait ends: a deadline in each phase of a call, and what is left usable after it."""
 
+import asyncio
 import socket
 import threading
 import time
@@ -13,6 +14,7 @@ from lab import LAB, freeze, settles, still_answers, transient
 from processes import Served, ServeFactory, eventually, patience, volume
 
 import rrpc
+import rrpc.aio
 
 MIB = 1 << 20
 LARGE = volume(64, 8) * MIB
@@ -20,10 +22,12 @@ STEP_SECONDS = volume(0.0002, 0.005)  # of ever longer waits before a cancel
 
 
 @contextmanager
-def deadline(seconds: float, error: type[rrpc.RpcError] = rrpc.DeadlineExceeded) -> Iterator[None]:
+def deadline(
+    seconds: float, error: type[rrpc.RpcError] = rrpc.DeadlineExceeded, match: str | None = None
+) -> Iterator[None]:
     """The block raises the error, not before its time and not long after."""
     start = time.monotonic()
-    with pytest.raises(error):
+    with pytest.raises(error, match=match):
         yield
     took = time.monotonic() - start
     print(f"{took:.3f} s for a deadline of {seconds} s")
@@ -47,8 +51,14 @@ def silent_tcp() -> Iterator[str]:
 
 @pytest.mark.parametrize("scheme", ["tcp", "rrpc"])
 def test_connecting_to_one_who_says_nothing(silent_tcp: str, scheme: str) -> None:
-    with deadline(0.3):
+    with deadline(0.3, match="handshake was not finished in time"):
         rrpc.connect(f"{scheme}://{silent_tcp}", connect_timeout=0.3)
+
+    async def connect() -> None:
+        await rrpc.aio.connect(f"{scheme}://{silent_tcp}", connect_timeout=0.3)
+
+    with deadline(0.3, match="handshake was not finished in time"):
+        asyncio.run(connect())
 
 
 def test_connecting_over_shm_to_one_who_says_nothing(short_tmp: Path) -> None:

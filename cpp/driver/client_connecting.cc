@@ -109,9 +109,9 @@ Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const 
     lock.unlock();  // the client's end closes the connection
     return in_context("connecting to " + address.to_string(), resource_exhausted(refused->second));
   }
-  if (!connection->session().failed())
-    return deadline_exceeded("connecting to " + address.to_string() + ": no answer in time");
-  return in_context("connecting to " + address.to_string(), connection->session().failure());
+  const Status why =
+      connection->session().failed() ? connection->session().failure() : Connection::unfinished_handshake();
+  return in_context("connecting to " + address.to_string(), why);
 }
 
 Status Client::move_up(const Dialling& dialling, TimeNs deadline) {

@@ -64,6 +64,9 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   rpc::Session& session() { return session_; }
   std::atomic<TimeNs> last_active{0};
   TimeNs handshake_deadline = kNever;
+  static Status unfinished_handshake() {
+    return deadline_exceeded("the handshake was not finished in time; is the other end an rrpc one?");
+  }
   // At a server: when the client is told to connect again, and when the connection is closed after that.
   TimeNs retire_at = kNever;
   TimeNs close_at = kNever;

@@ -380,7 +380,7 @@ void Engine::reattach(const ConnectionRef& connection) {
 void Engine::tend(const ConnectionRef& connection, TimeNs now) {
   rpc::Session& session = connection->session();
   if (connection->half_open() && !session.failed() && now >= connection->handshake_deadline)
-    session.close(deadline_exceeded("the handshake was not finished in time; is the other end an rrpc one?"));
+    session.close(Connection::unfinished_handshake());
   if (!connection->half_open() && !session.failed()) {
     if (now >= connection->retire_at) connection->retire(now, "max_connection_age: connect again");
     if (now >= connection->close_at)

@@ -9,6 +9,7 @@ from rrpc.base_client import BaseClient, call_options
 from rrpc.calls import OutgoingCall, course
 from rrpc.channel import Channel
 from rrpc.client import Untyped
+from rrpc.errors import Unavailable
 from rrpc.interceptors import Chain, ClientInterceptor
 from rrpc.metadata import MetadataLike
 from rrpc.retry import HedgingPolicy, RetryPolicy
@@ -47,7 +48,10 @@ class Client(BaseClient):
         """Connect now, within ``connect_timeout`` seconds; raises what :class:`rrpc.Client` does."""
         import asyncio
 
-        await asyncio.wrap_future(self._channel.pick_soon(self._options.wait_for_ready))
+        try:
+            await asyncio.wrap_future(self._channel.pick_soon(self._options.wait_for_ready))
+        except Unavailable as error:
+            raise self._channel.connect_failure(error) from None
         return self
 
     async def call(

@@ -196,6 +196,13 @@ class Channel(Upkeep):
             errors = [s.error.message for s in self._subchannels if s.error is not None]
         return f": {errors[0]}" if errors else ""
 
+    def connect_failure(self, error: RpcError) -> RpcError:
+        """What :meth:`connect` says where a call is told ``error``: connect_timeout is no deadline of a call's."""
+        with self._lock:
+            late = any(isinstance(s.error, DeadlineExceeded) for s in self._subchannels)
+            alone = len(self._subchannels) == 1
+        return DeadlineExceeded(error.message) if alone and late else error
+
     def close(self) -> None:
         """End all connections; calls in flight fail with Unavailable. Closing twice does nothing."""
         if not self.of_this_process:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from rrpc.errors import Unavailable, unsent
+from rrpc.errors import RpcError, Unavailable, unsent
 
 from .channel import Channel
 from .connection import Connection, Contract
@@ -52,6 +52,9 @@ class PeerChannel(Channel):
         except Unavailable as error:
             future.set_exception(error)
         return future
+
+    def connect_failure(self, error: RpcError) -> RpcError:
+        return error
 
     def failed(self, connection: Connection, error: Any) -> None: ...
 

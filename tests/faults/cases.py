@@ -76,7 +76,7 @@ SILENT = ("stop server", "stop client", "silence")
 # The errors that a wait may raise: class, and words of the message that name what happened. None: it has its result.
 _ENDED = r"peer (\S+ )?closed|peer lost|refused"
 _SILENT = (
-    r"has been silent for|retries exceeded|took too long|handshake was not finished in time|no answer in time"
+    r"has been silent for|retries exceeded|took too long|handshake was not finished in time"
     r"|the server was stopped"
 )
 _DAMAGED = r"magic|unknown (message|frame) type|announces a body|epoch|before HELLO|peer (\S+ )?closed"

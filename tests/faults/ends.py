@@ -28,6 +28,7 @@ from lab import TRANSIENT
 from processes import Usage, eventually, open_files
 
 import rrpc
+from rrpc.cli.serving.heap import use_one_arena
 
 from .line import Line
 
@@ -39,16 +40,13 @@ LOAD = ("echo", "echo", "echo", "varied", "cancel", "items", "send")
 LOAD_CALLERS = 3
 _libc = ctypes.CDLL(None, use_errno=True)
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _USUAL_THRESHOLD_BYTES = -1, -3, 128 << 10  # malloc.h
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from faults import ends; ends.nurse()"
 
 
 def nurse() -> None:
     """In the process that others are forked from: begins one for each line, and says its pid."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    # Else the first large array that is freed raises both, and malloc keeps some free MiB for each thread.
-    for threshold in _TRIM_THRESHOLD, _MMAP_THRESHOLD:
-        _libc.mallopt(threshold, _USUAL_THRESHOLD_BYTES)
+    use_one_arena()  # as rrpc-serve does: malloc_trim() leaves alone what is free at the end of another one
     for line in sys.stdin:
         kind, style, control, namespace = line.split()
         if (pid := os.fork()) == 0:
