@@ -1,6 +1,7 @@
 // Addresses that can't be had, and strangers at the port where queue pairs are introduced.
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <fstream>
 
 #include "provider/socket.h"
@@ -133,7 +134,7 @@ class SoftIwarpPortsTest : public ConformanceTest {
   void SetUp() override {
     ConformanceTest::SetUp();
     std::getline(std::ifstream(kRange), usual_);
-    choose_from("50000 50511");
+    choose_from("20000 20511");
   }
   void TearDown() override {
     choose_from(usual_);
@@ -147,10 +148,11 @@ class SoftIwarpPortsTest : public ConformanceTest {
 
 TEST_P(SoftIwarpPortsTest, ThoseThatTcpHasGivenAwayAreLeftOut) {
   std::vector<UniqueFd> others;  // half of all
-  for (int port = 50'000; port < 50'512; port += 2) {
+  for (int port = 20'000; port < 20'512; port += 2) {
     auto where = resolve(siw() + ":" + std::to_string(port), ResolveFor::kConnect, kNever);
     UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    ASSERT_EQ(bind(fd.get(), where->front().get(), where->front().length), 0) << port;
+    const bool bound = bind(fd.get(), where->front().get(), where->front().length) == 0;
+    ASSERT_TRUE(bound || errno == EADDRINUSE) << port;
     others.push_back(std::move(fd));
   }
   std::vector<std::unique_ptr<Listener>> listeners;
