@@ -1,10 +1,13 @@
 """``python -m tests.faults.compare``: the same faults, done to rrpc over tcp and to grpcio by one man in the middle.
 
+Where ucxx is installed, it takes part in those that need no man in the middle: its transports choose their own ways.
+
 What is asked of each is what docs/reliability.md promises: waits that end in time, with an error that fits, a client
 that calls again once the fault is over, and no files left open.
 """
 
 import argparse
+import importlib.util
 import os
 import random
 import signal
@@ -15,7 +18,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,9 @@ from faults.metronome import Metronome
 from faults.relay import DOWN, UP, Relay
 
 COLUMNS = [(system, style) for system in ("rrpc", "grpcio") for style in ("blocking", "asyncio")]
+DIRECT = ("ucxx",)  # without a man in the middle
+if importlib.util.find_spec("ucxx"):
+    COLUMNS.append(("ucxx", "asyncio"))
 DEADLINE = 0.6
 LATE = 0.1
 DEAD = 1.0
@@ -34,6 +40,8 @@ KEEPALIVE = 2.0  # what both are told: after 1 s without a word a probe, which m
 AGAIN = 5.0
 STOPPED = 1.0
 BUSY = 0.5  # the most that a busy machine excuses
+UNDER_WAY = 0.02  # after so long a direct call is with its handler, which takes 50 ms
+CLIENTS_TRIED = 5
 ENDLESS = 6.0  # a wait that goes on for longer ends with the fault
 
 
@@ -54,7 +62,11 @@ class Fault:
         """Seconds: of a wait with a deadline from its begin, of another one from the fault."""
         if self.timeout is not None:
             return self.timeout + LATE
-        return DEAD + (KEEPALIVE if self.action == "silence" else 0.0)
+        return DEAD + (KEEPALIVE if self.action in ("silence", "stop") else 0.0)
+
+    def fits(self, system: str) -> bool:
+        """Whether it can be done to that system."""
+        return system not in DIRECT or (self.action in ("kill", "stop") and self.after_bytes == 0)
 
 
 _LOST = ("UNAVAILABLE",)
@@ -66,6 +78,7 @@ FAULTS = [
     Fault("server killed amid an argument", "kill", "argument", UP, MEBIBYTE, None, _LOST),
     Fault("server killed amid a result", "kill", "result", DOWN, MEBIBYTE, None, _LOST),
     Fault("server stopped for 1 s, deadline", "stop", "small", UP, 0, DEADLINE, _LATE),
+    Fault("server stopped, no deadline, keep-alive 1 s + 1 s", "stop", "small", UP, 0, None, _LOST),
     Fault("connection cut, call under way", "cut", "small", UP, 0, None, _LOST),
     Fault("connection cut amid an argument", "cut", "argument", UP, MEBIBYTE, None, _LOST),
     Fault("reset amid a result", "reset", "result", DOWN, MEBIBYTE, None, _LOST),
@@ -90,10 +103,15 @@ class Cell:
     damaged_results: int = 0
 
     def __str__(self) -> str:
+        if not self.cases:
+            return "–"
         wait, again = (
             f"{statistics.median(each) * 1e3:.0f}" if each else "-" for each in (self.waits, self.again)
         )
         return f"{self.passed}/{self.cases}, {wait} ms, {again} ms"
+
+
+def _nothing() -> None: ...
 
 
 class Process:
@@ -124,10 +142,11 @@ class Process:
     def signal(self, number: int) -> None:
         os.kill(self._process.pid, number)
 
-    def kill(self) -> None:
+    def kill(self) -> int:
+        """Returns how it ended: minus the signal's number."""
         self._process.kill()
-        self._process.wait()
         self._line.close()
+        return self._process.wait()
 
 
 class Lane:
@@ -139,12 +158,33 @@ class Lane:
         self._chance = random.Random(seed)
         self._relay = Relay()
         self._begin_server(0)
-        self._client = Process("client", system, style, self._relay.port)
-        self._calls_again(30.0)
+        self._resume: Callable[[], None] = _nothing
+        self.ended: Counter[int] = Counter()
+        """Clients that ended by themselves, by their status."""
+        self._begin_client()
+
+    def _begin_client(self) -> None:
+        port = self._relay.target if self._system in DIRECT else self._relay.port
+        for _ in range(CLIENTS_TRIED):
+            self._client = Process("client", self._system, self._style, port)
+            try:
+                self._calls_again(30.0)
+            except (EOFError, ConnectionError):
+                self.ended[self._client.kill()] += 1
+            else:
+                return
+        raise RuntimeError(f"clients of {self._system} {self._style} end at once: {self.ended}")
 
     def _begin_server(self, port: int) -> None:
+        if self._system in DIRECT:  # whose listeners don't take a port again at once
+            port = 0
         self._server = Process("server", self._system, self._style, port)
         self._relay.target = self._server.said["port"]
+
+    def _begin_again(self) -> None:
+        self._begin_server(self._relay.target)
+        if self._system in DIRECT:
+            self._client.ask(do="move", port=self._relay.target)
 
     def close(self) -> None:
         self._client.kill()
@@ -162,16 +202,36 @@ class Lane:
 
     def carry_out(self, fault: Fault, cell: Cell) -> None:
         """One case."""
+        try:
+            self._carry_out(fault, cell)
+        except (EOFError, ConnectionError):
+            self._end_fault()
+            status = self._client.kill()
+            self.ended[status] += 1
+            ended = f"the client's process ended with {status}"
+            cell.cases += 1
+            cell.texts[ended] += 1
+            cell.wrong.append(f"{self._system} {self._style}, {fault.name}: {ended}")
+            self._begin_client()
+
+    def _end_fault(self) -> None:
+        resume, self._resume = self._resume, _nothing
+        resume()
+
+    def _carry_out(self, fault: Fault, cell: Cell) -> None:
         files = self._client.ask(do="look")["files"]
         trap = self._relay.set_trap(fault.direction, fault.after_bytes)
         begun = time.monotonic()
         self._client.begin(do="call", name=fault.call, timeout=fault.timeout)
-        sprung = trap.sprung.wait(10)
-        assert sprung, "no byte came"
+        if self._system in DIRECT:
+            time.sleep(UNDER_WAY)
+        else:
+            sprung = trap.sprung.wait(10)
+            assert sprung, "no byte came"
         struck = time.monotonic()
-        resume = self._strike(fault, trap)
+        self._resume = self._strike(fault, trap)
         said = self._answer(ENDLESS)
-        resume()
+        self._end_fault()
         said = said or self._client.answer(60)
         again = self._calls_again(AGAIN)
         self._judge(fault, cell, said, begun if fault.timeout is not None else struck, again, files)
@@ -182,15 +242,17 @@ class Lane:
         except TimeoutError:
             return None
 
-    def _strike(self, fault: Fault, trap: Any) -> Any:
+    def _strike(self, fault: Fault, trap: Any) -> Callable[[], None]:
         """Does the fault; returns what is to be done once the call has ended."""
         if fault.action == "kill":
             self._server.kill()
             trap.go_on.set()
-            return lambda: self._begin_server(self._relay.target)
+            return self._begin_again
         if fault.action == "stop":
             self._server.signal(signal.SIGSTOP)
             trap.go_on.set()
+            if fault.timeout is None:
+                return lambda: self._server.signal(signal.SIGCONT)
             timer = threading.Timer(STOPPED, self._server.signal, [signal.SIGCONT])
             timer.start()
             return timer.join
@@ -207,7 +269,7 @@ class Lane:
         else:
             self._relay.cut(reset=fault.action == "reset")
         trap.go_on.set()
-        return lambda: None
+        return _nothing
 
     def _judge(
         self, fault: Fault, cell: Cell, said: dict[str, Any], start: float, again: float | None, files: int
@@ -255,15 +317,19 @@ def run(cases: int, seed: int, faults: Sequence[Fault]) -> dict[tuple[str, tuple
     failed: list[BaseException] = []
 
     def column(which: tuple[str, str]) -> None:
-        lane = Lane(*which, metronome, seed)
         try:
-            for _ in range(cases):
-                for fault in faults:
-                    lane.carry_out(fault, cells[fault.name, which])
+            lane = Lane(*which, metronome, seed)
+            try:
+                for _ in range(cases):
+                    for fault in faults:
+                        if fault.fits(which[0]):
+                            lane.carry_out(fault, cells[fault.name, which])
+            finally:
+                lane.close()
+                if lane.ended:
+                    print(f"{' '.join(which)}: clients ended by themselves, with {dict(lane.ended)}")
         except BaseException as error:
             failed.append(error)
-        finally:
-            lane.close()
 
     threads = [threading.Thread(target=column, args=(which,)) for which in COLUMNS]
     for thread in threads:

@@ -1,6 +1,6 @@
-"""The clients and servers of ``compare.py``: rrpc over tcp, and grpcio, told what to do by a line.
+"""The clients and servers of ``compare.py``: rrpc over tcp, grpcio, and ucxx, told what to do by a line.
 
-Both are set up as their guides say, with arrays of 8 MiB allowed, and keep-alive after 1 s, of 1 s.
+All are set up as their guides say, with arrays of 8 MiB allowed, and keep-alive after 1 s, of 1 s.
 """
 
 import asyncio
@@ -38,6 +38,12 @@ _GRPC_ALIVE = [
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
 _RRPC_ALIVE = {"keepalive_interval": 1.0, "keepalive_timeout": 1.0}
+_UCX = {
+    "UCX_TLS": "tcp",
+    "UCX_KEEPALIVE_INTERVAL": "1s",
+    "UCX_TCP_KEEPIDLE": "1s",
+    "UCX_TCP_KEEPINTVL": "1s",
+}
 _PATTERN = np.random.default_rng(1).integers(0, 256, LARGE, np.uint8)
 SUM = zlib.crc32(_PATTERN.data)
 
@@ -149,6 +155,58 @@ class Asyncio:
         return await self._client.unary_unary(f"/Echo/{name}")(*(arguments or (b"",)), timeout=timeout)
 
 
+class Ucxx:
+    """A client of a little protocol over ucxx's endpoints, which has no calls: a number there, and back after a nap."""
+
+    def __init__(self, system: str, port: int) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._port = port
+        self._endpoint: Any = None
+
+    def call(self, name: str, timeout: float | None) -> Any:
+        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(self._call(), timeout), self._loop).result()
+
+    def move(self, port: int) -> None:
+        """The server is there now."""
+        self._port = port
+
+    async def _call(self) -> int:
+        import ucxx
+
+        endpoint, self._endpoint = self._endpoint, None  # one that failed isn't used again
+        if endpoint is None:
+            endpoint = await ucxx.create_endpoint("127.0.0.1", self._port)
+        word = np.array([7])
+        await endpoint.send(word)
+        word[0] = 0
+        await endpoint.recv(word)
+        self._endpoint = endpoint
+        return int(word[0])
+
+
+def serve_ucxx(port: int, line: Line) -> None:
+    """Serves until the line ends."""
+    import ucxx
+
+    async def echo(endpoint: Any) -> None:
+        word = np.empty(1, np.int64)
+        try:
+            while True:
+                await endpoint.recv(word)
+                await asyncio.sleep(NAP)
+                await endpoint.send(word)
+        except ucxx.exceptions.UCXError:
+            await endpoint.close()
+
+    async def serve() -> None:
+        listener = ucxx.create_listener(echo, port)
+        line.send(port=listener.port)
+        await asyncio.to_thread(line.receive_or_none)
+
+    asyncio.run(serve())
+
+
 def called(client: Any, name: str, timeout: float | None) -> dict[str, Any]:
     """One call: what it came to, and when."""
     said: dict[str, Any] = {"code": "OK", "text": ""}
@@ -160,6 +218,10 @@ def called(client: Any, name: str, timeout: float | None) -> dict[str, Any]:
         is_grpc = isinstance(error, grpc.RpcError)
         said["code"] = failed.code().name if is_grpc else failed.code.name
         said["text"] = str(failed.details() if is_grpc else failed)[:200]
+    except TimeoutError:  # of asyncio.wait_for
+        said.update(code="DEADLINE_EXCEEDED", text="TimeoutError")
+    except Exception as error:  # of ucxx
+        said.update(code="UNAVAILABLE", text=f"{type(error).__name__}: {error}")
     said["ended"] = time.monotonic()
     return said
 
@@ -168,15 +230,24 @@ def main() -> None:
     kind, system, style, descriptor, port = sys.argv[1:]
     line = Line(socket.socket(fileno=int(descriptor)))
     client: Any = None
+    if system == "ucxx":
+        os.environ.update(_UCX)
+    if kind == "server" and system == "ucxx":
+        serve_ucxx(int(port), line)
+        os._exit(0)
     if kind == "server":
         kept, bound = serve(system, int(port))
         line.send(port=bound, kept=repr(kept))
     else:
-        client = (Asyncio if style == "asyncio" else Blocking)(system, int(port))
+        ends = {"ucxx": Ucxx}.get(system, Asyncio if style == "asyncio" else Blocking)
+        client = ends(system, int(port))
         line.send(ready=True)
     while (said := line.receive_or_none()) is not None:
         if said["do"] == "call":
             line.send(**called(client, said["name"], said["timeout"]))
+        elif said["do"] == "move":
+            client.move(said["port"])
+            line.send(moved=True)
         else:
             files = len(os.listdir("/proc/self/fd"))
             line.send(files=files)
