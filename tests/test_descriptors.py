@@ -44,9 +44,10 @@ def test_a_connection_holds_two_descriptors(
     with used(served.address):  # what a process holds once for all
         before, own_before = served.usage().fd_count, own()
         clients = [used(served.address) for _ in range(COUNT)]
-        held, own_held = served.usage().fd_count, own()
-        assert before + COUNT <= held <= before + PER_CONNECTION * COUNT
-        assert own_held <= own_before + PER_CONNECTION * COUNT
+        most = PER_CONNECTION * COUNT
+        # Over rrpc:// each end closes the socket of the introduction by the way.
+        eventually(lambda: before + COUNT <= served.usage().fd_count <= before + most, what="the server's")
+        eventually(lambda: own() <= own_before + most, what="the client's")
         for client in clients:
             client.close()
         del client, clients

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import Served, ServeFactory, eventually, run_python, run_serve
+from processes import START_UP_SECONDS, Served, ServeFactory, eventually, run_python, run_serve
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
@@ -183,7 +183,7 @@ def test_counters_never_fall(serve: ServeFactory) -> None:
     for child in Path(f"/proc/{served.pid}/task/{served.pid}/children").read_text().split():
         os.kill(int(child), signal.SIGKILL)
     eventually(lambda: served.log.count("it is started again") == 2)
-    eventually(lambda: attempt(f"{served.metrics_url()}/readyz") == (200, "ready\n"))
+    eventually(lambda: attempt(f"{served.metrics_url()}/readyz") == (200, "ready\n"), START_UP_SECONDS)
     page = scrape(served)
     assert page("rrpc_calls_total", **done) == 4
     assert page("rrpc_server_connections") == 0

@@ -16,7 +16,15 @@ import pytest
 from fleet import gone, wait_until_gone
 from lab import LAB, call_held
 from ports import own_ports
-from processes import Served, ServeFactory, child_environment, eventually, patience, run_serve
+from processes import (
+    START_UP_SECONDS,
+    Served,
+    ServeFactory,
+    child_environment,
+    eventually,
+    patience,
+    run_serve,
+)
 from raw_peer import hello, setup
 
 import rrpc
@@ -132,9 +140,9 @@ def test_one_that_dies_takes_its_own_clients_along_and_is_started_again(
             with rrpc.connect(served.address, timeout=20.0) as client:
                 assert pid_of(client) != victim
         assert going_on.result() is False
-        eventually(lambda: len(pids(served)) == 2 and victim not in pids(served))
+        eventually(lambda: len(pids(served)) == 2 and victim not in pids(served), START_UP_SECONDS)
         fresh = max(pids(served))
-        eventually(lambda: connects_to(served.address, fresh))
+        eventually(lambda: connects_to(served.address, fresh), START_UP_SECONDS)
     assert f"process 1 ({victim}) was killed by SIGKILL; it is started again" in served.log
     assert served.terminate() == 0
 
@@ -250,7 +258,7 @@ def test_one_that_is_asked_to_end_is_replaced(serve: ServeFactory, tmp_path: Pat
         assert not call.done()
         (tmp_path / "go on").touch()
         assert call.result(timeout=patience(10)) is True
-    eventually(lambda: len(pids(served)) == 2 and leaving not in pids(served))
+    eventually(lambda: len(pids(served)) == 2 and leaving not in pids(served), START_UP_SECONDS)
     assert served.terminate() == 0
 
 
@@ -288,11 +296,11 @@ def test_one_that_cannot_be_started_again_is_tried_with_pauses(serve: ServeFacto
     module.write_text("raise RuntimeError('broken meanwhile')\n")
     victim, other = pids(served)
     os.kill(victim, signal.SIGKILL)
-    eventually(lambda: served.log.count("broken meanwhile") >= 2)
+    eventually(lambda: served.log.count("broken meanwhile") >= 2, 2 * START_UP_SECONDS)
     assert re.findall(r"started again in (\S+) s", served.log)[:3] == ["0.1", "0.2", "0.4"]
     assert connects_to(served.address, other)
     module.write_text(text)
-    eventually(lambda: len(pids(served)) == 2 and not connects_to(served.address, other), 20.0)
+    eventually(lambda: len(pids(served)) == 2 and not connects_to(served.address, other), START_UP_SECONDS)
     assert served.terminate() == 0
 
 
