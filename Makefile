@@ -1,6 +1,6 @@
 # The front door. Everything sets itself up: a first `make test` on a fresh clone needs only make, g++ and Python.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-fast test-cpp test-python test-vm faults soak fuzz check format tidy bench bench-vm asan tsan wheel-test clean
+.PHONY: help setup build demo test test-fast test-cpp test-python test-vm test-dask faults soak fuzz check format tidy bench bench-vm asan tsan wheel-test clean
 PY := .venv/bin/python
 # Without bytecode files every process compiles all it imports, and tests start thousands of them.
 export PYTHONDONTWRITEBYTECODE =
@@ -39,6 +39,9 @@ test-python: build ## the Python tests alone; ARGS="-k name" goes to pytest, and
 test-vm: build ## the tests over Soft-RoCE and Soft-iWARP, in virtual machines; SUITES="conformance core" picks some
 	@tools/setup.sh vm
 	@tools/vm/test.sh $(SUITES)
+
+test-dask: build ## the tests of integrations/dask-rrpc, on clusters of real processes; half a minute
+	@tools/integration.sh dask-rrpc
 
 faults: build ## kill, stop, cut, delay and corrupt at each step of the protocol, 2,000 times; ARGS="--seed 2 --cases 500"
 	@$(PY) -m tests.faults --cases 2000 $(ARGS)

@@ -1,0 +1,5 @@
+"""Dask's messages over rrpc: ``Client(protocol="rrpc")``, ``dask worker rrpc://scheduler:8786``."""
+
+from .backend import RrpcBackend
+
+__all__ = ["RrpcBackend"]
