@@ -33,8 +33,8 @@ class Board:
     def subscribe(self, topic: str, count: int, stream: rrpc.ServerStream[None, str]) -> None:
         for number in range(count):
             stream.send(f"{topic} {number}")
-        stream.on_end(self.ended.set)
         self.streams.append(stream)
+        stream.on_end(self.ended.set)  # last: tests look at the stream once it was called
         stream.detach()
 
     @rrpc.method
@@ -79,8 +79,8 @@ class AsyncBoard:
     async def subscribe(self, topic: str, count: int, stream: rrpc.aio.ServerStream[None, str]) -> None:
         for number in range(count):
             await stream.send(f"{topic} {number}")
-        stream.on_end(self.ended.set)
         self.streams.append(stream)
+        stream.on_end(self.ended.set)  # last: tests look at the stream once it was called
         stream.detach()
 
     @rrpc.method

@@ -127,6 +127,8 @@ def test_they_answer_probes_while_their_queue_is_full(address: str) -> None:
     with server, rrpc.Channel(server.addresses[0]) as channel:
         client = rrpc.Client(channel, timeout=patience(60))
         held = [client.start("Later.hold") for _ in range(2)]
+        # A call that waits for the connection may be overtaken by one that finds it made.
+        eventually(lambda: client.call("rrpc.Stats.process")["calls_running"] == 3)  # the call that asks, too
         with pytest.raises(rrpc.ResourceExhausted):
             client.call("Later.hold")
         assert HealthClient(channel, timeout=patience(20)).check() is HealthStatus.SERVING
