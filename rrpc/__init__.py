@@ -13,7 +13,7 @@ from .array_checks import check_arrays
 from .bulk import empty, prefault_pool, set_pool_idle_timeout, set_pool_limit, snapshot, trim, zeros
 from .channel import Backoff, Channel, Ejection, register_resolver
 from .client import Client, connect
-from .codec import Record, copies
+from .codec import Record, copies, set_device_tensors
 from .codec import use_allocator as _use_allocator
 from .context import Context, attached, context, detached
 from .context import use_client as _use_client
@@ -133,6 +133,7 @@ __all__ = [
     "register_resolver",
     "serve",
     "service",
+    "set_device_tensors",
     "set_pool_idle_timeout",
     "set_pool_limit",
     "snapshot",
@@ -156,11 +157,12 @@ def stats() -> dict[str, int]:
 
     The core's counters, and of Python's own: ``packs`` and ``bytes_packed`` (arrays that weren't contiguous,
     packed before sending), ``unpacks`` and ``bytes_unpacked`` (large bytes, bytearrays and array.arrays,
-    copied out of the landing memory). ``bytes_copied`` has the core's copies and these.
+    copied out of the landing memory, and arrays that JAX copied), ``device_copies`` and ``bytes_from_devices``
+    (tensors, see :func:`set_device_tensors`). ``bytes_copied`` has the core's copies and these.
     """
     counts = _core.stats()
     ours = copies()
-    copied = ours["bytes_packed"] + ours["bytes_unpacked"]
+    copied = ours["bytes_packed"] + ours["bytes_unpacked"] + ours["bytes_from_devices"]
     return counts | ours | {"bytes_copied": counts.get("bytes_copied", 0) + copied}
 
 

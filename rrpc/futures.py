@@ -406,6 +406,7 @@ class Driven:
 
     def _wait_for(self, asked: Waiting) -> None:
         future: concurrent.futures.Future[Any] = asked.future
+        late = asked.late  # not `asked`, whose future keeps `ended`, and that the call's result
         left = self._call.time_left()
         timer = None if left is None else after(left, future.cancel)
 
@@ -413,7 +414,7 @@ class Driven:
             self._call.interrupt_with(None)
             if timer is not None:
                 timer.cancel()
-            error = asked.late() if future.cancelled() else future.exception()
+            error = late() if future.cancelled() else future.exception()
             self.go(None if error is not None else future.result(), error)
 
         self._call.interrupt_with(functools.partial(elsewhere, future.cancel))

@@ -142,6 +142,35 @@ def test_arrays_are_no_bytes(client: Any) -> None:
             client.view(value)
 
 
+class OnDevice(Tensor):
+    """Which copies itself to the host, as DLPack asks its producer to: no such device is here."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        assert options["copy"] is True
+        assert options["dl_device"] == (1, 0)
+        return self.array.copy().__dlpack__(max_version=options.get("max_version"))
+
+
+@pytest.mark.parametrize("count", [3, 100_000])
+def test_what_is_on_a_device_is_copied_once_if_that_is_allowed(client: Any, count: int) -> None:
+    tensor = OnDevice(np.arange(count, dtype=np.float32), device=2)
+    with pytest.raises(
+        rrpc.InvalidArgument, match=r"copy it to the host, .*rrpc\.set_device_tensors\('stage'\)"
+    ):
+        client.double(tensor)
+    rrpc.set_device_tensors("stage")
+    try:
+        before = rrpc.stats()
+        assert np.array_equal(client.double(tensor), 2 * tensor.array)
+        after = rrpc.stats()
+    finally:
+        rrpc.set_device_tensors("refuse")
+    assert after["device_copies"] - before["device_copies"] == 1
+    assert after["bytes_from_devices"] - before["bytes_from_devices"] == tensor.array.nbytes
+    with pytest.raises(ValueError, match="'refuse'd or 'stage'd, not 'gpu'"):
+        rrpc.set_device_tensors("gpu")  # type: ignore[arg-type]
+
+
 @dataclass
 class Found:
     values: Floats

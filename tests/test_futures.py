@@ -3,10 +3,12 @@
 import asyncio
 import concurrent.futures
 import contextvars
+import gc
 import os
 import random
 import threading
 import traceback
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -253,3 +255,19 @@ def test_no_callback_comes_amid_a_cancel(
         assert future.cancel()
     eventually(lambda: locking.was_called(1))
     assert future.cancelled()
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_a_result_goes_with_its_last_user(lab_address: str, timeout: float | None) -> None:
+    """Of a call that waited for its connection, too: nothing is left to the garbage collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        with rrpc.connect(lab_address, lazy=True) as client:
+            future = client.start("Lab.make", 1_000_000, timeout=timeout and patience(timeout))
+            result = weakref.ref(future.result())
+            assert result() is not None
+            del future
+            eventually(lambda: result() is None)
+    finally:
+        gc.enable()

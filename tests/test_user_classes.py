@@ -318,23 +318,23 @@ def test_rrpc_alone_imports_neither() -> None:
 
 
 class Frame:
-    __module__, __qualname__ = "pandas", "DataFrame"
+    __module__, __qualname__ = "polars", "DataFrame"
 
 
-class Tensor:
-    __module__, __qualname__ = "torch", "Tensor"
+class Parameter:
+    __module__, __qualname__ = "torch.nn.parameter", "Parameter"
 
 
 @pytest.mark.parametrize(
     ("annotation", "way"),
     [
-        (Frame, "send its columns as arrays"),
-        (Tensor, "declare NDArray of its dtype; a tensor on the host passes"),
+        (Frame, "declare pyarrow.Table, which takes it"),
+        (Parameter, "declare torch.Tensor, and send .detach()"),
         (range, "send (start, stop, step)"),
         (io.TextIOWrapper, "Iterator[bytes]"),
         (type, "send its name"),
     ],
-    ids=["frame", "tensor", "range", "file", "type"],
+    ids=["frame", "parameter", "range", "file", "type"],
 )
 def test_what_is_not_supported_names_the_way(annotation: Any, way: str) -> None:
     with pytest.raises(AnnotationError) as caught:
@@ -344,4 +344,4 @@ def test_what_is_not_supported_names_the_way(annotation: Any, way: str) -> None:
 
 def test_a_value_that_can_not_be_sent_names_the_way(client: Any) -> None:
     assert "(send (start, stop, step), or a list)" in refused(client.anything, range(3))
-    assert "(send its columns as arrays, " in refused(client.anything, [Frame()])
+    assert "(declare pyarrow.Table, which takes it)" in refused(client.anything, [Frame()])

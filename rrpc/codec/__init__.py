@@ -16,25 +16,33 @@ A payload that holds tuples, sets or dataclasses starts with the byte 0xC1, whic
 uses: the rest is decoded with a hook for every list. Others do without that cost.
 """
 
+from .allocator import use_allocator
+from .arrow import NAME as ARROW_TABLE
+from .arrow import one_batch, pyarrow, table_in, table_of
 from .classes import fields_in, has_attrs, has_fields, is_model
+from .counters import count_unpack
 from .counters import snapshot as copies
 from .decode import Record, decode
 from .dtypes import describe as describe_dtype
 from .dtypes import parse as parse_dtype
 from .dtypes import plain_kind
-from .encode import Message, encode, pack, prepare, record_mark, use_allocator
+from .encode import Message, encode, pack, prepare, record_mark
 from .frames import decode_frames, encode_frames
 from .instead import instead_of
 from .refused import Refused, refusal
+from .tensors import array_in, is_tensor, ml_type, set_device_tensors
 from .wire import LIFT_BYTES, MAX_DEPTH
 
 __all__ = [
+    "ARROW_TABLE",
     "LIFT_BYTES",
     "MAX_DEPTH",
     "Message",
     "Record",
     "Refused",
+    "array_in",
     "copies",
+    "count_unpack",
     "decode",
     "decode_frames",
     "describe_dtype",
@@ -45,11 +53,18 @@ __all__ = [
     "has_fields",
     "instead_of",
     "is_model",
+    "is_tensor",
+    "ml_type",
+    "one_batch",
     "pack",
     "parse_dtype",
     "plain_kind",
     "prepare",
+    "pyarrow",
     "record_mark",
     "refusal",
+    "set_device_tensors",
+    "table_in",
+    "table_of",
     "use_allocator",
 ]

@@ -9,6 +9,7 @@ __all__: list[str] = []
 
 _lock = threading.RLock()  # a finalizer may count, too, wherever it is held
 _counts = {"packs": 0, "bytes_packed": 0, "unpacks": 0, "bytes_unpacked": 0}
+_counts |= {"device_copies": 0, "bytes_from_devices": 0}
 
 
 def count_pack(nbytes: int) -> None:
@@ -18,8 +19,15 @@ def count_pack(nbytes: int) -> None:
         _counts["bytes_packed"] += nbytes
 
 
+def count_device_copy(nbytes: int) -> None:
+    """A tensor was copied from a device to the host."""
+    with _lock:
+        _counts["device_copies"] += 1
+        _counts["bytes_from_devices"] += nbytes
+
+
 def count_unpack(nbytes: int) -> None:
-    """A large buffer that arrived was copied into bytes, bytearray or array.array."""
+    """A large buffer that arrived was copied, into bytes or an array of JAX for example."""
     with _lock:
         _counts["unpacks"] += 1
         _counts["bytes_unpacked"] += nbytes

@@ -20,36 +20,31 @@ import msgpack
 import numpy as np
 
 from . import wire
+from .allocator import allocate
+from .arrow import is_tabular, parts_of
 from .classes import fields_in, has_fields
 from .counters import count_pack
 from .decode import Record
 from .dtypes import describe
 from .instead import instead_of
 from .refused import Refused, scanned
-from .strided import goes_in_pieces
+from .strided import goes_in_pieces, has_padding
+from .tensors import array_in, is_tensor
 from .times import why_inexact
 
-__all__ = ["Message", "encode", "pack", "prepare", "record_mark", "use_allocator"]
+__all__ = ["Message", "encode", "pack", "prepare", "record_mark"]
 
 _Preparer = Callable[[Any, "Message", int], Any]
 
 _PACKER_KEEPS_BYTES = 1 << 20
-
-_Allocator = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray[Any, Any]]
-_allocate: _Allocator = np.empty
-
-
-def use_allocator(allocate: _Allocator) -> None:
-    """Where arrays are packed that aren't contiguous; the package puts registered memory here."""
-    global _allocate
-    _allocate = allocate
 
 
 class Message(list[Any]):
     """The buffers of one message in the making, and what preparing its values found."""
 
     marked = False
-    out: np.ndarray[Any, Any] | None = None
+    out: Any = None
+    """The array or tensor of the result that is to be written into the caller's own memory."""
     out_index = -1
     sizes: dict[str, tuple[int, str, bool]] | None = None
 
@@ -234,7 +229,7 @@ def _array_as(value: np.ndarray[Any, Any], message: Message, flags: int) -> Any:
         flags |= wire.FORTRAN
     head = _heads.get((value.dtype, value.shape, flags)) or _array_head(value, flags)
     if value.nbytes < wire.LIFT_BYTES:
-        if not contiguous and not flags & wire.FORTRAN and _has_padding(value.dtype):
+        if not contiguous and not flags & wire.FORTRAN and has_padding(value.dtype):
             value = _copied(value, np.zeros(value.shape, value.dtype))
         return _ext(wire.ARRAY, head + value.tobytes("F" if flags & wire.FORTRAN else "C"))
     if flags & wire.FORTRAN:
@@ -266,25 +261,17 @@ def _array_head(value: np.ndarray[Any, Any], flags: int) -> bytes:
 
 def _strided(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """As it is where the peer can fetch it in a few large pieces, else packed."""
-    if not _has_padding(value.dtype) and goes_in_pieces(value):
+    if not has_padding(value.dtype) and goes_in_pieces(value):
         return value
     return _pack_array(value)
 
 
 def _pack_array(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    packed = _allocate(value.shape, value.dtype)
-    if _has_padding(value.dtype):
+    packed = allocate(value.shape, value.dtype)
+    if has_padding(value.dtype):
         packed.reshape(-1).view(np.uint8)[...] = 0
     count_pack(value.nbytes)
     return _copied(value, packed)
-
-
-_PADDED = (np.longdouble, np.clongdouble)
-
-
-def _has_padding(dtype: np.dtype[Any]) -> bool:
-    """Whether copying items may leave bytes as they were: those must not show the peer our memory."""
-    return dtype.names is not None or dtype.type in _PADDED
 
 
 def _copied(value: np.ndarray[Any, Any], into: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -299,6 +286,17 @@ def _out(value: np.ndarray[Any, Any], message: Message) -> Any:
         message.append(value if value.flags.c_contiguous else _strided(value))
     message.out = None  # the same array a second time is a result like any other
     return _ext(wire.OUT, b"")
+
+
+def _tensor(value: Any, message: Message, depth: int) -> Any:
+    """As an array, whichever library it is of."""
+    array = array_in(value)
+    return _out(array, message) if value is message.out else _array_as(array, message, 0)
+
+
+def _tabular(value: Any, message: Message, depth: int) -> Any:
+    """A table of Arrow, or what makes one of itself."""
+    return prepare(parts_of(value), message, depth)
 
 
 def _scalar(value: np.generic, message: Message, depth: int) -> Any:
@@ -438,5 +436,9 @@ def _preparer_for(value: Any) -> _Preparer:
     for base, preparer in _BY_BASE:
         if isinstance(value, base):
             return preparer
+    if is_tensor(kind):
+        return _tensor
+    if is_tabular(kind):
+        return _tabular
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     raise Refused(f"{name} can't be sent{instead_of(kind)}")

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 __all__ = ["instead_of"]
 
-_FRAME = "send its columns as arrays, dict[str, NDArray[Any]], or the bytes of an Arrow stream"
-_TENSOR = (
-    "declare NDArray of its dtype; a tensor on the host passes as an argument without a copy, {} of a result"
-)
+_TABLE = "declare pyarrow.Table, which takes it"
 _STREAM = "declare bytes, an array, or Iterator[bytes] for what doesn't fit into memory"
 _LOCAL = "it means something in its own process only; pass what the peer can make one of"
 _WAYS = {
-    "pandas.DataFrame": _FRAME,
-    "pandas.Series": "send .to_numpy(), NDArray of its dtype",
+    "pandas.Series": "send .to_numpy(), NDArray of its dtype, or declare pandas.DataFrame and send .to_frame()",
     "pandas.Index": "send .to_numpy(), NDArray of its dtype",
-    "polars.DataFrame": _FRAME,
+    "polars.DataFrame": _TABLE,
     "polars.Series": "send .to_numpy(), NDArray of its dtype",
-    "pyarrow.Table": "send the bytes of an Arrow stream: pyarrow.ipc.new_stream into a BufferOutputStream",
-    "pyarrow.RecordBatch": "send the bytes of an Arrow stream: pyarrow.ipc.new_stream into a BufferOutputStream",
-    "pyarrow.Array": "send .to_numpy(zero_copy_only=False), NDArray of its dtype",
+    "pyarrow.RecordBatchReader": "declare Iterator[pyarrow.RecordBatch], or send .read_all()",
+    "pyarrow.Array": "declare pyarrow.Table and send it as a column, pyarrow.table({...})",
+    "pyarrow.ChunkedArray": "declare pyarrow.Table and send it as a column, pyarrow.table({...})",
     "xarray.DataArray": "send .to_numpy() and its coordinates as arrays, in a dataclass",
-    "torch.Tensor": _TENSOR.format("torch.from_numpy makes one"),
-    "torch.nn.Parameter": _TENSOR.format("torch.from_numpy makes one"),
-    "jax.Array": _TENSOR.format("jax.numpy.asarray makes one"),
+    "torch.nn.Parameter": "declare torch.Tensor, and send .detach()",
+    "torch.nn.parameter.Parameter": "declare torch.Tensor, and send .detach()",
     "tensorflow.Tensor": "send .numpy(), NDArray of its dtype",
     "cupy.ndarray": "send cupy.asnumpy(...), NDArray of its dtype",
     "scipy.sparse": "send its .data, .indices and .indptr, in a dataclass with its shape",

@@ -1,4 +1,4 @@
-"""Which strided arrays go as they are, in pieces."""
+"""How arrays lie in memory: which strided ones go as they are, in pieces; which have bytes that are nobody's."""
 
 from __future__ import annotations
 
@@ -30,3 +30,11 @@ def goes_in_pieces(value: np.ndarray[Any, Any]) -> bool:
             return False
         span += step * (count - 1)
     return True
+
+
+_PADDED = (np.longdouble, np.clongdouble)
+
+
+def has_padding(dtype: np.dtype[Any]) -> bool:
+    """Whether copying items may leave bytes as they were: those must not show the peer our memory."""
+    return dtype.names is not None or dtype.type in _PADDED

@@ -20,6 +20,7 @@ from rrpc.service import (
     item_of,
     streams_as,
 )
+from rrpc.service.libraries import library_of
 from rrpc.service.members import fields_of, has_members
 
 from .python_text import WIDTH, broken, camel, docstring, quoted, width
@@ -300,6 +301,8 @@ class _Method:
 def _arrays(annotation: Any, seen: tuple[Any, ...]) -> list[Any]:
     if annotation is np.ndarray or typing.get_origin(annotation) is np.ndarray:
         return [annotation]
+    if (library := library_of(annotation)) is not None:
+        return [] if library.is_table else [annotation]
     if has_members(annotation) and annotation not in seen:
         return [a for hint in fields_of(annotation).values() for a in _arrays(hint, (*seen, annotation))]
     return [a for inner in typing.get_args(annotation) for a in _arrays(inner, seen)]

@@ -32,7 +32,15 @@ __all__ = ["SIDES", "Constant", "Unit", "emit"]
 
 _STANDARD = {"abc", "array", "collections.abc", "dataclasses", "datetime", "decimal", "enum", "functools"}
 _STANDARD |= {"pathlib", "typing", "uuid"}
-_OTHERS = {"ml_dtypes": "import ml_dtypes", "numpy": "import numpy as np", "rrpc": "import rrpc"}
+_OTHERS = {
+    "jax": "import jax",
+    "ml_dtypes": "import ml_dtypes",
+    "numpy": "import numpy as np",
+    "pandas": "import pandas as pd",
+    "pyarrow": "import pyarrow as pa",
+    "rrpc": "import rrpc",
+    "torch": "import torch",
+}
 SIDES = ("client", "server")
 _STYLES = (BLOCKING, ASYNC)
 

@@ -18,6 +18,7 @@ import numpy as np
 from rrpc.schema.to_python import OneOfName
 from rrpc.service import AnnotationError
 from rrpc.service.aliases import is_alias
+from rrpc.service.libraries import item_note, library_of
 from rrpc.service.members import has_members
 from rrpc.service.scalars import PATHS
 from rrpc.types import Shape, Sized
@@ -136,11 +137,22 @@ class Types:
             if isinstance(note, Sized):
                 self.use("rrpc")
                 return f"rrpc.{note.name}"
+        parts = self._array_notes(annotation, notes)
+        if not parts:
+            return inner(annotation)
+        self.use("typing", "Annotated")
+        return f"Annotated[{', '.join([self.text(annotation), *parts])}]"
+
+    def _array_notes(self, annotation: Any, notes: Sequence[Any]) -> list[str]:
+        """What notes say of an array or a tensor: the items of the latter, and the shape."""
+        parts = []
+        if library_of(annotation) is not None and (item := item_note(notes)) is not np.generic:
+            parts.append(self._numpy(item))
+        for note in notes:
             if isinstance(note, Shape):
                 self.use("rrpc")
-                self.use("typing", "Annotated")
-                return f"Annotated[{self.text(annotation)}, {_shape(note)}]"
-        return inner(annotation)
+                return [*parts, _shape(note)]
+        return parts
 
     def _one_of(self, union: Any, note: OneOfName) -> str:
         name, new = self._name(note, note.name)
@@ -175,6 +187,9 @@ class Types:
             return str(kind.__name__)
         if issubclass(kind, np.generic):
             return self._numpy(kind)
+        if (library := library_of(kind)) is not None:
+            self.use(library.module)
+            return f"{library.alias}.{library.name}"
         return self._defined(kind)
 
     def _numpy(self, kind: type[np.generic]) -> str:
@@ -262,9 +277,8 @@ class Types:
             return start + self._fitted_union(arguments, room, hint)
         if origin is typing.Literal:
             return "\n".join(broken(f"{start}Literal[", list(map(self.value, arguments)), "]"))
-        if origin is typing.Annotated and isinstance(arguments[1], Shape):
-            parts = [self.text(arguments[0]), _shape(arguments[1])]
-            return "\n".join(broken(f"{start}Annotated[", parts, "]"))
+        if origin is typing.Annotated and (notes := self._array_notes(arguments[0], arguments[1:])):
+            return "\n".join(broken(f"{start}Annotated[", [self.text(arguments[0]), *notes], "]"))
         if origin in (tuple, dict) and len(arguments) > 1:
             items = ["..." if a is Ellipsis else self.fitted(a, WIDTH - 5, hint) for a in arguments]
             return "\n".join(broken(f"{start}{origin.__name__}[", items, "]"))

@@ -58,7 +58,13 @@ def type_text(kind: Type, package: str = "") -> str:
         case Literal(values):
             return f"literal<{', '.join(map(plain_text, values))}>"
         case Opaque(name):
-            raise Inexpressible(f"{name} has no word in the language")
+            raise Inexpressible(f"{name} has no word in the language{_WAYS.get(name, '')}")
+
+
+_WAYS = {
+    "pyarrow.Table": ": give clients the Python service, rrpc-gen module:Service, or declare memoryview and send "
+    "an Arrow stream in it (pyarrow.ipc.new_stream)"
+}
 
 
 def _container(kind: Type) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from rrpc.service import AnnotationError, Mismatch, compile_check
+from rrpc.service.libraries import item_note, library_of
 from rrpc.service.members import Member, has_members, members_of
 from rrpc.service.mismatch import item_type, type_text
 from rrpc.types import Shape, Sized
@@ -74,6 +75,8 @@ _PLAIN: dict[Any, Type] = {
     tuple: Tuple((_ANY,), variadic=True),
     np.ndarray: Array("any"),
 }
+TABLE = "pyarrow.Table"
+"""How the schema calls all that travels as a table of Arrow, whatever it is at either end."""
 _LITERALS = (bool, int, str, bytes)
 _VALUES = (type(None), bool, int, float, complex, str, bytes)
 _SHOWN = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
@@ -98,6 +101,11 @@ def _item_of(kind: Any) -> str | None:
     return name if kind.__module__ == "ml_dtypes" and name in ARRAY_ITEMS else _ITEMS.get(kind)
 
 
+def _array_of(kind: Any) -> Type:
+    item = _item_of(kind)
+    return Array(item) if item else Opaque(f"NDArray[{type_text(kind)}]")
+
+
 class Declarations:
     """The schema's types of annotations, and the classes found in them, by full name, inner ones first."""
 
@@ -119,6 +127,8 @@ class Declarations:
 
     def _annotated(self, annotation: Any, notes: tuple[Any, ...]) -> Type:
         kind = self.type_of(annotation)
+        if isinstance(kind, Array) and library_of(annotation) is not None:
+            kind = _array_of(item_note(notes))
         for note in notes:
             if isinstance(note, Sized):
                 return Scalar(note.name)
@@ -132,8 +142,7 @@ class Declarations:
         if origin is typing.Literal:
             return _literal(annotation, arguments)
         if origin is np.ndarray:
-            item = _item_of(item_type(annotation))
-            return Array(item) if item else Opaque(type_text(annotation))
+            return _array_of(item_type(annotation))
         if origin is tuple:
             variadic = arguments[-1:] == (Ellipsis,)
             items = arguments[:1] if variadic else arguments
@@ -178,6 +187,8 @@ class Declarations:
     def _class(self, kind: Any) -> Type:
         if isinstance(kind, type) and issubclass(kind, PurePath):
             return Scalar("string")
+        if (library := library_of(kind)) is not None:
+            return Opaque(TABLE) if library.is_table else Array("any")
         if not (isinstance(kind, type) and (issubclass(kind, enum.Enum) or _is_struct(kind))):
             return Opaque(type_text(kind))
         name = self._name(kind)

@@ -21,6 +21,7 @@ from rrpc.codec import instead_of, is_model
 from .aliases import alias_check, expanded, is_alias
 from .arrays import array_check, ndarray_check
 from .containers import homogeneous, mapping_check, sequence_check, tuple_check, union_check
+from .libraries import library_of
 from .members import fields_of, has_members
 from .mismatch import ITERATORS, AnnotationError, Builder, Check, Compile, type_text
 from .records import class_check, named_tuple_check
@@ -35,6 +36,8 @@ from .scalars import (
     path_check,
 )
 from .sized import annotated_check
+from .tables import table_check
+from .tensors import tensor_check
 
 __all__ = ["compile_check", "verify"]
 
@@ -119,6 +122,8 @@ def _compile_class(kind: Any) -> Check:
         return path_check(kind)
     if kind in BARE:
         return instance_check(kind)
+    if (library := library_of(kind)) is not None:
+        return table_check(library, kind) if library.is_table else tensor_check(library, kind)
     raise _unsupported(kind)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from rrpc.codec import Record, has_fields
 
+from .libraries import library_of
 from .mismatch import EXACT, AnnotationError, Builder, Check, Compile, Mismatch, type_text
 
 __all__ = ["homogeneous", "mapping_check", "sequence_check", "tuple_check", "union_check"]
@@ -54,7 +55,7 @@ def homogeneous(kind: type | tuple[type, ...], build: Callable[[Any], Any]) -> B
 
 def _must_be_hashable(annotation: Any, key: Any) -> None:
     kind = typing.get_origin(key) or key
-    if has_fields(kind) or kind in (list, dict, set, bytearray, np.ndarray):
+    if has_fields(kind) or kind in (list, dict, set, bytearray, np.ndarray) or library_of(kind):
         raise AnnotationError(
             f"{type_text(annotation)} isn't supported: {type_text(key)} can't be a dict's key or in a set"
         )

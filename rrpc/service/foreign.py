@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from rrpc.codec import Refused, array_in, is_tensor
+
 from .mismatch import Mismatch
 
 __all__ = ["array_of", "view_of"]
 
 _OWN = (bytes, bytearray, memoryview, array.array, np.ndarray, np.generic)
 """Types that have annotations of their own, so that a value of theirs is never taken for another one."""
-_HOST_DEVICES = (1, 3, 11, 13)  # DLDeviceType's kDLCPU, kDLCUDAHost, kDLROCMHost, kDLCUDAManaged
 
 
 def array_of(value: Any, expected: str) -> np.ndarray[Any, Any] | None:
@@ -23,25 +24,18 @@ def array_of(value: Any, expected: str) -> np.ndarray[Any, Any] | None:
     """
     if isinstance(value, _OWN):
         return None
-    if not hasattr(type(value), "__dlpack__"):
+    if not is_tensor(type(value)):
         view = view_of(value)
         return None if view is None else np.asarray(view)
     try:
-        device = int(value.__dlpack_device__()[0])
-        if device in _HOST_DEVICES:
-            return np.from_dlpack(value)
-    except Exception as error:
-        raise Mismatch(
-            expected, value, f"it can't be shared: {error}; for torch, use .detach().cpu()"
-        ) from None
-    raise Mismatch(
-        expected, value, f"its memory is on DLPack device {device}; copy it to the host, e.g. .cpu()"
-    )
+        return array_in(value)
+    except Refused as refused:
+        raise Mismatch(expected, value, refused.reason) from None
 
 
 def view_of(value: Any) -> memoryview | None:
     """Returns the bytes of ``value``, for example of an mmap or a pyarrow.Buffer; None if it isn't such a value."""
-    if isinstance(value, (*_OWN, str)) or hasattr(type(value), "__dlpack__"):
+    if isinstance(value, (*_OWN, str)) or is_tensor(type(value)):
         return None
     try:
         view = memoryview(value)

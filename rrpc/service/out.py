@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rrpc.codec import decode, describe_dtype, fields_in, has_fields, parse_dtype
+from rrpc.codec import array_in, decode, describe_dtype, fields_in, has_fields, is_tensor, parse_dtype
 from rrpc.errors import InvalidArgument, ProtocolError, RpcError
 
 from .foreign import array_of
@@ -63,10 +63,6 @@ def target_of(out: Any) -> np.ndarray[Any, Any] | None:
         raise InvalidArgument(
             f"out= must be an array, or share its memory by DLPack or as a buffer, not {type(out).__name__}"
         )
-    if (
-        not found.flags.writeable and type(out).__module__ == "torch"
-    ):  # old DLPack can't say what may be written
-        found = out.numpy()
     target = found.view(Target)
     target.given = out
     return target
@@ -118,26 +114,30 @@ class OutSpec:
     def packable(self) -> list[Any]:
         return [describe_dtype(self.dtype), list(self.shape)]
 
-    def choose(self, result: Any) -> np.ndarray[Any, Any]:
-        """The one array of ``result`` that fits; InvalidArgument if none or several do."""
-        arrays = list(_arrays(result))
-        fitting = [array for array in arrays if array.dtype == self.dtype and array.shape == self.shape]
+    def choose(self, result: Any) -> Any:
+        """Returns the one array or tensor of ``result`` that fits; InvalidArgument if none or several do."""
+        found = list(_arrays(result))
+        arrays = [array for _, array in found]
+        fitting = [v for v, array in found if array.dtype == self.dtype and array.shape == self.shape]
         if len(fitting) == 1:
             return fitting[0]
         if fitting:
             raise InvalidArgument(f"out= is {self}, as are {len(fitting)} arrays of the result")
         if not arrays:
             raise InvalidArgument(f"out= is {self}, the result has no array")
-        found = " and ".join(f"{array.dtype} {array.shape}" for array in arrays)
-        raise InvalidArgument(f"out= is {self}, the result is {found}")
+        shown = " and ".join(f"{array.dtype} {array.shape}" for array in arrays)
+        raise InvalidArgument(f"out= is {self}, the result is {shown}")
 
     def __str__(self) -> str:
         return f"{self.dtype} {self.shape}"
 
 
-def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
+def _arrays(value: Any) -> Iterator[tuple[Any, np.ndarray[Any, Any]]]:
+    """The arrays and tensors in a result, the latter as arrays beside."""
     if isinstance(value, np.ndarray):
-        yield value
+        yield value, value
+    elif is_tensor(type(value)) and not isinstance(value, np.generic):
+        yield value, array_in(value)
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _arrays(item)

@@ -1,4 +1,4 @@
-"""Checks of numbers of a size and arrays of a shape: what ``Annotated`` may add to int, float and NDArray."""
+"""Checks of numbers of a size and arrays of a shape: what ``Annotated`` may add to int, float, NDArray and tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 
 from rrpc.types import Shape, Sized
 
+from .libraries import item_note, library_of
 from .mismatch import AnnotationError, Check, Compile, Mismatch, item_type, type_text
+from .tensors import tensor_check
 
 __all__ = ["annotated_check"]
 
@@ -21,6 +23,9 @@ _F32_OVERFLOWS = 2.0**128 - 2.0**103
 def annotated_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
     base, *notes = arguments
     check = compile_inner(base)
+    library = library_of(base)
+    if library is not None and not library.is_table and (item := item_note(notes)) is not np.generic:
+        check = tensor_check(library, base, item)
     for note in notes:
         if isinstance(note, Sized):
             return _sized_check(note.name, base, check)
@@ -60,14 +65,17 @@ def _f32_check(check: Check) -> Check:
 
 
 def _shape_check(shape: Shape, base: Any, check: Check) -> Check:
-    if base is not np.ndarray and typing.get_origin(base) is not np.ndarray:
+    library = library_of(base)
+    is_tensor = library is not None and not library.is_table
+    if base is not np.ndarray and typing.get_origin(base) is not np.ndarray and not is_tensor:
         raise AnnotationError(f"rrpc.Shape is for arrays, not for {type_text(base)}")
     dims = shape.dims
     rank = len(dims)
     fixed = [(axis, size) for axis, size in enumerate(dims) if isinstance(size, int)]
     item = item_type(base)
     shown = ", ".join("_" if dim is None else str(dim) for dim in dims) + "," * (rank == 1)
-    expected = f"{'' if item is np.generic else item.__name__ + ' '}array of shape ({shown})"
+    name = "array" if library is None else library.full_name
+    expected = f"{'' if item is np.generic else item.__name__ + ' '}{name} of shape ({shown})"
 
     def check_shape(value: Any) -> Any:
         array = check(value)
