@@ -1,6 +1,7 @@
-"""``python bench.py``: arrays from worker to worker, and tiny tasks, over Dask's tcp and over rrpc, side by side.
+"""``python bench.py``: arrays, echoes and tiny tasks over Dask's tcp and over rrpc, side by side.
 
-Two clusters of two workers each on this host take turns. Cold: the first transfer to a worker.
+Two clusters of two workers each on this host take turns. Cold: the first transfer to a worker. An echo: a request of
+the client to a worker, and its reply.
 """
 
 import argparse
@@ -14,6 +15,8 @@ from distributed import Client, LocalCluster, wait
 SCHEMES = ("tcp", "rrpc")
 SIZES = {"1 MiB": 1 << 20, "64 MiB": 1 << 26, "1 GiB": 1 << 30}
 TASKS = 500
+ECHOES = 500
+GATHERED = 1 << 30
 
 
 def fetch(client: Any, nbytes: int) -> float:
@@ -24,6 +27,40 @@ def fetch(client: Any, nbytes: int) -> float:
     start = time.perf_counter()
     client.submit(len, array, workers=[second], pure=False).result()
     return time.perf_counter() - start
+
+
+def gather(client: Any) -> float:
+    """Seconds that the client waits for an array of a worker's."""
+    array = client.submit(np.ones, GATHERED // 8, pure=False)
+    wait(array)
+    start = time.perf_counter()
+    client.gather(array)
+    return time.perf_counter() - start
+
+
+def scatter(client: Any, array: Any) -> float:
+    """Seconds until a worker has an array of the client's."""
+    first, _ = client.scheduler_info()["workers"]
+    start = time.perf_counter()
+    client.scatter(array, workers=[first], direct=True, hash=False)
+    return time.perf_counter() - start
+
+
+def echoes(client: Any) -> float:
+    """Seconds of one request to a worker and its reply."""
+    first, _ = client.scheduler_info()["workers"]
+
+    async def run() -> float:
+        worker = client.rpc(first)
+        for _ in range(20):
+            await worker.echo(data=1)
+        start = time.perf_counter()
+        for _ in range(ECHOES):
+            await worker.echo(data=1)
+        return (time.perf_counter() - start) / ECHOES
+
+    seconds: float = client.sync(run)
+    return seconds
 
 
 def tasks(client: Any) -> float:
@@ -43,12 +80,14 @@ def main() -> None:
             for scheme in SCHEMES:
                 with begun(scheme) as cluster, Client(cluster) as client:
                     rows.setdefault(f"{size} cold", {}).setdefault(scheme, []).append(fetch(client, nbytes))
+    array = np.ones(GATHERED // 8)
     clusters = {scheme: begun(scheme) for scheme in SCHEMES}
     clients = {scheme: Client(cluster) for scheme, cluster in clusters.items()}
     for number in range(rounds + 1):
         for scheme, client in clients.items():
             found = {f"{size} warm": fetch(client, nbytes) for size, nbytes in SIZES.items()}
-            found["a tiny task"] = tasks(client)
+            found |= {"gather 1 GiB": gather(client), "scatter 1 GiB": scatter(client, array)}
+            found |= {"an echo": echoes(client), "a tiny task": tasks(client)}
             for name, seconds in found.items() if number else ():
                 rows.setdefault(name, {}).setdefault(scheme, []).append(seconds)
     for client in clients.values():

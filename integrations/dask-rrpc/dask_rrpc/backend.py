@@ -1,34 +1,32 @@
-"""The backend that ``distributed`` finds by its entry point: ``rrpc://host:port``, served and reached."""
+"""The backend that ``distributed`` finds by its entry point: it connects to ``rrpc://host:port``, and listens there."""
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 import dask.config
 from distributed.comm.addressing import parse_host_port, unparse_host_port
-from distributed.comm.core import BaseListener, CommClosedError, Connector, FatalCommClosedError
-from distributed.comm.tcp import BaseTCPBackend
-from distributed.comm.utils import ensure_concrete_host
+from distributed.comm.core import CommClosedError, Connector, FatalCommClosedError
+from distributed.comm.tcp import BaseTCPBackend, BaseTCPListener
+from distributed.worker import Worker
 
 import rrpc
 import rrpc.aio
 
 from .comm import SCHEME, RrpcComm
-from .link import Links, options
-from .shared import Lease
+from .link import Links, options, share_pool, shared_client
 
 __all__ = ["RrpcBackend"]
 
 
 def refuse_plain(address: str, connection_args: dict[str, Any]) -> None:
     """Raises FatalCommClosedError where the user wants encryption, which rrpc doesn't have yet."""
-    wanted = connection_args.get("require_encryption")
-    if wanted is None:
-        wanted = dask.config.get("distributed.comm.require-encryption")
-    if wanted or connection_args.get("ssl_context") is not None:
+    wanted = dask.config.get("distributed.comm.require-encryption")
+    if connection_args.get("require_encryption", wanted) or connection_args.get("ssl_context") is not None:
         raise FatalCommClosedError(
             f"{SCHEME}{address}: rrpc encrypts nothing, and encryption is required: use tls://, "
             "or set distributed.comm.require-encryption to False and give no certificates"
@@ -41,112 +39,74 @@ class RrpcConnector(Connector):  # type: ignore[misc]
     async def connect(self, address: str, deserialize: bool = True, **connection_args: Any) -> RrpcComm:
         refuse_plain(address, connection_args)
         parse_host_port(address)  # ValueError
-        lease = Lease(SCHEME + address)
+        client = shared_client(SCHEME + address)
         try:
-            await lease.client
-            return RrpcComm(
-                lease.client.link.open(), peer=SCHEME + address, deserialize=deserialize, lease=lease
-            )
+            await client
+            stream = client.link.open()
         except rrpc.RpcError as error:
-            lease.end()
             raise CommClosedError(f"in {SCHEME}{address}: {error}") from error
-        except BaseException:
-            lease.end()
-            raise
+        return RrpcComm(stream, peer=SCHEME + address, deserialize=deserialize, client=client)
 
 
-class RrpcListener(BaseListener):  # type: ignore[misc]
-    """Serves comms in the loop that starts it."""
+class RrpcListener(BaseTCPListener):  # type: ignore[misc]
+    """Serves comms in the event loop that starts it. The base class keeps the addresses, and no socket."""
 
-    prefix = SCHEME  # workers read it
+    prefix = SCHEME
 
-    def get_host_port(self) -> tuple[str, int]:
-        """As TCP's listeners have it."""
-        return parse_host_port(self.listen_address.removeprefix(SCHEME))
+    def _check_encryption(self, address: str, connection_args: dict[str, Any]) -> None:
+        refuse_plain(address, connection_args)
 
-    def __init__(
-        self,
-        location: str,
-        handle_comm: Callable[[RrpcComm], Awaitable[None]],
-        deserialize: bool = True,
-        allow_offload: bool = True,
-        default_host: str | None = None,
-        default_port: int = 0,
-        **connection_args: Any,
-    ) -> None:
-        super().__init__()
-        refuse_plain(location, connection_args)
-        self.host, self.port = parse_host_port(location, default_port)
-        self._default_host = default_host
-        self._handle_comm = handle_comm
-        self._deserialize = deserialize
-        self._allow_offload = allow_offload
-        self._server: rrpc.aio.Server | None = None
-        self._comms: weakref.WeakSet[RrpcComm] = weakref.WeakSet()
-        self._stopped = False
-        self._tasks: set[asyncio.Task[None]] = set()
+    def _get_server_args(self, **connection_args: Any) -> dict[str, Any]:
+        return options(server=True)
 
     async def start(self) -> None:
-        host = self.host or "0.0.0.0"
-        server = rrpc.aio.Server(
-            Links(self._accept), listen=SCHEME + unparse_host_port(host, self.port), **options(server=True)
-        )
+        self._streams: weakref.WeakSet[rrpc.aio.ServerStream[Any, Any]] = weakref.WeakSet()
+        self._tasks: set[asyncio.Task[None]] = set()
+        host = self.ip or "0.0.0.0"
+        address = SCHEME + unparse_host_port(host, self.port)
+        self.tcp_server = server = rrpc.aio.Server(Links(self._accept), listen=address, **self.server_args)
         await server.start()
-        self._server = server
-        self.port = parse_host_port(server.addresses[0].removeprefix(SCHEME))[1]
+        self.bound_address = host, parse_host_port(server.addresses[0].removeprefix(SCHEME))[1]
+        owner = getattr(self.comm_handler, "__self__", None)
+        if isinstance(owner, Worker):  # schedulers and nannies hold no results
+            share_pool(owner)
 
     def stop(self) -> None:
-        server, self._server = self._server, None
-        self._stopped = True
+        server, self.tcp_server = self.tcp_server, None
         if server is not None:
             server.stop_listening()
             self._begin(self._end(server))
 
     async def _end(self, server: rrpc.aio.Server) -> None:
-        """Comms that are there outlive the listener."""
-        for comm in list(self._comms):
-            await comm.wait_closed()
+        """Stops the server once its comms are closed: they outlive the listener."""
+        for stream in list(self._streams):
+            await stream.wait_closed()
         await server.stop()
 
-    def _begin(self, work: Any) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def _accept(self, stream: Any) -> None:
-        if self._stopped:
+        if self.tcp_server is None:  # stopped meanwhile
             stream.cancel()
             return
         local = self.contact_address
         try:
             parse_host_port(stream.peer_address)
             peer = SCHEME + stream.peer_address
-        except ValueError:  # over shared memory it is a process of this host
+        except ValueError:  # over shared memory the peer is a process of this host
             peer = SCHEME + unparse_host_port(parse_host_port(local.removeprefix(SCHEME))[0], 0)
-        comm = RrpcComm(stream, peer=peer, local=local, deserialize=self._deserialize)
-        comm.allow_offload = self._allow_offload
-        self._comms.add(comm)
+        comm = RrpcComm(stream, peer=peer, local=local, deserialize=self.deserialize)
+        comm.allow_offload = self.allow_offload
+        self._streams.add(stream)
         self._begin(self._serve(comm))
 
     async def _serve(self, comm: RrpcComm) -> None:
-        try:
+        with suppress(CommClosedError):
             await self.on_connection(comm)
-        except CommClosedError:
-            return
-        await self._handle_comm(comm)
-
-    def _bound(self, host: str) -> str:
-        if self._server is None:
-            raise ValueError("the listener hasn't been started, or was stopped")
-        return SCHEME + unparse_host_port(host, self.port)
-
-    @property
-    def listen_address(self) -> str:
-        return self._bound(self.host or "0.0.0.0")
-
-    @property
-    def contact_address(self) -> str:
-        return self._bound(ensure_concrete_host(self.host or "0.0.0.0", default_host=self._default_host))
+            await self.comm_handler(comm)
 
 
 class RrpcBackend(BaseTCPBackend):  # type: ignore[misc]

@@ -1,12 +1,12 @@
-"""One comm: messages as lists of frames over a stream, one item a message."""
+"""One comm: a stream whose items are Dask's messages, each a list of frames."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import weakref
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from distributed.comm.addressing import parse_host_port, unparse_host_port
@@ -16,36 +16,37 @@ from distributed.utils import ensure_memoryview, get_ip, nbytes
 
 import rrpc
 
-from .shared import Lease
-
 __all__ = ["SCHEME", "RrpcComm"]
 
 SCHEME = "rrpc://"
 CLOSE_SECONDS = 1.0
-"""How long close() waits for the other process to have what was written."""
+"""Longest time that close() waits until the other process has everything that was written."""
+WHOLE = 1 << 62
+"""Largest piece of a frame, in bytes: frames aren't cut, as the receiver would have to join them by a copy."""
 
-_logger = logging.getLogger(__name__)
-_numbers = itertools.count(1)
 
+class RrpcComm(Comm):  # type: ignore[misc]
+    """A message channel between two processes; one task reads while another writes.
 
-class RrpcComm(Comm):
-    """A connection as Dask sees it: one reads, one writes."""
+    Args:
+        stream: The stream, of a client or of a server.
+        peer: Address of the other end.
+        local: Address of this end; made up for clients, which have no port of their own.
+        deserialize: Whether :meth:`read` gives objects, or leaves serialized ones as they are.
+        client: The client of the stream, kept while the comm is open.
+    """
 
     def __init__(
-        self, stream: Any, *, peer: str, local: str = "", deserialize: bool = True, lease: Lease | None = None
+        self, stream: Any, *, peer: str, local: str = "", deserialize: bool = True, client: Any = None
     ) -> None:
         super().__init__(deserialize=deserialize)
-        self._stream = stream
-        self._lease = lease
-        self._closed = False
+        self._stream, self._client, self._closed = stream, client, False
         self._peer_addr = peer
-        self._local_addr = local or SCHEME + unparse_host_port(
-            get_ip(parse_host_port(peer.removeprefix(SCHEME))[0]), 0
-        )
-        self._number = next(_numbers)
-        self._finalizer = weakref.finalize(self, _dangling, stream, lease, repr(self))
+        host = parse_host_port(peer.removeprefix(SCHEME))[0]
+        self._local_addr = local or SCHEME + unparse_host_port(get_ip(host), 0)
+        self._finalizer = weakref.finalize(self, _dangling, stream, repr(self))
         self._finalizer.atexit = False
-        stream.on_end(_closer(weakref.ref(self)))
+        stream.on_end(partial(_ended, weakref.ref(self)))
 
     @property
     def local_address(self) -> str:
@@ -59,18 +60,15 @@ class RrpcComm(Comm):
         return self._closed
 
     async def read(self, deserializers: Any = None) -> Any:
-        if self._closed and self._stream is None:
+        if self._stream is None:
             raise CommClosedError(f"in {self}: it was closed")
         try:
             frames = await anext(self._stream)
         except StopAsyncIteration:
             self.abort()
             raise CommClosedError(f"in {self}: the other end has closed it") from None
-        except rrpc.RpcError as error:
-            self.abort()
-            raise CommClosedError(f"in {self}: {error}") from error
-        except BaseException:  # what was read of the message is lost with it
-            self.abort()
+        except BaseException as error:  # what was read of the message is lost with it
+            self._fail(error)
             raise
         try:
             return await from_frames(
@@ -84,62 +82,54 @@ class RrpcComm(Comm):
             raise CommClosedError(f"in {self}: the message is cut short") from None
 
     async def write(self, msg: Any, serializers: Any = None, on_error: str = "message") -> int:
-        if self._closed:
-            raise CommClosedError(f"in {self}: it was closed")
+        self._check_open()
         frames = await to_frames(
             msg,
             allow_offload=self.allow_offload,
             serializers=serializers,
             on_error=on_error,
             context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
+            frame_split_size=WHOLE,
         )
-        if self._closed:
-            raise CommClosedError(f"in {self}: it was closed")
+        self._check_open()
         try:
             await self._stream.send([ensure_memoryview(frame) for frame in frames])
-        except rrpc.RpcError as error:
-            self.abort()
-            raise CommClosedError(f"in {self}: {error}") from error
-        except BaseException:
-            self.abort()
+        except BaseException as error:
+            self._fail(error)
             raise
         return sum(map(nbytes, frames))
 
     async def close(self) -> None:
         stream, self._closed = self._stream, True
-        if stream is None:
-            return
-        with suppress(rrpc.RpcError, asyncio.TimeoutError, RuntimeError):
-            await asyncio.wait_for(stream.flush(), CLOSE_SECONDS)
-        self.abort()
+        if stream is not None:
+            with suppress(rrpc.RpcError, asyncio.TimeoutError, RuntimeError):
+                await asyncio.wait_for(stream.flush(), CLOSE_SECONDS)
+            self.abort()
 
     def abort(self) -> None:
         stream, self._stream, self._closed = self._stream, None, True
         if stream is not None:
             self._finalizer.detach()
             stream.cancel()
-            lease, self._lease = self._lease, None
-            if lease is not None:
-                lease.end()
+            self._client = None
 
-    async def wait_closed(self) -> None:
-        stream = self._stream
-        if stream is not None:
-            await stream.wait_closed()
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CommClosedError(f"in {self}: it was closed")
+
+    def _fail(self, error: BaseException) -> None:
+        """Aborts; raises CommClosedError for an error of the connection."""
+        self.abort()
+        if isinstance(error, rrpc.RpcError):
+            raise CommClosedError(f"in {self}: {error}") from error
 
 
-def _dangling(stream: Any, lease: Lease | None, name: str) -> None:
+def _dangling(stream: Any, name: str) -> None:
     if not stream.done():
-        _logger.warning("Closing dangling stream in %s", name)
-        stream.cancel()
-    if lease is not None:
-        lease.end()
+        logging.getLogger(__name__).warning("Closing dangling stream in %s", name)
+    stream.cancel()
 
 
-def _closer(reference: weakref.ref[RrpcComm]) -> Any:
-    def closed() -> None:
-        comm = reference()
-        if comm is not None:
-            comm._closed = True
-
-    return closed
+def _ended(reference: weakref.ref[RrpcComm]) -> None:
+    if (comm := reference()) is not None:
+        comm._closed = True

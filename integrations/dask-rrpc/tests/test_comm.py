@@ -9,7 +9,7 @@ import pytest
 from distributed.comm import CommClosedError, connect, listen
 from distributed.comm.core import FatalCommClosedError
 from distributed.protocol import Serialized, to_serialize
-from distributed.utils_test import gen_test
+from distributed.utils_test import gen_cluster, gen_test
 
 import rrpc
 
@@ -127,3 +127,11 @@ async def test_encryption_that_is_required_is_refused() -> None:
 async def test_nobody_listens() -> None:
     with pytest.raises(OSError, match="Timed out trying to connect"):
         await connect("rrpc://127.0.0.1:1", timeout=0.5)
+
+
+@gen_cluster(client=True, config={"distributed.comm.default-scheme": "rrpc"})
+async def test_nothing_is_left_of_a_cluster_in_one_loop(c: Any, s: Any, a: Any, b: Any) -> None:
+    assert s.address.startswith("rrpc://")
+    array = c.submit(np.arange, 1 << 18, workers=[a.address])
+    total = c.submit(np.sum, array, workers=[b.address])
+    assert await total == sum(range(1 << 18))
