@@ -38,4 +38,9 @@ std::string_view exposure_kind_name(ExposureKind kind) {
   return "unknown";
 }
 
+Status check_host_memory(const MemoryRange& range) {
+  if (range.dmabuf_fd < 0) return {};
+  return {StatusCode::kUnimplemented, std::string("a device's memory moves over RDMA only") + kStageCure};
+}
+
 }  // namespace rrpc::provider

@@ -54,8 +54,11 @@ enum class WcStatus : uint8_t {
 std::string_view wc_status_name(WcStatus status);
 
 // A range to register. `fd` names the shared-memory file behind it (or -1), open while the region lives: providers on
-// one host hand it to the peer, as ibv_reg_dmabuf_mr would; others ignore it. All ranges of a file that are registered
-// at a time lie in one mapping of it.
+// one host hand it to the peer; others ignore it. All ranges of a file that are registered at a time lie in one mapping
+// of it.
+// `dmabuf_fd` names the dma-buf of memory that is a device's (or -1), open until it is registered. `address` is then
+// what peers call it by and is never followed here, `file_offset` its place in the dma-buf. Verbs alone take it, and
+// only adapters whose drivers do (ibv_reg_dmabuf_mr); elsewhere registering or exposing it fails with Unimplemented.
 struct MemoryRange {
   std::byte* address = nullptr;
   size_t length_bytes = 0;
@@ -63,7 +66,15 @@ struct MemoryRange {
   bool peers_may_write = false;  // whether `fd` can be mapped for writing by a peer
   bool read_sink = false;        // registered for one transfer: only READs land here (see dedicated_read_sinks)
   uint64_t file_offset = 0;      // of `address` in the file
+  int dmabuf_fd = -1;
 };
+
+// What to do where a device's memory can't be had; to stand at the end of an error.
+inline constexpr char kStageCure[] =
+    "; copy the array to the host, or have it copied with rrpc.set_device_tensors(\"stage\")";
+
+// Unimplemented for a range of a device's memory: for providers that copy by the processor.
+Status check_host_memory(const MemoryRange& range);
 
 // Locally registered memory. Deregistered by its destructor; no exposure of it may be live by then.
 class MemoryRegion {
@@ -178,6 +189,11 @@ class CompletionQueue {
   // while another thread sleeps compares the handles afterwards, and wakes it where they are others than those it has.
   virtual void arm() = 0;
   virtual void append_wait_handles(std::vector<WaitHandle>& out) const = 0;
+  // Whether poll() finds out without a system call that there is nothing.
+  virtual bool polls_cheaply() const { return true; }
+  // Takes arm() back, for somebody who is going to poll. Whether no wait handle becomes ready for a message from now
+  // on.
+  virtual bool disarm() { return false; }
   // Whether what a disconnected queue pair had still to say is on its way, or the device has yet to let go of it: poll
   // on, for some seconds at most.
   virtual bool lingering() const { return false; }

@@ -1,8 +1,11 @@
 // READ, WRITE and exposed memory.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
 
+#include "base/unique_fd.h"
 #include "conformance.h"
 
 namespace rrpc::provider::conformance {
@@ -311,6 +314,51 @@ TEST_P(ConformanceTest, SendsReadsAndWritesMixInOrder) {
     EXPECT_EQ(client_.completions[i].wr_id, i);
     EXPECT_EQ(client_.completions[i].status, WcStatus::kSuccess);
   }
+}
+
+// Kernels pin what memory windows are bound to for writing: there the caller is told to copy it.
+TEST_P(ConformanceTest, MemoryThatIsMappedReadOnlyCanBeRead) {
+  connect();
+  constexpr size_t kBytes = 64 << 10;
+  void* mapped = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  auto* source = static_cast<std::byte*>(mapped);
+  for (size_t i = 0; i < kBytes; ++i) source[i] = static_cast<std::byte>(i * 7);
+  ASSERT_EQ(mprotect(mapped, kBytes, PROT_READ), 0);
+  Buffer& target = buffer(client_, kBytes);
+  {
+    const auto region = server_.device->register_memory({.address = source, .length_bytes = kBytes});
+    ASSERT_TRUE(region.ok()) << region.status().to_string();
+    const auto rkey = server_.qp->expose(**region, source, kBytes, kRemoteRead);
+    if (rkey.ok()) {
+      ASSERT_TRUE(post_bulk(client_, Opcode::kRead, 1, target.sge(), source, *rkey).ok());
+      ASSERT_TRUE(wait_done(client_, 1));
+      EXPECT_EQ(client_.status(1), WcStatus::kSuccess);
+      EXPECT_TRUE(std::equal(source, source + kBytes, target.bytes.begin()));
+      revoke(server_, *rkey);
+    } else {
+      EXPECT_EQ(server_.qp->exposure_kind(), ExposureKind::kWindow);
+      EXPECT_EQ(rkey.status().code(), StatusCode::kFailedPrecondition) << rkey.status().to_string();
+    }
+  }
+  munmap(mapped, kBytes);
+}
+
+// No adapter without a driver for it takes a device's memory: refused when it is registered, or when it is exposed.
+TEST_P(ConformanceTest, MemoryOfADeviceIsRefusedByName) {
+  connect();
+  Buffer& source = buffer(server_, 4096, 5);
+  Buffer& other = buffer(server_, 4096);
+  const UniqueFd file(memfd_create("stands for a dma-buf", MFD_CLOEXEC));
+  MemoryRange range = source.region->range();
+  range.dmabuf_fd = file.get();
+  auto registered = server_.device->register_memory(range);
+  Status refused = registered.status();
+  if (registered.ok()) refused = server_.qp->expose(**registered, range.address, 4096, kRemoteRead).status();
+  EXPECT_EQ(refused.code(), StatusCode::kUnimplemented) << refused.to_string();
+  EXPECT_NE(refused.message().find("copy the array to the host"), std::string::npos) << refused.message();
+  // Nothing else is disturbed.
+  expose(server_, other, 0, 4096, kRemoteRead);
 }
 
 TEST_P(ConformanceTest, ALargeRead) {

@@ -122,10 +122,10 @@ void Adapter::detach(VerbsSharedReceiveQueue* queue) {
 }
 
 template <typename Concerned>
-void Adapter::doom_where(const Status& reason, Concerned concerned) {
+void Adapter::doom_where(const Status& reason, Concerned concerned, bool vague) {
   std::lock_guard lock(mutex_);
   for (VerbsQueuePair* queue_pair : queue_pairs_) {
-    if (concerned(*queue_pair)) queue_pair->doom(reason);
+    if (concerned(*queue_pair)) queue_pair->doom(reason, vague);
   }
 }
 
@@ -133,7 +133,7 @@ void Adapter::handle_event(const ibv_async_event& event) {
   const auto this_one = [&](const VerbsQueuePair& queue_pair) { return queue_pair.handle() == event.element.qp; };
   switch (event.event_type) {
     case IBV_EVENT_QP_FATAL:
-      return doom_where(unavailable("the adapter " + name_ + " has given up the queue pair"), this_one);
+      return doom_where(unavailable("the adapter " + name_ + " has given up the queue pair"), this_one, true);
     case IBV_EVENT_QP_REQ_ERR:
       return doom_where(unavailable("the peer sent what the adapter " + name_ + " couldn't carry out"), this_one);
     case IBV_EVENT_QP_ACCESS_ERR:

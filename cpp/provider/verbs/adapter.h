@@ -77,7 +77,7 @@ class Adapter {
   Status probe_queue_pair(ibv_pd* domain, ibv_cq* completions);
   bool probe_windows(ibv_pd* domain) const;
   template <typename Concerned>
-  void doom_where(const Status& reason, Concerned concerned);
+  void doom_where(const Status& reason, Concerned concerned, bool vague = false);
 
   std::string name_;
   ibv_context* context_ = nullptr;

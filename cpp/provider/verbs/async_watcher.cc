@@ -2,16 +2,13 @@
 
 #include <fcntl.h>
 #include <infiniband/verbs.h>
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <mutex>
-#include <system_error>
-#include <thread>
 #include <utility>
 
+#include "base/detached_thread.h"
 #include "provider/verbs/adapter.h"
 #include "provider/verbs/fork.h"
 
@@ -30,18 +27,8 @@ AsyncWatcher& AsyncWatcher::process() {
 }
 
 AsyncWatcher::AsyncWatcher() : epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
-  // Signals are for the threads of the user's program.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    std::thread([this] { run(); }).detach();
-  } catch (const std::system_error&) {
-    // No threads left: connections end by their completions and by keep-alive, without the adapters' events.
-    close(std::exchange(epoll_fd_, -1));
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  // No threads left: connections end by their completions and by keep-alive, without the adapters' events.
+  if (!start_detached([this] { run(); })) close(std::exchange(epoll_fd_, -1));
 }
 
 void AsyncWatcher::watch(Adapter* adapter) {

@@ -5,6 +5,7 @@
 
 #include "provider/verbs/errors.h"
 #include "provider/verbs/region.h"
+#include "provider/verbs/registering.h"
 
 namespace rrpc::provider::verbs {
 
@@ -39,7 +40,7 @@ Result<WindowExposures::Window> WindowExposures::take_window() {
 Result<ibv_mr*> WindowExposures::registration_for(const MemoryRegion& region, const std::byte* address,
                                                   size_t length_bytes) {
   if (!exact_registrations_) return static_cast<const VerbsRegion&>(region).registration_in(domain_);
-  return register_with_adapter(domain_->handle(), const_cast<std::byte*>(address), length_bytes,
+  return register_with_adapter(domain_->handle(), region.range(), address, length_bytes,
                                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
 }
 
@@ -129,7 +130,7 @@ Result<uint32_t> RegistrationExposures::open(const MemoryRegion& region, const s
   RRPC_RETURN_IF_ERROR(check_exposure(region, address, length_bytes, access));
   unsigned rights = remote_rights(access);
   if ((access & kRemoteWrite) != 0) rights |= IBV_ACCESS_LOCAL_WRITE;  // the one needs the other
-  RRPC_ASSIGN_OR_RETURN(ibv_mr * registration, register_with_adapter(domain_->handle(), const_cast<std::byte*>(address),
+  RRPC_ASSIGN_OR_RETURN(ibv_mr * registration, register_with_adapter(domain_->handle(), region.range(), address,
                                                                      length_bytes, static_cast<int>(rights)));
   registrations_.emplace(registration->rkey, registration);
   return registration->rkey;

@@ -1,23 +1,11 @@
 #include "provider/verbs/protection_domain.h"
 
 #include <cerrno>
-#include <string>
 
 #include "provider/verbs/errors.h"
+#include "provider/verbs/registering.h"
 
 namespace rrpc::provider::verbs {
-
-Result<ibv_mr*> register_with_adapter(ibv_pd* domain, std::byte* address, size_t length_bytes, int access) {
-  errno = 0;
-  ibv_mr* registration = ibv_reg_mr(domain, address, length_bytes, access);
-  if (registration != nullptr) return registration;
-  const int error_number = errno;
-  if (error_number == EFAULT) {
-    return failed_precondition(
-        "this memory can't be registered with an adapter (it is mapped read-only, or not at all)");
-  }
-  return verbs_error(error_number, "registering " + std::to_string(length_bytes) + " bytes with the adapter");
-}
 
 Result<std::shared_ptr<ProtectionDomain>> ProtectionDomain::create(ibv_context* context, bool with_windows) {
   errno = 0;
@@ -39,7 +27,7 @@ Result<ibv_mr*> ProtectionDomain::register_range(uint64_t owner, const MemoryRan
   // iWARP: a READ's answer comes as a write by the peer.
   if (iwarp_ && range.read_sink) access |= IBV_ACCESS_REMOTE_WRITE;
   RRPC_ASSIGN_OR_RETURN(ibv_mr * registration,
-                        register_with_adapter(handle_, range.address, range.length_bytes, access));
+                        register_with_adapter(handle_, range, range.address, range.length_bytes, access));
   std::lock_guard lock(mutex_);
   registrations_.emplace(owner, registration);
   return registration;

@@ -39,7 +39,4 @@ class ProtectionDomain {
   std::unordered_map<uint64_t, ibv_mr*> registrations_;
 };
 
-// ibv_reg_mr with errors that name their cure.
-Result<ibv_mr*> register_with_adapter(ibv_pd* domain, std::byte* address, size_t length_bytes, int access);
-
 }  // namespace rrpc::provider::verbs

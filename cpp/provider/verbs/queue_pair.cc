@@ -179,6 +179,7 @@ Status VerbsQueuePair::post_send(std::span<const WorkRequest> requests) {
     return resource_exhausted("the send queue is full (" + std::to_string(limits_.send_depth) + " requests)");
   }
   if (requests.empty()) return {};
+  if (asking_why()) return post_flushed(requests);
   size_t sge_count = 0;
   for (const WorkRequest& request : requests) {
     RRPC_RETURN_IF_ERROR(check_request(request));
@@ -199,10 +200,25 @@ Status VerbsQueuePair::post_send(std::span<const WorkRequest> requests) {
   return post_chain(first);
 }
 
+// The device takes none any more: they are told with those that it flushes.
+Status VerbsQueuePair::post_flushed(std::span<const WorkRequest> requests) {
+  for (const WorkRequest& request : requests) {
+    sends_.fail(sends_.push({.wr_id = request.wr_id, .opcode = request.opcode, .wanted = request.signalled}));
+  }
+  return {};
+}
+
 Status VerbsQueuePair::post_chain(uint64_t first) {
   ibv_send_wr* refused = nullptr;
   const int error_number = ibv_post_send(handle_, chain_.data(), &refused);
   if (error_number == 0) return {};
+  if (error_number == ENOTCONN && refused != nullptr) {  // Soft-iWARP's word for a queue pair that has just died
+    for (uint64_t sequence = first + static_cast<uint64_t>(refused - chain_.data()); sequence < sends_.end();
+         ++sequence)
+      sends_.fail(sequence);
+    ask_why(unavailable("the connection was lost"));
+    return {};
+  }
   Status status = verbs_error(error_number, "posting to the send queue");
   if (refused == nullptr || refused == chain_.data()) {
     sends_.drop_newest(first);

@@ -48,8 +48,8 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   void disconnect(const std::string& reason) override;
 
   // From the thread that watches the adapter's events: fails it with `reason` and moves it to the error state, which
-  // wakes whoever sleeps on its completion channel.
-  void doom(const Status& reason);
+  // wakes whoever sleeps on its completion channel. vague: its connector may know a better reason.
+  void doom(const Status& reason, bool vague);
   ibv_qp* handle() const { return handle_; }
   ibv_cq* completions() const { return completions_; }
   uint8_t port() const { return connector_->port(); }
@@ -87,6 +87,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   Status check_request(const WorkRequest& request) const;
   Status append_request(const WorkRequest& request);
   Status append_sge(const Sge& sge, bool inline_data, bool& own_error);
+  Status post_flushed(std::span<const WorkRequest> requests);
   Status post_chain(uint64_t first);
   bool signal_next(bool wanted);
   bool internal_room_used_up() const { return sends_.internal_count() >= internal_depth_ - 1; }
@@ -94,7 +95,9 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   Status post_bind(ibv_mw* window, uint32_t rkey, const ibv_mw_bind_info& bind) override;
   Status post_invalidate(uint32_t rkey) override;
   Status post_barrier(uint32_t rkey) override;
-  bool alive() const override { return state_ == QueuePairState::kConnected || ending_ == Ending::kLingering; }
+  bool alive() const override {
+    return (state_ == QueuePairState::kConnected && !asking_why()) || ending_ == Ending::kLingering;
+  }
 
   // queue_pair_completions.cc
   size_t take_stash(std::span<Completion> out);
@@ -105,9 +108,10 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   void digest_send(uint64_t sequence, const ibv_wc& completion);
   Completion digest_receive(uint64_t sequence, const ibv_wc& completion);
   void on_failure(WcStatus status, const ibv_wc& completion);
-  void find_reason_of_flush();
 
   // queue_pair_close.cc
+  void ask_why(const Status& otherwise);
+  bool asking_why() const { return asking_until_ != 0; }
   void die(const Status& reason);
   void begin_flush(const std::string& reason);
   void advance_ending(TimeNs now);
@@ -136,6 +140,8 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   bool was_connected_ = false;
   Status error_;
   std::string farewell_;
+  TimeNs asking_until_ = 0;  // the queue pair is dead, and nothing has said why
+  Status otherwise_;         // the reason if nothing does
   TimeNs linger_deadline_ = 0;
   TimeNs flush_progress_ = 0;
 
@@ -152,6 +158,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   std::atomic<bool> doomed_{false};
   std::mutex doom_mutex_;
   Status doom_reason_;
+  bool doom_is_vague_ = false;
 };
 
 }  // namespace rrpc::provider::verbs

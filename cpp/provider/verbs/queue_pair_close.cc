@@ -14,8 +14,19 @@ static constexpr TimeNs kLingerBeforeDestruction = 100 * kMillisecond;
 // A device that has given nothing back for so long gives the rest back by being rid of the queue pair.
 static constexpr TimeNs kFlushPatience = 100 * kMillisecond;
 static constexpr TimeNs kGiveBack = 5 * kMillisecond;
+// From the end of a connection to the event that tells of it: some 0.1 ms, and more where the cores are busy.
+static constexpr TimeNs kReasonPatience = 250 * kMillisecond;
+
+// The event that says what ended the connection comes before or after the flush that it causes. What failed is kept
+// back meanwhile; what came before is not.
+void VerbsQueuePair::ask_why(const Status& otherwise) {
+  if (state_ != QueuePairState::kConnected || asking_why()) return;
+  asking_until_ = now_ns() + kReasonPatience;
+  otherwise_ = otherwise;
+}
 
 void VerbsQueuePair::die(const Status& reason) {
+  asking_until_ = 0;
   if (ending_ == Ending::kFlushing || ending_ == Ending::kFinished) return;
   if (ending_ == Ending::kLingering) return begin_flush(farewell_);
   state_ = QueuePairState::kError;
@@ -37,6 +48,7 @@ void VerbsQueuePair::disconnect(const std::string& reason) {
   if (state_ == QueuePairState::kError) return;
   const bool sending = state_ == QueuePairState::kConnected && !sends_.all_done();
   state_ = QueuePairState::kError;
+  asking_until_ = 0;
   error_ = unavailable(reason);
   farewell_ = reason;
   if (!sending) return begin_flush(reason);
@@ -120,11 +132,12 @@ void VerbsQueuePair::give_back_shared_receives() {
 
 // What is posted is flushed, which its sleepers wait for. (One that has nothing posted, with receives of a shared
 // queue, finds out when it next looks: a caller after a second, others when they probe their peer.)
-void VerbsQueuePair::doom(const Status& reason) {
+void VerbsQueuePair::doom(const Status& reason, bool vague) {
   {
     std::lock_guard lock(doom_mutex_);
     if (doomed_.load(std::memory_order_relaxed)) return;
     doom_reason_ = reason;
+    doom_is_vague_ = vague;
     doomed_.store(true, std::memory_order_release);
   }
   bring_to_error(handle_);
@@ -132,6 +145,7 @@ void VerbsQueuePair::doom(const Status& reason) {
 
 void VerbsQueuePair::obey_doom() {
   std::lock_guard lock(doom_mutex_);
+  if (doom_is_vague_ && state_ == QueuePairState::kConnected) return ask_why(doom_reason_);
   die(doom_reason_);
 }
 

@@ -11,22 +11,22 @@
 namespace rrpc::provider::verbs {
 
 static constexpr size_t kBatch = 16;
-// A flush comes just before or after the event that says what ended the connection.
-static constexpr TimeNs kReasonPatience = 5 * kMillisecond;
 
 size_t VerbsQueuePair::poll(std::span<Completion> out, TimeNs now, bool look) {
   if (doomed_.load(std::memory_order_acquire)) obey_doom();
-  if ((look || state_ == QueuePairState::kConnecting) && state_ != QueuePairState::kInit && handle_ != nullptr) {
+  const bool awaits_news = state_ == QueuePairState::kConnecting || asking_why();
+  if ((look || awaits_news) && state_ != QueuePairState::kInit && handle_ != nullptr) {
     connector_->drive();
     follow_connector();
   }
+  if (asking_why() && now >= asking_until_) die(otherwise_);
   if (ending_ != Ending::kNone) advance_ending(now);
   if (state_ == QueuePairState::kInit) return 0;
   if (state_ == QueuePairState::kConnecting) {  // the peer's first message may overtake the news that it is connected
     (void)stash_completions();
     return 0;
   }
-  size_t count = stash_.empty() ? 0 : take_stash(out);
+  size_t count = stash_.empty() || asking_why() ? 0 : take_stash(out);
   if (count < out.size()) count += poll_device(out.subspan(count));
   return count;
 }
@@ -49,7 +49,13 @@ size_t VerbsQueuePair::poll_device(std::span<Completion> out) {
     if (polled_count <= 0) break;
     polled_since_request_ = true;
     for (int i = 0; i < polled_count; ++i) {
-      if (auto receive = digest(polled[static_cast<size_t>(i)])) out[count++] = *receive;
+      const auto receive = digest(polled[static_cast<size_t>(i)]);
+      if (!receive) continue;
+      if (receive->status != WcStatus::kSuccess && asking_why()) {
+        stash_.push_back(*receive);
+      } else {
+        out[count++] = *receive;
+      }
     }
     count += take_sends(out.subspan(count));
     if (ending_ == Ending::kFlushing) flush_progress_ = now_ns();
@@ -63,6 +69,7 @@ size_t VerbsQueuePair::poll_device(std::span<Completion> out) {
 size_t VerbsQueuePair::take_sends(std::span<Completion> out) {
   size_t count = 0;
   for (const SendEntry* entry = sends_.front_done(); entry != nullptr; entry = sends_.front_done()) {
+    if (entry->status != WcStatus::kSuccess && asking_why()) break;
     if (entry->kind == SendEntry::Kind::kUser && (entry->wanted || entry->status != WcStatus::kSuccess)) {
       if (count == out.size()) break;
       out[count++] = {.wr_id = entry->wr_id,
@@ -117,7 +124,7 @@ void VerbsQueuePair::digest_send(uint64_t sequence, const ibv_wc& completion) {
 Completion VerbsQueuePair::digest_receive(uint64_t sequence, const ibv_wc& completion) {
   WcStatus status = wc_status(completion.status);
   // Soft-RoCE's name for a message that is longer than its receive.
-  if (completion.status == IBV_WC_LOC_QP_OP_ERR) status = WcStatus::kLocalLength;
+  if (completion.status == IBV_WC_LOC_QP_OP_ERR && !adapter_.iwarp()) status = WcStatus::kLocalLength;
   const uint64_t wr_id = shared_receives_ != nullptr ? shared_receives_->complete(sequence) : receives_.pop();
   if (status != WcStatus::kSuccess) on_failure(status, completion);
   return {.wr_id = wr_id,
@@ -129,6 +136,8 @@ Completion VerbsQueuePair::digest_receive(uint64_t sequence, const ibv_wc& compl
 
 static Status failure_of(WcStatus status, const ibv_wc& completion) {
   switch (status) {
+    case WcStatus::kFlushed:
+      return unavailable("the connection was lost");
     case WcStatus::kLocalLength:
       return failed_precondition("a message was longer than the receive that it landed in");
     case WcStatus::kLocalProtection:
@@ -148,19 +157,11 @@ static Status failure_of(WcStatus status, const ibv_wc& completion) {
 }
 
 void VerbsQueuePair::on_failure(WcStatus status, const ibv_wc& completion) {
-  if (status != WcStatus::kFlushed) return die(failure_of(status, completion));
-  if (state_ == QueuePairState::kConnected) find_reason_of_flush();
-}
-
-void VerbsQueuePair::find_reason_of_flush() {
-  const TimeNs deadline = now_ns() + kReasonPatience;
-  while (state_ == QueuePairState::kConnected && now_ns() < deadline) {
-    connector_->drive();
-    follow_connector();
-    if (doomed_.load(std::memory_order_acquire)) obey_doom();
-    cpu_relax();
-  }
-  die(unavailable("the connection was lost"));
+  // kFatal: of a connection that is cut while it sends, Soft-iWARP says no more than that.
+  if (status != WcStatus::kFlushed && status != WcStatus::kFatal) return die(failure_of(status, completion));
+  if (doomed_.load(std::memory_order_acquire)) obey_doom();
+  if (state_ == QueuePairState::kConnected) return ask_why(failure_of(status, completion));
+  if (status == WcStatus::kFatal) die(failure_of(status, completion));
 }
 
 }  // namespace rrpc::provider::verbs

@@ -64,6 +64,8 @@ class SendLedger {
     finish(at(sequence), status);
     return at(sequence);
   }
+  // The device has not taken it.
+  void fail(uint64_t sequence) { finish(at(sequence), WcStatus::kFlushed); }
   bool names_strange_memory(uint64_t sequence) const { return at(sequence).own_error; }
   // The device will not tell of the rest.
   void flush() {

@@ -1,0 +1,63 @@
+#include "provider/verbs/registering.h"
+
+#include <dlfcn.h>
+
+#include <cerrno>
+#include <string>
+
+#include "provider/verbs/errors.h"
+
+namespace rrpc::provider::verbs {
+namespace {
+
+using RegisterDmabuf = ibv_mr* (*)(ibv_pd*, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
+
+// Older libraries lack it, and this plugin is to be loaded with them too.
+RegisterDmabuf find_register_dmabuf() {
+  constexpr char kName[] = "ibv_reg_dmabuf_mr";
+  void* found = dlsym(RTLD_DEFAULT, kName);
+  if (found == nullptr) {
+    void* library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);  // stays: this plugin is linked to it
+    if (library != nullptr) found = dlsym(library, kName);
+  }
+  return reinterpret_cast<RegisterDmabuf>(found);
+}
+
+Result<ibv_mr*> register_dmabuf(ibv_pd* domain, const MemoryRange& range, const std::byte* address, size_t length_bytes,
+                                int access) {
+  static const RegisterDmabuf register_in_library = find_register_dmabuf();
+  if (register_in_library == nullptr) {
+    return Status(
+        StatusCode::kUnimplemented,
+        std::string("libibverbs can't register memory of a device (rdma-core 34 and later can)") + kStageCure);
+  }
+  const uint64_t offset = range.file_offset + static_cast<uint64_t>(address - range.address);
+  errno = 0;
+  ibv_mr* registration =
+      register_in_library(domain, offset, length_bytes, reinterpret_cast<uint64_t>(address), range.dmabuf_fd, access);
+  if (registration != nullptr) return registration;
+  const int error_number = errno;
+  if (error_number == EOPNOTSUPP || error_number == ENOSYS || error_number == EPROTONOSUPPORT) {
+    return Status(StatusCode::kUnimplemented,
+                  std::string("the adapter or its driver can't register memory of a device") + kStageCure);
+  }
+  return verbs_error(error_number, "registering " + std::to_string(length_bytes) + " bytes of a device's memory");
+}
+
+}  // namespace
+
+Result<ibv_mr*> register_with_adapter(ibv_pd* domain, const MemoryRange& range, const std::byte* address,
+                                      size_t length_bytes, int access) {
+  if (range.dmabuf_fd >= 0) return register_dmabuf(domain, range, address, length_bytes, access);
+  errno = 0;
+  ibv_mr* registration = ibv_reg_mr(domain, const_cast<std::byte*>(address), length_bytes, access);
+  if (registration != nullptr) return registration;
+  const int error_number = errno;
+  if (error_number == EFAULT) {
+    return failed_precondition(
+        "this memory can't be registered with an adapter (it is mapped read-only, or not at all)");
+  }
+  return verbs_error(error_number, "registering " + std::to_string(length_bytes) + " bytes with the adapter");
+}
+
+}  // namespace rrpc::provider::verbs

@@ -1,0 +1,16 @@
+// Memory made known to an adapter: the host's by its address, a device's by its dma-buf.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include "provider/provider.h"
+
+namespace rrpc::provider::verbs {
+
+// ibv_reg_mr for a part of `range`, or ibv_reg_dmabuf_mr where it has a dma-buf (rdma-core 34, Linux 5.12), with errors
+// that name their cure: FailedPrecondition for memory that an adapter can't have, Unimplemented where the library, the
+// kernel or the adapter's driver takes no dma-buf.
+Result<ibv_mr*> register_with_adapter(ibv_pd* domain, const MemoryRange& range, const std::byte* address,
+                                      size_t length_bytes, int access);
+
+}  // namespace rrpc::provider::verbs
