@@ -1,14 +1,13 @@
 #include "base/helper_thread.h"
 
-#include <pthread.h>
-
 #include <atomic>
 #include <deque>
-#include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
+
+#include "base/of_process.h"
 
 namespace rrpc {
 namespace {
@@ -18,21 +17,8 @@ constexpr size_t kJobsMax = 64;
 struct Helper {
   std::mutex mutex;
   std::deque<std::function<void()>> jobs;
-  bool running = false;
+  std::atomic<bool> running{false};  // changed with the mutex held
 };
-
-std::atomic<Helper*> g_helper{nullptr};  // never destroyed: its thread may outlive static destruction
-
-Helper& helper() {
-  // A forked child has no such thread.
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { g_helper.store(new Helper); });
-  (void)registered;
-  Helper* existing = g_helper.load();
-  if (existing != nullptr) return *existing;
-  auto made = std::make_unique<Helper>();
-  if (g_helper.compare_exchange_strong(existing, made.get())) return *made.release();
-  return *existing;
-}
 
 void run(Helper& here) {
   for (;;) {
@@ -51,11 +37,11 @@ void run(Helper& here) {
 }  // namespace
 
 bool run_behind(std::function<void()> job) {
-  Helper& here = helper();
+  Helper& here = of_process<Helper>();
   std::lock_guard lock(here.mutex);
   if (here.jobs.size() >= kJobsMax) return false;
   here.jobs.push_back(std::move(job));
-  if (std::exchange(here.running, true)) return true;
+  if (here.running.exchange(true)) return true;
   try {
     std::thread([&here] { run(here); }).detach();
     return true;
@@ -65,5 +51,7 @@ bool run_behind(std::function<void()> job) {
     return false;
   }
 }
+
+bool working_behind() { return of_process<Helper>().running.load(std::memory_order_relaxed); }
 
 }  // namespace rrpc

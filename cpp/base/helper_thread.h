@@ -9,4 +9,7 @@ namespace rrpc {
 // forgets its parent's jobs.
 bool run_behind(std::function<void()> job);
 
+// Whether that thread has something to do now.
+bool working_behind();
+
 }  // namespace rrpc

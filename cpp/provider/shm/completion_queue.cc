@@ -42,6 +42,11 @@ void ShmCompletionQueue::arm() {
   std::erase_if(to_arm_, [](ShmQueuePair* queue_pair) { return queue_pair->arm(); });
 }
 
+bool ShmCompletionQueue::disarm() {
+  for (ShmQueuePair* queue_pair : queue_pairs_) queue_pair->disarm();
+  return true;
+}
+
 void ShmCompletionQueue::append_wait_handles(std::vector<WaitHandle>& out) const {
   for (const ShmQueuePair* queue_pair : queue_pairs_) {
     if (queue_pair->has_local_work()) out.push_back({WaitHandle::kPollAgain});

@@ -15,6 +15,7 @@ class ShmCompletionQueue : public CompletionQueue {
 
   size_t poll(std::span<Completion> out) override;
   void arm() override;
+  bool disarm() override;
   void append_wait_handles(std::vector<WaitHandle>& out) const override;
 
   // For queue pairs.

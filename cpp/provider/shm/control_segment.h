@@ -49,11 +49,12 @@ static_assert(sizeof(ReceiveEntry) == 64 && sizeof(ExposureEntry) == 32 && sizeo
 static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
 
 // Orders the copy before the second look at what permitted it.
-inline void acquire_fence() {
+inline void fence(std::memory_order order) {
 #if defined(__SANITIZE_THREAD__)  // no fences there; the two processes are beyond its sight anyway
+  (void)order;
   std::atomic_signal_fence(std::memory_order_seq_cst);
 #else
-  std::atomic_thread_fence(std::memory_order_acquire);
+  std::atomic_thread_fence(order);
 #endif
 }
 

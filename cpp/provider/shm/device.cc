@@ -16,6 +16,7 @@ class ShmDevice : public Device {
 
   Result<std::unique_ptr<MemoryRegion>> register_memory(const MemoryRange& range) override {
     if (range.address == nullptr || range.length_bytes == 0) return invalid_argument("registering no memory");
+    RRPC_RETURN_IF_ERROR(check_host_memory(range));
     const uint32_t lkey = next_lkey_.fetch_add(1, std::memory_order_relaxed);
     if (range.fd < 0) return std::unique_ptr<MemoryRegion>(std::make_unique<ShmRegion>(range, lkey));
     struct stat info{};

@@ -205,7 +205,7 @@ size_t ShmQueuePair::take_landed(std::span<Completion> out) {
                                 " bytes came for a shorter receive"));
     return used;
   }
-  if (used > 0 && armed_) disarm();
+  if (used > 0) disarm();
   return used;
 }
 
@@ -217,6 +217,7 @@ bool ShmQueuePair::arm() {
 }
 
 void ShmQueuePair::disarm() {
+  if (!armed_) return;
   armed_ = false;
   own_.header().armed.store(0, std::memory_order_relaxed);
   cq_->disarmed(*this);

@@ -72,6 +72,7 @@ class ShmQueuePair : public QueuePair {
   void on_socket_readable();
   // False while there is nothing to arm yet.
   bool arm();
+  void disarm();
   // Something to do at the next poll, without an event.
   bool has_local_work() const {
     return (!pending_.empty() && !channel_.backlogged()) || !ready_.empty() || more_to_read_;
@@ -115,7 +116,6 @@ class ShmQueuePair : public QueuePair {
   size_t poll_busy(std::span<Completion> out, size_t& work_bytes);
   size_t take_ready(std::span<Completion> out);
   size_t take_landed(std::span<Completion> out);
-  void disarm();
   void fail(Status why, const std::string& goodbye);
   void fail(Status why);
   void flush_everything();
@@ -157,6 +157,7 @@ class ShmQueuePair : public QueuePair {
   SocketChannel channel_;
   ReceiveRing receives_;
   std::deque<SendRequest> pending_;
+  bool long_work_ = false;  // much waited since it was empty
   std::deque<Completion> ready_;
   size_t ready_sends_count_ = 0;
   uint32_t send_sequence_ = 0;

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+
+#include "base/split_work.h"
 
 namespace rrpc::provider::shm {
 
@@ -30,27 +33,51 @@ Copied transfer_all(VmTransfer transfer, pid_t pid, std::byte* local, uint64_t r
   return Copied::kAll;
 }
 
-Copied transfer_pieces(VmTransfer transfer, pid_t pid, uint64_t remote, uint64_t count, SgeCursor& cursor) {
-  Copied result = Copied::kAll;
-  cursor.advance(count, [&](std::byte* local, uint64_t piece) {
-    if (result == Copied::kAll) result = transfer_all(transfer, pid, local, remote, piece);
-    remote += piece;
+// For two threads: one doesn't fill the memory's bandwidth.
+constexpr uint64_t kPieceBytes = 128 << 10;
+
+// Calls copy(offset, length) for the pieces of `count` bytes.
+template <typename Copy>
+void copy_in_pieces(uint64_t count, Copy copy) {
+  struct Job {
+    uint64_t count;
+    Copy& copy;
+  } job{count, copy};
+  const auto piece = [](void* context, size_t index) {
+    const Job& of = *static_cast<Job*>(context);
+    const uint64_t offset = index * kPieceBytes;
+    of.copy(offset, std::min(kPieceBytes, of.count - offset));
+  };
+  split_work((count + kPieceBytes - 1) / kPieceBytes, piece, &job);
+}
+
+Copied transfer_pieces(VmTransfer transfer, pid_t pid, uint64_t remote, uint64_t count, SgeCursor& cursor, bool split) {
+  std::atomic<Copied> result{Copied::kAll};
+  cursor.advance(count, [&](std::byte* local, uint64_t run) {
+    const auto copy = [&](uint64_t offset, uint64_t piece) {
+      if (result.load(std::memory_order_relaxed) != Copied::kAll) return;
+      const Copied copied = transfer_all(transfer, pid, local + offset, remote + offset, piece);
+      if (copied != Copied::kAll) result.store(copied, std::memory_order_relaxed);
+    };
+    split ? copy_in_pieces(run, copy) : copy(0, run);
+    remote += run;
   });
-  return result;
+  return result.load(std::memory_order_relaxed);
 }
 
 // Beyond a megabyte memcpy turns to ways of copying that took half as long again (16 MiB, AMD EPYC, glibc 2.36:
 // 446 us in pieces of 512 KiB, 665 us in one).
-void copy_bytes(std::byte* to, const std::byte* from, uint64_t count) {
-  constexpr uint64_t kPieceBytes = 512 << 10;
-  for (uint64_t done = 0; done < count; done += kPieceBytes)
-    std::memcpy(to + done, from + done, std::min(kPieceBytes, count - done));
+void copy_bytes(std::byte* to, const std::byte* from, uint64_t count, bool split) {
+  constexpr uint64_t kLongest = 512 << 10;
+  const auto copy = [&](uint64_t offset, uint64_t piece) { std::memcpy(to + offset, from + offset, piece); };
+  if (split) return copy_in_pieces(count, copy);
+  for (uint64_t done = 0; done < count; done += kLongest) copy(done, std::min(kLongest, count - done));
 }
 
 }  // namespace
 
 bool RemoteMemory::still_open(uint32_t rkey) const {
-  acquire_fence();
+  fence(std::memory_order_acquire);
   const ExposureEntry& entry = peer_.exposure(rkey & (kExposureCount - 1));
   return entry.generation.load(std::memory_order_seq_cst) == rkey >> kExposureIndexBits;
 }
@@ -78,25 +105,27 @@ std::byte* RemoteMemory::locate(const Grant& grant, uint64_t address, uint64_t c
   return entry->contains(offset, count) ? entry->local(offset) : nullptr;
 }
 
-Copied RemoteMemory::read(const Grant& grant, pid_t pid, uint64_t address, uint64_t count, SgeCursor& to) const {
-  if (grant.kind == kOrdinary) return transfer_pieces(process_vm_readv, pid, address, count, to);
+Copied RemoteMemory::read(const Grant& grant, pid_t pid, uint64_t address, uint64_t count, SgeCursor& to,
+                          bool split) const {
+  if (grant.kind == kOrdinary) return transfer_pieces(process_vm_readv, pid, address, count, to, split);
   Copied failure{};
   const std::byte* from = locate(grant, address, count, false, failure);
   if (from == nullptr) return failure;
   to.advance(count, [&](std::byte* local, uint64_t piece) {
-    copy_bytes(local, from, piece);
+    copy_bytes(local, from, piece, split);
     from += piece;
   });
   return Copied::kAll;
 }
 
-Copied RemoteMemory::write(const Grant& grant, pid_t pid, uint64_t address, uint64_t count, SgeCursor& from) const {
-  if (grant.kind == kOrdinary) return transfer_pieces(process_vm_writev, pid, address, count, from);
+Copied RemoteMemory::write(const Grant& grant, pid_t pid, uint64_t address, uint64_t count, SgeCursor& from,
+                           bool split) const {
+  if (grant.kind == kOrdinary) return transfer_pieces(process_vm_writev, pid, address, count, from, split);
   Copied failure{};
   std::byte* to = locate(grant, address, count, true, failure);
   if (to == nullptr) return failure;
   from.advance(count, [&](std::byte* local, uint64_t piece) {
-    copy_bytes(to, local, piece);
+    copy_bytes(to, local, piece, split);
     to += piece;
   });
   return Copied::kAll;

@@ -23,8 +23,9 @@ class RemoteMemory {
   bool still_open(uint32_t rkey) const;
 
   enum class Copied { kAll, kRefused, kPeerGone, kUnknownSlab };
-  Copied read(const Grant& grant, pid_t pid, uint64_t address, uint64_t count, SgeCursor& to) const;
-  Copied write(const Grant& grant, pid_t pid, uint64_t address, uint64_t count, SgeCursor& from) const;
+  // `split`: by two threads.
+  Copied read(const Grant& grant, pid_t pid, uint64_t address, uint64_t count, SgeCursor& to, bool split) const;
+  Copied write(const Grant& grant, pid_t pid, uint64_t address, uint64_t count, SgeCursor& from, bool split) const;
 
  private:
   // Where a mapped grant's bytes are in this process.

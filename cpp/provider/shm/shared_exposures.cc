@@ -45,6 +45,7 @@ Result<uint32_t> SharedExposures::open(const Range& range) {
 void SharedExposures::close_index(uint32_t index) {
   slots_[index].open = false;
   control_.exposure(index).generation.exchange(0, std::memory_order_seq_cst);
+  fence(std::memory_order_release);  // on arm64 the next exposure's fields might be seen before it otherwise
   free_.push_back(index);
 }
 

@@ -1,0 +1,11 @@
+// Threads that last as long as the process.
+#pragma once
+
+#include <functional>
+
+namespace rrpc {
+
+// No signals are handled by it: these are for the threads of the user's program. False: no thread is to be had.
+bool start_detached(std::function<void()> run);
+
+}  // namespace rrpc
