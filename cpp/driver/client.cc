@@ -80,7 +80,7 @@ Status Client::start(const rpc::ClientCallRef& call, rpc::CallRequest request) {
   std::lock_guard lock(connection_->mutex);
   const TimeNs now = now_ns();
   RRPC_RETURN_IF_ERROR(connection_->session().client().start(call, std::move(request), now));
-  engine_.note_deadline(call->deadline());  // there may never be anybody who waits for it
+  engine_.note_deadline(*connection_, call->deadline());  // there may never be anybody who waits for it
   engine_.settle(connection_, now);
   return {};
 }

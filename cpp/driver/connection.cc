@@ -20,13 +20,15 @@ uint32_t random_epoch() {
 Connection::Connection(rpc::Role role, uint64_t id, DeviceEntry& device, std::unique_ptr<provider::CompletionQueue> cq,
                        std::unique_ptr<provider::QueuePair> qp, const Options& options, rpc::HelloFields hello,
                        RequestSink* sink, endpoint::ReceiveShare share)
-    : id_(id),
+    : timer(id),
+      id_(id),
       scheme_(device.scheme),
       fork_generation_(fork_generation()),
       options_(options),
       sink_(sink),
       session_(role, device.context(), std::move(cq), std::move(qp), options.session, random_epoch(), std::move(hello),
-               *this, std::move(share)) {
+               *this, std::move(share)),
+      polls_cheaply_(session_.endpoint().polls_cheaply()) {
   endpoint::count(endpoint::counters().connections_open);
 }
 

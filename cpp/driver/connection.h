@@ -13,6 +13,7 @@
 #include "base/unique_fd.h"
 #include "driver/devices.h"
 #include "driver/options.h"
+#include "driver/timers.h"
 #include "rpc/session.h"
 
 namespace rrpc::driver {
@@ -33,7 +34,7 @@ class RequestSink {
   virtual void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) = 0;
   virtual void on_replies_taken(const Connection& connection) = 0;
   // A client said HELLO; an error refuses it.
-  virtual Status admit(const Connection& connection) = 0;
+  virtual Status admit(Connection& connection) = 0;
   // A stream that was parked may go on.
   virtual void resume(uint64_t handle) = 0;
 };
@@ -57,6 +58,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   uint64_t id() const { return id_; }
   const Options& options() const { return options_; }
   std::string transport() const { return scheme_; }
+  bool polls_cheaply() const { return polls_cheaply_; }
   bool belongs_to_parent() const { return fork_generation_ != fork_generation(); }
 
   // Guards everything below it up to `session`.
@@ -67,6 +69,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   static Status unfinished_handshake() {
     return deadline_exceeded("the handshake was not finished in time; is the other end an rrpc one?");
   }
+  Timer timer;  // when the engine is to look at it: no later than at any deadline of its own or of its session
   // At a server: when the client is told to connect again, and when the connection is closed after that.
   TimeNs retire_at = kNever;
   TimeNs close_at = kNever;
@@ -127,6 +130,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   RequestSink* const sink_;
   bool refused_ = false;
   rpc::Session session_;
+  const bool polls_cheaply_;
 };
 
 }  // namespace rrpc::driver

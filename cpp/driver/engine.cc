@@ -113,7 +113,8 @@ void Engine::add(const ConnectionRef& connection) {
   }
   const TimeNs now = now_ns();
   const TimeNs first_probe = deadline_after(now, connection->options().session.keepalive_interval);
-  note_deadline(std::min({connection->handshake_deadline, first_probe, endpoint::Pool::process().tend(now)}));
+  note_deadline(*connection, std::min(connection->handshake_deadline, first_probe));
+  wake_for_timers_at(endpoint::Pool::process().tend(now));
   kick();
 }
 
@@ -122,6 +123,7 @@ void Engine::remove(const ConnectionRef& connection) {
     std::lock_guard lock(connection->mutex);
     disable_epoll(*connection);
     connection->attendance = Attendance::kGone;
+    timers_.set(connection->timer, kNever);
   }
   std::lock_guard lock(list_mutex_);
   half_open_.erase(connection->id());

@@ -84,9 +84,14 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // A caller goes to sleep on the connection's own handles; and comes back. Mutex of the connection held.
   void detach(Connection& connection);
   void reattach(const ConnectionRef& connection);
-  // A deadline that nobody may be waiting for. Noted with the mutex of its connection held.
-  void note_deadline(TimeNs deadline) {
-    if (deadline < next_timer_.load(std::memory_order_relaxed)) note_earlier_deadline(deadline);
+  // The same for a caller that polls it for a moment: an answer that it gets itself wakes no other thread. False: it
+  // isn't armed, so that nothing is to be given back.
+  bool take_over(Connection& connection);
+  void give_back(const ConnectionRef& connection, TimeNs now);
+  // A deadline that nobody may be waiting for. With the mutex of the connection held.
+  void note_deadline(Connection& connection, TimeNs deadline) {
+    timers_.note(connection.timer, deadline);
+    wake_for_timers_at(deadline);
   }
 
   // From any thread, whatever it holds: a poller runs the hook soon.
@@ -125,13 +130,17 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool tick_for_workers();
   bool wait_for_start(TimeNs deadline, const std::atomic<bool>& interrupt);
   void kick();
+  void wake_for_timers_at(TimeNs deadline) {
+    if (deadline < next_timer_.load(std::memory_order_relaxed)) note_earlier_deadline(deadline);
+  }
   void note_earlier_deadline(TimeNs deadline);
   bool deferred_waits() const;
 
-  // engine_polling.cc; with the token unless said otherwise
+  // engine_polling.cc, engine_timers.cc; with the token unless said otherwise
   size_t poll_hot(TimeNs now);
   bool poll_one(const ConnectionRef& connection, TimeNs now, size_t& handled);
-  void arm_hot(TimeNs now, TimeNs idle_since);
+  void arm_hot(TimeNs now, TimeNs idle_since, TimeNs dear_since);
+  void arm_hot(TimeNs now, TimeNs idle_since) { arm_hot(now, idle_since, idle_since); }
   bool try_arm(const ConnectionRef& connection, TimeNs now);
   void push_hot(ConnectionRef connection);
   void drop_hot(size_t index);
@@ -146,7 +155,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void watch_listener(uint64_t key, const ListenerEntry& entry, int operation);
   void make_hot(uint64_t id);
   void run_timers(TimeNs now);
+  void run_timer(uint64_t id, TimeNs now);
   void tend(const ConnectionRef& connection, TimeNs now);
+  ConnectionRef find(uint64_t id) const;
   // Without the token, with the mutex of the connection
   void settle_armed(const ConnectionRef& connection, TimeNs now);
   void heat(const ConnectionRef& connection);
@@ -154,6 +165,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void settle_handles(const ConnectionRef& connection);
   bool enable_epoll(Connection& connection);
   void disable_epoll(Connection& connection);
+  void mute_epoll(Connection& connection);
 
   // The engine whose token this thread has.
   static thread_local const Engine* polling_;
@@ -177,9 +189,12 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::atomic<bool> started_{false};  // the descriptors are there
   std::atomic<bool> stopping_{false};
 
-  std::mutex token_;  // the right to poll: guards hot_ and next_look_around_
+  std::mutex token_;  // the right to poll: guards the five below
   std::vector<ConnectionRef> hot_;
   TimeNs next_look_around_ = 0;
+  TimeNs next_tidying_ = 0;
+  int empty_looks_ = 0;      // in a row
+  bool saw_events_ = false;  // in epoll, since the last look
   std::atomic<TimeNs> next_poll_between_{0};
 
   mutable std::mutex list_mutex_;
@@ -193,8 +208,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::atomic<bool> has_chores_{false};
   bool listeners_paused_ = false;
 
-  std::atomic<TimeNs> next_timer_{kNever};
-  std::atomic<TimeNs> asleep_until_{0};  // of the thread in epoll_wait; 0: none is
+  Timers timers_;
+  std::atomic<TimeNs> next_timer_{kNever};  // of those, of the pool's and of listeners that pause
+  std::atomic<TimeNs> asleep_until_{0};     // of the thread in epoll_wait; 0: none is
 
   std::mutex worker_mutex_;
   std::condition_variable worker_condition_;

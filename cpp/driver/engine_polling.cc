@@ -1,4 +1,4 @@
-// What the thread with the polling token does: hot connections, epoll, timers.
+// What the thread with the polling token does: hot connections and epoll.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -13,9 +13,13 @@
 namespace rrpc::driver {
 namespace {
 
-constexpr TimeNs kLookAround = 100 * kMicrosecond;  // a busy poller looks at epoll and the timers this often
-constexpr TimeNs kCoolAfter = 3 * kMillisecond;     // and arms what was quiet for so long
-constexpr TimeNs kTimerStep = 5 * kMillisecond;
+constexpr TimeNs kLookAround = 100 * kMicrosecond;  // a busy poller looks at epoll and the timers this often,
+constexpr TimeNs kLookSoon = 2 * kMicrosecond;  // and at epoll this often, for so many times, after it had something
+constexpr int kEmptyLooks = 32;
+constexpr TimeNs kCoolAfter = 3 * kMillisecond;  // and arms what was quiet for so long
+// Those that cost a system call each time sooner, if there are more of them than this.
+constexpr TimeNs kCoolDearAfter = 100 * kMicrosecond;
+constexpr size_t kDearMax = 4;
 constexpr TimeNs kAcceptPause = 100 * kMillisecond;   // when there are no descriptors left
 constexpr TimeNs kAcceptSlice = 200 * kMicrosecond;   // then established connections get their turn
 constexpr TimeNs kHandshakeMin = 100 * kMillisecond;  // that a client may take, however many others connect
@@ -58,6 +62,19 @@ void Engine::disable_epoll(Connection& connection) {
   handles.clear();
 }
 
+// They stay in the set, and report nothing but the connection's end until they are enabled again.
+void Engine::mute_epoll(Connection& connection) {
+  std::vector<provider::WaitHandle>& handles = connection.wait_handles;
+  handles.clear();
+  connection.session().endpoint().append_wait_handles(handles);
+  for (const provider::WaitHandle& handle : handles) {
+    epoll_event event{};
+    event.events = EPOLLONESHOT;
+    event.data.u64 = connection.id();
+    epoll_ctl(epoll_fd_.get(), EPOLL_CTL_MOD, handle.fd, &event);
+  }
+}
+
 // Those of an armed connection, or of one whose leader sleeps, may be others after somebody has touched it.
 void Engine::settle_handles(const ConnectionRef& connection) {
   static thread_local std::vector<provider::WaitHandle> handles;
@@ -69,13 +86,8 @@ void Engine::settle_handles(const ConnectionRef& connection) {
 }
 
 void Engine::make_hot(uint64_t id) {
-  ConnectionRef connection;
-  {
-    std::lock_guard lock(list_mutex_);
-    const auto it = connections_.find(id);
-    if (it == connections_.end()) return;
-    connection = it->second;
-  }
+  const ConnectionRef connection = find(id);
+  if (connection == nullptr) return;
   std::lock_guard lock(connection->mutex);
   if (connection->attendance != Attendance::kArmed) return;
   connection->attendance = Attendance::kHot;
@@ -119,7 +131,7 @@ void Engine::accept_all(uint64_t key) {
   if (!listeners_.contains(key)) return;
   if (go_on_at == 0) return watch_listener(key, *entry, EPOLL_CTL_MOD);
   listeners_paused_ = true;
-  note_deadline(go_on_at);
+  wake_for_timers_at(go_on_at);
 }
 
 // Gives when to go on, 0: as soon as somebody connects.
@@ -191,6 +203,7 @@ bool Engine::wait_events(TimeNs deadline) {
   const int count = epoll_wait(epoll_fd_.get(), events.data(), events.size(), timeout_ms);
   const bool signalled = count < 0 && errno == EINTR;
   asleep_until_.store(0);
+  saw_events_ = saw_events_ || count > 0;
   for (int i = 0; i < count; ++i) {
     const uint64_t key = events[static_cast<size_t>(i)].data.u64;
     if (key == kWakeKey) {
@@ -280,7 +293,7 @@ bool Engine::poll_one(const ConnectionRef& connection, TimeNs now, size_t& handl
   handled += progress;
   if (progress > 0) {
     connection->last_active.store(now, std::memory_order_relaxed);
-    note_deadline(connection->session().next_tick());
+    note_deadline(*connection, connection->session().next_tick());
   }
   if (!connection->session().failed() || !connection->session().quiet()) return true;
   lock.unlock();
@@ -330,9 +343,10 @@ bool Engine::rest(const ConnectionRef& connection, const std::weak_ptr<LoopQueue
   return try_arm(connection, now);
 }
 
-void Engine::arm_hot(TimeNs now, TimeNs idle_since) {
+void Engine::arm_hot(TimeNs now, TimeNs idle_since, TimeNs dear_since) {
   for (size_t i = 0; i < hot_.size();) {
-    if (hot_[i]->last_active.load(std::memory_order_relaxed) <= idle_since && try_arm(hot_[i], now))
+    const TimeNs since = hot_[i]->polls_cheaply() ? idle_since : dear_since;
+    if (hot_[i]->last_active.load(std::memory_order_relaxed) <= since && try_arm(hot_[i], now))
       drop_hot(i);
     else
       ++i;
@@ -342,9 +356,13 @@ void Engine::arm_hot(TimeNs now, TimeNs idle_since) {
 // Whoever polls without a pause does this now and again: hot connections must not starve the others.
 void Engine::look_around(TimeNs now) {
   if (now < next_look_around_) return;
-  next_look_around_ = now + kLookAround;
   (void)wait_events(0);
-  arm_hot(now, now - kCoolAfter);
+  // Clients that take turns are all armed when their turn comes.
+  empty_looks_ = std::exchange(saw_events_, false) ? 0 : std::min(empty_looks_ + 1, kEmptyLooks);
+  next_look_around_ = now + (empty_looks_ < kEmptyLooks ? kLookSoon : kLookAround);
+  if (now < next_tidying_) return;
+  next_tidying_ = now + kLookAround;
+  arm_hot(now, now - kCoolAfter, hot_.size() > kDearMax ? now - kCoolDearAfter : now - kCoolAfter);
   run_timers(now);
 }
 
@@ -354,7 +372,10 @@ void Engine::settle_armed(const ConnectionRef& connection, TimeNs now) {
   rpc::Session& session = connection->session();
   for (int round = 0; round < kSettleRounds && !session.failed(); ++round) {
     session.endpoint().arm();
-    if (session.progress(now) == 0 && !session.failed()) return settle_handles(connection);
+    if (session.progress(now) == 0 && !session.failed()) {
+      note_deadline(*connection, session.next_tick());
+      return settle_handles(connection);
+    }
   }
   // It has failed or is busy.
   if (connection->leader_asleep) return connection->wake_leader();
@@ -366,6 +387,22 @@ void Engine::detach(Connection& connection) {
   if (connection.attendance != Attendance::kGone) connection.attendance = Attendance::kLeader;
 }
 
+bool Engine::take_over(Connection& connection) {
+  if (connection.attendance != Attendance::kArmed || connection.leader_asleep || connection.session().failed())
+    return false;
+  if (!connection.session().endpoint().disarm()) mute_epoll(connection);
+  connection.attendance = Attendance::kLeader;
+  return true;
+}
+
+// Another caller may have gone to sleep on it meanwhile.
+void Engine::give_back(const ConnectionRef& connection, TimeNs now) {
+  if (connection->leader_asleep)
+    settle(connection, now);
+  else
+    reattach(connection);
+}
+
 void Engine::reattach(const ConnectionRef& connection) {
   if (connection->attendance != Attendance::kLeader) return;  // removed, or closed and being seen off
   if (connection->session().failed()) return heat(connection);
@@ -373,55 +410,6 @@ void Engine::reattach(const ConnectionRef& connection) {
   if (!enable_epoll(*connection)) return heat(connection);
   connection->attendance = Attendance::kArmed;
   settle_armed(connection, now_ns());
-}
-
-// --- timers ----------------------------------------------------------------------------------------
-
-void Engine::tend(const ConnectionRef& connection, TimeNs now) {
-  rpc::Session& session = connection->session();
-  if (connection->half_open() && !session.failed() && now >= connection->handshake_deadline)
-    session.close(Connection::unfinished_handshake());
-  if (!connection->half_open() && !session.failed()) {
-    if (now >= connection->retire_at) connection->retire(now, "max_connection_age: connect again");
-    if (now >= connection->close_at)
-      session.close(unavailable("max_connection_age_grace: the call took longer after its connection reached its age"));
-  }
-  if (session.next_tick() <= now) {
-    session.progress(now);
-    session.tick(now);
-  }
-  settle(connection, now);
-}
-
-void Engine::run_timers(TimeNs now) {
-  if (now < next_timer_.load(std::memory_order_relaxed)) return;
-  next_timer_.store(kNever);  // first: a deadline noted meanwhile is not lost
-  TimeNs next = kNever;
-  for (const ConnectionRef& connection : connections()) {
-    std::unique_lock lock(connection->mutex, std::try_to_lock);
-    if (!lock) {
-      next = now;
-      continue;
-    }
-    rpc::Session& session = connection->session();
-    tend(connection, now);
-    if (session.failed()) continue;
-    next = std::min(next, session.next_tick());
-    if (connection->half_open())
-      next = std::min(next, connection->handshake_deadline);
-    else
-      next = std::min({next, connection->retire_at, connection->close_at});
-  }
-  {
-    std::lock_guard lock(list_mutex_);
-    if (std::exchange(listeners_paused_, false)) {
-      for (const auto& [key, entry] : listeners_) watch_listener(key, *entry, EPOLL_CTL_MOD);
-    }
-  }
-  endpoint::Pool& pool = endpoint::Pool::process();
-  const TimeNs pool_next = pool.tend(now);
-  if (connection_count() > 0 || pool.committed_bytes() > 0) next = std::min(next, pool_next);
-  if (next != kNever) note_deadline(std::max(next, now + kTimerStep));
 }
 
 }  // namespace rrpc::driver

@@ -74,7 +74,7 @@ void Server::on_request(const ConnectionRef& connection, const rpc::ServerCallRe
   const Result<Lane> lane = work_.add(connection, call);  // and then, maybe, a look at who sleeps
   if (work_.has_displaced()) engine_->ask_for_chores();
   if (!lane.ok()) return connection->session().server().refuse(call, lane.status(), now_ns());
-  engine_->note_deadline(call->deadline());
+  engine_->note_deadline(*connection, call->deadline());
   announce(*lane);
 }
 
@@ -296,7 +296,7 @@ size_t Server::send_away(size_t count, const std::string& reason) {
     std::lock_guard lock(connection->mutex);
     if (connection->session().failed()) continue;
     connection->retire(now, reason);
-    engine_->note_deadline(connection->close_at);
+    engine_->note_deadline(*connection, connection->close_at);
     engine_->settle(connection, now);
   }
   return clients.size();

@@ -119,7 +119,7 @@ class Server : public RequestSink {
   }
   void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) override;
   void on_replies_taken(const Connection& connection) override;
-  Status admit(const Connection& connection) override;
+  Status admit(Connection& connection) override;
   void resume(uint64_t handle) override;
   bool take_back(const Connection& connection, const rpc::ServerCallRef& call) override;
   bool is_loops(Lane lane) const { return lane == Lane::kLoop || (lane == Lane::kBuiltin && all_in_loop_); }

@@ -187,9 +187,9 @@ void Server::prepare(Connection& connection) {
   if (in_loop_) connection.loops_asleep.push_back(loop_);
 }
 
-Status Server::admit(const Connection& connection) {
+Status Server::admit(Connection& connection) {
   if (engine_->establish(connection.id(), options_.connections_max)) {
-    engine_->note_deadline(connection.retire_at);  // the timers look at it only once the client is let in
+    engine_->note_deadline(connection, connection.retire_at);  // the timers look at it only once the client is let in
     return {};
   }
   const std::string limit = std::to_string(options_.connections_max);

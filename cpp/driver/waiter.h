@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "driver/connection.h"
@@ -47,9 +48,11 @@ class Waiter {
     const bool may_spin = spin_until > now;
     const bool may_sleep = spin_until != kNever;
     Spinner spinner;
+    Turn turn(*this);
     while (true) {
       size_t handled = 0;
       if (std::unique_lock lock(connection.mutex, std::try_to_lock); lock) {
+        if (may_spin) turn.take();
         handled = poll(now);
         if (done()) {
           engine_.settle(connection_, now);
@@ -66,6 +69,7 @@ class Waiter {
       if (now >= deadline_ || now >= slice_end || interrupt_.load(std::memory_order_relaxed)) break;
       if (now >= spin_until || (may_sleep && Spinner::crowded(now))) break;
     }
+    turn.give_back();
     {
       std::lock_guard lock(connection.mutex);
       engine_.settle(connection_, now);
@@ -79,6 +83,27 @@ class Waiter {
 
   static constexpr TimeNs kFollowerNap = 50 * kMillisecond;
   static constexpr TimeNs kBusySlice = 50 * kMillisecond;
+
+  // While this thread polls an armed connection.
+  class Turn {
+   public:
+    explicit Turn(Waiter& waiter) : waiter_(waiter) {}
+    ~Turn() { give_back(); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    // With the connection's mutex.
+    void take() { taken_ = taken_ || waiter_.engine_.take_over(*waiter_.connection_); }
+    // Without.
+    void give_back() {
+      if (!std::exchange(taken_, false)) return;
+      std::lock_guard lock(waiter_.connection_->mutex);
+      waiter_.engine_.give_back(waiter_.connection_, now_ns());
+    }
+
+   private:
+    Waiter& waiter_;
+    bool taken_ = false;
+  };
 
   size_t poll(TimeNs now) {
     const size_t handled = connection_->session().progress(now);

@@ -84,6 +84,8 @@ class Endpoint {
   // Polls once, delivers events, returns credits. Gives the number of completions handled.
   size_t progress();
   void arm() { cq_->arm(); }
+  bool disarm() { return cq_->disarm(); }
+  bool polls_cheaply() const { return cq_->polls_cheaply(); }
   void append_wait_handles(std::vector<provider::WaitHandle>& out) const { cq_->append_wait_handles(out); }
 
   // Counts for the process and for this connection.

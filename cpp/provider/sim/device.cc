@@ -61,6 +61,7 @@ Result<std::unique_ptr<SharedReceiveQueue>> SimListener::create_shared_receive_q
 Result<std::unique_ptr<MemoryRegion>> SimDevice::register_memory(const MemoryRange& range) {
   if (range.address == nullptr || range.length_bytes == 0)
     return invalid_argument("an empty range cannot be registered");
+  RRPC_RETURN_IF_ERROR(check_host_memory(range));
   return std::unique_ptr<MemoryRegion>(std::make_unique<SimMemoryRegion>(fabric_, host_, range));
 }
 

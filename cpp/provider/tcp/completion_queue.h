@@ -26,6 +26,7 @@ class TcpCompletionQueue final : public CompletionQueue {
   ~TcpCompletionQueue() override;
 
   size_t poll(std::span<Completion> out) override;
+  bool polls_cheaply() const override { return false; }
   void arm() override {}  // the sockets tell by themselves
   void append_wait_handles(std::vector<WaitHandle>& out) const override;
   bool lingering() const override { return !lingering_.empty(); }

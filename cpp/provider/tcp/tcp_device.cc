@@ -21,6 +21,7 @@ class TcpDevice final : public Device {
 
   Result<std::unique_ptr<MemoryRegion>> register_memory(const MemoryRange& range) override {
     if (range.address == nullptr && range.length_bytes > 0) return invalid_argument("cannot register a null address");
+    RRPC_RETURN_IF_ERROR(check_host_memory(range));
     return std::unique_ptr<MemoryRegion>(std::make_unique<TcpMemoryRegion>(range, ++last_lkey_));
   }
 

@@ -1,0 +1,78 @@
+// When connections are looked at because of the time: by the thread with the polling token.
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "driver/engine.h"
+
+namespace rrpc::driver {
+namespace {
+
+constexpr TimeNs kTimerStep = 5 * kMillisecond;
+
+// Nearly always what it was set for is over: the call was answered long before its deadline.
+bool is_due(Connection& connection, TimeNs now) {
+  return now >= connection.session().next_tick() || connection.session().failed() ||
+         (connection.half_open() ? now >= connection.handshake_deadline
+                                 : now >= std::min(connection.retire_at, connection.close_at));
+}
+
+TimeNs next_deadline(Connection& connection) {
+  const TimeNs of_session = connection.session().next_tick();
+  if (connection.session().failed()) return of_session;
+  return connection.half_open() ? std::min(of_session, connection.handshake_deadline)
+                                : std::min({of_session, connection.retire_at, connection.close_at});
+}
+
+}  // namespace
+
+ConnectionRef Engine::find(uint64_t id) const {
+  std::lock_guard lock(list_mutex_);
+  const auto it = connections_.find(id);
+  return it == connections_.end() ? nullptr : it->second;
+}
+
+void Engine::tend(const ConnectionRef& connection, TimeNs now) {
+  rpc::Session& session = connection->session();
+  if (connection->half_open() && !session.failed() && now >= connection->handshake_deadline)
+    session.close(Connection::unfinished_handshake());
+  if (!connection->half_open() && !session.failed()) {
+    if (now >= connection->retire_at) connection->retire(now, "max_connection_age: connect again");
+    if (now >= connection->close_at)
+      session.close(unavailable("max_connection_age_grace: the call took longer after its connection reached its age"));
+  }
+  if (session.next_tick() <= now) {
+    session.progress(now);
+    session.tick(now);
+  }
+  settle(connection, now);
+}
+
+void Engine::run_timer(uint64_t id, TimeNs now) {
+  const ConnectionRef connection = find(id);
+  if (connection == nullptr) return;
+  std::unique_lock lock(connection->mutex, std::try_to_lock);
+  if (!lock) return timers_.set(connection->timer, now + kTimerStep);
+  if (is_due(*connection, now)) tend(connection, now);
+  if (connection->attendance != Attendance::kGone) timers_.set(connection->timer, next_deadline(*connection));
+}
+
+void Engine::run_timers(TimeNs now) {
+  if (now < next_timer_.load(std::memory_order_relaxed)) return;
+  next_timer_.store(kNever);  // first: a deadline noted meanwhile is not lost
+  for (const uint64_t id : timers_.take_due(now)) run_timer(id, now);
+  {
+    std::lock_guard lock(list_mutex_);
+    if (std::exchange(listeners_paused_, false)) {
+      for (const auto& [key, entry] : listeners_) watch_listener(key, *entry, EPOLL_CTL_MOD);
+    }
+  }
+  TimeNs next = timers_.next();
+  endpoint::Pool& pool = endpoint::Pool::process();
+  const TimeNs pool_next = pool.tend(now);
+  if (connection_count() > 0 || pool.committed_bytes() > 0) next = std::min(next, pool_next);
+  if (next != kNever) wake_for_timers_at(std::max(next, now + kTimerStep));
+}
+
+}  // namespace rrpc::driver
