@@ -1,6 +1,6 @@
 # The front door. Everything sets itself up: a first `make test` on a fresh clone needs only make, g++ and Python.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-fast test-cpp test-python test-vm test-dask faults soak fuzz check format tidy bench bench-vm asan tsan wheel-test clean
+.PHONY: help setup build demo test test-fast test-cpp test-python test-vm test-dask test-ray test-frameworks faults soak fuzz check format tidy bench bench-vm asan tsan wheel-test clean
 PY := .venv/bin/python
 # Without bytecode files every process compiles all it imports, and tests start thousands of them.
 export PYTHONDONTWRITEBYTECODE =
@@ -42,6 +42,12 @@ test-vm: build ## the tests over Soft-RoCE and Soft-iWARP, in virtual machines; 
 
 test-dask: build ## the tests of integrations/dask-rrpc, on clusters of real processes; half a minute
 	@tools/integration.sh dask-rrpc
+
+test-ray: build ## the tests of integrations/ray-rrpc, on a cluster of real processes; a minute
+	@tools/integration.sh ray-rrpc
+
+test-frameworks: build ## the tests with torch, JAX, pyarrow and pandas, in an environment of their own (2 GB); about two minutes
+	@tools/integration.sh frameworks
 
 faults: build ## kill, stop, cut, delay and corrupt at each step of the protocol, 2,000 times; ARGS="--seed 2 --cases 500"
 	@$(PY) -m tests.faults --cases 2000 $(ARGS)

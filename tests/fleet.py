@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -76,9 +76,14 @@ class Member:
 
 
 class Nursery:
-    """The process that others are forked from, by a program that begins one for each line of its input."""
+    """The process that others are forked from, by a program that begins one for each line of its input.
 
-    def __init__(self, program: str) -> None:
+    Args:
+        program: Python source that the process runs.
+        environment: Variables that the process and its forks have besides this process's.
+    """
+
+    def __init__(self, program: str, environment: Mapping[str, str] | None = None) -> None:
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, "-c", program, str(Path(__file__).parent)],
@@ -86,7 +91,7 @@ class Nursery:
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
-            env=child_environment(),
+            env=child_environment(**(environment or {})),
         )
 
     def begin(self, line: str) -> tuple[int, str]:

@@ -8,7 +8,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -81,12 +81,16 @@ class Process:
 
 
 class Ends:
-    """Begins clients and servers, in a folder of their own."""
+    """Begins clients and servers, in a folder of their own.
 
-    def __init__(self) -> None:
+    Args:
+        environment: Variables that they have besides this process's.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="rrpc-")
         self.folder = self._folder.name
-        self._nursery = Nursery(PROGRAM)
+        self._nursery = Nursery(PROGRAM, environment)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(f"{self.folder}/control.sock")
         self._listener.listen()
