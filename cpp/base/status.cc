@@ -57,9 +57,14 @@ Status out_of_memory() {
       "the process is out of memory: lower its limits (pool limit, queued_bytes_max) or give it more");
 }
 
+const std::string& Status::no_message() {
+  static const std::string kNone;
+  return kNone;
+}
+
 std::string Status::to_string() const {
-  std::string text(status_code_name(code_));
-  if (!message_.empty()) text += ": " + message_;
+  std::string text(status_code_name(code()));
+  if (!message().empty()) text += ": " + message();
   return text;
 }
 

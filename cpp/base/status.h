@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,31 +34,45 @@ constexpr uint8_t kStatusCodeMax = 16;
 
 std::string_view status_code_name(StatusCode code);
 
+// One pointer, null when ok: nearly every call of the core gives one. What a Status was moved from is ok.
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  Status(StatusCode code, std::string message) : Status(code, std::move(message), false) {}
+  Status(const Status& other) : error_(other.error_ == nullptr ? nullptr : std::make_unique<Error>(*other.error_)) {}
+  Status& operator=(const Status& other) {
+    if (this != &other) *this = Status(other);
+    return *this;
+  }
+  Status(Status&&) noexcept = default;
+  Status& operator=(Status&&) noexcept = default;
+  ~Status() = default;
 
   // The peer broke the protocol: its connection must close, nothing else may be disturbed.
-  static Status protocol_error(std::string message) {
-    Status status(StatusCode::kInternal, std::move(message));
-    status.protocol_error_ = true;
-    return status;
-  }
+  static Status protocol_error(std::string message) { return {StatusCode::kInternal, std::move(message), true}; }
   // "what: strerror(error_number)", with the code that fits the errno.
   static Status from_errno(int error_number, std::string_view what);
 
-  bool ok() const { return code_ == StatusCode::kOk; }
+  bool ok() const { return error_ == nullptr; }
   explicit operator bool() const { return ok(); }
-  StatusCode code() const { return code_; }
-  const std::string& message() const { return message_; }
-  bool is_protocol_error() const { return protocol_error_; }
+  StatusCode code() const { return ok() ? StatusCode::kOk : error_->code; }
+  const std::string& message() const { return ok() ? no_message() : error_->message; }
+  bool is_protocol_error() const { return !ok() && error_->protocol_error; }
   std::string to_string() const;
 
  private:
-  StatusCode code_ = StatusCode::kOk;
-  bool protocol_error_ = false;
-  std::string message_;
+  struct Error {
+    StatusCode code;
+    bool protocol_error;
+    std::string message;
+  };
+
+  Status(StatusCode code, std::string message, bool protocol_error)
+      : error_(code == StatusCode::kOk ? nullptr
+                                       : std::make_unique<Error>(Error{code, protocol_error, std::move(message)})) {}
+  static const std::string& no_message();
+
+  std::unique_ptr<Error> error_;
 };
 
 inline Status cancelled(std::string m) { return {StatusCode::kCancelled, std::move(m)}; }
