@@ -135,7 +135,7 @@ class PyClient {
   static rpc::ClientCallRef begin(const ClientRef& client, const py::bytes& method, const py::bytes& payload,
                                   py::handle buffers, py::handle out, py::handle timeout, py::handle metadata,
                                   bool traced = false, const std::shared_ptr<driver::LoopCall>& in_loop = nullptr) {
-    const rpc::ClientCallRef call = in_loop != nullptr ? in_loop : std::make_shared<rpc::ClientCall>();
+    const rpc::ClientCallRef call = in_loop != nullptr ? in_loop : client->new_call();
     if (traced) call->stamps.clock = now_ns;
     call->stamps.mark(&rpc::CallStamps::started);
     const PackedMetadata packed(metadata);
@@ -203,7 +203,7 @@ class PyClient {
     const PackedMetadata packed(metadata);
     rpc::CallRequest request = make_request(method, payload, buffers, timeout, packed);
     request.kind = static_cast<uint8_t>(kind);
-    const auto call = std::make_shared<rpc::ClientCall>();
+    const rpc::ClientCallRef call = client->new_call();
     Result<std::unique_ptr<driver::Stream>> stream = unavailable("");
     {
       const WithoutGil freed;

@@ -64,8 +64,9 @@ void register_memory(py::module_& module) {
   module.def("set_processes", &rpc::Budgets::set_processes);
   module.def("stats", [] {
     py::dict out;
-    const endpoint::Counters& counters = endpoint::counters();
-#define RRPC_COUNTER_ITEM(name, meaning) out[#name] = counters.name.load(std::memory_order_relaxed);
+    endpoint::Counters totals;
+    endpoint::add_totals(totals);
+#define RRPC_COUNTER_ITEM(name, meaning) out[#name] = totals.name.load(std::memory_order_relaxed);
     RRPC_COUNTERS(RRPC_COUNTER_ITEM)
 #undef RRPC_COUNTER_ITEM
     out["pool_limit_bytes"] = endpoint::Pool::process().limit_bytes();

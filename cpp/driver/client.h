@@ -30,6 +30,7 @@ class Client {
   static Result<std::unique_ptr<Client>> of_peer(std::shared_ptr<Server> server, uint64_t handle);
   ~Client();
 
+  rpc::ClientCallRef new_call() const { return connection_->new_call(); }
   // Sends the call or queues it; `call` is new. An error means that nothing was begun.
   Status start(const rpc::ClientCallRef& call, rpc::CallRequest request);
   // As start(), for an event loop, in its thread: the call will end into the loop's queue.

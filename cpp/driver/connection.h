@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/recycler.h"
 #include "base/unique_fd.h"
 #include "driver/devices.h"
 #include "driver/options.h"
@@ -64,6 +65,10 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   // Guards everything below it up to `session`.
   std::mutex mutex;
   rpc::Session& session() { return session_; }
+  // Without the mutex.
+  rpc::ClientCallRef new_call() const {
+    return std::allocate_shared_for_overwrite<rpc::ClientCall>(RecyclingAllocator<rpc::ClientCall>(memory_of_calls_));
+  }
   std::atomic<TimeNs> last_active{0};
   TimeNs handshake_deadline = kNever;
   static Status unfinished_handshake() {
@@ -129,6 +134,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   const Options options_;
   RequestSink* const sink_;
   bool refused_ = false;
+  const std::shared_ptr<Recycler> memory_of_calls_ = std::make_shared<Recycler>();
   rpc::Session session_;
   const bool polls_cheaply_;
 };

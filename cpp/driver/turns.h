@@ -4,11 +4,13 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <unordered_map>
 #include <utility>
 
+#include "base/recycler.h"
 #include "driver/connection.h"
 
 namespace rrpc::driver {
@@ -30,10 +32,12 @@ struct Work {
 
 // Handles rise, so the oldest call of a connection is its first. Once handled, a call is found by {0, handle}.
 using WorkKey = std::pair<uint64_t, uint64_t>;  // connection, handle
-using WorkByKey = std::map<WorkKey, Work>;
+using WorkAllocator = RecyclingAllocator<std::pair<const WorkKey, Work>, Recycler*>;
+using WorkByKey = std::map<WorkKey, Work, std::less<>, WorkAllocator>;
 
 class Turns {
  public:
+  explicit Turns(const WorkAllocator& allocator) : calls_(allocator) {}
   bool empty() const { return calls_.empty(); }
   size_t size() const { return calls_.size(); }
   void add(WorkByKey::node_type node) { calls_.insert(std::move(node)); }
@@ -72,7 +76,7 @@ class Turns {
     if (it == calls_.begin() || std::prev(it)->first.first != connection) return 0;
     return std::prev(it)->first.second;
   }
-  void clear_into(WorkByKey& dropped) { calls_.swap(dropped); }
+  WorkByKey take_all() { return std::exchange(calls_, WorkByKey(calls_.get_allocator())); }
 
  private:
   WorkByKey calls_;

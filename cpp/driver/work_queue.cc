@@ -59,11 +59,12 @@ Status WorkQueue::no_room(Lane lane) const {
 }
 
 Status WorkQueue::why_full(uint64_t connection, std::string_view method) {
-  std::lock_guard lock(mutex_);
-  if (lane_of(method) == Lane::kBuiltin) return {};
   const Queue& workers = queue(Lane::kWorkers);
   const Queue& loop = queue(Lane::kLoop);
-  const size_t most = workers.max_concurrency + loop.max_concurrency + calls_.most;
+  const size_t most = workers.max_concurrency + loop.max_concurrency + calls_.most;  // set before the first call
+  if (most >= kUnlimited) return {};
+  std::lock_guard lock(mutex_);
+  if (lane_of(method) == Lane::kBuiltin) return {};
   const bool room = workers.waiting() + loop.waiting() + workers.running + loop.running < most;
   return room || calls_.may_displace(connection) ? Status() : no_room(Lane::kWorkers);
 }
@@ -315,11 +316,10 @@ bool WorkQueue::end(uint64_t handle, Work& work, bool& makes_room) {
 }
 
 void WorkQueue::drop_waiting() {
-  std::array<WorkByKey, 3 * kLanes.size()> dropped;  // let go of without the lock
+  std::vector<WorkByKey> dropped;  // let go of without the lock
   std::lock_guard lock(mutex_);
-  WorkByKey* grave = dropped.data();
   for (Queue& queue : queues_) {
-    for (Turns* turns : {&queue.ready, &queue.held, &queue.backed_up}) turns->clear_into(*grave++);
+    for (Turns* turns : {&queue.ready, &queue.held, &queue.backed_up}) dropped.push_back(turns->take_all());
     queue.count();
   }
   calls_.waiting.clear();

@@ -76,6 +76,7 @@ class WorkQueue {
 
  private:
   struct Queue {
+    explicit Queue(const WorkAllocator& allocator) : ready(allocator), held(allocator), backed_up(allocator) {}
     Turns ready;
     Turns held;                    // calls that take a stream, beyond what may be handled of these at a time
     Turns backed_up;               // of connections that are
@@ -126,6 +127,7 @@ class WorkQueue {
   size_t waiting_now() const;
   bool free_place(Queue& from);
 
+  Recycler memory_of_works_;  // for what is below
   const std::string rate_text_;
   RateLimit rate_;
   const size_t streams_max_;
@@ -134,11 +136,13 @@ class WorkQueue {
   std::mutex mutex_;
   std::condition_variable returned_;
   std::atomic<Lane> others_{Lane::kWorkers};
-  std::array<Queue, kLanes.size()> queues_;
+  std::array<Queue, kLanes.size()> queues_{Queue(WorkAllocator(&memory_of_works_)),
+                                           Queue(WorkAllocator(&memory_of_works_)),
+                                           Queue(WorkAllocator(&memory_of_works_))};
   Bound calls_;
   Bound builtin_;
   Tally streams_;  // calls that take a stream: ready for a worker, or handled
-  WorkByKey running_;
+  WorkByKey running_{WorkAllocator(&memory_of_works_)};
   std::vector<uint64_t> displaced_;
   std::atomic<bool> has_displaced_{false};
   uint64_t next_handle_ = 1;

@@ -76,12 +76,27 @@ struct Counters {
 #undef RRPC_COUNTER_FIELD
 };
 
+// Of what isn't counted by connection.
 Counters& counters();
 
-// For a struct of which one thread at a time writes: no locked instruction.
-inline void count_alone(std::atomic<int64_t>& counter, int64_t amount) {
-  counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
-}
+// Those of one connection, written by one thread at a time: no locked instruction, and no cache line that connections
+// share. They count for the process as long as it lasts.
+class ConnectionCounters : public Counters {
+ public:
+  ConnectionCounters();
+  ~ConnectionCounters();
+  ConnectionCounters(const ConnectionCounters&) = delete;
+  ConnectionCounters& operator=(const ConnectionCounters&) = delete;
+
+  void count(std::atomic<int64_t> Counters::* counter, int64_t amount) {
+    std::atomic<int64_t>& value = this->*counter;
+    value.store(value.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+  }
+};
+
+// Of the process: its own and those of all connections, open and closed.
+void add_totals(Counters& sum);
+int64_t total(std::atomic<int64_t> Counters::* counter);
 
 inline void count(std::atomic<int64_t>& counter, int64_t amount = 1) {
   counter.fetch_add(amount, std::memory_order_relaxed);

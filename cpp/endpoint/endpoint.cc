@@ -211,13 +211,14 @@ bool Endpoint::take_message(uint32_t slot, uint32_t length_bytes, MessageClass& 
   MessageHeader header;
   if (message.size() >= sizeof(header)) std::memcpy(&header, message.data(), sizeof(header));
   message_class = class_of(header.type);
-  Status status = Status::protocol_error("a message arrived before the connection was established");
+  Status status;
   try {
-    if (established_) status = deliver(message);
+    status = deliver(header, message);
   } catch (const std::bad_alloc&) {
     status = out_of_memory();
   }
-  if (!status.ok()) close(status);
+  if (!status.ok()) [[unlikely]]
+    close(status);
   return !failed();
 }
 
@@ -248,12 +249,11 @@ Status Endpoint::count_arrival(MessageClass message_class) {
   return {};
 }
 
-Status Endpoint::deliver(Bytes message) {
+Status Endpoint::deliver(const MessageHeader& header, Bytes message) {
+  if (!established_) return Status::protocol_error("a message arrived before the connection was established");
   if (message.size() < sizeof(MessageHeader))
     return Status::protocol_error("a message of " + std::to_string(message.size()) +
                                   " bytes is shorter than its header");
-  MessageHeader header;
-  std::memcpy(&header, message.data(), sizeof(header));
   RRPC_RETURN_IF_ERROR(check_header(header, message));
   const MessageClass message_class = class_of(header.type);
   RRPC_RETURN_IF_ERROR(count_arrival(message_class));

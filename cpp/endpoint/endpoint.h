@@ -88,11 +88,8 @@ class Endpoint {
   bool polls_cheaply() const { return cq_->polls_cheaply(); }
   void append_wait_handles(std::vector<provider::WaitHandle>& out) const { cq_->append_wait_handles(out); }
 
-  // Counts for the process and for this connection.
-  void tally(std::atomic<int64_t> Counters::* counter, int64_t amount = 1) {
-    count(counters().*counter, amount);
-    count_alone(traffic_.*counter, amount);
-  }
+  // With the connection's mutex.
+  void tally(std::atomic<int64_t> Counters::* counter, int64_t amount = 1) { traffic_.count(counter, amount); }
   // Of this connection; what isn't counted by connection stays 0.
   const Counters& traffic() const { return traffic_; }
 
@@ -150,7 +147,7 @@ class Endpoint {
   void handle(const provider::Completion& completion);
   void handle_receive(uint32_t slot, provider::WcStatus status, uint32_t length_bytes);
   bool take_message(uint32_t slot, uint32_t length_bytes, MessageClass& message_class);
-  Status deliver(Bytes message);
+  Status deliver(const MessageHeader& header, Bytes message);
   Status count_arrival(MessageClass message_class);
   Status check_header(const MessageHeader& header, Bytes message);
   Status repost(uint32_t slot);
@@ -166,7 +163,7 @@ class Endpoint {
   void post_message(std::span<const provider::Sge> inline_sges, size_t length_bytes);
 
   DeviceContext context_;
-  Counters traffic_;
+  ConnectionCounters traffic_;
   EndpointEvents& events_;
   const Geometry geometry_;
   const uint32_t epoch_;

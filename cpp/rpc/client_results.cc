@@ -50,7 +50,7 @@ Status ClientSide::accept_reply(const ClientCallRef& call, Bytes body) {
   if (call->body_block_)
     call->block_payload_ = reply.payload;  // stays where it was fetched to
   else
-    call->payload_ = as_text(reply.payload);
+    call->payload_.assign(reply.payload);
   if (reply.fixed.descriptor_count > 0) return fetch(call, reply);
   complete(call, {});
   return {};

@@ -27,12 +27,8 @@ Status ClientCall::deadline_passed() const {
   const double seconds = static_cast<double>(deadline_ - started_at_) / kSecond;
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.3g", seconds);
-  return deadline_exceeded(method_ + "() was not done within its timeout of " + text.data() + " s");
-}
-
-ClientCallRef ClientSide::find(uint64_t call_id) const {
-  const auto it = calls_.find(call_id);
-  return it == calls_.end() ? nullptr : it->second;
+  return deadline_exceeded(std::string(as_text(method_.view())) + "() was not done within its timeout of " +
+                           text.data() + " s");
 }
 
 Status ClientSide::check_bounds(const CallRequest& request) const {
@@ -77,7 +73,7 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest request, TimeNs 
   RRPC_RETURN_IF_ERROR(check_bounds(request));
   call->id_ = next_call_id_++;
   call->deadline_ = request.deadline;
-  call->method_ = request.method;
+  call->method_.assign(as_bytes(request.method));
   call->started_at_ = now;
   RequestFixed fixed;
   fixed.call_id = call->id_;
@@ -95,7 +91,7 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest request, TimeNs 
     return status;
   }
   exposed_bytes_ += call->exposures_.bytes();
-  calls_.emplace(call->id_, call);
+  calls_.add(call->id_, call);
   in_flight_.store(calls_.size(), std::memory_order_relaxed);
   earliest_deadline_ = std::min(earliest_deadline_, call->deadline_);
   endpoint_.tally(&endpoint::Counters::calls_started);
@@ -271,13 +267,13 @@ void ClientSide::expire(TimeNs now) {
   if (now < earliest_deadline_) return;
   std::vector<ClientCallRef> expired;
   earliest_deadline_ = kNever;
-  for (const auto& [id, call] : calls_) {
-    if (call->done()) continue;
+  calls_.for_each([&](const ClientCallRef& call) {
+    if (call->done()) return;
     if (call->deadline_ <= now)
       expired.push_back(call);
     else
       earliest_deadline_ = std::min(earliest_deadline_, call->deadline_);
-  }
+  });
   for (const ClientCallRef& call : expired) cancel(call, call->deadline_passed());
 }
 
@@ -288,7 +284,7 @@ void ClientSide::fail_all(const Status& status) {
   done_.clear();
   cancel_.clear();
   std::vector<ClientCallRef> calls;
-  for (const auto& [id, call] : calls_) calls.push_back(call);
+  calls_.for_each([&](const ClientCallRef& call) { calls.push_back(call); });
   // All of them first: to stop a stream's reads may deliver what else has ended.
   for (const ClientCallRef& call : calls) {
     release(call);

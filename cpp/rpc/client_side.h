@@ -11,9 +11,10 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
+#include "base/small_bytes.h"
+#include "rpc/call_table.h"
 #include "rpc/exposures.h"
 #include "rpc/landing.h"
 #include "rpc/messages.h"
@@ -47,7 +48,7 @@ class ClientCall {
   const std::string& metadata() const { return metadata_; }  // of the reply, or of the error
   // Of a call that failed: it never left here, or no handler saw it there. Running it again can't run it twice.
   bool not_executed() const { return !may_have_run_; }
-  Bytes payload() const { return body_block_ ? block_payload_ : as_bytes(payload_); }
+  Bytes payload() const { return body_block_ ? block_payload_ : payload_.view(); }
   // One per result buffer; empty where the buffer went into the caller's out= memory.
   std::vector<endpoint::PoolBlock>& blocks() { return blocks_; }
   TimeNs deadline() const { return deadline_; }
@@ -77,7 +78,7 @@ class ClientCall {
   State state_ = State::kQueued;
   TimeNs deadline_ = kNever;
   TimeNs started_at_ = 0;
-  std::string method_;
+  SmallBytes<48> method_;  // named in errors
   Exposures exposures_;
   endpoint::Buffer out_;      // the caller's memory for one result buffer
   bool out_offered_ = false;  // the server may write there
@@ -87,7 +88,7 @@ class ClientCall {
   bool leased_ = false;             // the server keeps results for us until DONE
   endpoint::PoolBlock body_block_;  // a reply too long for a slot
   Bytes block_payload_;
-  std::string payload_;
+  SmallBytes<128> payload_;
   std::vector<endpoint::PoolBlock> blocks_;
   Status status_;
   std::string details_;
@@ -173,7 +174,7 @@ class ClientSide : private StreamOwner {
   void release(const ClientCallRef& call);
   void finish(const ClientCallRef& call, Status status);
   void erase(const ClientCallRef& call);
-  ClientCallRef find(uint64_t call_id) const;
+  ClientCallRef find(uint64_t call_id) const { return calls_.find(call_id); }
 
   endpoint::Endpoint& endpoint_;
   Streams& streams_;
@@ -183,7 +184,7 @@ class ClientSide : private StreamOwner {
   size_t exposed_bytes_ = 0;
   Status refusal_;
   Status ended_;  // why the connection is gone, as callers are told
-  std::unordered_map<uint64_t, ClientCallRef> calls_;
+  CallTable<ClientCallRef> calls_;
   std::atomic<size_t> in_flight_{0};
   std::deque<QueuedRequest> queue_;
   CallIdOutbox done_{kDone};

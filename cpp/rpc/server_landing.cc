@@ -27,7 +27,7 @@ void ServerSide::await_landing(const ServerCallRef& call, size_t bytes, std::fun
   call->state_ = ServerCall::State::kWaiting;
   call->expires_at_ = call->deadline_;
   earliest_expiry_ = std::min(earliest_expiry_, call->expires_at_);
-  calls_.emplace(call->id_, call);
+  calls_.add(call->id_, call);
   endpoint_.tally(&endpoint::Counters::landing_waits);
   call->landing_ticket_ = shares_.landing.wait(
       bytes,
@@ -64,7 +64,7 @@ void ServerSide::start_body(const ServerCallRef& call, TimeNs now) {
     return refuse(call, std::move(status), now);
   }
   call->state_ = ServerCall::State::kFetchingBody;
-  calls_.emplace(call->id_, call);
+  calls_.add(call->id_, call);
   endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kRead,
                            {{call->body_block_.data(), std::move(region), bulk.address, bulk.rkey, bulk.length_bytes}});
 }
@@ -89,7 +89,7 @@ Status ServerSide::fetch_arguments(const ServerCallRef& call, std::span<const en
   }
   if (shares_.landing.enter(bytes, call->landed_)) return start_arguments(call, descriptors, now), Status();
   await_landing(call, bytes, [this, call](TimeNs then) {
-    const Result<ParsedRequest> request = parse_request(as_bytes(call->body_));  // well formed before, too
+    const Result<ParsedRequest> request = parse_request(call->body_.view());  // well formed before, too
     start_arguments(call, request->descriptors, then);
   });
   return {};
@@ -103,7 +103,7 @@ void ServerSide::start_arguments(const ServerCallRef& call, std::span<const endp
     return refuse(call, segments.status(), now);
   }
   call->state_ = ServerCall::State::kFetching;
-  calls_.emplace(call->id_, call);
+  calls_.add(call->id_, call);
   endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kRead, std::move(*segments));
 }
 

@@ -29,9 +29,11 @@ static std::string retry_after(int64_t milliseconds) {
   return packed;
 }
 
-ServerCallRef ServerSide::find(uint64_t call_id) const {
-  const auto it = calls_.find(call_id);
-  return it == calls_.end() ? nullptr : it->second;
+ServerCallRef ServerSide::make(uint64_t call_id, TimeNs now) const {
+  auto call = std::allocate_shared_for_overwrite<ServerCall>(RecyclingAllocator<ServerCall>(memory_of_calls_));
+  call->id_ = call_id;
+  call->arrived_at_ = now;
+  return call;
 }
 
 // Clients number their calls upwards, so a number at or below the last one is a repeat.
@@ -51,20 +53,16 @@ Status ServerSide::on_request(Bytes body, TimeNs now) {
   const auto call_id = reader.read<uint64_t>();
   if (reader.failed()) return Status::protocol_error("a truncated request message");
   RRPC_RETURN_IF_ERROR(check_new_id(call_id));
-  auto call = std::make_shared<ServerCall>();
-  call->id_ = call_id;
-  call->arrived_at_ = now;
+  const ServerCallRef call = make(call_id, now);
   if (!queue_body(*call, body.size())) return refuse(call, queue_is_full(), now), Status();
-  call->body_ = as_text(body);
-  return admit(call, as_bytes(call->body_), now);
+  call->body_.assign(body);
+  return admit(call, call->body_.view(), now);
 }
 
 Status ServerSide::on_request_bulk(Bytes body, TimeNs now) {
   RRPC_ASSIGN_OR_RETURN(const BulkBody bulk, parse_bulk(body));
   RRPC_RETURN_IF_ERROR(check_new_id(bulk.call_id));
-  auto call = std::make_shared<ServerCall>();
-  call->id_ = bulk.call_id;
-  call->arrived_at_ = now;
+  const ServerCallRef call = make(bulk.call_id, now);
   call->bulk_ = bulk;
   const size_t bytes = endpoint::Pool::block_bytes(bulk.length_bytes);
   Status status = check_message(bulk.length_bytes, options_, "the request", body_overhead_max(options_));
@@ -88,7 +86,7 @@ void ServerSide::refuse(const ServerCallRef& call, Refusal refusal, TimeNs now) 
   stop_waiting(*call);
   call->state_ = ServerCall::State::kRunning;
   call->refused_ = true;
-  calls_.emplace(call->id_, call);
+  calls_.add(call->id_, call);
   if (call->queued_bytes_ == 0) (void)queue_body(*call, 0);
   drop_arguments(*call);
   endpoint_.tally(&endpoint::Counters::calls_refused);
@@ -141,7 +139,7 @@ Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
     return refuse(call, std::move(over), now), Status();
   if (!std::exchange(call->opened_, true)) RRPC_RETURN_IF_ERROR(open_stream(*call));
   if (!request.descriptors.empty()) return fetch_arguments(call, request.descriptors, now);
-  calls_.emplace(call->id_, call);
+  calls_.add(call->id_, call);
   hand_over(call, now);
   return {};
 }
@@ -305,14 +303,14 @@ void ServerSide::expire(TimeNs now) {
   if (now < earliest_expiry_) return;
   std::vector<ServerCallRef> expired;
   earliest_expiry_ = kNever;
-  for (const auto& [id, call] : calls_) {
+  calls_.for_each([&](const ServerCallRef& call) {
     using enum ServerCall::State;
-    if (!leased(*call) && call->state_ != kRunning && call->state_ != kWaiting) continue;
+    if (!leased(*call) && call->state_ != kRunning && call->state_ != kWaiting) return;
     if (call->expires_at_ <= now)
       expired.push_back(call);
     else
       earliest_expiry_ = std::min(earliest_expiry_, call->expires_at_);
-  }
+  });
   for (const ServerCallRef& call : expired) {
     if (leased(*call)) {
       endpoint_.tally(&endpoint::Counters::leases_expired);
@@ -341,11 +339,13 @@ void ServerSide::expire(TimeNs now) {
 }
 
 size_t ServerSide::results_under_way() const {
-  return static_cast<size_t>(std::ranges::count_if(calls_, [](const auto& entry) {
-    const ServerCall::State state = entry.second->state_;
-    return state != ServerCall::State::kWaiting && state != ServerCall::State::kFetchingBody &&
-           state != ServerCall::State::kFetching && state != ServerCall::State::kRunning;
-  }));
+  size_t count = 0;
+  calls_.for_each([&count](const ServerCallRef& call) {
+    using enum ServerCall::State;
+    const ServerCall::State state = call->state_;
+    count += state != kWaiting && state != kFetchingBody && state != kFetching && state != kRunning ? 1 : 0;
+  });
+  return count;
 }
 
 void ServerSide::release(ServerCall& call) {
@@ -371,7 +371,7 @@ void ServerSide::fail_all() {
   queue_.clear();
   cancel_acks_.clear();
   std::vector<ServerCallRef> calls;
-  for (const auto& [id, call] : calls_) calls.push_back(call);
+  calls_.for_each([&](const ServerCallRef& call) { calls.push_back(call); });
   for (const ServerCallRef& call : calls) {
     call->cancelled_ = true;
     if (call->stream_ != nullptr) streams_.end(call->stream_, unavailable("the connection to the client has ended"));

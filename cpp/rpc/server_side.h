@@ -9,9 +9,11 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
+#include "base/recycler.h"
+#include "base/small_bytes.h"
+#include "rpc/call_table.h"
 #include "rpc/exposures.h"
 #include "rpc/landing.h"
 #include "rpc/messages.h"
@@ -76,7 +78,7 @@ class ServerCall {
   uint64_t landing_ticket_ = 0;     // while it waits
   Charge landed_;                   // until it is answered: then what the handler keeps is its own
   size_t queued_bytes_ = 0;         // of body_, and of a reply that waits for credits
-  std::string body_;                // what method_, metadata_ and payload_ point into, or
+  SmallBytes<192> body_;            // what method_, metadata_ and payload_ point into, or
   endpoint::PoolBlock body_block_;  // a request too long for a slot
   std::string_view method_;
   Bytes metadata_;
@@ -227,7 +229,8 @@ class ServerSide : private StreamOwner {
   bool leased(const ServerCall& call) const;
   void release(ServerCall& call);
   void erase(const ServerCallRef& call);
-  ServerCallRef find(uint64_t call_id) const;
+  ServerCallRef find(uint64_t call_id) const { return calls_.find(call_id); }
+  ServerCallRef make(uint64_t call_id, TimeNs now) const;
 
   endpoint::Endpoint& endpoint_;
   Streams& streams_;
@@ -236,7 +239,8 @@ class ServerSide : private StreamOwner {
   ServerSideEvents& events_;
   uint64_t last_call_id_ = 0;
   Status refusal_;
-  std::unordered_map<uint64_t, ServerCallRef> calls_;
+  CallTable<ServerCallRef> calls_;
+  const std::shared_ptr<Recycler> memory_of_calls_ = std::make_shared<Recycler>();
   std::deque<QueuedReply> queue_;
   size_t unread_ = 0;  // calls whose results are exposed
   size_t unread_bytes_ = 0;

@@ -189,7 +189,7 @@ TEST_P(DriverTest, CancelsRaceWithBuffers) {
   std::deque<std::vector<std::byte>> landings;  // open to the server until it has heard of the cancel
   auto server = serve(2);
   auto client = connect(*server);
-  const auto exposed = endpoint::counters().exposures_live.load();
+  const auto exposed = endpoint::total(&endpoint::Counters::exposures_live);
   for (int i = 0; i < scaled(60); ++i) {
     const auto bytes = pattern(1'000'000, static_cast<uint64_t>(i));
     std::vector<std::byte>& landing = landings.emplace_back(bytes.size());
@@ -208,7 +208,7 @@ TEST_P(DriverTest, CancelsRaceWithBuffers) {
       EXPECT_EQ(landing, bytes);
     }
   }
-  EXPECT_TRUE(eventually([&] { return endpoint::counters().exposures_live.load() <= exposed; }));
+  EXPECT_TRUE(eventually([&] { return endpoint::total(&endpoint::Counters::exposures_live) <= exposed; }));
   call_many(*client, 10, "after");
 }
 
@@ -347,7 +347,7 @@ TEST_P(DriverTest, ChurnLeavesNothingBehind) {
   connect(*server)->close();
   ASSERT_TRUE(eventually([&] { return server->server().connection_count() == 0; }));
   const size_t descriptors = open_descriptors();
-  const auto connections = endpoint::counters().connections_open.load();
+  const auto connections = endpoint::total(&endpoint::Counters::connections_open);
   const int count = scaled(200);
   for (int i = 0; i < count; ++i) {
     auto client = connect(*server);
@@ -356,7 +356,7 @@ TEST_P(DriverTest, ChurnLeavesNothingBehind) {
     if (i % 2 == 0) client->close();
   }
   EXPECT_TRUE(eventually([&] { return server->server().connection_count() == 0; }));
-  EXPECT_TRUE(eventually([&] { return endpoint::counters().connections_open.load() <= connections; }));
+  EXPECT_TRUE(eventually([&] { return endpoint::total(&endpoint::Counters::connections_open) <= connections; }));
   EXPECT_TRUE(eventually([&] { return open_descriptors() <= descriptors + 2; })) << open_descriptors() - descriptors;
 }
 
@@ -403,11 +403,12 @@ TEST(DriverWaitHandles, TellASleeperThatSomethingIsLeftToWrite) {
   auto client = connect_to(server.address(), options);
   call_many(*client, 1, "x");
   const std::string payload(900'000, 'x');
-  const int64_t before = endpoint::counters().messages_received;
+  const int64_t before = endpoint::total(&endpoint::Counters::messages_received);
   std::deque<TestCall> calls;
   for (int i = 0; i < kCalls; ++i) calls.emplace_back(*client, "hold", payload);
-  EXPECT_TRUE(eventually([&] { return endpoint::counters().messages_received >= before + kCalls; }, 10'000))
-      << endpoint::counters().messages_received - before << " of " << kCalls;
+  EXPECT_TRUE(
+      eventually([&] { return endpoint::total(&endpoint::Counters::messages_received) >= before + kCalls; }, 10'000))
+      << endpoint::total(&endpoint::Counters::messages_received) - before << " of " << kCalls;
   server.release();
   for (TestCall& call : calls) EXPECT_TRUE(call.wait().ok());
 }

@@ -100,10 +100,10 @@ TEST(Exposure, DedicatedReadSinksAreRegisteredForOneTransfer) {
   calls.connect();
   ASSERT_TRUE(calls.call()->status().ok());
   for (int i = 0; i < 3; ++i) {
-    const int64_t made = endpoint::counters().registrations_made;
+    const int64_t made = endpoint::total(&endpoint::Counters::registrations_made);
     ASSERT_TRUE(calls.call()->status().ok());
     // The argument's landing, the result's, and the two buffers, which have no owner to be cached by.
-    EXPECT_EQ(endpoint::counters().registrations_made - made, 4);
+    EXPECT_EQ(endpoint::total(&endpoint::Counters::registrations_made) - made, 4);
   }
 }
 
@@ -111,9 +111,9 @@ TEST(Exposure, SharedRegionsServeOtherDevices) {
   Calls calls;
   calls.connect();
   ASSERT_TRUE(calls.call()->status().ok());
-  const int64_t made = endpoint::counters().registrations_made;
+  const int64_t made = endpoint::total(&endpoint::Counters::registrations_made);
   ASSERT_TRUE(calls.call()->status().ok());
-  EXPECT_EQ(endpoint::counters().registrations_made - made, 2) << "the two buffers alone";
+  EXPECT_EQ(endpoint::total(&endpoint::Counters::registrations_made) - made, 2) << "the two buffers alone";
 }
 
 TEST(Exposure, CountedByTheWayTheyAreKept) {
@@ -127,9 +127,9 @@ TEST(Exposure, CountedByTheWayTheyAreKept) {
     Calls calls;
     calls.plan().exposure_kind = kind;
     calls.connect();
-    const int64_t before = endpoint::counters().*counter;
+    const int64_t before = endpoint::total(counter);
     ASSERT_TRUE(calls.call()->status().ok());
-    EXPECT_EQ(endpoint::counters().*counter - before, 2) << "the argument and the result";
+    EXPECT_EQ(endpoint::total(counter) - before, 2) << "the argument and the result";
     for (const auto& [other_kind, other] : kinds) EXPECT_EQ(calls.client_traffic().*other, other_kind == kind ? 1 : 0);
   }
 }

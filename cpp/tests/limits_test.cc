@@ -23,7 +23,7 @@ Options limited(uint32_t max_concurrency, uint32_t max_queue) {
   return options;
 }
 
-int64_t refused() { return endpoint::counters().calls_refused.load(); }
+int64_t refused() { return endpoint::total(&endpoint::Counters::calls_refused); }
 
 class LimitsTest : public ::testing::TestWithParam<const char*> {
  protected:
@@ -199,7 +199,7 @@ TEST_P(LimitsTest, WhatFindsTheQueueFullIsRefusedAndDisturbsNobody) {
   TestCall second(*client, "echo", "2");
   ASSERT_TRUE(holds(*server, 1, 2));
   const int64_t before = refused();
-  const int64_t reads_before = endpoint::counters().reads.load();
+  const int64_t reads_before = endpoint::total(&endpoint::Counters::reads);
   for (int i = 0; i < 2; ++i) {
     TestCall too_many(*client, "echo", "3", kNever, one_buffer(1 << 20));
     const Status status = too_many.wait();
@@ -207,7 +207,7 @@ TEST_P(LimitsTest, WhatFindsTheQueueFullIsRefusedAndDisturbsNobody) {
     EXPECT_NE(status.message().find(kFull), std::string::npos) << status.message();
   }
   EXPECT_EQ(refused(), before + 2);
-  EXPECT_EQ(endpoint::counters().reads.load(), reads_before) << "their arguments were not even fetched";
+  EXPECT_EQ(endpoint::total(&endpoint::Counters::reads), reads_before) << "their arguments were not even fetched";
   server->release();
   for (TestCall* call : {&running, &first, &second}) EXPECT_TRUE(call->wait().ok());
   EXPECT_EQ(first.text() + second.text(), "12");
@@ -233,11 +233,11 @@ TEST_P(LimitsTest, ACancelledCallLeavesTheQueueAtOnceWithItsMemory) {
   auto client = connect_to(server->address());
   TestCall running(*client, "hold", "");
   ASSERT_TRUE(holds(*server, 1, 0));
-  const int64_t pool_before = endpoint::counters().pool_bytes_used.load();
+  const int64_t pool_before = endpoint::total(&endpoint::Counters::pool_bytes_used);
   TestCall first(*client, "echo", "1", kNever, one_buffer(4 << 20));
   TestCall second(*client, "echo", "2", kNever, one_buffer(4 << 20));
   ASSERT_TRUE(holds(*server, 1, 2));
-  EXPECT_GE(endpoint::counters().pool_bytes_used.load(), pool_before + (8 << 20));
+  EXPECT_GE(endpoint::total(&endpoint::Counters::pool_bytes_used), pool_before + (8 << 20));
   client->cancel(first.ref(), cancelled("by the test"));
   EXPECT_TRUE(holds(*server, 1, 1));
   TestCall third(*client, "echo", "3");
@@ -245,7 +245,7 @@ TEST_P(LimitsTest, ACancelledCallLeavesTheQueueAtOnceWithItsMemory) {
   client->cancel(second.ref(), cancelled("by the test"));
   client->cancel(third.ref(), cancelled("by the test"));
   EXPECT_TRUE(holds(*server, 1, 0));
-  EXPECT_TRUE(eventually([&] { return endpoint::counters().pool_bytes_used.load() <= pool_before; }));
+  EXPECT_TRUE(eventually([&] { return endpoint::total(&endpoint::Counters::pool_bytes_used) <= pool_before; }));
   EXPECT_EQ(server->served(), 0) << "all that before the worker was free";
   server->release();
   EXPECT_TRUE(running.wait().ok());
@@ -271,7 +271,7 @@ TEST_P(LimitsTest, CallsOfALostConnectionLeaveTheQueue) {
 TEST_P(LimitsTest, NothingIsLostInAStorm) {
   auto server = serve(2, 4);
   const int64_t refused_before = refused();
-  const int64_t pool_before = endpoint::counters().pool_bytes_used.load();
+  const int64_t pool_before = endpoint::total(&endpoint::Counters::pool_bytes_used);
   auto first = connect_to(server->address());
   std::vector<std::unique_ptr<TestCall>> full;  // so that the storm begins with refusals, on any machine
   for (const char* method : {"hold", "hold", "nap", "nap", "nap", "nap"}) {
@@ -320,7 +320,7 @@ TEST_P(LimitsTest, NothingIsLostInAStorm) {
   EXPECT_GT(exhausted, 0);
   EXPECT_LE(server->peak(), 2);
   EXPECT_GE(refused() - refused_before, exhausted) << "a caller that gave up doesn't see its refusal";
-  EXPECT_TRUE(eventually([&] { return endpoint::counters().pool_bytes_used.load() <= pool_before; }));
+  EXPECT_TRUE(eventually([&] { return endpoint::total(&endpoint::Counters::pool_bytes_used) <= pool_before; }));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LimitsTest, ::testing::Values("shm", "tcp"),

@@ -15,8 +15,8 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-int64_t used() { return counters().pool_bytes_used; }
-int64_t committed() { return counters().pool_bytes_committed; }
+int64_t used() { return total(&Counters::pool_bytes_used); }
+int64_t committed() { return total(&Counters::pool_bytes_committed); }
 
 TEST(Pool, BlocksAreAlignedWritableAndApart) {
   Pool pool(64 * kMiB);

@@ -9,8 +9,8 @@ namespace rrpc::endpoint {
 namespace {
 
 struct RegistrationCacheTest : testing::Test {
-  int64_t made() const { return counters().registrations_made - made_before; }
-  int64_t reused() const { return counters().registrations_reused - reused_before; }
+  int64_t made() const { return total(&Counters::registrations_made) - made_before; }
+  int64_t reused() const { return total(&Counters::registrations_reused) - reused_before; }
   RegionRef get(size_t offset, size_t length_bytes, uint64_t owner_id) {
     return cache.get(memory.data() + offset, length_bytes, owner_id).value();
   }
@@ -20,8 +20,8 @@ struct RegistrationCacheTest : testing::Test {
   Pool pool{size_t{64} << 20};
   RegistrationCache cache{*device, pool, 10000};
   std::vector<std::byte> memory = std::vector<std::byte>(100000);
-  const int64_t made_before = counters().registrations_made;
-  const int64_t reused_before = counters().registrations_reused;
+  const int64_t made_before = total(&Counters::registrations_made);
+  const int64_t reused_before = total(&Counters::registrations_reused);
 };
 
 TEST_F(RegistrationCacheTest, TheSameMemoryOfTheSameOwnerIsRegisteredOnce) {

@@ -163,29 +163,29 @@ Scenario both_ways(Rng& rng) {
 
 using enum StatusCode;
 TEST(SessionSim, EveryCallEndsWithItsOwnBytes) {
-  const int64_t written = endpoint::counters().bytes_written;
-  const int64_t staged = endpoint::counters().bytes_staged;
+  const int64_t written = endpoint::total(&endpoint::Counters::bytes_written);
+  const int64_t staged = endpoint::total(&endpoint::Counters::bytes_staged);
   run_seeds(1200, ordinary, {kOk, kAborted});
   if (seeds(1200).count < 30) return;
-  EXPECT_GT(endpoint::counters().bytes_written, written) << "no result was written into out= memory";
-  EXPECT_GT(endpoint::counters().bytes_staged, staged);
+  EXPECT_GT(endpoint::total(&endpoint::Counters::bytes_written), written) << "no result was written into out= memory";
+  EXPECT_GT(endpoint::total(&endpoint::Counters::bytes_staged), staged);
 }
 TEST(SessionSim, CancelsAndDeadlinesAtEveryStep) {
   run_seeds(1600, impatient, {kOk, kAborted, kCancelled, kDeadlineExceeded});
 }
 TEST(SessionSim, WhatWaitsForLandingMemoryGetsIt) {
-  const int64_t waits = endpoint::counters().landing_waits;
+  const int64_t waits = endpoint::total(&endpoint::Counters::landing_waits);
   run_seeds(600, in_turn<ordinary>, {kOk, kAborted});
   run_seeds(600, in_turn<impatient>, {kOk, kAborted, kCancelled, kDeadlineExceeded});
   run_seeds(300, in_turn<both_ways<impatient>>, {kOk, kAborted, kCancelled, kDeadlineExceeded});
   run_seeds(300, in_turn<breaking>, {kOk, kCancelled, kUnavailable});
-  EXPECT_TRUE(seeds(600).count < 30 || endpoint::counters().landing_waits > waits + 100);
+  EXPECT_TRUE(seeds(600).count < 30 || endpoint::total(&endpoint::Counters::landing_waits) > waits + 100);
 }
 TEST(SessionSim, LimitsRefuseAndNothingElseBreaks) { run_seeds(800, limited, {kOk, kCancelled, kResourceExhausted}); }
 TEST(SessionSim, LostConnectionsFailTheirCallsAndGiveMemoryBack) {
-  const int64_t expired = endpoint::counters().leases_expired;
+  const int64_t expired = endpoint::total(&endpoint::Counters::leases_expired);
   run_seeds(1000, breaking, {kOk, kCancelled, kUnavailable});
-  EXPECT_TRUE(seeds(1000).count < 30 || endpoint::counters().leases_expired > expired);
+  EXPECT_TRUE(seeds(1000).count < 30 || endpoint::total(&endpoint::Counters::leases_expired) > expired);
 }
 TEST(SessionSim, DrainingFinishesWhatRuns) { run_seeds(400, draining, {kOk, kUnavailable}); }
 

@@ -297,14 +297,14 @@ TEST(Session, MorePiecesThanAMessageHoldsArePacked) {
   SessionOptions options;
   options.buffers_max = 4096;
   world.connect({}, options);
-  const int64_t copies = endpoint::counters().copies;
+  const int64_t copies = endpoint::total(&endpoint::Counters::copies);
   auto call = std::make_shared<ClientCall>();
   ASSERT_TRUE(world.client.session->client().start(call, {"m", as_bytes("p"), all(1), std::nullopt, kNever}, 0).ok());
   ASSERT_TRUE(world.run_until([&] { return call->done(); }, 10 * kSecond));
   ASSERT_TRUE(call->status().ok()) << call->status().to_string();
   expect_all(call->blocks(), 2);
   // 5000 descriptors to 4096 takes 226 buffers packed, each way; and each body is longer than a slot.
-  EXPECT_EQ(endpoint::counters().copies - copies, 2 * (226 + 1));
+  EXPECT_EQ(endpoint::total(&endpoint::Counters::copies) - copies, 2 * (226 + 1));
 }
 
 TEST(Session, ACancelledCallsMemoryWaitsForTheAcknowledgement) {

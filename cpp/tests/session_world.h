@@ -45,7 +45,8 @@ inline SeedRange seeds(uint64_t usual) {
 struct Holdings {
   int64_t exposures_live, bytes_exposed, pool_bytes_used, calls_open;
   static Holdings now() {
-    const auto& c = endpoint::counters();
+    endpoint::Counters c;
+    endpoint::add_totals(c);
     return {c.exposures_live, c.bytes_exposed, c.pool_bytes_used, c.calls_started - c.calls_ended};
   }
   bool operator==(const Holdings&) const = default;

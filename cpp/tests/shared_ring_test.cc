@@ -95,12 +95,12 @@ TEST(SharedRing, TheLimitsEventIsCountedOnceForEachTimeThatReceivesRunLow) {
   World world(1);
   world.share_receives(64);
   auto& queue = static_cast<provider::sim::SimSharedReceiveQueue&>(world.shared_ring->queue());
-  const int64_t low = endpoint::counters().shared_receive_low;
+  const int64_t low = endpoint::total(&endpoint::Counters::shared_receive_low);
   for (int round = 1; round <= 3; ++round) {
     std::vector<std::shared_ptr<provider::sim::ReceiveSlot>> taken;
     for (int i = 0; i < 60; ++i) taken.push_back(queue.take());
     for (int i = 0; i < 3; ++i) (void)world.shared_ring->reserve(16);
-    EXPECT_EQ(endpoint::counters().shared_receive_low, low + round);
+    EXPECT_EQ(endpoint::total(&endpoint::Counters::shared_receive_low), low + round);
     for (const auto& slot : taken) queue.post_again(*slot);
   }
 }

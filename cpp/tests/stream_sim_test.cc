@@ -166,11 +166,11 @@ TEST(StreamSim, CancelsAndDeadlinesWheneverTheyCome) {
   run_seeds(1200, impatient, {kOk, kAborted, kCancelled, kDeadlineExceeded});
 }
 TEST(StreamSim, ItemsThatWaitForLandingMemoryGetIt) {
-  const int64_t waits = endpoint::counters().landing_waits;
+  const int64_t waits = endpoint::total(&endpoint::Counters::landing_waits);
   run_seeds(600, in_turn<ordinary>, {kOk, kAborted});
   run_seeds(600, in_turn<both_ways<impatient>>, {kOk, kAborted, kCancelled, kDeadlineExceeded});
   run_seeds(300, in_turn<breaking>, {kOk, kCancelled, kUnavailable});
-  EXPECT_TRUE(seeds(600).count < 30 || endpoint::counters().landing_waits > waits + 100);
+  EXPECT_TRUE(seeds(600).count < 30 || endpoint::total(&endpoint::Counters::landing_waits) > waits + 100);
 }
 TEST(StreamSim, LimitsEndCallsAndNothingElse) { run_seeds(800, limited, {kOk, kCancelled, kResourceExhausted}); }
 TEST(StreamSim, LostConnectionsGiveEverythingBack) { run_seeds(1000, breaking, {kOk, kCancelled, kUnavailable}); }

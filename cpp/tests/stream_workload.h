@@ -386,7 +386,7 @@ class StreamWorkload {
 inline size_t run_streams(uint64_t seed, StreamScenario scenario, bool trace = false) {
   const Holdings before = Holdings::now();
   const int holds_before = TestHold::live();
-  const int64_t leases_expired = endpoint::counters().leases_expired;
+  const int64_t leases_expired = endpoint::total(&endpoint::Counters::leases_expired);
   size_t steps = 0;
   {
     World world(seed, scenario.plan);
@@ -395,7 +395,7 @@ inline size_t run_streams(uint64_t seed, StreamScenario scenario, bool trace = f
     steps = workload.run();
     if (!scenario.may_break) {
       EXPECT_EQ(Holdings::now(), before) << "with the connection still open";
-      EXPECT_EQ(endpoint::counters().leases_expired, leases_expired) << "the client said no DONE";
+      EXPECT_EQ(endpoint::total(&endpoint::Counters::leases_expired), leases_expired) << "the client said no DONE";
     }
     world.client.session.reset();
     world.server.session.reset();

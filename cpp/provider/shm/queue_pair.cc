@@ -185,12 +185,13 @@ size_t ShmQueuePair::poll_busy(std::span<Completion> out, size_t& work_bytes) {
 }
 
 size_t ShmQueuePair::take_ready(std::span<Completion> out) {
-  size_t used = 0;
-  for (; used < out.size() && !ready_.empty(); ++used) {
-    out[used] = ready_.front();
-    ready_.pop_front();
-    if (out[used].opcode != Opcode::kReceive) --ready_sends_count_;
-  }
+  const size_t used = std::min(out.size(), ready_.size());
+  if (used == 0) return 0;
+  const auto end = ready_.begin() + static_cast<ptrdiff_t>(used);
+  std::copy(ready_.begin(), end, out.begin());
+  ready_.erase(ready_.begin(), end);
+  ready_sends_count_ -= static_cast<size_t>(
+      std::ranges::count_if(out.first(used), [](const Completion& taken) { return taken.opcode != Opcode::kReceive; }));
   return used;
 }
 

@@ -158,7 +158,7 @@ class ShmQueuePair : public QueuePair {
   ReceiveRing receives_;
   std::deque<SendRequest> pending_;
   bool long_work_ = false;  // much waited since it was empty
-  std::deque<Completion> ready_;
+  std::vector<Completion> ready_;
   size_t ready_sends_count_ = 0;
   uint32_t send_sequence_ = 0;
   SharedExposures exposures_;

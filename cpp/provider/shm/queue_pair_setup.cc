@@ -50,6 +50,7 @@ Status ShmQueuePair::send_setup(Bytes private_data) {
 // (see run_pending()), and the peer reads the socket when it meets a number that it doesn't know.
 Status ShmQueuePair::share(const MemoryRegion& memory_region) {
   const auto& region = static_cast<const ShmRegion&>(memory_region);
+  if (shared_.knows(region)) return {};
   if (state_ != QueuePairState::kInit)
     return shared_.share(region, channel_, [this](uint32_t slab_id) { return exposures_.any_open_in(slab_id); });
   if (std::ranges::find(regions_before_start_, &region) == regions_before_start_.end())

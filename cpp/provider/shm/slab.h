@@ -137,6 +137,8 @@ class SharedWithPeer {
 
   explicit SharedWithPeer(std::shared_ptr<SlabRegistry> registry) : registry_(std::move(registry)) {}
 
+  // The file that was announced last is known until it is dropped.
+  bool knows(const ShmRegion& region) const { return region.slab_id() == last_; }
   // Announces the region's file, unless the peer knows it. Of many, the one used longest ago is dropped.
   Status share(const ShmRegion& region, SocketChannel& channel, const InUse& in_use);
   // Some file of the device has ended since the last drop_retired().

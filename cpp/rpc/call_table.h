@@ -1,0 +1,100 @@
+// Calls by id: open addressing, so that a call which comes and goes costs no memory of its own. The hash is
+// multiply-shift with a random odd factor (Dietzfelbinger et al., 1997): a peer that chooses its ids can't choose who
+// collides. Not thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <utility>
+#include <vector>
+
+namespace rrpc::rpc {
+
+// `Ref`: a shared pointer. No call has the id 0.
+template <typename Ref>
+class CallTable {
+ public:
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+  // Null: there is none.
+  Ref find(uint64_t id) const {
+    const Entry* const entry = entry_of(id);
+    return entry == nullptr ? nullptr : entry->call;
+  }
+  // One that is there stays.
+  void add(uint64_t id, Ref call) {
+    if (size_ * 2 >= entries_.size()) resize(entries_.empty() ? kEntriesMin : entries_.size() * 2);
+    Entry& entry = entries_[place_for(id)];
+    if (entry.id == id) return;
+    entry = {id, std::move(call)};
+    ++size_;
+  }
+  void erase(uint64_t id) {
+    const Entry* const found = entry_of(id);
+    if (found == nullptr) return;
+    const Ref erased = close_gap(static_cast<size_t>(found - entries_.data()));  // ends last
+    --size_;
+    if (entries_.size() > kEntriesMin && size_ * 16 < entries_.size())
+      resize(std::max(kEntriesMin, entries_.size() / 4));
+  }
+  // Calls nothing that changes the table.
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    for (const Entry& entry : entries_)
+      if (entry.id != 0) visit(entry.call);
+  }
+
+ private:
+  static constexpr size_t kEntriesMin = 32;
+  struct Entry {
+    uint64_t id = 0;
+    Ref call;
+  };
+
+  size_t mask() const { return entries_.size() - 1; }
+  size_t home(uint64_t id) const { return static_cast<size_t>((id * factor()) >> shift_); }
+  static uint64_t factor() {
+    static const uint64_t kFactor = (uint64_t{std::random_device()()} << 32 | std::random_device()()) | 1;
+    return kFactor;
+  }
+  // Where it is, or goes.
+  size_t place_for(uint64_t id) const {
+    size_t place = home(id);
+    while (entries_[place].id != 0 && entries_[place].id != id) place = (place + 1) & mask();
+    return place;
+  }
+  const Entry* entry_of(uint64_t id) const {
+    if (id == 0 || size_ == 0) return nullptr;
+    const Entry& entry = entries_[place_for(id)];
+    return entry.id == id ? &entry : nullptr;
+  }
+  // Takes one out, and moves those behind it up that would not be found any more.
+  Ref close_gap(size_t gap) {
+    Ref taken = std::exchange(entries_[gap].call, nullptr);
+    entries_[gap].id = 0;
+    for (size_t place = (gap + 1) & mask(); entries_[place].id != 0; place = (place + 1) & mask()) {
+      const size_t away = (place - home(entries_[place].id)) & mask();
+      if (away < ((place - gap) & mask())) continue;
+      entries_[gap] = std::exchange(entries_[place], {});
+      gap = place;
+    }
+    return taken;
+  }
+  void resize(size_t count) {
+    std::vector<Entry> before(count);
+    before.swap(entries_);
+    shift_ = 64 - std::countr_zero(count);
+    for (Entry& entry : before)
+      if (entry.id != 0) entries_[place_for(entry.id)] = std::move(entry);
+  }
+
+  std::vector<Entry> entries_;  // a power of two of them, at most half of them full
+  int shift_ = 0;
+  size_t size_ = 0;
+};
+
+}  // namespace rrpc::rpc
