@@ -158,6 +158,7 @@ std::map<std::string, std::string> Client::info() {
     fields["peer"].resize(on);
     fields["local"].resize(fields["local"].rfind(kOnAdapter));
   }
+  fields.merge(qp.fabric_marks());
   if (!sent_on_to_.empty()) fields["sent_on_to"] = sent_on_to_;
   for (const auto& [transport, reason] : why_not_) fields["why_not_" + transport] = reason;
   return fields;

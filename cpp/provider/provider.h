@@ -222,6 +222,8 @@ class QueuePair {
   virtual std::string peer_description() const = 0;
   // This end's, in the same form; empty where it has none.
   virtual std::string local_description() const = 0;
+  // How this end's packets are marked, by name ("traffic_class", ...); empty where no fabric is told.
+  virtual std::map<std::string, std::string> fabric_marks() const { return {}; }
   // How bulk moves, for rrpc.stats() and rrpc-info: "process_vm_readv", "staged", "socket", ...
   virtual std::string_view bulk_method() const = 0;
 

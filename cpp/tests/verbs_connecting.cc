@@ -45,12 +45,21 @@ TEST(VerbsAddress, WhatIsWrongIsNamed) {
       bad(rxe() + ":9?colour=red", StatusCode::kInvalidArgument, "unknown option 'colour'");
       bad(rxe() + ":9?port=0", StatusCode::kInvalidArgument, "1 to 255");
       bad(rxe() + ":9?device=", StatusCode::kInvalidArgument, "names no adapter");
+      bad(rxe() + ":9?traffic_class=256", StatusCode::kInvalidArgument, "0 to 255");
+      bad(rxe() + ":9?service_level=16", StatusCode::kInvalidArgument, "0 to 15");
+      bad(rxe() + ":9?pkey=0x", StatusCode::kInvalidArgument, "1 to 65535");
+      bad(rxe() + ":9?grh=yes", StatusCode::kInvalidArgument, "0 to 1");
       bad(rxe(), StatusCode::kInvalidArgument, "no port");
     }
     expect_bad({by_socket, true, rxe() + ":0?device=nosuch", StatusCode::kNotFound, "nosuch"});
   }
   expect_bad({true, true, rxe() + ":0?gid=77", StatusCode::kInvalidArgument, "GID index 77"});
   expect_bad({true, true, rxe() + ":0?port=9", StatusCode::kInvalidArgument, "port 9"});
+  expect_bad(
+      {true, true, rxe() + ":0?pkey=0x8123", StatusCode::kInvalidArgument, "is in no partition 0x8123; it has 0x"});
+  expect_bad({false, true, rxe() + ":0?traffic_class=104", StatusCode::kInvalidArgument, "the end that connects"});
+  for (const std::string option : {"service_level=1", "pkey=0xffff", "grh=1"})
+    expect_bad({false, true, rxe() + ":0?" + option, StatusCode::kInvalidArgument, "verbs+tcp://"});
   expect_bad({true, true, siw() + ":0?device=siw0", StatusCode::kFailedPrecondition, "verbs://"});
   expect_bad({false, true, rxe() + ":0?device=siw0", StatusCode::kInvalidArgument, "siw0"});
   expect_bad({false, true, "127.0.0.1:0", StatusCode::kInvalidArgument, "no RDMA adapter"});
@@ -68,6 +77,43 @@ TEST_P(VerbsOfferTest, IsKnownBeforeItIsAcceptedAndItsRefusalTellsWhy) {
   ASSERT_TRUE(wait_for([&] { return client_.dead(); }));
   EXPECT_NE(client_.qp->error().message().find("no strangers here"), std::string::npos)
       << client_.qp->error().to_string();
+}
+
+class VerbsFabricTest : public ConformanceTest {
+ protected:
+  // Both ends with options of their own.
+  void connect_with(const std::string& server_options, const std::string& client_options) {
+    auto listener = server_.device->listen(provider_->listen_address() + server_options, {});
+    ASSERT_TRUE(listener.ok()) << listener.status().to_string();
+    listener_ = std::move(listener).value();
+    auto qp = client_.device->open(*client_.cq, listener_->address() + client_options, {},
+                                   deadline_after(now_ns(), provider_->patience()));
+    ASSERT_TRUE(qp.ok()) << qp.status().to_string();
+    client_.qp = std::move(qp).value();
+    ASSERT_TRUE(client_.qp->start(as_bytes("hello")).ok());
+    server_.qp = accept_server();
+    ASSERT_NE(server_.qp, nullptr);
+    ASSERT_TRUE(server_.qp->start(as_bytes("hello")).ok());
+    ASSERT_TRUE(wait_for([&] { return connected(client_) && connected(server_); }))
+        << client_.qp->error().to_string() << " / " << server_.qp->error().to_string();
+  }
+  using Marks = std::map<std::string, std::string>;
+};
+
+TEST_P(VerbsFabricTest, MarksAreThoseThatTheAddressesAskFor) {
+  const std::string which = GetParam().name;
+  if (which == "rxe_socket") {
+    connect_with("?traffic_class=40&service_level=5&pkey=0xffff&grh=1", "?traffic_class=104&service_level=3");
+    // Soft-RoCE keeps no service level: bring_up_test.cc looks at that.
+    EXPECT_EQ(client_.qp->fabric_marks(),
+              (Marks{{"traffic_class", "104"}, {"service_level", "0"}, {"pkey", "0xffff"}}));
+    EXPECT_EQ(server_.qp->fabric_marks(), (Marks{{"traffic_class", "40"}, {"service_level", "0"}, {"pkey", "0xffff"}}));
+    return;
+  }
+  connect_with("", "?traffic_class=104");  // the one that connects decides for both
+  if (which != "rxe") return;              // iWARP doesn't tell
+  EXPECT_EQ(client_.qp->fabric_marks()["traffic_class"], "104");
+  EXPECT_EQ(server_.qp->fabric_marks()["traffic_class"], "104");
 }
 
 class VerbsIntroductionTest : public ConformanceTest {
@@ -174,6 +220,7 @@ std::vector<ProviderFactory> only(const std::string& name) {
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Verbs, VerbsOfferTest, ::testing::ValuesIn(verbs_cases()), factory_name);
+INSTANTIATE_TEST_SUITE_P(Verbs, VerbsFabricTest, ::testing::ValuesIn(verbs_cases()), factory_name);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(VerbsIntroductionTest);
 INSTANTIATE_TEST_SUITE_P(Verbs, VerbsIntroductionTest, ::testing::ValuesIn(only("rxe_socket")), factory_name);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SoftIwarpPortsTest);

@@ -1,10 +1,13 @@
 #include "provider/verbs/address.h"
 
+#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cstdio>
 #include <cstring>
 
 namespace rrpc::provider::verbs {
@@ -12,8 +15,9 @@ namespace {
 
 Result<int> parse_number(const std::string& name, const std::string& text, int least, int most) {
   int value = 0;
+  const bool hexadecimal = text.starts_with("0x");
   const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  const auto [stop, error] = std::from_chars(text.data() + (hexadecimal ? 2 : 0), end, value, hexadecimal ? 16 : 10);
   if (error != std::errc() || stop != end || value < least || value > most) {
     return invalid_argument("bad option '" + name + "=" + text + "': give a number from " + std::to_string(least) +
                             " to " + std::to_string(most));
@@ -33,8 +37,19 @@ Status parse_option(const std::string& option, Address& out) {
     out.port = static_cast<uint8_t>(port);
   } else if (name == "gid") {
     RRPC_ASSIGN_OR_RETURN(out.gid, parse_number(name, value, 0, 65535));
+  } else if (name == "traffic_class") {
+    RRPC_ASSIGN_OR_RETURN(out.policy.traffic_class, parse_number(name, value, 0, 255));
+  } else if (name == "service_level") {
+    RRPC_ASSIGN_OR_RETURN(out.policy.service_level, parse_number(name, value, 0, 15));
+  } else if (name == "pkey") {
+    RRPC_ASSIGN_OR_RETURN(out.policy.partition, parse_number(name, value, 1, 65535));
+  } else if (name == "grh") {
+    RRPC_ASSIGN_OR_RETURN(const int global_route, parse_number(name, value, 0, 1));
+    out.policy.global_route = global_route != 0;
   } else {
-    return invalid_argument("unknown option '" + name + "'; there are device=NAME, port=NUMBER and gid=INDEX");
+    return invalid_argument("unknown option '" + name +
+                            "'; there are device=NAME, port=NUMBER, gid=INDEX, traffic_class=0..255, "
+                            "service_level=0..15, pkey=NUMBER and grh=1");
   }
   return {};
 }
@@ -66,10 +81,30 @@ Result<Gid> choose_gid(const Address& address, const Adapter& adapter, uint8_t p
   return gids.front();
 }
 
+// Full and limited members of a partition have the same number apart from the top bit.
+bool same_partition(uint16_t a, uint16_t b) { return ((a ^ b) & 0x7fff) == 0; }
+
+Status choose_partition(Place& place) {
+  if (!place.policy.partition) return {};
+  std::string known;
+  for (uint16_t index = 0; index < place.port_attributes.pkey_tbl_len; ++index) {
+    __be16 entry = 0;
+    if (ibv_query_pkey(place.adapter->context(), place.port, index, &entry) != 0) break;
+    const uint16_t number = ntohs(entry);
+    place.partition_index = index;
+    if (number != 0 && same_partition(number, *place.policy.partition)) return {};
+    if (number != 0) known += (known.empty() ? "" : ", ") + hexadecimal(number);
+  }
+  return invalid_argument("port " + std::to_string(place.port) + " of " + place.adapter->name() +
+                          " is in no partition " + hexadecimal(*place.policy.partition) + "; it has " +
+                          (known.empty() ? "none" : known));
+}
+
 Result<Place> place_on(const Address& address, Adapter& adapter, uint8_t port, const SocketAddress& local) {
-  Place place{.adapter = &adapter, .port = port, .port_attributes = {}, .gid = {}};
+  Place place{.adapter = &adapter, .port = port, .port_attributes = {}, .gid = {}, .policy = address.policy};
   RRPC_ASSIGN_OR_RETURN(place.port_attributes, adapter.active_port(port));
   RRPC_ASSIGN_OR_RETURN(place.gid, choose_gid(address, adapter, port, local));
+  RRPC_RETURN_IF_ERROR(choose_partition(place));
   return place;
 }
 
@@ -109,6 +144,14 @@ Result<Address> parse_verbs_address(const std::string& text) {
   return address;
 }
 
+Status check_for_rdma_cm(const FabricPolicy& policy) {
+  if (!policy.needs_own_path()) return {};
+  return invalid_argument(
+      "service_level, pkey and grh are for verbs+tcp:// addresses: over verbs:// they follow from the interface and "
+      "from "
+      "the subnet manager");
+}
+
 ibv_gid gid_of(const SocketAddress& address) {
   ibv_gid gid{};
   if (address.storage.ss_family == AF_INET6) {
@@ -143,6 +186,12 @@ Result<Place> choose_place(const Address& address, const SocketAddress& local) {
     last_error = place.status();
   }
   return last_error;
+}
+
+std::string hexadecimal(uint16_t number) {
+  std::array<char, 8> text{};
+  std::snprintf(text.data(), text.size(), "0x%04x", number);
+  return text.data();
 }
 
 Status check_place(const Address& address, const Adapter& adapter, uint8_t port) {

@@ -28,23 +28,26 @@ ibv_ah_attr path_attributes(const Place& place, const Introduction& peer) {
   ibv_ah_attr attributes{};
   attributes.port_num = place.port;
   attributes.dlid = peer.lid;
+  attributes.sl = place.policy.service_level.value_or(0);
   // Within an InfiniBand subnet the LID is enough.
-  attributes.is_global = place.port_attributes.link_layer == IBV_LINK_LAYER_ETHERNET || peer.lid == 0;
+  attributes.is_global = place.port_attributes.link_layer == IBV_LINK_LAYER_ETHERNET || peer.lid == 0 ||
+                         place.policy.global_route || place.policy.traffic_class;
   if (attributes.is_global) {
     attributes.grh.dgid = peer.gid;
     attributes.grh.sgid_index = static_cast<uint8_t>(place.gid.index);
     attributes.grh.hop_limit = kHopLimit;
+    attributes.grh.traffic_class = place.policy.traffic_class.value_or(0);
   }
   return attributes;
 }
 
 }  // namespace
 
-Status bring_to_init(ibv_qp* queue_pair, uint8_t port) {
+Status bring_to_init(ibv_qp* queue_pair, const Place& place) {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_INIT;
-  attributes.pkey_index = 0;
-  attributes.port_num = port;
+  attributes.pkey_index = place.partition_index;
+  attributes.port_num = place.port;
   attributes.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
   const int error =
       ibv_modify_qp(queue_pair, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);

@@ -9,7 +9,7 @@
 
 namespace rrpc::provider::verbs {
 
-Status bring_to_init(ibv_qp* queue_pair, uint8_t port);
+Status bring_to_init(ibv_qp* queue_pair, const Place& place);
 
 struct Path {
   Introduction own;

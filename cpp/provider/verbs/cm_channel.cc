@@ -122,6 +122,13 @@ std::vector<std::byte> refusal_bytes(const std::string& reason) {
   return data;
 }
 
+Status set_traffic_class(rdma_cm_id* id, const Address& address) {
+  if (!address.policy.traffic_class) return {};
+  uint8_t traffic_class = *address.policy.traffic_class;
+  if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &traffic_class, sizeof(traffic_class)) == 0) return {};
+  return cm_error(errno, "traffic_class=" + std::to_string(traffic_class) + " can't be set for", address.target);
+}
+
 Status cm_failure(const CmEvent& event, const std::string& peer) {
   const int error_number = event.status < 0 ? -event.status : event.status;
   switch (event.type) {

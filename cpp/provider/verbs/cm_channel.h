@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/result.h"
+#include "provider/verbs/address.h"
 
 namespace rrpc::provider::verbs {
 
@@ -49,6 +50,8 @@ struct DestroyCmId {
 using CmId = std::unique_ptr<rdma_cm_id, DestroyCmId>;
 
 Result<CmId> create_cm_id(CmChannel& channel);
+// As the address asks, before the route is resolved or the id listens.
+Status set_traffic_class(rdma_cm_id* id, const Address& address);
 // How many ports of rdma_cm's choice are tried: they are free in its own space, and Soft-iWARP needs TCP's as well.
 inline constexpr int kPortTries = 16;
 

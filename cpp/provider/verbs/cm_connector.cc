@@ -38,6 +38,7 @@ std::string CmConnector::local_description() const {
 }
 
 Result<std::unique_ptr<Connector>> CmConnector::open(const Address& address, TimeNs deadline) {
+  RRPC_RETURN_IF_ERROR(check_for_rdma_cm(address.policy));
   RRPC_RETURN_IF_ERROR(Adapters::process().any_usable());
   if (!address.device.empty()) RRPC_RETURN_IF_ERROR(Adapters::process().by_name(address.device).status());
   RRPC_ASSIGN_OR_RETURN(const auto targets, provider::resolve(address.target, ResolveFor::kConnect, deadline));
@@ -80,6 +81,7 @@ Status CmConnector::resolve(const Address& address, SocketAddress target, TimeNs
     if (reached.status().code() == StatusCode::kDeadlineExceeded) return reached.status();
     if (reached.ok()) reached_ = std::move(reached).value();
   }
+  RRPC_RETURN_IF_ERROR(set_traffic_class(id_.get(), address));
   // A tuning of fault detection: kernels that lack it use their default.
   uint8_t ack_timeout = kAckTimeout;
   (void)rdma_set_option(id_.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &ack_timeout, sizeof(ack_timeout));

@@ -22,6 +22,11 @@ bool is_wildcard(const SocketAddress& where) {
 }  // namespace
 
 Result<std::unique_ptr<Listener>> CmListener::create(const Address& address, const ListenOptions& options) {
+  RRPC_RETURN_IF_ERROR(check_for_rdma_cm(address.policy));
+  if (address.policy.traffic_class)
+    return invalid_argument(
+        "traffic_class is for the address that clients connect to: over verbs:// the end that connects decides for "
+        "both");
   RRPC_RETURN_IF_ERROR(Adapters::process().any_usable());
   if (!address.device.empty()) RRPC_RETURN_IF_ERROR(Adapters::process().by_name(address.device).status());
   RRPC_ASSIGN_OR_RETURN(const auto candidates, resolve(address.target, ResolveFor::kListen, kNever));

@@ -36,6 +36,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   Bytes peer_private_data() const override;
   std::string peer_description() const override { return connector_->peer_description(); }
   std::string local_description() const override { return connector_->local_description(); }
+  std::map<std::string, std::string> fabric_marks() const override;
   std::string_view bulk_method() const override { return "RDMA"; }
   Status post_receive(const ReceiveRequest& request) override;
   Status post_send(std::span<const WorkRequest> requests) override;

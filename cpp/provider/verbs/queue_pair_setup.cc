@@ -1,7 +1,10 @@
 // How a queue pair is made, and taken down.
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <cerrno>
 
+#include "provider/verbs/address.h"
 #include "provider/verbs/completion_queue.h"
 #include "provider/verbs/errors.h"
 #include "provider/verbs/fork.h"
@@ -146,6 +149,21 @@ VerbsQueuePair::~VerbsQueuePair() {
 }
 
 // Windows first: they hold the queue pair that they are bound to.
+// As the adapter has them. iWARP's queue pairs don't say.
+std::map<std::string, std::string> VerbsQueuePair::fabric_marks() const {
+  ibv_qp_attr attributes{};
+  ibv_qp_init_attr ignored{};
+  if (handle_ == nullptr || state_ != QueuePairState::kConnected || adapter_.iwarp() ||
+      ibv_query_qp(handle_, &attributes, IBV_QP_AV | IBV_QP_PKEY_INDEX, &ignored) != 0)
+    return {};
+  std::map<std::string, std::string> marks{{"service_level", std::to_string(attributes.ah_attr.sl)}};
+  if (attributes.ah_attr.is_global != 0) marks["traffic_class"] = std::to_string(attributes.ah_attr.grh.traffic_class);
+  __be16 partition = 0;
+  if (ibv_query_pkey(adapter_.context(), port(), attributes.pkey_index, &partition) == 0)
+    marks["pkey"] = hexadecimal(ntohs(partition));
+  return marks;
+}
+
 void VerbsQueuePair::take_down() {
   if (exposures_ != nullptr) exposures_->close_all();
   if (handle_ != nullptr) {

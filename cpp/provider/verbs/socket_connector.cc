@@ -74,7 +74,7 @@ void SocketConnector::append_wait_handles(std::vector<WaitHandle>& out) const {
 
 Result<ibv_qp*> SocketConnector::create_queue_pair(ibv_pd* domain, ibv_qp_init_attr& attributes) {
   ibv_qp* made = ibv_create_qp(domain, &attributes);
-  error_ = made != nullptr ? bring_to_init(made, place_.port)
+  error_ = made != nullptr ? bring_to_init(made, place_)
                            : verbs_error(errno, "cannot create a queue pair on " + place_.adapter->name());
   if (!error_.ok()) {
     if (made != nullptr) ibv_destroy_qp(made);
