@@ -150,6 +150,11 @@ ADDRESSES = {
 }
 
 
+def test_options_behind_rrpc_are_for_clients(folder: Path) -> None:
+    address = "rrpc://127.0.0.1:0?device=rxe0"
+    assert "is for clients of rrpc://" in command("serve", folder, "fine:Fine", "--listen", address)
+
+
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_bad_addresses(folder: Path, address: str) -> None:
     said = ADDRESSES[address]

@@ -1,6 +1,7 @@
 // "scheme://rest". Schemes: rrpc (the best way both ends share), and the providers' (kSchemes).
 #pragma once
 
+#include <algorithm>
 #include <string>
 
 #include "base/result.h"
@@ -11,6 +12,9 @@ struct Address {
   std::string scheme;
   std::string rest;
   std::string to_string() const { return scheme + "://" + rest; }
+  // "?device=rxe0" and the like, which follow what is connected to; empty where there are none.
+  std::string options() const { return rest.substr(std::min(rest.find('?'), rest.size())); }
+  std::string without_options() const { return rest.substr(0, rest.find('?')); }
 };
 
 // InvalidArgument says what is wrong and shows a good one.

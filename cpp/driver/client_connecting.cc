@@ -85,7 +85,9 @@ Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const 
   RRPC_RETURN_IF_ERROR(engine.start());
   const auto config = endpoint::queue_pair_config(dialling.options.session.geometry);
   auto cq = device->device->create_completion_queue(config.send_depth + config.receive_depth);
-  RRPC_ASSIGN_OR_RETURN(auto qp, device->device->open(*cq, address.rest, config, deadline));
+  // What stands behind the '?' of rrpc:// is for the adapters that it may move to.
+  const std::string where = address.scheme == "rrpc" ? address.without_options() : address.rest;
+  RRPC_ASSIGN_OR_RETURN(auto qp, device->device->open(*cq, where, config, deadline));
   rpc::HelloFields hello{{"wire", "1"}};
   if (serve != nullptr) hello["serves"] = "1";
   auto connection =
@@ -127,6 +129,8 @@ Status Client::move_up(const Dialling& dialling, TimeNs deadline) {
     const Status moved = transport == "tcp" ? unavailable("the server's transports option leaves it out")
                                             : move_to(transport, hello, dialling, limit);
     if (moved.ok()) return {};
+    if (moved.code() == StatusCode::kInvalidArgument && !address_.options().empty())
+      return in_context("connecting to " + address_.to_string(), moved);
     why_not_[transport] = moved.message();
   }
   std::vector<std::string> reasons;
@@ -141,6 +145,7 @@ Status Client::move_to(const std::string& transport, const rpc::HelloFields& hel
   if (found.addresses.empty()) return unavailable(found.why_none);
   const auto instance = hello.find("instance");
   std::vector<std::string> reasons;
+  size_t asked_wrongly = 0;
   for (size_t i = 0; i < found.addresses.size(); ++i) {
     const Address& address = found.addresses[i];
     RRPC_RETURN_IF_ERROR(find_device(address.scheme).status());
@@ -151,8 +156,10 @@ Status Client::move_to(const std::string& transport, const rpc::HelloFields& hel
     Status moved = try_address(address, instance == hello.end() ? "" : instance->second, dialling, share);
     if (moved.ok()) return {};
     reasons.push_back(moved.message());
+    if (moved.code() == StatusCode::kInvalidArgument) ++asked_wrongly;
   }
-  return unavailable(join(reasons, "; "));
+  const std::string all = join(reasons, "; ");
+  return asked_wrongly == reasons.size() ? invalid_argument(all) : unavailable(all);
 }
 
 Status Client::try_address(const Address& address, const std::string& instance, const Dialling& dialling,

@@ -39,11 +39,12 @@ Candidates shm_candidates(const rpc::HelloFields& hello) {
 
 Candidates verbs_candidates(const rpc::HelloFields& hello, const Address& dialled) {
   Candidates found;
-  const std::string host = host_of(dialled.rest);
-  for (const std::string& address : split(field(hello, "verbs"))) found.addresses.push_back({"verbs", address});
+  const std::string host = host_of(dialled.without_options());
+  for (const std::string& address : split(field(hello, "verbs")))
+    found.addresses.push_back({"verbs", address + dialled.options()});
   std::ranges::stable_partition(found.addresses, [&](const Address& a) { return host_of(a.rest) == host; });
   if (const std::string port = field(hello, "verbs+tcp"); !port.empty())
-    found.addresses.push_back({"verbs+tcp", host + ":" + port});
+    found.addresses.push_back({"verbs+tcp", host + ":" + port + dialled.options()});
   return found;
 }
 
@@ -89,8 +90,7 @@ Result<Address> sent_on(const Address& dialled, const std::string& go_to) {
   const auto [stop, error] = std::from_chars(go_to.data(), end, port);
   if (error != std::errc() || stop != end || port == 0)
     return Status::protocol_error("the server sends its clients on to port " + shown);
-  const std::string options = dialled.rest.substr(std::min(dialled.rest.find('?'), dialled.rest.size()));
-  return Address{dialled.scheme, host_of(dialled.rest) + ":" + std::to_string(port) + options};
+  return Address{dialled.scheme, host_of(dialled.without_options()) + ":" + std::to_string(port) + dialled.options()};
 }
 
 bool add_offer(std::string& offered, const std::string& address) {

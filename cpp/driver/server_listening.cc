@@ -38,6 +38,9 @@ Result<std::string> Server::listen(const std::string& text) {
   RRPC_RETURN_IF_ERROR(endpoint::validate(options_.session.geometry));
   RRPC_RETURN_IF_ERROR(engine_->start());
   const bool may_move = address.scheme == "rrpc";
+  if (may_move && !address.options().empty())
+    return invalid_argument("cannot listen on " + text + ": '" + address.options() +
+                            "' is for clients of rrpc://; listen on a verbs:// address to choose an adapter");
   RRPC_ASSIGN_OR_RETURN(ListenerEntry entry, open_listener(may_move ? "tcp" : address.scheme, address.rest));
   if (!may_move) return address.scheme + "://" + attach(std::move(entry));
   std::vector<ListenerEntry> beside;

@@ -111,6 +111,7 @@ TEST(SentOnTest, AnotherPortOfTheSameHost) {
   EXPECT_EQ(there({"tcp", "example.org:7471"}, "40001"), "tcp://example.org:40001");
   EXPECT_EQ(there({"rrpc", "[fd00::1]:7471"}, "1"), "rrpc://[fd00::1]:1");
   EXPECT_EQ(there({"verbs", "10.0.0.1:7471?device=rxe0&gid=1"}, "65535"), "verbs://10.0.0.1:65535?device=rxe0&gid=1");
+  EXPECT_EQ(there({"rrpc", "10.0.0.1:7471?device=rxe0"}, "2"), "rrpc://10.0.0.1:2?device=rxe0");
   EXPECT_EQ(there({"shm", "/run/x.sock"}, "1"), "shm:///run/x.sock.1");
   EXPECT_TRUE(there({"shm", "name"}, "12").ends_with("/name.sock.12"));
 }

@@ -70,6 +70,11 @@ def test_rrpc_moves_up_to_verbs_and_says_why_when_it_cannot(serve: ServeFactory)
     assert "verbs" not in info["why_not"]
     assert greeting(served.address)["transport"] == "shm"
     assert greeting(served.address, transports=["tcp"])["transport"] == "tcp"
+    asked = f"{served.address}?device=rxe0&traffic_class=104"
+    assert greeting(asked, transports=["verbs"])["traffic_class"] == "104"
+    assert greeting(asked)["transport"] == "shm"  # which has no use of it
+    with pytest.raises(rrpc.InvalidArgument, match="unknown option 'color'"):
+        greeting(f"{served.address}?color=red", transports=["verbs", "tcp"])
     with down("rx0", "iw0"):
         info = greeting(served.address, transports=["verbs", "tcp"])
         assert info["transport"] == "tcp"
