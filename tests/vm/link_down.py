@@ -1,6 +1,7 @@
 """A network interface that is set down while calls and reads are under way. Run by tests/vm/guest/link_down.sh."""
 
 import time
+from pathlib import Path
 
 import pytest
 from guest_network import down, queue_pairs
@@ -19,6 +20,22 @@ NEVER_CLOSED: list[rrpc.Client] = []  # whoever lets go of one may wait in the k
 @pytest.fixture
 def served(serve: ServeFactory, transport: str) -> Served:
     return serve(LAB, "Lab", listen=transport, module="lab_service", args=["--workers", "6"])
+
+
+def port_state() -> str:
+    return Path("/sys/class/infiniband/rxe0/ports/1/state").read_text()
+
+
+def test_a_link_that_flaps_ends_nothing(serve: ServeFactory) -> None:
+    """Of a connection at rest: what Soft-RoCE is sending then it ends by itself, as Soft-iWARP does all."""
+    served = serve(LAB, "Lab", listen="rxe-socket", module="lab_service", args=["--workers", "6"])
+    with rrpc.connect(served.address, connect_timeout=slowly(30.0)) as client:
+        local = client.info()["local"]
+        with down("rx0"):
+            eventually(lambda: "DOWN" in port_state(), what="the port down")
+        eventually(lambda: "ACTIVE" in port_state(), what="the port up again")
+        assert client.call("Lab.add", 1) == 2
+        assert client.info()["local"] == local
 
 
 def test_a_link_goes_down_and_comes_up(serve: ServeFactory, served: Served, transport: str) -> None:

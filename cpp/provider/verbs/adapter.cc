@@ -1,5 +1,6 @@
 #include "provider/verbs/adapter.h"
 
+#include <algorithm>
 #include <cerrno>
 
 #include "provider/verbs/async_watcher.h"
@@ -14,6 +15,8 @@ namespace rrpc::provider::verbs {
 static constexpr uint32_t kInlineTries[] = {400, 256, 192, 128, 96, 64, 32, 0};
 static constexpr uint32_t kProbeDepth = 16;
 static constexpr int kProbeCompletions = 64;
+// That a port may be down: about as long as a queue pair goes on sending what isn't acknowledged.
+static constexpr TimeNs kPortPatience = 2 * kSecond;
 
 Result<std::unique_ptr<Adapter>> Adapter::open(ibv_context* context, bool owns_context) {
   std::unique_ptr<Adapter> adapter(new Adapter);
@@ -129,7 +132,7 @@ void Adapter::doom_where(const Status& reason, Concerned concerned, bool vague) 
   }
 }
 
-void Adapter::handle_event(const ibv_async_event& event) {
+void Adapter::handle_event(const ibv_async_event& event, TimeNs now) {
   const auto this_one = [&](const VerbsQueuePair& queue_pair) { return queue_pair.handle() == event.element.qp; };
   switch (event.event_type) {
     case IBV_EVENT_QP_FATAL:
@@ -142,8 +145,11 @@ void Adapter::handle_event(const ibv_async_event& event) {
       return doom_where(internal_error("a completion queue of " + name_ + " overflowed"),
                         [&](const VerbsQueuePair& queue_pair) { return queue_pair.completions() == event.element.cq; });
     case IBV_EVENT_PORT_ERR:
-      return doom_where(unavailable("port " + std::to_string(event.element.port_num) + " of " + name_ + " went down"),
-                        [&](const VerbsQueuePair& queue_pair) { return queue_pair.port() == event.element.port_num; });
+      ports_down_.emplace(static_cast<uint8_t>(event.element.port_num), now + kPortPatience);
+      return;
+    case IBV_EVENT_PORT_ACTIVE:
+      ports_down_.erase(static_cast<uint8_t>(event.element.port_num));
+      return;
     case IBV_EVENT_DEVICE_FATAL:
       failed_ = true;
       return doom_where(unavailable("the adapter " + name_ + " failed or was taken away"),
@@ -162,6 +168,23 @@ void Adapter::handle_event(const ibv_async_event& event) {
     default:
       return;
   }
+}
+
+TimeNs Adapter::give_up_ports(TimeNs now) {
+  TimeNs next = kNever;
+  for (auto down = ports_down_.begin(); down != ports_down_.end();) {
+    const auto [port, until] = *down;
+    if (until > now) {
+      next = std::min(next, until);
+      ++down;
+      continue;
+    }
+    down = ports_down_.erase(down);
+    if (active_port(port).ok()) continue;  // the event was lost
+    doom_where(unavailable("port " + std::to_string(port) + " of " + name_ + " went down"),
+               [port](const VerbsQueuePair& queue_pair) { return queue_pair.port() == port; });
+  }
+  return next;
 }
 
 }  // namespace rrpc::provider::verbs

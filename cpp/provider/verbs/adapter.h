@@ -12,6 +12,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 
 namespace rrpc::provider::verbs {
@@ -62,7 +63,11 @@ class Adapter {
   void detach(VerbsQueuePair* queue_pair);  // when this returns the watcher is done with it
   void attach(VerbsSharedReceiveQueue* queue);
   void detach(VerbsSharedReceiveQueue* queue);
-  void handle_event(const ibv_async_event& event);  // by the watcher; acknowledged by it afterwards
+  // By the watcher, which acknowledges the event afterwards.
+  void handle_event(const ibv_async_event& event, TimeNs now);
+  // By the watcher: ends the connections of ports that have been down for longer than a retry lasts. Gives when it is
+  // to be called again.
+  TimeNs give_up_ports(TimeNs now);
 
   std::map<std::string, std::string> describe(uint8_t port) const;
 
@@ -89,6 +94,7 @@ class Adapter {
   std::atomic<bool> failed_{false};
   std::mutex mutex_;
   std::weak_ptr<ProtectionDomain> shared_domain_;
+  std::map<uint8_t, TimeNs> ports_down_;  // until when each may come back; the watcher's
   std::unordered_set<VerbsQueuePair*> queue_pairs_;
   std::unordered_set<VerbsSharedReceiveQueue*> shared_receive_queues_;
 };
