@@ -81,11 +81,10 @@ Endpoint::~Endpoint() {
 }
 
 Status Endpoint::allocate_ring() {
-  const size_t ring_bytes = share_ ? 0 : size_t{geometry_.slots} * geometry_.slot_bytes;
-  const bool needs_send_slots = qp_->limits().inline_bytes_max < geometry_.slot_bytes;
-  const size_t send_bytes = needs_send_slots ? size_t{send_slot_count_} * geometry_.slot_bytes : 0;
-  if (ring_bytes + send_bytes == 0) return {};
-  const size_t bytes = ring_bytes + send_bytes;
+  if (qp_->limits().inline_bytes_max < geometry_.slot_bytes)
+    RRPC_RETURN_IF_ERROR(send_buffers_.start(context_.device, *qp_, send_slot_count_, geometry_.slot_bytes));
+  if (share_) return {};
+  const size_t bytes = size_t{geometry_.slots} * geometry_.slot_bytes;
   const bool shared = qp_->limits().receives_in_shared_memory;
   if (shared) {
     RRPC_ASSIGN_OR_RETURN(shared_ring_, SharedMapping::create("rrpc-ring", bytes, true));
@@ -93,7 +92,6 @@ Status Endpoint::allocate_ring() {
     RRPC_ASSIGN_OR_RETURN(private_ring_, AnonymousMapping::create(bytes));
   }
   ring_ = shared ? shared_ring_.data() : private_ring_.data();
-  if (needs_send_slots) send_slots_ = ring_ + ring_bytes;
   RRPC_ASSIGN_OR_RETURN(ring_region_, context_.device.register_memory({ring_, bytes, shared_ring_.fd(), shared}));
   return qp_->adopt(*ring_region_);
 }
@@ -181,7 +179,9 @@ void Endpoint::handle(const Completion& completion) {
     case kTagReceive:
       return handle_receive(static_cast<uint32_t>(value), completion.status, completion.length_bytes);
     case kTagSend:
-      if (completion.status == WcStatus::kSuccess) sends_unretired_ -= static_cast<uint32_t>(value);
+      if (completion.status != WcStatus::kSuccess) return;
+      sends_unretired_ -= static_cast<uint32_t>(value);
+      if (send_buffers_.started()) send_buffers_.done(static_cast<uint32_t>(value));
       return;
     case kTagBulk:
       if (completion.status == WcStatus::kSuccess) ++signs_of_life_;

@@ -22,6 +22,7 @@
 #include "endpoint/header.h"
 #include "endpoint/pool.h"
 #include "endpoint/registration_cache.h"
+#include "endpoint/send_buffers.h"
 #include "endpoint/shared_ring.h"
 #include "provider/provider.h"
 
@@ -174,12 +175,12 @@ class Endpoint {
   uint64_t signs_of_life_ = 0;
   Status failure_;
 
-  ReceiveShare share_;               // given back after the queue pair's end
-  SharedMapping shared_ring_;        // where the peer itself writes receives
-  AnonymousMapping private_ring_;    // elsewhere
-  std::byte* ring_ = nullptr;        // in one of them: the receive slots, unless shared, then the send slots
-  std::byte* send_slots_ = nullptr;  // null where every message fits inline
+  ReceiveShare share_;             // given back after the queue pair's end
+  SharedMapping shared_ring_;      // where the peer itself writes receives
+  AnonymousMapping private_ring_;  // elsewhere
+  std::byte* ring_ = nullptr;      // in one of them: the receive slots, unless shared
   std::unique_ptr<provider::MemoryRegion> ring_region_;
+  SendBuffers send_buffers_;             // not started where every message fits inline
   std::shared_ptr<PeerPool> peer_pool_;  // of a peer that doesn't reach the process's; made when needed
   std::vector<Exposure> retiring_;       // revocations under way
   std::unique_ptr<provider::CompletionQueue> cq_;
@@ -194,7 +195,6 @@ class Endpoint {
   size_t body_bytes_max_ = 0;
 
   uint32_t send_slot_count_ = 0;
-  uint32_t send_next_ = 0;
   uint32_t sends_unretired_ = 0;  // posted, not known to be complete
   uint32_t sends_since_signal_ = 0;
   BulkScheduler bulk_;

@@ -22,7 +22,7 @@ void Endpoint::return_credits() {
 }
 
 bool Endpoint::can_send(uint8_t type) const {
-  if (!established_ || failed() || sends_unretired_ >= send_slot_count_) return false;
+  if (!established_ || failed() || sends_unretired_ >= send_slot_count_ || send_buffers_.used_up()) return false;
   // A dead queue pair is found by progress(), once what came before its end is delivered.
   if (qp_->state() == QueuePairState::kError) return false;
   switch (class_of(type)) {
@@ -68,24 +68,26 @@ void Endpoint::send(uint8_t type, std::span<const Bytes> parts) {
 void Endpoint::post_message(std::span<const Sge> inline_sges, size_t length_bytes) {
   WorkRequest request;
   Sge slot_sge;
-  const uint32_t slot = send_next_;
-  send_next_ = (send_next_ + 1) % send_slot_count_;
+  SendBuffers::Buffer buffer;
   if (length_bytes <= qp_->limits().inline_bytes_max && inline_sges.size() <= qp_->limits().sge_count_max) {
     request.sges = inline_sges;
     request.inline_data = true;
   } else {
-    std::byte* target = send_slots_ + size_t{slot} * geometry_.slot_bytes;
-    slot_sge = {target, static_cast<uint32_t>(length_bytes), ring_region_.get()};
+    buffer = send_buffers_.take();
+    std::byte* target = buffer.memory;
+    slot_sge = {target, static_cast<uint32_t>(length_bytes), buffer.region};
     for (const Sge& sge : inline_sges) {
       std::memcpy(target, sge.address, sge.length_bytes);
       target += sge.length_bytes;
     }
     request.sges = {&slot_sge, 1};
   }
+  if (send_buffers_.started()) send_buffers_.posted(buffer);
   ++sends_unretired_;
   ++sends_since_signal_;
   // One signalled send retires all before it; often enough that a full queue can't be all unsignalled.
-  request.signalled = sends_since_signal_ >= std::max(1u, send_slot_count_ / 4);
+  request.signalled =
+      sends_since_signal_ >= std::max(1u, send_slot_count_ / 4) || (buffer.memory != nullptr && send_buffers_.scarce());
   request.wr_id = kTagSend | sends_since_signal_;
   if (request.signalled) sends_since_signal_ = 0;
   if (Status status = qp_->post_send({&request, 1}); !status.ok()) fail(status);
