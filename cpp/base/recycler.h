@@ -69,8 +69,8 @@ class RecyclingAllocator {
  public:
   using value_type = T;  // NOLINT(readability-identifier-naming): the standard library looks for this name
   template <typename U>
-  struct rebind {  // NOLINT(readability-identifier-naming): likewise
-    using other = RecyclingAllocator<U, Pointer>;
+  struct rebind {                                  // NOLINT(readability-identifier-naming): likewise
+    using other = RecyclingAllocator<U, Pointer>;  // NOLINT(readability-identifier-naming): likewise
   };
 
   explicit RecyclingAllocator(Pointer recycler) : recycler_(std::move(recycler)) {}

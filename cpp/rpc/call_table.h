@@ -58,8 +58,8 @@ class CallTable {
   size_t mask() const { return entries_.size() - 1; }
   size_t home(uint64_t id) const { return static_cast<size_t>((id * factor()) >> shift_); }
   static uint64_t factor() {
-    static const uint64_t kFactor = (uint64_t{std::random_device()()} << 32 | std::random_device()()) | 1;
-    return kFactor;
+    static const uint64_t chosen = (uint64_t{std::random_device()()} << 32 | std::random_device()()) | 1;
+    return chosen;
   }
   // Where it is, or goes.
   size_t place_for(uint64_t id) const {
