@@ -181,7 +181,7 @@ void Endpoint::handle(const Completion& completion) {
     case kTagSend:
       if (completion.status != WcStatus::kSuccess) return;
       sends_unretired_ -= static_cast<uint32_t>(value);
-      if (send_buffers_.started()) send_buffers_.done(static_cast<uint32_t>(value));
+      send_buffers_.done(static_cast<uint32_t>(value));
       return;
     case kTagBulk:
       if (completion.status == WcStatus::kSuccess) ++signs_of_life_;

@@ -82,7 +82,7 @@ void Endpoint::post_message(std::span<const Sge> inline_sges, size_t length_byte
     }
     request.sges = {&slot_sge, 1};
   }
-  if (send_buffers_.started()) send_buffers_.posted(buffer);
+  send_buffers_.posted(buffer);
   ++sends_unretired_;
   ++sends_since_signal_;
   // One signalled send retires all before it; often enough that a full queue can't be all unsignalled.

@@ -36,9 +36,12 @@ SendBuffers::Buffer SendBuffers::take() {
   return taken;
 }
 
-void SendBuffers::posted(const Buffer& buffer) { posted_[posted_count_++ % count_] = buffer; }
+void SendBuffers::posted(const Buffer& buffer) {
+  if (started()) posted_[posted_count_++ % count_] = buffer;
+}
 
 void SendBuffers::done(uint32_t count) {
+  if (!started()) return;
   for (; count > 0; --count) {
     const Buffer& buffer = posted_[done_count_++ % count_];
     if (buffer.memory != nullptr) free_.push_back(buffer);

@@ -22,7 +22,6 @@ class SendBuffers {
 
   // The first few of `count`, so that a lack of memory shows at the start.
   Status start(provider::Device& device, provider::QueuePair& queue_pair, uint32_t count, uint32_t buffer_bytes);
-  bool started() const { return device_ != nullptr; }
   // All are on their way, and there is no memory for more: nothing can be sent until one is done.
   bool used_up() const { return started() && free_.empty(); }
   // Not when used up.
@@ -34,6 +33,7 @@ class SendBuffers {
   void done(uint32_t count);
 
  private:
+  bool started() const { return device_ != nullptr; }
   static constexpr uint32_t kFirst = 2;
   struct Step {
     AnonymousMapping memory;

@@ -150,7 +150,6 @@ ShmRegion::~ShmRegion() {
 }
 
 Status SharedWithPeer::share(const ShmRegion& region, SocketChannel& channel, const InUse& in_use) {
-  if (knows(region)) return {};
   auto known = known_.find(region.slab_id());
   if (known == known_.end()) {
     RRPC_RETURN_IF_ERROR(make_room(channel, in_use));

@@ -139,7 +139,7 @@ class SharedWithPeer {
 
   // The file that was announced last is known until it is dropped.
   bool knows(const ShmRegion& region) const { return region.slab_id() == last_; }
-  // Announces the region's file, unless the peer knows it. Of many, the one used longest ago is dropped.
+  // Announces the region's file, unless the peer has it already. Of many, the one used longest ago is dropped.
   Status share(const ShmRegion& region, SocketChannel& channel, const InUse& in_use);
   // Some file of the device has ended since the last drop_retired().
   bool outdated() const { return registry_->epoch() != epoch_seen_; }

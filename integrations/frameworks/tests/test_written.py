@@ -1,4 +1,4 @@
-"""What is written of such services: clients, .rrpc files, fingerprints; and what is imported, or missing."""
+"""Tests clients, .rrpc files and fingerprints generated for such services, and which packages are imported."""
 
 import os
 import re

@@ -33,7 +33,7 @@ class Replica:
         self._server = rrpc.serve(service(*args, **kwargs), listen=listen, **options)
 
     def address(self) -> str:
-        """Where the server listens."""
+        """Returns the address that the server listens on."""
         return self._server.addresses[0]
 
     def drain(self, grace: float) -> bool:

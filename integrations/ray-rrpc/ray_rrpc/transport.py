@@ -47,7 +47,7 @@ class FetchFailed(RuntimeError):
 
 @dataclass
 class Held(TensorTransportMetadata):
-    """What a receiver has to know: where the arrays are, and their key there."""
+    """Tells a receiver which address has the arrays, and under which key."""
 
     __module__ = PUBLIC
 

@@ -25,7 +25,7 @@ def pid(actor: Any) -> int:
 
 
 def held(ref: Any) -> Any:
-    """What Ray tells receivers of an object."""
+    """Returns the metadata that Ray gives receivers of an object."""
     return ray._private.worker.global_worker.rdt_manager.get_rdt_metadata(ref.hex()).tensor_transport_meta
 
 

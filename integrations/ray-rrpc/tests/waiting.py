@@ -32,7 +32,7 @@ def _state(task: Path) -> str:
 
 
 class Lateness:
-    """In a ``with`` statement: notes how much later than asked for a thread wakes up."""
+    """Measures, in a ``with`` statement, how much later than asked for a thread wakes up."""
 
     def __enter__(self) -> "Lateness":
         self._over = threading.Event()

@@ -22,7 +22,7 @@ NULL, BITS, FIXED, BINARY, VIEW, LIST, FIXED_LIST, STRUCT, DICTIONARY, EXTENSION
 
 
 class Layout(NamedTuple):
-    """What the arrays of a type are made of.
+    """Describes which buffers the arrays of a type consist of.
 
     ``width`` is the number of bytes of an item (``FIXED``) or of an offset (``BINARY``, ``LIST``), or the number of
     items of a list (``FIXED_LIST``).
