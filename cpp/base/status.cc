@@ -57,9 +57,9 @@ Status out_of_memory() {
       "the process is out of memory: lower its limits (pool limit, queued_bytes_max) or give it more");
 }
 
-const std::string& Status::no_message() {
-  static const std::string kNone;
-  return kNone;
+const std::string& Status::message() const {
+  static const std::string none;
+  return ok() ? none : error_->message;
 }
 
 std::string Status::to_string() const {

@@ -56,7 +56,7 @@ class [[nodiscard]] Status {
   bool ok() const { return error_ == nullptr; }
   explicit operator bool() const { return ok(); }
   StatusCode code() const { return ok() ? StatusCode::kOk : error_->code; }
-  const std::string& message() const { return ok() ? no_message() : error_->message; }
+  const std::string& message() const;
   bool is_protocol_error() const { return !ok() && error_->protocol_error; }
   std::string to_string() const;
 
@@ -70,7 +70,6 @@ class [[nodiscard]] Status {
   Status(StatusCode code, std::string message, bool protocol_error)
       : error_(code == StatusCode::kOk ? nullptr
                                        : std::make_unique<Error>(Error{code, protocol_error, std::move(message)})) {}
-  static const std::string& no_message();
 
   std::unique_ptr<Error> error_;
 };
