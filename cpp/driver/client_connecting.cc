@@ -69,8 +69,8 @@ Result<std::unique_ptr<Client>> Client::dial(const Address& address, const std::
   const TimeNs begin = now_ns();
   const TimeNs handshake_end = deadline_after(begin, dialling.options.handshake_timeout);
   const TimeNs end = deadline == kNever ? handshake_end : deadline;
-  const TimeNs share = (std::min(end, handshake_end) - begin) / 2;
-  for (TimeNs now = begin; end - now > share; now = now_ns()) {
+  const TimeNs share = (std::min(end, handshake_end) - begin) / 4;
+  for (TimeNs now = begin; end - now > 2 * share; now = now_ns()) {
     auto client = dial_once(address, transport, dialling, now + share);
     if (client.status().code() != StatusCode::kDeadlineExceeded) return client;
   }

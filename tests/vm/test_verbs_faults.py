@@ -78,7 +78,7 @@ def test_many_connections_take_their_receives_from_one_queue(serve: ServeFactory
 
 def test_a_request_to_connect_that_is_lost_is_made_again() -> None:
     """Soft-iWARP's connections are TCP's: a plain socket takes the first request, behind the one by which the client
-    sees that the host is there, and never answers it. The client makes another when half of its time is over."""
+    sees that the host is there, and never answers it. The client makes others while there is time."""
     with socket.create_server(("10.9.1.1", 0)) as silent, rrpc.Server(Lab()) as server:
         address = f"verbs://10.9.1.1:{silent.getsockname()[1]}"
         taken: list[socket.socket] = []
