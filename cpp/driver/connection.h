@@ -49,6 +49,31 @@ class RequestSink {
 // connection is armed, and has nothing to do, whenever its mutex is free.
 enum class Attendance : uint8_t { kHot, kArmed, kLeader, kGone };
 
+// The mutex of a connection. Whoever takes it leaves a mark, by which the poller sees that its last look may be
+// outdated.
+class MarkedMutex {
+ public:
+  void lock() {
+    mutex_.lock();
+    touched_.store(true, std::memory_order_relaxed);
+  }
+  bool try_lock() {
+    if (!mutex_.try_lock()) return false;
+    touched_.store(true, std::memory_order_relaxed);
+    return true;
+  }
+  void unlock() { mutex_.unlock(); }
+
+  // Without it. What is done under it from clear_mark() on is seen sooner or later.
+  bool touched() const { return touched_.load(std::memory_order_relaxed); }
+  // With it.
+  void clear_mark() { touched_.store(false, std::memory_order_relaxed); }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> touched_{true};
+};
+
 class Connection : public std::enable_shared_from_this<Connection>, private rpc::SessionEvents {
  public:
   Connection(rpc::Role role, uint64_t id, DeviceEntry& device, std::unique_ptr<provider::CompletionQueue> cq,
@@ -62,14 +87,18 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   bool polls_cheaply() const { return polls_cheaply_; }
   bool belongs_to_parent() const { return fork_generation_ != fork_generation(); }
 
+  // What a poller looks at in each of its rounds, in one cache line.
   // Guards everything below it up to `session`.
-  std::mutex mutex;
+  alignas(64) MarkedMutex mutex;
+  // Written under the mutex by the engine or a leader.
+  std::atomic<Attendance> attendance{Attendance::kHot};
+  std::atomic<TimeNs> last_active{0};
+
   rpc::Session& session() { return session_; }
   // Without the mutex.
   rpc::ClientCallRef new_call() const {
     return std::allocate_shared_for_overwrite<rpc::ClientCall>(RecyclingAllocator<rpc::ClientCall>(memory_of_calls_));
   }
-  std::atomic<TimeNs> last_active{0};
   TimeNs handshake_deadline = kNever;
   static Status unfinished_handshake() {
     return deadline_exceeded("the handshake was not finished in time; is the other end an rrpc one?");
@@ -83,9 +112,8 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   void retire(TimeNs now, const std::string& reason);
   // At a server: its client is not let in yet, or was refused.
   bool half_open() const { return !session_.ready() || refused_; }
-  // Written under the mutex by the engine or a leader.
-  std::atomic<Attendance> attendance{Attendance::kHot};
   std::vector<provider::WaitHandle> wait_handles;  // what the engine's epoll set or the leader waits on
+  bool in_epoll = false;                           // all of them, and none has been reported since
   bool leader_asleep = false;
   const void* leader_cause = nullptr;  // as a follower's
   // Event loops that have left it to the engine, to be told when it has something.

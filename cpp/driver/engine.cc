@@ -140,7 +140,8 @@ void Engine::abandon() {
     std::this_thread::sleep_for(std::chrono::nanoseconds(kTick));
   if (!token) return;
   std::lock_guard lock(list_mutex_);
-  for (std::vector<ConnectionRef>* list : {&hot_, &new_hot_, &roused_}) {
+  for (HotConnection& hot : std::exchange(hot_, {})) gone.push_back(std::move(hot.connection));
+  for (std::vector<ConnectionRef>* list : {&new_hot_, &roused_}) {
     std::ranges::move(*list, std::back_inserter(gone));
     list->clear();
   }

@@ -124,6 +124,12 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void see_to_deferred() { kick(); }
 
  private:
+  struct HotConnection {
+    ConnectionRef connection;
+    provider::NextMessage
+        next;  // until it is here, and nobody has touched the connection, there is nothing to poll for
+  };
+
   // engine.cc
   void run();
   void run_for_good();
@@ -138,9 +144,15 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // engine_polling.cc, engine_timers.cc; with the token unless said otherwise
   size_t poll_hot(TimeNs now);
-  bool poll_one(const ConnectionRef& connection, TimeNs now, size_t& handled);
-  void arm_hot(TimeNs now, TimeNs idle_since, TimeNs dear_since);
-  void arm_hot(TimeNs now, TimeNs idle_since) { arm_hot(now, idle_since, idle_since); }
+  bool poll_one(HotConnection& hot, TimeNs now, size_t& handled);
+  // What has been quiet since then, by what it costs to look at it.
+  struct QuietSince {
+    TimeNs usual;
+    TimeNs dear;    // a system call each time
+    TimeNs glance;  // no more than a word in memory
+  };
+  void arm_hot(TimeNs now, const QuietSince& since);
+  void arm_hot(TimeNs now, TimeNs since) { arm_hot(now, {since, since, since}); }
   bool try_arm(const ConnectionRef& connection, TimeNs now);
   void push_hot(ConnectionRef connection);
   void drop_hot(size_t index);
@@ -190,7 +202,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::atomic<bool> stopping_{false};
 
   std::mutex token_;  // the right to poll: guards the five below
-  std::vector<ConnectionRef> hot_;
+  std::vector<HotConnection> hot_;
   TimeNs next_look_around_ = 0;
   TimeNs next_tidying_ = 0;
   int empty_looks_ = 0;      // in a row

@@ -16,7 +16,8 @@ namespace {
 constexpr TimeNs kLookAround = 100 * kMicrosecond;  // a busy poller looks at epoll and the timers this often,
 constexpr TimeNs kLookSoon = 2 * kMicrosecond;  // and at epoll this often, for so many times, after it had something
 constexpr int kEmptyLooks = 32;
-constexpr TimeNs kCoolAfter = 3 * kMillisecond;  // and arms what was quiet for so long
+constexpr TimeNs kCoolAfter = 3 * kMillisecond;          // and arms what was quiet for so long
+constexpr TimeNs kCoolGlancedAfter = 50 * kMillisecond;  // where a look costs no more than a word in memory
 // Those that cost a system call each time sooner, if there are more of them than this.
 constexpr TimeNs kCoolDearAfter = 100 * kMicrosecond;
 constexpr size_t kDearMax = 4;
@@ -39,22 +40,25 @@ int timeout_ms_until(TimeNs deadline) {
 
 // False: it can't be slept on now, so it has to be polled.
 bool Engine::enable_epoll(Connection& connection) {
-  std::vector<provider::WaitHandle>& handles = connection.wait_handles;
+  static thread_local std::vector<provider::WaitHandle> handles;
   handles.clear();
   connection.session().endpoint().append_wait_handles(handles);
-  return std::ranges::all_of(handles, [&](const provider::WaitHandle& handle) {
-    if (handle.fd == provider::WaitHandle::kPollAgain) return false;
-    epoll_event event{};
-    event.events = EPOLLIN | EPOLLONESHOT | (handle.want_write ? uint32_t{EPOLLOUT} : 0u);
-    event.data.u64 = connection.id();
-    return epoll_ctl(epoll_fd_.get(), EPOLL_CTL_MOD, handle.fd, &event) == 0 ||
-           (errno == ENOENT && epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, handle.fd, &event) == 0);
-  });
+  if (connection.in_epoll && handles == connection.wait_handles) return true;
+  connection.wait_handles = handles;
+  return connection.in_epoll = std::ranges::all_of(handles, [&](const provider::WaitHandle& handle) {
+           if (handle.fd == provider::WaitHandle::kPollAgain) return false;
+           epoll_event event{};
+           event.events = EPOLLIN | EPOLLONESHOT | (handle.want_write ? uint32_t{EPOLLOUT} : 0u);
+           event.data.u64 = connection.id();
+           return epoll_ctl(epoll_fd_.get(), EPOLL_CTL_MOD, handle.fd, &event) == 0 ||
+                  (errno == ENOENT && epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, handle.fd, &event) == 0);
+         });
 }
 
 // Takes out only what the connection still has: the number of a descriptor that it has closed may be another
 // connection's by now. What stays in the set is reported once at most, of a connection that isn't armed.
 void Engine::disable_epoll(Connection& connection) {
+  connection.in_epoll = false;
   std::vector<provider::WaitHandle>& handles = connection.wait_handles;
   handles.clear();
   connection.session().endpoint().append_wait_handles(handles);
@@ -64,6 +68,7 @@ void Engine::disable_epoll(Connection& connection) {
 
 // They stay in the set, and report nothing but the connection's end until they are enabled again.
 void Engine::mute_epoll(Connection& connection) {
+  connection.in_epoll = false;
   std::vector<provider::WaitHandle>& handles = connection.wait_handles;
   handles.clear();
   connection.session().endpoint().append_wait_handles(handles);
@@ -89,6 +94,7 @@ void Engine::make_hot(uint64_t id) {
   const ConnectionRef connection = find(id);
   if (connection == nullptr) return;
   std::lock_guard lock(connection->mutex);
+  connection->in_epoll = false;  // one-shot
   if (connection->attendance != Attendance::kArmed) return;
   connection->attendance = Attendance::kHot;
   connection->last_active = now_ns();
@@ -222,11 +228,11 @@ bool Engine::wait_events(TimeNs deadline) {
 
 void Engine::push_hot(ConnectionRef connection) {
   if (std::exchange(connection->in_hot_list, true)) return;
-  hot_.push_back(std::move(connection));
+  hot_.push_back({std::move(connection), {}});
 }
 
 void Engine::drop_hot(size_t index) {
-  hot_[index]->in_hot_list = false;
+  hot_[index].connection->in_hot_list = false;
   std::swap(hot_[index], hot_.back());
   hot_.pop_back();
 }
@@ -285,16 +291,20 @@ void Engine::stir_loops(const ConnectionRef& connection) {
   }
 }
 
-bool Engine::poll_one(const ConnectionRef& connection, TimeNs now, size_t& handled) {
+bool Engine::poll_one(HotConnection& hot, TimeNs now, size_t& handled) {
+  const ConnectionRef& connection = hot.connection;
   if (connection->attendance.load(std::memory_order_relaxed) != Attendance::kHot) return false;
+  if (!hot.next.here() && !connection->mutex.touched()) return true;
   std::unique_lock lock(connection->mutex, std::try_to_lock);
   if (!lock) return true;
+  connection->mutex.clear_mark();
   const size_t progress = connection->session().progress(now);
   handled += progress;
   if (progress > 0) {
     connection->last_active.store(now, std::memory_order_relaxed);
     note_deadline(*connection, connection->session().next_tick());
   }
+  hot.next = progress > 0 ? provider::NextMessage() : connection->session().endpoint().next_message();
   if (!connection->session().failed() || !connection->session().quiet()) return true;
   lock.unlock();
   remove(connection);
@@ -343,10 +353,13 @@ bool Engine::rest(const ConnectionRef& connection, const std::weak_ptr<LoopQueue
   return try_arm(connection, now);
 }
 
-void Engine::arm_hot(TimeNs now, TimeNs idle_since, TimeNs dear_since) {
+void Engine::arm_hot(TimeNs now, const QuietSince& quiet_since) {
   for (size_t i = 0; i < hot_.size();) {
-    const TimeNs since = hot_[i]->polls_cheaply() ? idle_since : dear_since;
-    if (hot_[i]->last_active.load(std::memory_order_relaxed) <= since && try_arm(hot_[i], now))
+    const ConnectionRef& connection = hot_[i].connection;
+    const TimeNs since = !connection->polls_cheaply()   ? quiet_since.dear
+                         : hot_[i].next.word != nullptr ? quiet_since.glance
+                                                        : quiet_since.usual;
+    if (connection->last_active.load(std::memory_order_relaxed) <= since && try_arm(connection, now))
       drop_hot(i);
     else
       ++i;
@@ -362,7 +375,9 @@ void Engine::look_around(TimeNs now) {
   next_look_around_ = now + (empty_looks_ < kEmptyLooks ? kLookSoon : kLookAround);
   if (now < next_tidying_) return;
   next_tidying_ = now + kLookAround;
-  arm_hot(now, now - kCoolAfter, hot_.size() > kDearMax ? now - kCoolDearAfter : now - kCoolAfter);
+  arm_hot(now, {.usual = now - kCoolAfter,
+                .dear = hot_.size() > kDearMax ? now - kCoolDearAfter : now - kCoolAfter,
+                .glance = now - kCoolGlancedAfter});
   run_timers(now);
 }
 

@@ -86,6 +86,11 @@ class Endpoint {
   size_t progress();
   void arm() { cq_->arm(); }
   bool disarm() { return cq_->disarm(); }
+  // After progress() that handled nothing, as CompletionQueue has it: nor is there anything else to be done.
+  provider::NextMessage next_message() const {
+    const bool calm = established_ && !failed() && bulk_.idle() && !bulk_.has_finished() && retiring_.empty();
+    return calm ? cq_->next_message() : provider::NextMessage();
+  }
   bool polls_cheaply() const { return cq_->polls_cheaply(); }
   void append_wait_handles(std::vector<provider::WaitHandle>& out) const { cq_->append_wait_handles(out); }
 

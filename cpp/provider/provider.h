@@ -20,6 +20,7 @@
 // driver holds one mutex for them). Device and MemoryRegion may be used from any thread.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -179,6 +180,13 @@ struct WaitHandle {
   bool operator==(const WaitHandle&) const = default;
 };
 
+// A word of memory that the peer writes when its next message is there, for a look that calls nobody.
+struct NextMessage {
+  const std::atomic<uint32_t>* word = nullptr;  // null: only poll() tells
+  uint32_t value = 0;
+  bool here() const { return word == nullptr || word->load(std::memory_order_relaxed) == value; }
+};
+
 class CompletionQueue {
  public:
   virtual ~CompletionQueue() = default;
@@ -191,6 +199,10 @@ class CompletionQueue {
   virtual void append_wait_handles(std::vector<WaitHandle>& out) const = 0;
   // Whether poll() finds out without a system call that there is nothing.
   virtual bool polls_cheaply() const { return true; }
+  // After a poll() that found nothing: until the next message is here, or somebody calls the completion queue or a
+  // queue pair of it, a poll() finds nothing but what makes a wait handle ready. The word stays as long as the queue
+  // pairs.
+  virtual NextMessage next_message() const { return {}; }
   // Takes arm() back, for somebody who is going to poll. Whether no wait handle becomes ready for a message from now
   // on.
   virtual bool disarm() { return false; }

@@ -47,6 +47,10 @@ bool ShmCompletionQueue::disarm() {
   return true;
 }
 
+NextMessage ShmCompletionQueue::next_message() const {
+  return queue_pairs_.size() == 1 && connecting_count_ == 0 ? queue_pairs_.front()->next_message() : NextMessage();
+}
+
 void ShmCompletionQueue::append_wait_handles(std::vector<WaitHandle>& out) const {
   for (const ShmQueuePair* queue_pair : queue_pairs_) {
     if (queue_pair->has_local_work()) out.push_back({WaitHandle::kPollAgain});

@@ -16,6 +16,7 @@ class ShmCompletionQueue : public CompletionQueue {
   size_t poll(std::span<Completion> out) override;
   void arm() override;
   bool disarm() override;
+  NextMessage next_message() const override;
   void append_wait_handles(std::vector<WaitHandle>& out) const override;
 
   // For queue pairs.

@@ -67,6 +67,11 @@ class ShmQueuePair : public QueuePair {
     }
     return poll_busy(out, work_bytes);
   }
+  NextMessage next_message() const {
+    const bool calm = state_ == QueuePairState::kConnected && pending_.empty() && ready_.empty() && !more_to_read_ &&
+                      !channel_.backlogged();
+    return calm ? receives_.next_message() : NextMessage();
+  }
   // From start() until the end: its socket is to be read.
   bool watched() const { return state_ == QueuePairState::kConnecting || state_ == QueuePairState::kConnected; }
   void on_socket_readable();
