@@ -48,7 +48,8 @@ static std::atomic<int64_t> Counters::* counter_of(provider::ExposureKind kind) 
 Status Endpoint::open_to_peer(Exposure& exposure, std::byte* address, uint64_t owner_id, uint32_t access) {
   const size_t length_bytes = exposure.descriptor.length_bytes;
   RegistrationCache& registrations = exposure.lender ? exposure.lender->registrations : context_.registrations;
-  RRPC_ASSIGN_OR_RETURN(exposure.region, registrations.get(address, length_bytes, owner_id));
+  const bool only_read = access == provider::kRemoteRead;
+  RRPC_ASSIGN_OR_RETURN(exposure.region, registrations.get(address, length_bytes, owner_id, only_read));
   RRPC_ASSIGN_OR_RETURN(exposure.descriptor.rkey, qp_->expose(*exposure.region, address, length_bytes, access));
   exposure.descriptor.address = reinterpret_cast<uint64_t>(address);
   tally(counter_of(qp_->exposure_kind()));

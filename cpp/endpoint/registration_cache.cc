@@ -20,9 +20,9 @@ Result<RegionRef> RegistrationCache::register_once(const provider::MemoryRange& 
   return RegionRef(std::move(registered), region);
 }
 
-Result<RegionRef> RegistrationCache::get(std::byte* address, size_t length_bytes, uint64_t owner_id) {
+Result<RegionRef> RegistrationCache::get(std::byte* address, size_t length_bytes, uint64_t owner_id, bool only_read) {
   if (const auto slab = pool_.find(address)) return slab->region(device_);
-  const Key key{owner_id, address, length_bytes};
+  const Key key{owner_id, address, length_bytes, only_read};
   if (owner_id != kNoOwner) {
     std::lock_guard lock(mutex_);
     if (auto it = by_key_.find(key); it != by_key_.end()) {
@@ -31,7 +31,8 @@ Result<RegionRef> RegistrationCache::get(std::byte* address, size_t length_bytes
       return it->second->region;
     }
   }
-  RRPC_ASSIGN_OR_RETURN(RegionRef region, register_once({address, length_bytes}));
+  RRPC_ASSIGN_OR_RETURN(RegionRef region,
+                        register_once({.address = address, .length_bytes = length_bytes, .only_read = only_read}));
   if (owner_id == kNoOwner || length_bytes > pinned_bytes_max_) return region;
   std::lock_guard lock(mutex_);
   if (by_key_.contains(key)) return region;  // another thread was quicker
@@ -52,7 +53,7 @@ void RegistrationCache::evict_over_limit_locked() {
 
 void RegistrationCache::evict_owner(uint64_t owner_id) {
   std::lock_guard lock(mutex_);
-  auto it = by_key_.lower_bound(Key{owner_id, nullptr, 0});
+  auto it = by_key_.lower_bound(Key{owner_id, nullptr, 0, false});
   while (it != by_key_.end() && std::get<0>(it->first) == owner_id) {
     pinned_bytes_ -= std::get<2>(it->first);
     entries_.erase(it->second);

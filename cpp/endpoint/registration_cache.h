@@ -30,12 +30,13 @@ class RegistrationCache {
 
   // For one use. Pool memory keeps its pages meanwhile, whether its block is in use or not.
   Result<RegionRef> register_once(const provider::MemoryRange& range);
-  Result<RegionRef> get(std::byte* address, size_t length_bytes, uint64_t owner_id);
+  // only_read: see provider::MemoryRange. Pool memory is registered for all uses.
+  Result<RegionRef> get(std::byte* address, size_t length_bytes, uint64_t owner_id, bool only_read = false);
   void evict_owner(uint64_t owner_id);
   size_t pinned_bytes() const;
 
  private:
-  using Key = std::tuple<uint64_t, std::byte*, size_t>;
+  using Key = std::tuple<uint64_t, std::byte*, size_t, bool>;
   struct Entry {
     Key key;
     RegionRef region;

@@ -33,6 +33,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/result.h"
+#include "provider/ready_bits.h"
 
 namespace rrpc::provider {
 
@@ -66,6 +67,7 @@ struct MemoryRange {
   int fd = -1;
   bool peers_may_write = false;  // whether `fd` can be mapped for writing by a peer
   bool read_sink = false;        // registered for one transfer: only READs land here (see dedicated_read_sinks)
+  bool only_read = false;        // nothing lands here, so that it may be memory which the process can't write
   uint64_t file_offset = 0;      // of `address` in the file
   int dmabuf_fd = -1;
 };
@@ -159,6 +161,7 @@ class SharedReceiveQueue {
   // The completion comes to the completion queue of the queue pair whose message took the receive. Receives that
   // no message took are not flushed: they stay with the queue until it is destroyed. Before a queue pair is destroyed
   // it is disconnected and polled until nothing comes; what it took and had not completed by then is posted again.
+  // A wr_id stands for one receive at a time; there are depth() of them for good.
   virtual Status post(const ReceiveRequest& request) = 0;
   // How often fewer than the limit (an eighth of the depth) were left.
   virtual uint64_t limit_events() const = 0;
@@ -184,6 +187,10 @@ struct WaitHandle {
 struct NextMessage {
   const std::atomic<uint32_t>* word = nullptr;  // null: only poll() tells
   uint32_t value = 0;
+  // Where it isn't null the peer raises this bit after it has written the word, so that not even a look is needed, and
+  // where the poller of these bits sleeps it makes a wait handle ready.
+  ReadyBits* bits = nullptr;
+  uint32_t bit = 0;
   bool here() const { return word == nullptr || word->load(std::memory_order_relaxed) == value; }
 };
 
@@ -192,20 +199,28 @@ class CompletionQueue {
   virtual ~CompletionQueue() = default;
   // Drives the attached queue pairs (handshake, transfers) and moves up to out.size() completions.
   virtual size_t poll(std::span<Completion> out) = 0;
-  // After arm(), what the peer does makes a wait handle ready. Poll once more after arming, then sleep. A poll()
-  // disarms. Cheap: no system call on the providers of one host. Whoever calls the completion queue or its queue pairs
-  // while another thread sleeps compares the handles afterwards, and wakes it where they are others than those it has.
+  // After arm(), what the peer does makes a wait handle ready. Poll once more after arming, then sleep; once a handle
+  // is ready, look_at_wait_handles(). A poll() disarms. Cheap: no system call on the providers of one host. Whoever
+  // calls the completion queue or its queue pairs while another thread sleeps compares the handles afterwards, and
+  // wakes it where they are others than those it has.
   virtual void arm() = 0;
   virtual void append_wait_handles(std::vector<WaitHandle>& out) const = 0;
+  // Whether the wait handles tell without arm() of all that comes: once they may be waited for by edges, from a poll()
+  // on that found nothing.
+  virtual bool handles_tell_all() const { return false; }
   // Whether poll() finds out without a system call that there is nothing.
   virtual bool polls_cheaply() const { return true; }
   // After a poll() that found nothing: until the next message is here, or somebody calls the completion queue or a
   // queue pair of it, a poll() finds nothing but what makes a wait handle ready. The word stays as long as the queue
   // pairs.
   virtual NextMessage next_message() const { return {}; }
+  // Whether READs or WRITEs, of either end, moved bytes in the last poll(), which may have completed none of them.
+  virtual bool moved_bytes() const { return false; }
   // Takes arm() back, for somebody who is going to poll. Whether no wait handle becomes ready for a message from now
   // on.
   virtual bool disarm() { return false; }
+  // The next poll() looks at all of them; it needn't always.
+  virtual void look_at_wait_handles() {}
   // Whether what a disconnected queue pair had still to say is on its way, or the device has yet to let go of it: poll
   // on, for some seconds at most.
   virtual bool lingering() const { return false; }

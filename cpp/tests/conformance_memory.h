@@ -35,6 +35,31 @@ TEST_P(ConformanceTest, AReadMayFetchAnyPart) {
   EXPECT_EQ(target.bytes[1], source.bytes[899]);
 }
 
+// Of what takes several polls: who waits for it stays awake.
+TEST_P(ConformanceTest, APollTellsThatBytesMove) {
+  if (!provider_->polls_move_bytes()) GTEST_SKIP() << "the device moves them";
+  connect();
+  Buffer& source = buffer(server_, 16 << 20, 5);
+  Buffer& target = buffer(client_, 16 << 20);
+  const uint32_t rkey = expose(server_, source, 0, source.bytes.size(), kRemoteRead);
+  const auto rest = [this] {
+    for (int i = 0; i < 3; ++i) step();
+    EXPECT_FALSE(client_.cq->moved_bytes());
+    EXPECT_FALSE(server_.cq->moved_bytes());
+  };
+  rest();
+  ASSERT_TRUE(post_bulk(client_, Opcode::kRead, 1, target.sge(), source.bytes.data(), rkey).ok());
+  size_t moving = 0;
+  ASSERT_TRUE(wait_for([&] {
+    const bool done = client_.find(1) != nullptr;
+    moving += !done && client_.cq->moved_bytes();
+    return done;
+  }));
+  EXPECT_EQ(client_.status(1), WcStatus::kSuccess);
+  EXPECT_GE(moving, 4u);
+  rest();
+}
+
 TEST_P(ConformanceTest, AReadIsScattered) {
   connect();
   if (client_.qp->limits().read_sge_count_max < 2) GTEST_SKIP() << "reads have one element";

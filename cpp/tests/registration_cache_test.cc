@@ -34,6 +34,17 @@ TEST_F(RegistrationCacheTest, TheSameMemoryOfTheSameOwnerIsRegisteredOnce) {
   EXPECT_EQ(cache.pinned_bytes(), 2999u);
 }
 
+TEST_F(RegistrationCacheTest, MemoryThatIsOnlyReadIsRegisteredForThatAlone) {
+  const RegionRef written = get(0, 1000, 1);
+  const RegionRef only_read = cache.get(memory.data(), 1000, 1, true).value();
+  EXPECT_FALSE(written->range().only_read);
+  EXPECT_TRUE(only_read->range().only_read);
+  EXPECT_EQ(cache.get(memory.data(), 1000, 1, true).value(), only_read);
+  EXPECT_EQ(get(0, 1000, 1), written);
+  cache.evict_owner(1);
+  EXPECT_EQ(cache.pinned_bytes(), 0u);
+}
+
 TEST_F(RegistrationCacheTest, MemoryWithoutAnOwnerIsNotKept) {
   std::weak_ptr<provider::MemoryRegion> region = get(0, 1000, kNoOwner);
   EXPECT_TRUE(region.expired());

@@ -215,8 +215,6 @@ TEST_P(VerbsKillTest, AllReadsComeBackWhenThePeerIsKilled) {
   EXPECT_EQ(client_.qp->error().code(), StatusCode::kUnavailable) << client_.qp->error().to_string();
 }
 
-std::string factory_name(const ::testing::TestParamInfo<ProviderFactory>& info) { return info.param.name; }
-
 INSTANTIATE_TEST_SUITE_P(Verbs, VerbsHostileTest, ::testing::ValuesIn(verbs_cases()), factory_name);
 INSTANTIATE_TEST_SUITE_P(Verbs, VerbsPeer, ::testing::ValuesIn(verbs_cases()), factory_name);
 INSTANTIATE_TEST_SUITE_P(Verbs, VerbsKillTest, ::testing::ValuesIn(verbs_cases()), factory_name);

@@ -16,6 +16,8 @@ static Status check_exposure(const MemoryRegion& region, const std::byte* addres
                              uint32_t access) {
   if (!region.contains(address, length_bytes)) return invalid_argument("the range to expose leaves its memory region");
   if (length_bytes == 0) return invalid_argument("an empty range can't be exposed");
+  if ((access & kRemoteWrite) != 0 && region.range().only_read)
+    return invalid_argument("memory registered to be read only can't be opened for writing");
   if (access == 0 || (access & ~(kRemoteRead | kRemoteWrite)) != 0) return invalid_argument("bad access rights");
   return {};
 }
@@ -41,7 +43,7 @@ Result<ibv_mr*> WindowExposures::registration_for(const MemoryRegion& region, co
                                                   size_t length_bytes) {
   if (!exact_registrations_) return static_cast<const VerbsRegion&>(region).registration_in(domain_);
   return register_with_adapter(domain_->handle(), region.range(), address, length_bytes,
-                               IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+                               local_rights(region.range()) | IBV_ACCESS_MW_BIND);
 }
 
 // The window first: it holds what it is bound to.

@@ -22,7 +22,7 @@ ProtectionDomain::~ProtectionDomain() {
 }
 
 Result<ibv_mr*> ProtectionDomain::register_range(uint64_t owner, const MemoryRange& range) {
-  int access = IBV_ACCESS_LOCAL_WRITE;
+  int access = local_rights(range);
   if (with_windows_) access |= IBV_ACCESS_MW_BIND;
   // iWARP: a READ's answer comes as a write by the peer.
   if (iwarp_ && range.read_sink) access |= IBV_ACCESS_REMOTE_WRITE;

@@ -7,6 +7,9 @@
 
 namespace rrpc::provider::verbs {
 
+// What the adapter itself may do there.
+inline int local_rights(const MemoryRange& range) { return range.only_read ? 0 : IBV_ACCESS_LOCAL_WRITE; }
+
 // ibv_reg_mr for a part of `range`, or ibv_reg_dmabuf_mr where it has a dma-buf (rdma-core 34, Linux 5.12), with errors
 // that name their cure: FailedPrecondition for memory that an adapter can't have, Unimplemented where the library, the
 // kernel or the adapter's driver takes no dma-buf.
