@@ -37,6 +37,8 @@ class ProviderUnderTest {
   virtual bool reads_need_a_right() const { return true; }
   // Soft-RoCE within one host carries READs out while they are posted: none is cut short by what follows.
   virtual bool reads_outlast_their_posting() const { return true; }
+  // Whether poll() itself moves what READs and WRITEs are for.
+  virtual bool polls_move_bytes() const { return false; }
   virtual TimeNs patience() const { return 10 * kSecond; }
 };
 
@@ -45,6 +47,7 @@ struct ProviderFactory {
   std::function<std::unique_ptr<ProviderUnderTest>()> make;
 };
 inline std::ostream& operator<<(std::ostream& out, const ProviderFactory& factory) { return out << factory.name; }
+inline std::string factory_name(const ::testing::TestParamInfo<ProviderFactory>& info) { return info.param.name; }
 
 struct Buffer {
   SharedBytes bytes;

@@ -212,7 +212,25 @@ TEST_P(SoftIwarpPortsTest, ThoseThatTcpHasGivenAwayAreLeftOut) {
   }
 }
 
-std::string factory_name(const ::testing::TestParamInfo<ProviderFactory>& info) { return info.param.name; }
+class SoftIwarpSilenceTest : public ConformanceTest {};
+
+// Soft-iWARP's requests are TCP's: a plain socket takes them, and says nothing. The kernel waits for ten seconds.
+TEST_P(SoftIwarpSilenceTest, GivingUpARequestHoldsNobodyUp) {
+  const auto where = resolve(provider_->listen_address(), ResolveFor::kListen, kNever);
+  auto silent = listen_on(where->front(), provider_->listen_address(), 8);
+  ASSERT_TRUE(silent.ok()) << silent.status().to_string();
+  auto qp = client_.device->open(*client_.cq, local_address(silent->get()).to_string(), {},
+                                 deadline_after(now_ns(), provider_->patience()));
+  ASSERT_TRUE(qp.ok()) << qp.status().to_string();
+  client_.qp = std::move(qp).value();
+  ASSERT_TRUE(client_.qp->start({}).ok());
+  client_.qp->disconnect("given up");
+  Completion completion;
+  for (int i = 0; i < 3; ++i) (void)client_.cq->poll({&completion, 1});
+  EXPECT_TRUE(client_.cq->lingering()) << "a poll has waited for the kernel";
+  silent->reset();  // an answer, of sorts
+  EXPECT_TRUE(wait_for([&] { return !client_.cq->lingering(); }));
+}
 
 std::vector<ProviderFactory> only(const std::string& name) {
   std::vector<ProviderFactory> cases = verbs_cases();
@@ -225,6 +243,8 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(VerbsIntroductionTest);
 INSTANTIATE_TEST_SUITE_P(Verbs, VerbsIntroductionTest, ::testing::ValuesIn(only("rxe_socket")), factory_name);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SoftIwarpPortsTest);
 INSTANTIATE_TEST_SUITE_P(Verbs, SoftIwarpPortsTest, ::testing::ValuesIn(only("siw")), factory_name);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SoftIwarpSilenceTest);
+INSTANTIATE_TEST_SUITE_P(Verbs, SoftIwarpSilenceTest, ::testing::ValuesIn(only("siw")), factory_name);
 
 }  // namespace
 }  // namespace rrpc::provider::conformance

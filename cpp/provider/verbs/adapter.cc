@@ -158,6 +158,13 @@ void Adapter::handle_event(const ibv_async_event& event, TimeNs now) {
       return doom_where(
           unavailable("a shared receive queue of " + name_ + " failed"),
           [&](const VerbsQueuePair& queue_pair) { return queue_pair.handle()->srq == event.element.srq; });
+    case IBV_EVENT_QP_LAST_WQE_REACHED: {
+      std::lock_guard lock(mutex_);
+      for (VerbsQueuePair* queue_pair : queue_pairs_) {
+        if (this_one(*queue_pair)) queue_pair->note_last_receive();
+      }
+      return;
+    }
     case IBV_EVENT_SRQ_LIMIT_REACHED: {
       std::lock_guard lock(mutex_);
       for (VerbsSharedReceiveQueue* queue : shared_receive_queues_) {

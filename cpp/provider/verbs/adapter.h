@@ -47,6 +47,9 @@ class Adapter {
   bool has_windows() const { return has_windows_; }  // type 2, tried
   // Whether a window's range is held to. Soft-RoCE holds only to the range of the registration below it.
   bool windows_hold_range() const { return attributes_.vendor_id != kSoftRoceVendor; }
+  // Whether an event says that a queue pair in the error state takes no more receives of a shared queue. Soft-RoCE's
+  // takes none from the moment on in which it is in that state, and says nothing.
+  bool tells_last_receive() const { return attributes_.vendor_id != kSoftRoceVendor; }
   uint32_t inline_bytes_max() const { return inline_bytes_max_; }  // tried
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
 

@@ -175,13 +175,16 @@ Status CmConnector::start(Bytes private_data, uint32_t read_depth) {
     return error_;
   }
   phase_ = Phase::kConnecting;
+  unanswered_ = adapter_->iwarp() && !server_;
   return {};
 }
 
 void CmConnector::drive() {
-  while (phase_ != Phase::kEnded) {
+  while (phase_ != Phase::kEnded || unanswered_) {
     const std::optional<CmEvent> event = channel_.next();
     if (!event) return;
+    unanswered_ = false;
+    if (phase_ == Phase::kEnded) return;
     handle(*event);
   }
 }
@@ -214,8 +217,7 @@ void CmConnector::established(const CmEvent& event) {
 }
 
 void CmConnector::end(Status error) {
-  // Of an iWARP connection that isn't made yet the kernel waits for the peer's answer first; its queue pair's error
-  // ends it.
+  // Of an iWARP connection that isn't made yet rdma_disconnect() waits for the peer's answer: see unanswered().
   const bool started = phase_ == Phase::kConnected || (phase_ == Phase::kConnecting && !adapter_->iwarp());
   phase_ = Phase::kEnded;
   error_ = std::move(error);

@@ -29,6 +29,7 @@ class CmConnector final : public Connector {
   void completed(const ibv_wc&) override {}
   void disconnect(const std::string& reason) override;
 
+  bool unanswered() const override { return phase_ == Phase::kEnded && unanswered_; }
   Phase phase() const override { return phase_; }
   const Status& error() const override { return error_; }
   Bytes peer_private_data() const override { return peer_private_data_; }
@@ -60,6 +61,7 @@ class CmConnector final : public Connector {
   const bool server_;
   Adapter* adapter_ = nullptr;
   Phase phase_ = Phase::kInit;
+  bool unanswered_ = false;  // of iWARP: no event has told yet what came of rdma_connect()
   Status error_;
   std::string peer_;
   std::vector<std::byte> peer_private_data_;

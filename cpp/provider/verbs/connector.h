@@ -46,6 +46,9 @@ class Connector {
   // reaches the peer where the way of connecting can carry it. In kInit on a server: rejects.
   virtual void disconnect(const std::string& reason) = 0;
 
+  // Of one that ended: the kernel still waits for the peer's answer, which destroy_queue_pair() would wait for too.
+  virtual bool unanswered() const { return false; }
+
   virtual Phase phase() const = 0;
   virtual const Status& error() const = 0;           // Unavailable for "the peer has gone"
   virtual Bytes peer_private_data() const = 0;       // on a server known from the start

@@ -51,6 +51,8 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   // From the thread that watches the adapter's events: fails it with `reason` and moves it to the error state, which
   // wakes whoever sleeps on its completion channel. vague: its connector may know a better reason.
   void doom(const Status& reason, bool vague);
+  // From the same: it has taken its last receive of a shared queue.
+  void note_last_receive() { last_receive_taken_.store(true, std::memory_order_release); }
   ibv_qp* handle() const { return handle_; }
   ibv_cq* completions() const { return completions_; }
   uint8_t port() const { return connector_->port(); }
@@ -115,6 +117,8 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   bool asking_why() const { return asking_until_ != 0; }
   void die(const Status& reason);
   void begin_flush(const std::string& reason);
+  // Whether the device has given back all that was posted, and takes no more receives of a shared queue.
+  bool flushed() const;
   void advance_ending(TimeNs now);
   void finish();
   void give_up_flush();
@@ -156,6 +160,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   bool polled_since_request_ = false;
   uint32_t notifications_unacknowledged_ = 0;
 
+  std::atomic<bool> last_receive_taken_{false};
   std::atomic<bool> doomed_{false};
   std::mutex doom_mutex_;
   Status doom_reason_;

@@ -44,6 +44,13 @@ void VerbsQueuePair::begin_flush(const std::string& reason) {
   (void)ibv_modify_qp(handle_, &attributes, IBV_QP_STATE);
 }
 
+bool VerbsQueuePair::flushed() const {
+  if (!sends_.all_done() || !receives_.empty()) return false;
+  const bool tells =
+      shared_receives_ != nullptr && was_connected_ && adapter_.tells_last_receive() && !adapter_.failed();
+  return !tells || last_receive_taken_.load(std::memory_order_acquire);
+}
+
 void VerbsQueuePair::disconnect(const std::string& reason) {
   if (state_ == QueuePairState::kError) return;
   const bool sending = state_ == QueuePairState::kConnected && !sends_.all_done();
@@ -74,7 +81,8 @@ void VerbsQueuePair::advance_ending(TimeNs now) {
       if (sends_.all_done() || now >= linger_deadline_) begin_flush(farewell_);
       return;
     case Ending::kFlushing:
-      if (sends_.all_done() && receives_.empty()) {
+      if (connector_->unanswered()) return;  // Soft-iWARP gives a peer ten seconds
+      if (flushed()) {
         finish();
       } else if (now - flush_progress_ > kFlushPatience) {
         give_up_flush();
@@ -121,13 +129,15 @@ void VerbsQueuePair::linger_before_destruction() {
 void VerbsQueuePair::give_back_shared_receives() {
   if (shared_receives_ == nullptr) return;
   const TimeNs deadline = now_ns() + kGiveBack;
+  bool was_flushed = false;  // before the last look
   do {
+    was_flushed = flushed();
     (void)stash_completions();
     for (const Completion& completion : stash_) {
       if (completion.opcode == Opcode::kReceive) shared_receives_->take_back(completion.wr_id);
     }
     stash_.clear();
-  } while (ending_ == Ending::kFlushing && !sends_.all_done() && now_ns() < deadline);
+  } while (ending_ == Ending::kFlushing && !was_flushed && now_ns() < deadline);
 }
 
 // What is posted is flushed, which its sleepers wait for. (One that has nothing posted, with receives of a shared

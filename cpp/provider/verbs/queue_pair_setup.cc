@@ -141,7 +141,6 @@ VerbsQueuePair::~VerbsQueuePair() {
   if (handle_ != nullptr) {
     if (state_ != QueuePairState::kError) disconnect("the queue pair was destroyed");
     linger_before_destruction();
-    adapter_.detach(this);
   }
   give_back_shared_receives();
   cq_.detach(this);

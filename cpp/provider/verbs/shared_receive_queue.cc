@@ -42,9 +42,7 @@ VerbsSharedReceiveQueue::VerbsSharedReceiveQueue(Adapter& adapter, std::shared_p
       domain_(std::move(domain)),
       handle_(handle),
       limit_(std::max(1u, depth / kLimitPart)),
-      requests_(depth) {
-  for (uint32_t slot = depth; slot-- > 0;) free_slots_.push_back(slot);
-}
+      slots_(depth) {}
 
 VerbsSharedReceiveQueue::~VerbsSharedReceiveQueue() {
   adapter_.detach(this);
@@ -52,16 +50,25 @@ VerbsSharedReceiveQueue::~VerbsSharedReceiveQueue() {
 }
 
 Status VerbsSharedReceiveQueue::post(const ReceiveRequest& request) {
+  std::lock_guard lock(mutex_);
+  if (posted_count_ == depth())
+    return resource_exhausted("the shared receive queue is full (" + std::to_string(depth()) + " receives)");
+  const auto known = slot_of_.find(request.wr_id);
+  if (known == slot_of_.end() && slot_of_.size() == depth())
+    return invalid_argument("a shared receive queue of " + std::to_string(depth()) + " receives knows as many wr_ids");
+  const uint32_t slot = known != slot_of_.end() ? known->second : static_cast<uint32_t>(slot_of_.size());
+  if (slots_[slot].posted) return invalid_argument("a shared receive of this wr_id is posted already");
+  RRPC_RETURN_IF_ERROR(post_in(slot, request));
+  if (known == slot_of_.end()) slot_of_.emplace(request.wr_id, slot);
+  return {};
+}
+
+Status VerbsSharedReceiveQueue::post_in(uint32_t slot, const ReceiveRequest& request) {
   const auto* region = static_cast<const VerbsRegion*>(request.sge.region);
   if (region == nullptr || !region->contains(request.sge.address, request.sge.length_bytes)) {
     return invalid_argument("a receive outside its memory region");
   }
   RRPC_ASSIGN_OR_RETURN(ibv_mr * registration, region->registration_in(domain_));
-  std::lock_guard lock(mutex_);
-  if (free_slots_.empty()) {
-    return resource_exhausted("the shared receive queue is full (" + std::to_string(depth()) + " receives)");
-  }
-  const uint32_t slot = free_slots_.back();
   ibv_sge sge{reinterpret_cast<uint64_t>(request.sge.address), request.sge.length_bytes, registration->lkey};
   ibv_recv_wr receive{};
   receive.wr_id = slot;
@@ -71,16 +78,15 @@ Status VerbsSharedReceiveQueue::post(const ReceiveRequest& request) {
   if (const int error_number = ibv_post_srq_recv(handle_, &receive, &refused); error_number != 0) {
     return verbs_error(error_number, "posting a shared receive");
   }
-  requests_[slot] = request;
-  free_slots_.pop_back();
+  slots_[slot] = {request, true};
+  ++posted_count_;
   arm_limit();
   return {};
 }
 
 // An event disarms the limit. Armed again while still below it, it would come with every message.
 void VerbsSharedReceiveQueue::arm_limit() {
-  const size_t posted = requests_.size() - free_slots_.size();
-  if (posted <= limit_ || armed_.exchange(true)) return;
+  if (posted_count_ <= limit_ || armed_.exchange(true)) return;
   ibv_srq_attr attributes{};
   attributes.srq_limit = limit_;
   if (ibv_modify_srq(handle_, &attributes, IBV_SRQ_LIMIT) != 0) armed_ = false;
@@ -88,20 +94,17 @@ void VerbsSharedReceiveQueue::arm_limit() {
 
 uint64_t VerbsSharedReceiveQueue::complete(uint64_t slot) {
   std::lock_guard lock(mutex_);
-  free_slots_.push_back(static_cast<uint32_t>(slot));
-  return requests_.at(slot).wr_id;
+  Slot& completed = slots_.at(slot);
+  completed.posted = false;
+  --posted_count_;
+  return completed.request.wr_id;
 }
 
 void VerbsSharedReceiveQueue::take_back(uint64_t wr_id) {
-  ReceiveRequest request;
-  {
-    std::lock_guard lock(mutex_);
-    const auto found = std::find_if(free_slots_.begin(), free_slots_.end(),
-                                    [&](uint32_t slot) { return requests_[slot].wr_id == wr_id; });
-    if (found == free_slots_.end()) return;  // posted again already
-    request = requests_[*found];
-  }
-  (void)post(request);
+  std::lock_guard lock(mutex_);
+  const auto known = slot_of_.find(wr_id);
+  if (known == slot_of_.end() || slots_[known->second].posted) return;
+  (void)post_in(known->second, ReceiveRequest(slots_[known->second].request));
 }
 
 void VerbsSharedReceiveQueue::on_limit() {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "provider/provider.h"
@@ -19,7 +20,7 @@ class VerbsSharedReceiveQueue final : public SharedReceiveQueue {
   static Result<std::unique_ptr<SharedReceiveQueue>> create(Adapter& adapter, uint32_t depth);
   ~VerbsSharedReceiveQueue() override;
 
-  uint32_t depth() const override { return static_cast<uint32_t>(requests_.size()); }
+  uint32_t depth() const override { return static_cast<uint32_t>(slots_.size()); }
   Status post(const ReceiveRequest& request) override;
   uint64_t limit_events() const override { return limit_events_.load(std::memory_order_relaxed); }
 
@@ -33,6 +34,7 @@ class VerbsSharedReceiveQueue final : public SharedReceiveQueue {
 
  private:
   VerbsSharedReceiveQueue(Adapter& adapter, std::shared_ptr<ProtectionDomain> domain, ibv_srq* handle, uint32_t depth);
+  Status post_in(uint32_t slot, const ReceiveRequest& request);  // with the mutex
   void arm_limit();
 
   Adapter& adapter_;
@@ -40,8 +42,13 @@ class VerbsSharedReceiveQueue final : public SharedReceiveQueue {
   ibv_srq* const handle_;
   const uint32_t limit_;
   std::mutex mutex_;
-  std::vector<ReceiveRequest> requests_;  // by slot; of a free one: what was posted last
-  std::vector<uint32_t> free_slots_;      // those not posted
+  struct Slot {
+    ReceiveRequest request;  // posted, or posted last
+    bool posted = false;
+  };
+  std::vector<Slot> slots_;
+  std::unordered_map<uint64_t, uint32_t> slot_of_;  // by wr_id: each keeps its own
+  uint32_t posted_count_ = 0;
   std::atomic<bool> armed_{false};
   std::atomic<uint64_t> limit_events_{0};
 };

@@ -3,5 +3,5 @@
 . tools/vm/rdma.sh && rdma_single || exit
 volume="AReadThatOverlapsARevocationNeverDeliversLaterBytes ALargeRead ARevokedWriteChangesNothingAfterwards BothEndsReadAtOnce
   SendsReadsAndWritesMixInOrder AnOldKeyStaysDeadWhenTheRangeIsExposedAgain EveryByteIsRightWhileThePoolIsTrimmed
-  GuessedKeysAreRefused"
+  GuessedKeysAreRefused AThousandDisconnectsLoseNoReceive"
 exec build/release/verbs_conformance --gtest_filter="*-$(printf '*.%s/rxe_socket:' $volume)"
