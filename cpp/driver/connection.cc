@@ -28,7 +28,8 @@ Connection::Connection(rpc::Role role, uint64_t id, DeviceEntry& device, std::un
       sink_(sink),
       session_(role, device.context(), std::move(cq), std::move(qp), options.session, random_epoch(), std::move(hello),
                *this, std::move(share)),
-      polls_cheaply_(session_.endpoint().polls_cheaply()) {
+      polls_cheaply_(session_.endpoint().polls_cheaply()),
+      handles_tell_all_(session_.endpoint().handles_tell_all()) {
   endpoint::count(endpoint::counters().connections_open);
 }
 
@@ -74,7 +75,6 @@ void Connection::on_ready() {
 
 void Connection::on_closed(const Status&) {
   closed.store(true);
-  end_use();
   wake_sleepers(nullptr);
 }
 
@@ -85,7 +85,7 @@ void Connection::retire(TimeNs now, const std::string& reason) {
   session_.drain(reason);
 }
 
-void Connection::end_use() {
+void Connection::on_no_more_calls() {
   usable.store(false);
   for (const auto& tell : std::exchange(on_unusable, {})) tell();
 }

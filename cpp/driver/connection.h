@@ -85,6 +85,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   const Options& options() const { return options_; }
   std::string transport() const { return scheme_; }
   bool polls_cheaply() const { return polls_cheaply_; }
+  bool handles_tell_all() const { return handles_tell_all_; }
   bool belongs_to_parent() const { return fork_generation_ != fork_generation(); }
 
   // What a poller looks at in each of its rounds, in one cache line.
@@ -113,7 +114,10 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   // At a server: its client is not let in yet, or was refused.
   bool half_open() const { return !session_.ready() || refused_; }
   std::vector<provider::WaitHandle> wait_handles;  // what the engine's epoll set or the leader waits on
-  bool in_epoll = false;                           // all of them, and none has been reported since
+  bool in_epoll = false;                           // all of them, and none has been reported for the last time
+  bool by_edges = false;  // how they were put there: each new thing is reported, again and again
+  // Of which its messages raise one that the engine's poller knows: it needn't be armed. Null: of none.
+  std::shared_ptr<provider::ReadyBits> ready_bits;
   bool leader_asleep = false;
   const void* leader_cause = nullptr;  // as a follower's
   // Event loops that have left it to the engine, to be told when it has something.
@@ -141,8 +145,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   Status on_hello() override;
   void on_ready() override;
   void on_closed(const Status& why) override;
-  void on_go_away() override { end_use(); }
-  void end_use();
+  void on_no_more_calls() override;
   void on_call_done(const rpc::ClientCallRef& call) override;
   void on_request(const rpc::ServerCallRef& call) override;
   void on_replies_taken() override;
@@ -165,6 +168,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   const std::shared_ptr<Recycler> memory_of_calls_ = std::make_shared<Recycler>();
   rpc::Session session_;
   const bool polls_cheaply_;
+  const bool handles_tell_all_;
 };
 
 }  // namespace rrpc::driver

@@ -204,7 +204,7 @@ Status Session::on_go_away(Bytes body) {
   const std::string peer = role_ == Role::kClient ? "the server" : "the client";
   client_.refuse_new_calls(unavailable(peer + " takes no new calls: " + one_line(as_text(body))));
   go_away_ack_owed_ = true;
-  events_.on_go_away();
+  events_.on_no_more_calls();
   return {};
 }
 
@@ -224,6 +224,7 @@ void Session::on_failed(const Status& status) {
   // A protocol violation is told as what it was; every other end of a connection is Unavailable.
   const Status told = status.is_protocol_error() ? status : unavailable(status.message());
   landing_.clear();
+  events_.on_no_more_calls();
   streams_.fail_all();
   client_.fail_all(told);
   server_.fail_all();

@@ -156,11 +156,14 @@ TEST_P(CallbacksTest, ACallbackThatTheClientDoesNotAnswerEndsWithIt) {
     ASSERT_TRUE(call.wait().ok());
     TestCall held(*client, "hold", "");
     ASSERT_TRUE(eventually([&] { return there.holds(); }));
+    bool usable = true;
+    ASSERT_TRUE(client->on_done(held.ref(), [&usable, which = client.get()] { usable = which->usable(); }));
     if (drops)
       client.reset();
     else
       client->close();
     EXPECT_EQ(held.ref()->status().code(), StatusCode::kUnavailable);
+    EXPECT_FALSE(usable) << "who hears of the end makes no other call here";
     EXPECT_TRUE(eventually([&] { return !there.holds(); })) << "told that its client is gone";
   }
   EXPECT_TRUE(eventually([&] { return there.server()->connection_count() == 0; }));
