@@ -5,6 +5,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MIB = 1 << 20
+TURNS = [(1, 1), (1, 400), (4, 1), (4, 250)]  # processes, and how many connections each of them uses in turn
+
+
+def turns_case(processes: int, each: int) -> str:
+    """How the benchmark calls it: "4 processes, 250 connections each"."""
+    return f"{processes} process{'es' * (processes > 1)}, {each} connection{'s' * (each > 1)} each"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
+from bench.settings import turns_case
 from bench.workloads import Record
 
 CONNECTION_KIB_MAX = 600
@@ -21,6 +22,8 @@ FIRST_PART_MIN = 1 / 3
 DESCRIPTORS_MAX = 16
 CONNECTION_DESCRIPTORS_MAX = 2
 GROWN_MIB_MAX = 64
+TURNS_ALONE_MIN = 1 / 1.5
+TURNS_TOGETHER_MIN = 0.9
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ def targets(found: Medians) -> list[Target]:
         *small(found),
         *arrays(found),
         *connections(found),
+        *turns(found),
         *idle(found),
         *generated(found),
         *extras(found),
@@ -107,8 +111,9 @@ def arrays(found: Medians) -> Iterator[Target]:
         yield Target(f"16 MiB {name}, ordinary / process_vm_readv", ordinary, BANDWIDTH_PART_MIN, "at least")
         pool = found.ratio(*at, "rrpc shm pool", "limit: memcpy")
         yield Target(f"16 MiB {name}, pool / memcpy", pool, BANDWIDTH_PART_MIN, "at least")
-        tcp = found.ratio(*at, "rrpc tcp", "tcp socket")
-        yield Target(f"16 MiB {name}, over tcp / bare TCP socket", tcp, 1.0, "at least")
+        for size in ("1 MiB", "16 MiB"):
+            tcp = found.ratio(workload, size, "gbps", "rrpc tcp", "tcp socket")
+            yield Target(f"{size} {name}, over tcp / bare TCP socket", tcp, 1.0, "at least")
         for kind, subject in (("ordinary", "rrpc shm"), ("pool", "rrpc shm pool")):
             counted = found.get(workload, "16 MiB", subject, "copies")
             yield Target(f"copies of a 16 MiB {name}, {kind}", counted and round(counted, 2), 1, "at most")
@@ -120,6 +125,16 @@ def connections(found: Medians) -> Iterator[Target]:
     yield Target("server KiB per connection at 1,000", each, CONNECTION_KIB_MAX, "at most")
     busy = found.get(*at, "server_idle_cpu_percent")
     yield Target("server CPU % with 1,000 idle connections", busy, BUSY_PERCENT_MAX, "at most")
+
+
+def turns(found: Medians) -> Iterator[Target]:
+    for subject in ("rrpc shm", "rrpc tcp"):
+        for processes, each, least in ((1, 400, TURNS_ALONE_MIN), (4, 250, TURNS_TOGETHER_MIN)):
+            many, one = (
+                found.get("W16", turns_case(processes, count), subject, "calls_per_s") for count in (each, 1)
+            )
+            name = f"{turns_case(processes, each)}, {subject.removeprefix('rrpc ')}: calls/s / with one each"
+            yield Target(name, many and one and many / one, least, "at least")
 
 
 def idle(found: Medians) -> Iterator[Target]:

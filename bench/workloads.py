@@ -11,7 +11,7 @@ from bench.client import MODES, Job, Task
 from bench.limits import LIMITS
 from bench.peers import PEERS
 from bench.processes import Child, ChildFailedError, cpu_seconds, memory_kib
-from bench.settings import Settings
+from bench.settings import TURNS, Settings, turns_case
 
 Metrics = dict[str, float]
 
@@ -43,6 +43,8 @@ class Workload:
             return [BUDGETS[self.task][0]]
         if self.task in ("ways", "traced"):
             return ["rrpc shm"]
+        if self.task == "turns":
+            return ["rrpc shm", "rrpc tcp"]
         if self.task == "streams":
             return [name for name, peer in PEERS.items() if peer.streams]
         if MODES[self.task] == "aio":
@@ -56,7 +58,7 @@ class Workload:
     def rounds(self, settings: Settings) -> int:
         if self.task in ("argument", "result", "attacked", "first landing"):
             return settings.array_rounds
-        rests = self.task in BUDGETS or self.task in ("connections", "idle")
+        rests = self.task in BUDGETS or self.task in ("connections", "idle", "turns")
         return settings.connection_rounds if rests else settings.rounds
 
 
@@ -76,6 +78,7 @@ WORKLOADS = [
     Workload("W13", "large arrays that land in memory never used before", "first landing"),
     Workload("W14", "file descriptors of live arrays, and of a connection at its server", "descriptors"),
     Workload("W15", "resident memory after a load", "resident"),
+    Workload("W16", "small calls over many connections in turn", "turns"),
 ]
 
 
@@ -163,6 +166,22 @@ def many_connections(peer: str, server: Server, count: int, settings: Settings) 
         return metrics | {"calls_per_s": sum(rates)} | idle_cpu({"server": server.pid}, settings)
 
 
+def run_turns(task: Task, peer: str, settings: Settings) -> Results:
+    """Each process calls over its connections one after the other."""
+    for processes, each in TURNS:
+        with serving(peer, task, settings) as server, ExitStack() as stack:
+            clients = [
+                stack.enter_context(client("connections", peer, server, settings, each))
+                for _ in range(processes)
+            ]
+            for child in clients:
+                child.read_json()
+            yield (
+                turns_case(processes, each),
+                {"calls_per_s": sum(r["calls_per_s"] for r in tell_all(clients))},
+            )
+
+
 def tell_all(clients: list[Child]) -> list[Metrics]:
     for child in clients:
         child.write_line("go")
@@ -196,6 +215,7 @@ RUN: dict[Task, Callable[[Task, str, Settings], Results]] = {
     "argument": run_calls,
     "result": run_calls,
     "connections": run_connections,
+    "turns": run_turns,
     "idle": run_idle,
     "ways": run_calls,
     "aio_unary": run_calls,

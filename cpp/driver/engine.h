@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "driver/connection.h"
+#include "driver/ready_sets.h"
 
 namespace rrpc::driver {
 
@@ -154,6 +155,13 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void arm_hot(TimeNs now, const QuietSince& since);
   void arm_hot(TimeNs now, TimeNs since) { arm_hot(now, {since, since, since}); }
   bool try_arm(const ConnectionRef& connection, TimeNs now);
+  bool leave_to_bit(const HotConnection& hot);
+  bool leave_to_epoll(Connection& connection, TimeNs now);
+  // A thread that sleeps in epoll while others poll (a client's) would be woken by each edge.
+  bool may_wait_by_edges(const Connection& connection) const {
+    return connection.handles_tell_all() && has_workers_.load(std::memory_order_relaxed);
+  }
+  static void arm_unless_bit(Connection& connection);
   void push_hot(ConnectionRef connection);
   void drop_hot(size_t index);
   void adopt_new_hot();
@@ -164,8 +172,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   TimeNs accept_some(const ListenerEntry& entry);
   TimeNs make_place_for_handshake(TimeNs now);
   bool drop_oldest_handshake(TimeNs now, TimeNs age_min, TimeNs& may_go_at);
+  static constexpr uint64_t kListenerBit = 1ULL << 63;  // in epoll's keys, which are connections' ids else
   void watch_listener(uint64_t key, const ListenerEntry& entry, int operation);
-  void make_hot(uint64_t id);
+  bool make_hot(uint64_t id, bool from_epoll);
   void run_timers(TimeNs now);
   void run_timer(uint64_t id, TimeNs now);
   void tend(const ConnectionRef& connection, TimeNs now);
@@ -201,12 +210,14 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::atomic<bool> started_{false};  // the descriptors are there
   std::atomic<bool> stopping_{false};
 
-  std::mutex token_;  // the right to poll: guards the five below
+  std::mutex token_;  // the right to poll: guards the seven below
   std::vector<HotConnection> hot_;
+  ReadySets ready_sets_;
   TimeNs next_look_around_ = 0;
   TimeNs next_tidying_ = 0;
-  int empty_looks_ = 0;      // in a row
-  bool saw_events_ = false;  // in epoll, since the last look
+  TimeNs many_dear_until_ = 0;  // connections are polled for
+  int empty_looks_ = 0;         // in a row
+  bool saw_events_ = false;     // of armed connections in epoll, since the last look
   std::atomic<TimeNs> next_poll_between_{0};
 
   mutable std::mutex list_mutex_;

@@ -1,4 +1,4 @@
-// What the thread with the polling token does: hot connections and epoll.
+// What the thread with the polling token does: hot connections and epoll. Its listeners are in engine_accepting.cc.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -21,12 +21,9 @@ constexpr TimeNs kCoolGlancedAfter = 50 * kMillisecond;  // where a look costs n
 // Those that cost a system call each time sooner, if there are more of them than this.
 constexpr TimeNs kCoolDearAfter = 100 * kMicrosecond;
 constexpr size_t kDearMax = 4;
-constexpr TimeNs kAcceptPause = 100 * kMillisecond;   // when there are no descriptors left
-constexpr TimeNs kAcceptSlice = 200 * kMicrosecond;   // then established connections get their turn
-constexpr TimeNs kHandshakeMin = 100 * kMillisecond;  // that a client may take, however many others connect
+constexpr TimeNs kManyDear = kMillisecond;  // those that epoll can tell of at once, for so long after there were more
 constexpr int kSettleRounds = 4;
 constexpr uint64_t kWakeKey = 0;
-constexpr uint64_t kListenerBit = 1ULL << 63;
 
 int timeout_ms_until(TimeNs deadline) {
   if (deadline == kNever) return -1;
@@ -43,12 +40,15 @@ bool Engine::enable_epoll(Connection& connection) {
   static thread_local std::vector<provider::WaitHandle> handles;
   handles.clear();
   connection.session().endpoint().append_wait_handles(handles);
-  if (connection.in_epoll && handles == connection.wait_handles) return true;
+  // Before it is ready a descriptor may be another one of the same number.
+  if (connection.in_epoll && handles == connection.wait_handles && connection.session().ready()) return true;
   connection.wait_handles = handles;
+  connection.by_edges = may_wait_by_edges(connection);
   return connection.in_epoll = std::ranges::all_of(handles, [&](const provider::WaitHandle& handle) {
            if (handle.fd == provider::WaitHandle::kPollAgain) return false;
            epoll_event event{};
-           event.events = EPOLLIN | EPOLLONESHOT | (handle.want_write ? uint32_t{EPOLLOUT} : 0u);
+           event.events = EPOLLIN | (handle.want_write ? uint32_t{EPOLLOUT} : 0u) |
+                          (connection.by_edges ? uint32_t{EPOLLET} : uint32_t{EPOLLONESHOT});
            event.data.u64 = connection.id();
            return epoll_ctl(epoll_fd_.get(), EPOLL_CTL_MOD, handle.fd, &event) == 0 ||
                   (errno == ENOENT && epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, handle.fd, &event) == 0);
@@ -90,108 +90,22 @@ void Engine::settle_handles(const ConnectionRef& connection) {
   if (!enable_epoll(*connection)) heat(connection);
 }
 
-void Engine::make_hot(uint64_t id) {
+// False: it is hot already, or somebody else's.
+bool Engine::make_hot(uint64_t id, bool from_epoll) {
   const ConnectionRef connection = find(id);
-  if (connection == nullptr) return;
+  if (connection == nullptr) return false;
+  // Whoever arms it polls it afterwards, and thus finds what the bit was raised for.
+  if (!from_epoll && connection->attendance.load() != Attendance::kArmed) return false;
   std::lock_guard lock(connection->mutex);
-  connection->in_epoll = false;  // one-shot
-  if (connection->attendance != Attendance::kArmed) return;
+  if (from_epoll) {
+    if (!connection->by_edges) connection->in_epoll = false;  // one-shot
+    connection->session().endpoint().look_at_wait_handles();
+  }
+  if (connection->attendance != Attendance::kArmed) return false;
   connection->attendance = Attendance::kHot;
   connection->last_active = now_ns();
   stir_loops(connection);
   push_hot(connection);
-}
-
-// One-shot, so that a listener which can't accept for lack of descriptors keeps nobody busy.
-void Engine::watch_listener(uint64_t key, const ListenerEntry& entry, int operation) {
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLONESHOT;
-  event.data.u64 = key;
-  epoll_ctl(epoll_fd_.get(), operation, entry.listener->wait_fd(), &event);
-}
-
-void Engine::add_listener(ListenerEntry entry) {
-  const uint64_t key = next_connection_id() | kListenerBit;
-  std::lock_guard lock(list_mutex_);
-  const auto added = listeners_.emplace(key, std::make_shared<ListenerEntry>(std::move(entry))).first;
-  watch_listener(key, *added->second, EPOLL_CTL_ADD);
-}
-
-void Engine::close_listeners() {
-  std::lock_guard lock(list_mutex_);
-  // Closing alone takes nothing out of epoll while a forked child has a copy of the descriptor.
-  for (const auto& [key, entry] : listeners_) watch_listener(key, *entry, EPOLL_CTL_DEL);
-  listeners_.clear();  // one that accept_all() is using goes when that is done
-}
-
-void Engine::accept_all(uint64_t key) {
-  std::shared_ptr<ListenerEntry> entry;
-  {
-    std::lock_guard lock(list_mutex_);
-    const auto it = listeners_.find(key);
-    if (it == listeners_.end()) return;
-    entry = it->second;
-  }
-  const TimeNs go_on_at = accept_some(*entry);
-  std::lock_guard lock(list_mutex_);
-  if (!listeners_.contains(key)) return;
-  if (go_on_at == 0) return watch_listener(key, *entry, EPOLL_CTL_MOD);
-  listeners_paused_ = true;
-  wake_for_timers_at(go_on_at);
-}
-
-// Gives when to go on, 0: as soon as somebody connects.
-TimeNs Engine::accept_some(const ListenerEntry& entry) {
-  const TimeNs slice_end = now_ns() + kAcceptSlice;
-  for (TimeNs now = now_ns(); now < slice_end; now = now_ns()) {
-    if (const TimeNs wait_until = make_place_for_handshake(now); wait_until > now) return wait_until;
-    const uint64_t id = next_connection_id();
-    const auto connection = hooks_.accept(*entry.device, *entry.listener, id);
-    if (!connection.ok()) {  // no descriptors left, say: who isn't established gives theirs back
-      TimeNs may_go_at = 0;
-      if (!drop_oldest_handshake(now, 0, may_go_at)) return now + kAcceptPause;
-      continue;
-    }
-    if (*connection == nullptr) return 0;
-    {
-      std::lock_guard lock(list_mutex_);
-      half_open_.emplace(id, now);
-    }
-    add(*connection);
-  }
-  return 0;
-}
-
-// Where handshakes_max are under way the oldest ends, if it has had its time. Gives when it will have had it.
-TimeNs Engine::make_place_for_handshake(TimeNs now) {
-  {
-    std::lock_guard lock(list_mutex_);
-    if (half_open_.size() < hooks_.handshakes_max) return 0;
-  }
-  TimeNs may_go_at = 0;
-  return drop_oldest_handshake(now, kHandshakeMin, may_go_at) ? 0 : may_go_at;
-}
-
-// False: there is none, or it is younger.
-bool Engine::drop_oldest_handshake(TimeNs now, TimeNs age_min, TimeNs& may_go_at) {
-  ConnectionRef oldest;
-  {
-    std::lock_guard lock(list_mutex_);
-    if (half_open_.empty()) return false;
-    const auto [id, since] = *half_open_.begin();
-    may_go_at = since + age_min;
-    if (now < may_go_at) return false;
-    half_open_.erase(half_open_.begin());
-    const auto it = connections_.find(id);
-    if (it == connections_.end()) return true;
-    oldest = it->second;
-  }
-  {
-    std::lock_guard lock(oldest->mutex);
-    oldest->session().close(resource_exhausted("handshakes_max: " + std::to_string(hooks_.handshakes_max) +
-                                               " clients were connecting, and others came"));
-  }
-  remove(oldest);
   return true;
 }
 
@@ -203,13 +117,14 @@ bool Engine::wait_events(TimeNs deadline) {
     asleep_until_.store(deadline);
     // Announced: from here on, whoever sets one of these kicks. So one last look is enough.
     const bool must_look = stopping_.load() || has_new_hot_.load() || has_roused_.load() || has_chores_.load() ||
-                           deferred_waits() || (hooks_.work_waits && hooks_.work_waits());
-    timeout_ms = must_look ? 0 : timeout_ms_until(std::min(deadline, next_timer_.load()));
+                           deferred_waits() || (hooks_.work_waits && hooks_.work_waits()) || !ready_sets_.arm();
+    timeout_ms =
+        must_look ? 0 : timeout_ms_until(std::min({deadline, next_timer_.load(), ready_sets_.look_again_at()}));
   }
   const int count = epoll_wait(epoll_fd_.get(), events.data(), events.size(), timeout_ms);
   const bool signalled = count < 0 && errno == EINTR;
   asleep_until_.store(0);
-  saw_events_ = saw_events_ || count > 0;
+  if (deadline > 0) ready_sets_.disarm();
   for (int i = 0; i < count; ++i) {
     const uint64_t key = events[static_cast<size_t>(i)].data.u64;
     if (key == kWakeKey) {
@@ -217,8 +132,8 @@ bool Engine::wait_events(TimeNs deadline) {
       (void)eventfd_read(wake_fd_.get(), &value);
     } else if ((key & kListenerBit) != 0) {
       accept_all(key);
-    } else {
-      make_hot(key);
+    } else if (make_hot(key, true)) {
+      saw_events_ = true;
     }
   }
   return !signalled;
@@ -305,16 +220,49 @@ bool Engine::poll_one(HotConnection& hot, TimeNs now, size_t& handled) {
     note_deadline(*connection, connection->session().next_tick());
   }
   hot.next = progress > 0 ? provider::NextMessage() : connection->session().endpoint().next_message();
-  if (!connection->session().failed() || !connection->session().quiet()) return true;
+  if (!connection->session().failed() || !connection->session().quiet())
+    return progress > 0 || !(leave_to_bit(hot) || leave_to_epoll(*connection, now));
   lock.unlock();
   remove(connection);
   return false;
+}
+
+// As armed, by a bit: its peer's next message raises that. False: it has none, or there is something to poll for. With
+// the mutex.
+bool Engine::leave_to_bit(const HotConnection& hot) {
+  Connection& connection = *hot.connection;
+  if (hot.next.bits == nullptr || connection.session().failed() || !enable_epoll(connection)) return false;
+  if (connection.ready_bits == nullptr) {
+    const auto bits = hot.next.bits->shared_from_this();
+    ready_sets_.add(bits, hot.next.bit, connection.id());
+    bits->on_bell([self = weak_from_this()] {
+      if (const auto engine = self.lock()) engine->kick();
+    });
+    connection.ready_bits = bits;
+  }
+  connection.attendance = Attendance::kArmed;
+  return true;
+}
+
+// Where many take turns epoll finds those that have something in one system call for all. With the mutex, after a poll
+// that found nothing.
+bool Engine::leave_to_epoll(Connection& connection, TimeNs now) {
+  if (now >= many_dear_until_ || !may_wait_by_edges(connection) || connection.session().failed()) return false;
+  if (!enable_epoll(connection)) return false;
+  connection.attendance = Attendance::kArmed;
+  return true;
+}
+
+void Engine::arm_unless_bit(Connection& connection) {
+  if (connection.ready_bits == nullptr || connection.leader_asleep) connection.session().endpoint().arm();
 }
 
 size_t Engine::poll_hot(TimeNs now) {
   progress_roused(now);
   adopt_new_hot();
   if (has_chores_.load(std::memory_order_relaxed) && has_chores_.exchange(false)) hooks_.chores();
+  ready_sets_.take([this](uint64_t id) { make_hot(id, false); });
+  if (hot_.size() > kDearMax) many_dear_until_ = now + kManyDear;
   size_t handled = 0;
   for (size_t i = 0; i < hot_.size();) {
     if (poll_one(hot_[i], now, handled))
@@ -372,9 +320,10 @@ void Engine::look_around(TimeNs now) {
   (void)wait_events(0);
   // Clients that take turns are all armed when their turn comes.
   empty_looks_ = std::exchange(saw_events_, false) ? 0 : std::min(empty_looks_ + 1, kEmptyLooks);
-  next_look_around_ = now + (empty_looks_ < kEmptyLooks ? kLookSoon : kLookAround);
+  next_look_around_ = now + (hot_.empty() || empty_looks_ < kEmptyLooks ? kLookSoon : kLookAround);
   if (now < next_tidying_) return;
   next_tidying_ = now + kLookAround;
+  ready_sets_.tidy();
   arm_hot(now, {.usual = now - kCoolAfter,
                 .dear = hot_.size() > kDearMax ? now - kCoolDearAfter : now - kCoolAfter,
                 .glance = now - kCoolGlancedAfter});
@@ -386,7 +335,7 @@ void Engine::look_around(TimeNs now) {
 void Engine::settle_armed(const ConnectionRef& connection, TimeNs now) {
   rpc::Session& session = connection->session();
   for (int round = 0; round < kSettleRounds && !session.failed(); ++round) {
-    session.endpoint().arm();
+    arm_unless_bit(*connection);
     if (session.progress(now) == 0 && !session.failed()) {
       note_deadline(*connection, session.next_tick());
       return settle_handles(connection);
@@ -421,7 +370,7 @@ void Engine::give_back(const ConnectionRef& connection, TimeNs now) {
 void Engine::reattach(const ConnectionRef& connection) {
   if (connection->attendance != Attendance::kLeader) return;  // removed, or closed and being seen off
   if (connection->session().failed()) return heat(connection);
-  connection->session().endpoint().arm();  // first: the event that woke the leader need not wake the engine too
+  arm_unless_bit(*connection);  // first: the event that woke the leader need not wake the engine too
   if (!enable_epoll(*connection)) return heat(connection);
   connection->attendance = Attendance::kArmed;
   settle_armed(connection, now_ns());

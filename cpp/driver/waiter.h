@@ -44,16 +44,19 @@ class Waiter {
     Connection& connection = *connection_;
     TimeNs now = now_ns();
     const TimeNs slice_end = now + kBusySlice;
-    const TimeNs spin_until = deadline_after(now, connection.options().spin_ns());
+    const TimeNs spin = connection.options().spin_ns();
+    TimeNs spin_until = deadline_after(now, spin);
     const bool may_spin = spin_until > now;
     const bool may_sleep = spin_until != kNever;
     Spinner spinner;
     Turn turn(*this);
     while (true) {
       size_t handled = 0;
+      bool bytes_moved = false;
       if (std::unique_lock lock(connection.mutex, std::try_to_lock); lock) {
         if (may_spin) turn.take();
         handled = poll(now);
+        bytes_moved = handled > 0 && connection.session().endpoint().moved_bytes();
         if (done()) {
           engine_.settle(connection_, now);
           return WaitResult::kDone;
@@ -66,6 +69,7 @@ class Waiter {
       else if (may_spin && !spinner.pause())
         continue;
       now = now_ns();
+      if (bytes_moved) spin_until = deadline_after(now, spin);
       if (now >= deadline_ || now >= slice_end || interrupt_.load(std::memory_order_relaxed)) break;
       if (now >= spin_until || (may_sleep && Spinner::crowded(now))) break;
     }
@@ -174,6 +178,7 @@ class Waiter {
       connection.leader_asleep = false;
       eventfd_t kicks = 0;
       if (ready > 0 && (fds[0].revents & POLLIN) != 0) (void)eventfd_read(kick_fd, &kicks);
+      if (ready > 0) connection.session().endpoint().look_at_wait_handles();
     }
     engine_.reattach(connection_);
     return result;

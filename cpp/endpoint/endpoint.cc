@@ -150,7 +150,7 @@ size_t Endpoint::progress() {
   const size_t polled = cq_->poll(completions_);
   // The state first: the peer's first message can't be understood before its offer.
   const QueuePairState state = qp_->state();
-  size_t handled = polled;
+  size_t handled = polled > 0 ? polled : cq_->moved_bytes();
   const bool came_and_went = state == QueuePairState::kError && !qp_->peer_private_data().empty();
   if (!established_ && !failed() && (state == QueuePairState::kConnected || came_and_went)) {
     establish();

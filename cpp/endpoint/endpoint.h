@@ -82,16 +82,21 @@ class Endpoint {
 
   // Posts every receive, then offers or accepts the connection.
   Status start();
-  // Polls once, delivers events, returns credits. Gives the number of completions handled.
+  // Polls once, delivers events, returns credits. Gives the number of completions handled, and one more
+  // where only bytes moved.
   size_t progress();
   void arm() { cq_->arm(); }
   bool disarm() { return cq_->disarm(); }
+  void look_at_wait_handles() { cq_->look_at_wait_handles(); }
   // After progress() that handled nothing, as CompletionQueue has it: nor is there anything else to be done.
   provider::NextMessage next_message() const {
     const bool calm = established_ && !failed() && bulk_.idle() && !bulk_.has_finished() && retiring_.empty();
     return calm ? cq_->next_message() : provider::NextMessage();
   }
   bool polls_cheaply() const { return cq_->polls_cheaply(); }
+  bool handles_tell_all() const { return cq_->handles_tell_all(); }
+  // In the last progress(), which then handled something.
+  bool moved_bytes() const { return cq_->moved_bytes(); }
   void append_wait_handles(std::vector<provider::WaitHandle>& out) const { cq_->append_wait_handles(out); }
 
   // With the connection's mutex.

@@ -69,6 +69,21 @@ inline std::string test_name(std::string transport, PollMode poll) {
   return transport + (poll == PollMode::kEvent ? "_event" : poll == PollMode::kBusy ? "_busy" : "_adaptive");
 }
 
+struct Way {
+  std::string transport;
+  PollMode poll;
+};
+inline std::vector<Way> ways(const std::vector<std::string>& transports, const std::vector<PollMode>& polls) {
+  std::vector<Way> all;
+  for (const std::string& transport : transports) {
+    for (const PollMode poll : polls) all.push_back({transport, poll});
+  }
+  return all;
+}
+inline std::string way_name(const ::testing::TestParamInfo<Way>& way) {
+  return test_name(way.param.transport, way.param.poll);
+}
+
 // To listen on; nobody else has it.
 inline std::string new_address(const std::string& transport) {
   static std::atomic<int> count{0};

@@ -174,10 +174,6 @@ std::string call_unary(Client& client) {
   return result(client, {call, nullptr});
 }
 
-struct Way {
-  std::string transport;
-  PollMode poll;
-};
 class DriverStream : public ::testing::TestWithParam<Way> {
  protected:
   static Options options() {
@@ -392,16 +388,35 @@ TEST_P(DriverStream, AtItsDeadlineACallEndsForWhoWaits) {
   EXPECT_TRUE(eventually([&] { return server.server().calls_running() == 0; }));
 }
 
-std::vector<Way> ways() {
-  std::vector<Way> ways;
-  for (const std::string& transport : transports_under_test()) {
-    ways.push_back({transport, PollMode::kAdaptive});
-    ways.push_back({transport, PollMode::kEvent});
+// A process rings one bell for all its connections. A handler that waits for its stream's items hears it first.
+void expect_bells_passed_on(PollMode poll) {
+  Options options;
+  options.poll = poll;
+  options.spin = 50 * kMicrosecond;
+  options.session.keepalive_interval = kNever;
+  StreamServer server("shm", 2, options);
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 12; ++i) clients.push_back(connect_to(server.address(), options));
+  for (const auto& client : clients) EXPECT_EQ(call_unary(*client), "yes");
+  OpenCall call = open(*clients[10], "echo", rpc::kClientStreams | rpc::kServerStreams);
+  const TimeNs before = now_ns();
+  for (int i = 0; i < 60; ++i) {
+    ASSERT_TRUE(send(*call.stream, "item").ok());
+    EXPECT_EQ(call_unary(*clients[11]), "yes");
+    EXPECT_EQ(receive(*call.stream).value().size(), 1u);
   }
-  return ways;
+  EXPECT_LT(now_ns() - before, patience(5 * kSecond)) << "woken by its nap, not by the bell";
+  call.stream->finish();
+  EXPECT_EQ(result(*clients[10], call), "0");
 }
-INSTANTIATE_TEST_SUITE_P(All, DriverStream, ::testing::ValuesIn(ways()),
-                         [](const auto& way) { return test_name(way.param.transport, way.param.poll); });
+TEST(DriverStreamOfMany, ABellThatAHandlerHeardWakesThePollerToo) { expect_bells_passed_on(PollMode::kEvent); }
+TEST(DriverStreamOfMany, ABellThatAHandlerHeardWhileItPolledWakesThePollerToo) {
+  expect_bells_passed_on(PollMode::kAdaptive);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DriverStream,
+                         ::testing::ValuesIn(ways(transports_under_test(), {PollMode::kAdaptive, PollMode::kEvent})),
+                         way_name);
 
 }  // namespace
 }  // namespace rrpc::driver::testing

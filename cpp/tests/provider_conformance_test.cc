@@ -20,6 +20,7 @@ class TcpUnderTest final : public ProviderUnderTest {
   std::string listen_address() override { return "127.0.0.1:0"; }
   std::string vacant_address() override { return "127.0.0.1:1"; }
   bool sends_are_acknowledged() const override { return false; }
+  bool polls_move_bytes() const override { return true; }
 
  private:
   std::unique_ptr<Device> device_ = create_tcp_device();
@@ -47,6 +48,7 @@ class ShmUnderTest final : public ProviderUnderTest {
   Device& client_device() override { return *client_; }
   std::string listen_address() override { return "/tmp/rrpc-conformance-" + std::to_string(getpid()) + ".sock"; }
   std::string vacant_address() override { return "/tmp/rrpc-conformance-nobody.sock"; }
+  bool polls_move_bytes() const override { return true; }
 
  private:
   std::unique_ptr<Device> server_ = create_shm_device();
@@ -57,8 +59,6 @@ template <typename Provider>
 ProviderFactory factory(const char* name) {
   return {name, [] { return std::make_unique<Provider>(); }};
 }
-
-std::string factory_name(const ::testing::TestParamInfo<ProviderFactory>& info) { return info.param.name; }
 
 // A provider joins here.
 const auto kProviders =

@@ -2,80 +2,12 @@
 // the server goes on.
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
-#include "provider/shm/control_segment.h"
-#include "provider/shm/wire.h"
 #include "shm_peers.h"
+#include "shm_raw_peer.h"
 
 namespace rrpc::provider::shm {
 namespace {
-
-// A raw end of the socket, with a control segment of its own to lie in.
-class RawPeer {
- public:
-  explicit RawPeer(const std::string& path) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path, path.data(), path.size());
-    EXPECT_EQ(::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-  }
-  void send(Bytes bytes, int fd = -1) {
-    iovec iov{const_cast<std::byte*>(bytes.data()), bytes.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr header{};
-    header.msg_iov = &iov;
-    header.msg_iovlen = 1;
-    if (fd >= 0) {
-      header.msg_control = control;
-      header.msg_controllen = sizeof(control);
-      cmsghdr* part = CMSG_FIRSTHDR(&header);
-      part->cmsg_level = SOL_SOCKET;
-      part->cmsg_type = SCM_RIGHTS;
-      part->cmsg_len = CMSG_LEN(sizeof(int));
-      std::memcpy(CMSG_DATA(part), &fd, sizeof(int));
-    }
-    EXPECT_EQ(sendmsg(socket_.get(), &header, MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
-  }
-  void send(const Frame& frame, int fd = -1) { send(frame.bytes(), fd); }
-  void send_setup() { send(encode_setup(good_setup()), control_.fd()); }
-  // The server's SETUP comes first, with its control segment.
-  void adopt_server() {
-    std::array<std::byte, kPreambleBytes + kHeaderBytes + sizeof(SetupNotice)> bytes;
-    iovec iov{bytes.data(), bytes.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr header{};
-    header.msg_iov = &iov;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof(control);
-    ASSERT_EQ(recvmsg(socket_.get(), &header, 0), static_cast<ssize_t>(bytes.size()));
-    const SetupNotice setup = decode_setup(Bytes(bytes).subspan(kPreambleBytes + kHeaderBytes)).value();
-    const cmsghdr* const part = CMSG_FIRSTHDR(&header);
-    ASSERT_NE(part, nullptr);
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(part), sizeof(int));
-    server_ = ControlSegment(SharedMapping::adopt(UniqueFd(fd), setup.segment_bytes, true).value(), setup.ring_entries);
-  }
-  static SetupNotice good_setup() {
-    SetupNotice setup;
-    setup.ring_entries = kEntries;
-    setup.exposure_count = kExposureCount;
-    setup.segment_bytes = ControlSegment::segment_bytes(kEntries);
-    return setup;
-  }
-  int control_fd() const { return control_.fd(); }
-  ControlSegment& control() { return control_; }
-  ControlSegment& server() { return server_; }
-
- private:
-  static constexpr uint32_t kEntries = 16;
-  UniqueFd socket_{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  ControlSegment control_{SharedMapping::create("raw", ControlSegment::segment_bytes(kEntries), true).value(),
-                          kEntries};
-  ControlSegment server_;
-};
 
 class HostilePeer : public ::testing::Test {
  protected:
@@ -119,7 +51,7 @@ class HostilePeer : public ::testing::Test {
   std::unique_ptr<RawPeer> connected_peer() {
     auto peer = std::make_unique<RawPeer>(path_);
     accept();
-    peer->adopt_server();
+    peer->adopt_other();
     peer->send_setup();
     peer->send(encode_ready(false));
     EXPECT_TRUE(server_.wait([&] { return server_.connected(); }));
@@ -256,7 +188,7 @@ TEST_F(HostilePeer, BadSlabsAreNamed) {
 
 TEST_F(HostilePeer, ALandingLongerThanItsReceiveIsNamed) {
   auto peer = connected_peer();
-  ReceiveEntry& entry = peer->server().receive(0);
+  ReceiveEntry& entry = peer->other().receive(0);
   entry.landed_bytes.store(1 << 30);
   entry.state.store(landed_state(0));
   expect_fault("a message of 1073741824 bytes came for a shorter receive");
@@ -325,7 +257,7 @@ TEST_F(HostilePeer, ClaimsThatAreNeverCompletedHoldUpNobody) {
   const TimeNs start = now_ns();
   for (int i = 0; i < kPeers; ++i) {
     auto peer = connected_peer();
-    for (uint32_t slot = 0; slot < kSlotCount; ++slot) peer->server().receive(slot).state.store(claimed_state(slot));
+    for (uint32_t slot = 0; slot < kSlotCount; ++slot) peer->other().receive(slot).state.store(claimed_state(slot));
     server_.qp->disconnect("enough");
     expect_fault("enough", false);
   }
@@ -341,7 +273,7 @@ class HostileWriter : public HostilePeer {
     active_write().store(rkey_);
   }
   void TearDown() override { server_.qp.reset(); }
-  std::atomic<uint32_t>& active_write() { return peer_->server().header().active_write; }
+  std::atomic<uint32_t>& active_write() { return peer_->other().header().active_write; }
 
   SharedBytes memory_ = SharedBytes(4096);
   std::unique_ptr<MemoryRegion> region_ = server_.device->register_memory(shared_range(memory_)).value();
@@ -389,8 +321,7 @@ TEST_F(HostilePeer, AFloodOfFilesIsTakenInPieceByPiece) {
   peer.reset();
   int looks = 0;
   for (; !server_.dead() && looks < 1000; ++looks) {
-    server_.cq->arm();  // the second poll after this looks at the socket
-    server_.step();
+    server_.cq->look_at_wait_handles();
     server_.step();
   }
   EXPECT_GE(looks, 80 * 2 / 16);

@@ -227,6 +227,19 @@ TEST_F(TcpTest, APeerCutOffInAMessageIsUnavailable) {
       << qp_->error().to_string();
 }
 
+// Who waits by edges polls no more after a poll that completed nothing.
+TEST_F(TcpTest, AnEndThatComesWithAPartIsSeenInTheSamePoll) {
+  UniqueFd peer = dial();
+  say(peer, setup_frame());
+  accept();
+  ASSERT_TRUE(wait_for([&] { return qp_->state() == QueuePairState::kConnected; }));
+  say(peer, wire({.type = FrameType::kSend, .length_bytes = 50}).substr(0, 10));
+  peer.reset();
+  Completion none[1];
+  EXPECT_EQ(cq_->poll(none), 0u);
+  EXPECT_EQ(qp_->state(), QueuePairState::kError);
+}
+
 TEST_F(TcpTest, MoreReadsThanAgreedEndTheConnection) {
   UniqueFd peer = dial();
   say(peer, setup_frame());

@@ -129,7 +129,9 @@ struct Node {
       if (handle.fd == WaitHandle::kPollAgain) return 0;
       fds.push_back({handle.fd, static_cast<short>(handle.want_write ? POLLIN | POLLOUT : POLLIN), 0});
     }
-    return ::poll(fds.data(), fds.size(), timeout_ms);
+    const int ready = ::poll(fds.data(), fds.size(), timeout_ms);
+    if (ready > 0) cq->look_at_wait_handles();
+    return ready;
   }
   std::string next_message() {
     if (!wait([&] { return messages.size() > messages_taken; })) return "(nothing came)";

@@ -33,12 +33,11 @@ size_t ShmCompletionQueue::poll(std::span<Completion> out) {
     used += queue_pairs_[index]->poll(out.subspan(used), work_bytes);
     if (++index == count) index = 0;
   }
+  moved_bytes_ = work_bytes < kWorkBytesPerPoll;
   return used;
 }
 
-// The poll after arming only looks at memory, the one after the sleep asks about the sockets too.
 void ShmCompletionQueue::arm() {
-  polls_to_socket_check_ = std::min(polls_to_socket_check_, 2);
   std::erase_if(to_arm_, [](ShmQueuePair* queue_pair) { return queue_pair->arm(); });
 }
 

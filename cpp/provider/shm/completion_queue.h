@@ -16,7 +16,9 @@ class ShmCompletionQueue : public CompletionQueue {
   size_t poll(std::span<Completion> out) override;
   void arm() override;
   bool disarm() override;
+  void look_at_wait_handles() override { polls_to_socket_check_ = 1; }
   NextMessage next_message() const override;
+  bool moved_bytes() const override { return moved_bytes_; }
   void append_wait_handles(std::vector<WaitHandle>& out) const override;
 
   // For queue pairs.
@@ -34,6 +36,7 @@ class ShmCompletionQueue : public CompletionQueue {
 
   int polls_to_socket_check_ = 1;
   int connecting_count_ = 0;
+  bool moved_bytes_ = false;
   size_t first_ = 0;  // where the next poll begins, so that a busy queue pair starves no other
   std::vector<ShmQueuePair*> queue_pairs_;
   std::vector<ShmQueuePair*> to_arm_;

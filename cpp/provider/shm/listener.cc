@@ -120,7 +120,7 @@ Result<std::unique_ptr<QueuePair>> ShmListener::accept(CompletionQueue& cq, cons
     return refusal;
   }
   return ShmQueuePair::create(device_, static_cast<ShmCompletionQueue&>(cq), std::move(socket), config,
-                              {true, any_user_});
+                              {true, any_user_, ready_bits_});
 }
 
 }  // namespace rrpc::provider::shm

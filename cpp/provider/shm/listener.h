@@ -30,6 +30,7 @@ class ShmListener : public Listener {
   std::string path_;
   bool named_;  // the path is in the user's own folder of sockets, made from a name
   bool any_user_;
+  const std::shared_ptr<PeerBits> ready_bits_ = std::make_shared<PeerBits>();
   GuardedFd socket_;
   uint64_t inode_ = 0;  // of the socket file that is ours to unlink
   pid_t owner_pid_ = 0;

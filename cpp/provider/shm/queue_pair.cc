@@ -48,8 +48,8 @@ Result<std::unique_ptr<QueuePair>> ShmQueuePair::create(std::shared_ptr<DeviceSt
   RRPC_ASSIGN_OR_RETURN(SharedMapping mapping,
                         SharedMapping::create("rrpc-control", ControlSegment::segment_bytes(entries), true));
   std::unique_ptr<ShmQueuePair> made(new ShmQueuePair(std::move(device), cq, std::move(socket),
-                                                      ControlSegment(std::move(mapping), entries), config, role,
-                                                      std::move(peer)));
+                                                      ControlSegment(std::move(mapping), entries), config,
+                                                      std::move(role), std::move(peer)));
   if (getrandom(made->nonce_.data(), made->nonce_.size(), 0) != static_cast<ssize_t>(made->nonce_.size()))
     return Status::from_errno(errno, "getrandom");
   cq.attach(*made);
@@ -62,7 +62,7 @@ ShmQueuePair::ShmQueuePair(std::shared_ptr<DeviceState> device, ShmCompletionQue
       device_(std::move(device)),
       cq_(&cq),
       vm_forbidden_(vm_forbidden_by_environment()),
-      role_(role),
+      role_(std::move(role)),
       own_(std::move(own)),
       channel_(std::move(socket)),
       receives_(own_, limits_for(config).receive_depth),
@@ -169,6 +169,16 @@ void ShmQueuePair::finish(uint64_t wr_id, Opcode opcode, bool signalled, Outcome
   const bool failed = outcome.status != WcStatus::kSuccess;
   if (signalled || failed) complete_send(wr_id, opcode, outcome.status);
   if (failed) fail(std::move(outcome.why));
+}
+
+// The peer says that it raises the bit before it raises it for the first time.
+NextMessage ShmQueuePair::next_message_when_calm() const {
+  NextMessage next = receives_.next_message();
+  if (given_bits() == nullptr) return next;
+  if (peer_.header().raises_bits.load(std::memory_order_seq_cst) == 0) return next;
+  next.bits = given_bits();
+  next.bit = ready_bits_->bit();
+  return next;
 }
 
 size_t ShmQueuePair::poll_busy(std::span<Completion> out, size_t& work_bytes) {

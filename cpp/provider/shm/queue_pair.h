@@ -6,11 +6,13 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "provider/shm/address.h"
 #include "provider/shm/completion_queue.h"
 #include "provider/shm/control_segment.h"
+#include "provider/shm/peer_bits.h"
 #include "provider/shm/peer_process.h"
 #include "provider/shm/receive_ring.h"
 #include "provider/shm/remote_memory.h"
@@ -30,7 +32,8 @@ class ShmQueuePair : public QueuePair {
  public:
   struct Role {
     bool server = false;
-    bool any_user = false;  // of a server: other users are let in
+    bool any_user = false;                           // of a server: other users are let in
+    std::shared_ptr<PeerBits> ready_bits = nullptr;  // of a server
   };
 
   static Result<std::unique_ptr<QueuePair>> create(std::shared_ptr<DeviceState> device, ShmCompletionQueue& cq,
@@ -70,7 +73,7 @@ class ShmQueuePair : public QueuePair {
   NextMessage next_message() const {
     const bool calm = state_ == QueuePairState::kConnected && pending_.empty() && ready_.empty() && !more_to_read_ &&
                       !channel_.backlogged();
-    return calm ? receives_.next_message() : NextMessage();
+    return calm ? next_message_when_calm() : NextMessage();
   }
   // From start() until the end: its socket is to be read.
   bool watched() const { return state_ == QueuePairState::kConnecting || state_ == QueuePairState::kConnected; }
@@ -118,6 +121,9 @@ class ShmQueuePair : public QueuePair {
   void queue_request(const WorkRequest& request);
   void finish(uint64_t wr_id, Opcode opcode, bool signalled, Outcome outcome);
   void complete_send(uint64_t wr_id, Opcode opcode, WcStatus status);
+  NextMessage next_message_when_calm() const;
+  // Given to the peer, or null.
+  ProcessBits* given_bits() const { return ready_bits_ ? ready_bits_->bits() : nullptr; }
   size_t poll_busy(std::span<Completion> out, size_t& work_bytes);
   size_t take_ready(std::span<Completion> out);
   size_t take_landed(std::span<Completion> out);
@@ -130,6 +136,8 @@ class ShmQueuePair : public QueuePair {
   Status read_socket();
   Status on_message(Message& message);
   Status on_setup(Message& message);
+  Status give_ready_bits(const SetupNotice& setup);
+  Status take_ready_bits(Message& message);
   Status check_peer_user(const SetupNotice& setup) const;
   void connect_when_ready();
   Status share(const MemoryRegion& region);
@@ -143,7 +151,7 @@ class ShmQueuePair : public QueuePair {
   bool transfer_some(SendRequest& request, size_t& work_bytes, Outcome& outcome);
   Outcome transfer_chunk(SendRequest& request, uint64_t count);
   Outcome checked_chunk(SendRequest& request, uint64_t count, Access wanted);
-  void ring_bell();
+  void tell_poller();
 
   std::shared_ptr<DeviceState> device_;
   ShmCompletionQueue* cq_;
@@ -160,6 +168,9 @@ class ShmQueuePair : public QueuePair {
   ControlSegment own_;
   ControlSegment peer_;
   SocketChannel channel_;
+  std::optional<PeerBits::Claim> ready_bits_;  // that the peer raises
+  std::shared_ptr<Slab> peers_bits_;           // that we raise, or null
+  uint32_t peers_bit_ = 0;
   ReceiveRing receives_;
   std::deque<SendRequest> pending_;
   bool long_work_ = false;  // much waited since it was empty

@@ -33,7 +33,8 @@ Status ShmQueuePair::send_setup(Bytes private_data) {
   setup.ring_entries = own_.ring_entries();
   setup.exposure_count = kExposureCount;
   setup.segment_bytes = ControlSegment::segment_bytes(own_.ring_entries());
-  setup.flags = (vm_forbidden_ ? SetupNotice::kNoVmAccess : 0) | (role_.any_user ? SetupNotice::kAnyUser : 0);
+  setup.flags = (vm_forbidden_ ? SetupNotice::kNoVmAccess : 0) | (role_.any_user ? SetupNotice::kAnyUser : 0) |
+                (role_.server ? 0 : SetupNotice::kReadyBits);
   setup.pid = static_cast<uint32_t>(getpid());
   setup.nonce_address = reinterpret_cast<uint64_t>(nonce_.data());
   setup.nonce = nonce_;
@@ -98,7 +99,10 @@ Status ShmQueuePair::on_message(Message& message) {
       slabs_.drop(id);
       return {};
     }
+    case MessageType::kReadyBits:
+      return take_ready_bits(message);
     case MessageType::kDoorbell:
+      if (ProcessBits* const bits = given_bits()) bits->bell_rang();
       // A bell that was slow to come may have taken an arming made since.
       if (armed_) own_.header().armed.store(1, std::memory_order_seq_cst);
       return {};
@@ -135,7 +139,24 @@ Status ShmQueuePair::on_setup(Message& message) {
                   probe_memory(peer_process_.pid(), setup.nonce_address, setup.nonce) && !peer_process_.ended();
   if (!we_read_peer_) peer_process_.let_go();
   RRPC_RETURN_IF_ERROR(channel_.send(encode_ready(we_read_peer_)));
+  RRPC_RETURN_IF_ERROR(give_ready_bits(setup));
   connect_when_ready();
+  return {};
+}
+
+Status ShmQueuePair::give_ready_bits(const SetupNotice& setup) {
+  if (!role_.ready_bits || (setup.flags & SetupNotice::kReadyBits) == 0) return {};
+  ready_bits_.emplace(role_.ready_bits, peer_process_);
+  if (given_bits() == nullptr) return {};
+  return channel_.send(encode_ready_bits(ready_bits_->bit()), given_bits()->fd());
+}
+
+Status ShmQueuePair::take_ready_bits(Message& message) {
+  if (role_.server || peers_bits_) return Status::protocol_error("the peer sends READY_BITS out of place");
+  RRPC_ASSIGN_OR_RETURN(peers_bit_, decode_ready_bits(message.payload));
+  RRPC_ASSIGN_OR_RETURN(peers_bits_, device_->slab_cache.adopt(std::move(message.fd), sizeof(ReadyPage), true));
+  own_.header().raises_bits.store(1, std::memory_order_seq_cst);
+  tell_poller();  // of what has landed already
   return {};
 }
 

@@ -39,7 +39,7 @@ ShmQueuePair::Outcome ShmQueuePair::deliver(std::span<const Sge> sges, bool inli
   }
   entry.state.exchange(landed_state(send_sequence_), std::memory_order_seq_cst);
   ++send_sequence_;
-  ring_bell();
+  tell_poller();
   return outcome;
 }
 
@@ -69,12 +69,13 @@ ShmQueuePair::Outcome ShmQueuePair::land(ReceiveEntry& entry, std::span<const Sg
   return {};
 }
 
-void ShmQueuePair::ring_bell() {
+// Without room for the bell the peer has something to read already.
+void ShmQueuePair::tell_poller() {
+  const bool asleep = peers_bits_ && reinterpret_cast<ReadyPage*>(peers_bits_->data())->raise(peers_bit_);
   std::atomic<uint32_t>& armed = peer_.header().armed;
-  if (armed.load(std::memory_order_seq_cst) == 0) [[likely]]
-    return;
-  if (armed.exchange(0, std::memory_order_seq_cst) == 0) return;
-  (void)channel_.send_now(Frame(MessageType::kDoorbell));  // without room the peer has something to read already
+  const bool armed_for_us =
+      armed.load(std::memory_order_seq_cst) != 0 && armed.exchange(0, std::memory_order_seq_cst) != 0;
+  if (asleep || armed_for_us) (void)channel_.send_now(Frame(MessageType::kDoorbell));
 }
 
 // False while something is left to do.

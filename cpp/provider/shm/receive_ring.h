@@ -20,7 +20,7 @@ class ReceiveRing {
   bool landed() const {
     return control_.receive(head_).state.load(std::memory_order_seq_cst) == landed_state(head_) && !empty();
   }
-  NextMessage next_message() const { return {&control_.receive(head_).state, landed_state(head_)}; }
+  NextMessage next_message() const { return {.word = &control_.receive(head_).state, .value = landed_state(head_)}; }
   // The next landed message. kLocalLength where it claims more than was posted.
   Completion take_landed();
   // After the end: takes back what nobody has begun to fill. A sender that is in the middle of a copy isn't waited for:

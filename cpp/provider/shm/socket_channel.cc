@@ -133,7 +133,7 @@ Result<std::optional<Message>> SocketChannel::parse() {
   const auto zero = reader.read<uint8_t>();
   const auto payload_bytes = reader.read<uint16_t>();
   if (reader.failed()) return std::optional<Message>();
-  if (type < static_cast<uint8_t>(MessageType::kSetup) || type > static_cast<uint8_t>(MessageType::kGoodbye) ||
+  if (type < static_cast<uint8_t>(MessageType::kSetup) || type > static_cast<uint8_t>(MessageType::kReadyBits) ||
       zero != 0)
     return Status::protocol_error("unknown message type " + std::to_string(type) + " on the shm socket");
   if (payload_bytes > kPayloadBytesMax)

@@ -41,7 +41,9 @@ Status not_rrpc(Bytes received) {
 static_assert(std::is_trivially_copyable_v<SetupNotice> && sizeof(SetupNotice) == 112);
 static_assert(sizeof(SlabNotice) == 24);
 
-bool carries_fd(MessageType type) { return type == MessageType::kSetup || type == MessageType::kSlab; }
+bool carries_fd(MessageType type) {
+  return type == MessageType::kSetup || type == MessageType::kSlab || type == MessageType::kReadyBits;
+}
 
 Frame::Frame(MessageType type, Bytes payload, bool with_preamble) {
   ByteWriter writer(buffer_);
@@ -62,6 +64,8 @@ Frame encode_setup(const SetupNotice& setup) { return encode_value(MessageType::
 Frame encode_ready(bool can) { return encode_value(MessageType::kReady, static_cast<uint32_t>(can)); }
 Frame encode_slab(const SlabNotice& notice) { return encode_value(MessageType::kSlab, notice); }
 Frame encode_drop_slab(uint32_t id) { return encode_value(MessageType::kDropSlab, id); }
+
+Frame encode_ready_bits(uint32_t bit) { return encode_value(MessageType::kReadyBits, bit); }
 
 Frame encode_goodbye(const Status& why, bool with_preamble) {
   std::array<std::byte, kPayloadBytesMax> payload;
@@ -114,6 +118,12 @@ Result<SlabNotice> decode_slab(Bytes payload) {
 }
 
 Result<uint32_t> decode_drop_slab(Bytes payload) { return decode_exactly<uint32_t>(payload, "DROP_SLAB"); }
+
+Result<uint32_t> decode_ready_bits(Bytes payload) {
+  RRPC_ASSIGN_OR_RETURN(uint32_t bit, decode_exactly<uint32_t>(payload, "READY_BITS"));
+  if (bit >= ReadyPage::kBits) return malformed("READY_BITS of bit " + std::to_string(bit));
+  return bit;
+}
 
 Result<Goodbye> decode_goodbye(Bytes payload) {
   if (payload.empty()) return malformed("GOODBYE of 0 bytes");

@@ -26,12 +26,14 @@ enum class MessageType : uint8_t {
   kDropSlab = 4,  // which is gone
   kDoorbell = 5,
   kGoodbye = 6,
+  kReadyBits = 7,  // with the file whose bit the receiver raises after each message from now on
 };
 bool carries_fd(MessageType type);
 
 struct SetupNotice {
   static constexpr uint32_t kAnyUser = 1;     // other users are let in
   static constexpr uint32_t kNoVmAccess = 2;  // don't touch my ordinary memory
+  static constexpr uint32_t kReadyBits = 4;   // a client that knows READY_BITS
   uint32_t ring_entries = 0;
   uint32_t exposure_count = 0;
   uint64_t segment_bytes = 0;
@@ -71,6 +73,7 @@ Frame encode_setup(const SetupNotice& setup);
 Frame encode_ready(bool can_access_memory);
 Frame encode_slab(const SlabNotice& notice);
 Frame encode_drop_slab(uint32_t id);
+Frame encode_ready_bits(uint32_t bit);
 Frame encode_goodbye(const Status& why, bool with_preamble);
 
 // True once all of it is there and good, false while more bytes are needed.
@@ -79,6 +82,7 @@ Result<SetupNotice> decode_setup(Bytes payload);
 Result<bool> decode_ready(Bytes payload);
 Result<SlabNotice> decode_slab(Bytes payload);
 Result<uint32_t> decode_drop_slab(Bytes payload);
+Result<uint32_t> decode_ready_bits(Bytes payload);
 Result<Goodbye> decode_goodbye(Bytes payload);
 
 }  // namespace rrpc::provider::shm

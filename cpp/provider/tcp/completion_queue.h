@@ -28,13 +28,17 @@ class TcpCompletionQueue final : public CompletionQueue {
   size_t poll(std::span<Completion> out) override;
   bool polls_cheaply() const override { return false; }
   void arm() override {}  // the sockets tell by themselves
+  bool handles_tell_all() const override { return true; }
   void append_wait_handles(std::vector<WaitHandle>& out) const override;
+  bool moved_bytes() const override { return moved_bytes_; }
   bool lingering() const override { return !lingering_.empty(); }
 
   void register_queue_pair() { ++queue_pair_count_; }
   // Drops its completions: it is being destroyed.
   void forget(Pollable* queue_pair);
   void push(Pollable* queue_pair, const Completion& completion);
+  void note_moved_bytes() { moved_bytes_ = true; }
+  bool has_ready() const { return !ready_.empty(); }
 
   // From when the queue pair has a socket until it gives it up.
   void attach(Pollable* queue_pair) { attached_.push_back(queue_pair); }
@@ -51,6 +55,7 @@ class TcpCompletionQueue final : public CompletionQueue {
   void drive_lingering();
 
   size_t queue_pair_count_ = 0;
+  bool moved_bytes_ = false;
   std::vector<Pollable*> attached_;
   std::vector<Lingering> lingering_;
   size_t lingering_bytes_ = 0;

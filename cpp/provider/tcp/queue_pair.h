@@ -45,6 +45,8 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   void completion_taken(Opcode opcode) override;
 
  private:
+  static constexpr uint32_t kBulkBytesMin = 32 << 10;
+
   enum class Phase : uint8_t { kInit, kDialling, kSettingUp, kUp, kDead };
 
   // What the peer is told when the queue pair dies.

@@ -8,15 +8,17 @@
 namespace rrpc::provider::tcp {
 
 static constexpr size_t kReadBytesPerPoll = 2 << 20;
-static constexpr uint32_t kBulkBytesMin = 32 << 10;
 
 void TcpQueuePair::read_input() {
   for (size_t total_bytes = 0; live() && total_bytes < kReadBytesPerPoll;) {
+    const bool in_payload = input_.landing_bytes() > 0;
     const ReadOutcome outcome = input_.read_some(socket_.get(), bulk_expected());
     if (outcome.read_bytes == 0) return end_of_input(outcome);
+    if (in_payload || outcome.read_bytes >= kBulkBytesMin) cq_.note_moved_bytes();
     total_bytes += outcome.read_bytes;
     parse_input();
-    if (!outcome.more_likely) return;
+    // Nobody looks again soon after a poll that found nothing: its end may have come with the rest.
+    if (!outcome.more_likely && cq_.has_ready()) return;
   }
 }
 

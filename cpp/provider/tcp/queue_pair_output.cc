@@ -18,6 +18,7 @@ void TcpQueuePair::flush_output() {
     const WriteOutcome outcome = output_.write_some(socket_.get(), budget_bytes);
     retire_written();
     budget_bytes -= outcome.written_bytes;
+    if (outcome.written_bytes >= kBulkBytesMin) cq_.note_moved_bytes();
     if (outcome.error_number != 0) {
       // What the peer said before it went is still to be read; the end of the input will end the queue pair.
       write_errno_ = outcome.error_number;
