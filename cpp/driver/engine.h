@@ -161,6 +161,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool may_wait_by_edges(const Connection& connection) const {
     return connection.handles_tell_all() && has_workers_.load(std::memory_order_relaxed);
   }
+  void set_armed(Connection& connection);
   static void arm_unless_bit(Connection& connection);
   void push_hot(ConnectionRef connection);
   void drop_hot(size_t index);

@@ -240,7 +240,7 @@ bool Engine::leave_to_bit(const HotConnection& hot) {
     });
     connection.ready_bits = bits;
   }
-  connection.attendance = Attendance::kArmed;
+  set_armed(connection);
   return true;
 }
 
@@ -249,8 +249,14 @@ bool Engine::leave_to_bit(const HotConnection& hot) {
 bool Engine::leave_to_epoll(Connection& connection, TimeNs now) {
   if (now >= many_dear_until_ || !may_wait_by_edges(connection) || connection.session().failed()) return false;
   if (!enable_epoll(connection)) return false;
-  connection.attendance = Attendance::kArmed;
+  set_armed(connection);
   return true;
+}
+
+// What has come due since its timer was set has to be noted now: nobody looks at it before something comes.
+void Engine::set_armed(Connection& connection) {
+  note_deadline(connection, connection.session().next_tick());
+  connection.attendance = Attendance::kArmed;
 }
 
 void Engine::arm_unless_bit(Connection& connection) {
@@ -285,7 +291,7 @@ bool Engine::try_arm(const ConnectionRef& connection, TimeNs now) {
     return false;
   }
   if (connection->session().failed() || !enable_epoll(*connection)) return false;
-  connection->attendance = Attendance::kArmed;
+  set_armed(*connection);
   return true;
 }
 
@@ -372,7 +378,7 @@ void Engine::reattach(const ConnectionRef& connection) {
   if (connection->session().failed()) return heat(connection);
   arm_unless_bit(*connection);  // first: the event that woke the leader need not wake the engine too
   if (!enable_epoll(*connection)) return heat(connection);
-  connection->attendance = Attendance::kArmed;
+  set_armed(*connection);
   settle_armed(connection, now_ns());
 }
 
