@@ -24,7 +24,7 @@ class SessionEvents : public ClientSideEvents, public ServerSideEvents, public S
  public:
   // Of a server: the client said HELLO. An error refuses it: the answer says why, and no calls are taken.
   virtual Status on_hello() { return {}; }
-  virtual void on_ready() = 0;  // both ends said HELLO
+  virtual void on_ready() = 0;        // both ends said HELLO
   virtual void on_no_more_calls() {}  // the peer takes no new ones, or the connection failed: before calls end of it
   virtual void on_closed(const Status& why) = 0;
 };
