@@ -14,7 +14,7 @@ class AnonymousMapping {
   AnonymousMapping& operator=(AnonymousMapping&& other) noexcept;
   ~AnonymousMapping();
 
-  // Zeroed; aligned to a huge page. Address space alone: pages come with the first touch.
+  // Zeroed; aligned to a huge page if it is as large as one. Address space alone: pages come with the first touch.
   static Result<AnonymousMapping> create(size_t length_bytes, bool huge_pages = true);
 
   std::byte* data() const { return data_; }

@@ -44,6 +44,7 @@ void SimQueuePair::make_visible(const CompletionEntry& entry) {
   }
   if (entry.receive) entry.receive->completed = true;
   cq_.push(entry);
+  fabric_.tell(number());
 }
 
 void SimQueuePair::on_polled(const CompletionEntry& entry) {

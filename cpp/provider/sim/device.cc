@@ -38,6 +38,7 @@ SimListener::~SimListener() {
 bool SimListener::offer(const Offer& offer) {
   if (offers_.size() >= backlog_) return false;
   offers_.push_back(offer);
+  fabric_.tell(0);
   return true;
 }
 

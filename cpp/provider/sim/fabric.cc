@@ -36,7 +36,10 @@ SimListener* Fabric::listener(const std::string& address) const {
 
 std::shared_ptr<Channel> Fabric::create_channel(Host* from, Host* to, uint32_t to_number) {
   auto channel = std::make_shared<Channel>(*this, from, to, to_number);
-  std::erase_if(channels_, [](const auto& weak) { return weak.expired(); });
+  if (channels_.size() >= 2 * channels_tidied_) {
+    std::erase_if(channels_, [](const auto& weak) { return weak.expired(); });
+    channels_tidied_ = channels_.size() + 1;
+  }
   channels_.push_back(channel);
   return channel;
 }

@@ -2,6 +2,7 @@
 // object that may be gone by the time an event asks for it.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -48,6 +49,10 @@ class Fabric {
   TimeNs message_delay();
   TimeNs completion_delay() { return rng.between(plan.completion_delay_ns_min, plan.completion_delay_ns_max); }
 
+  // Whoever polls the queue pair (0: a listener) would find something.
+  void tell(uint32_t qp_number) {
+    if (on_news) on_news(qp_number);
+  }
   void violation(const Host* host, const std::string& text);
   // One line: when, whose, what, which request.
   void trace(uint32_t qp_number, std::string_view what, uint64_t id = 0);
@@ -59,6 +64,7 @@ class Fabric {
   std::vector<std::string> violations;
   std::vector<std::string> trace_lines;
   bool tracing = false;
+  std::function<void(uint32_t qp_number)> on_news;
 
  private:
   using Link = std::pair<const Host*, const Host*>;
@@ -68,6 +74,7 @@ class Fabric {
   std::map<uint32_t, SimQueuePair*> queue_pairs_;
   std::map<std::string, SimListener*> listeners_;
   std::vector<std::weak_ptr<Channel>> channels_;
+  size_t channels_tidied_ = 0;  // so many were left
   std::set<Link> cut_links_;
   uint32_t last_number_ = 0;
 };

@@ -112,6 +112,7 @@ void SimQueuePair::become_connected(std::vector<std::byte> private_data) {
   note_private_data(std::move(private_data));
   state_ = QueuePairState::kConnected;
   fabric_.trace(number(), "connected to", peer_number_);
+  fabric_.tell(number());
 }
 
 void SimQueuePair::on_peer_closed() {
@@ -165,6 +166,7 @@ void SimQueuePair::enter_error(Status why) {
   flush_sends();
   for (const ReceiveSlotPtr& slot : open_receives_) complete_receive(slot, WcStatus::kFlushed, 0);
   open_receives_.clear();
+  fabric_.tell(number());
 }
 
 void SimQueuePair::detach_sends() {

@@ -26,6 +26,8 @@ void SimNetwork::schedule(TimeNs delay, std::function<void()> action) {
   fabric_->events.after(delay, std::move(action));
 }
 
+void SimNetwork::on_news(std::function<void(uint32_t qp_number)> tell) { fabric_->on_news = std::move(tell); }
+
 FaultPlan& SimNetwork::plan() { return fabric_->plan; }
 void SimNetwork::kill_host(const std::string& host_name) { fabric_->kill(fabric_->host(host_name)); }
 

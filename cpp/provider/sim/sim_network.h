@@ -37,6 +37,10 @@ class SimNetwork {
   // Runs the test's own action amid the network's events: a kill, a revocation, a cancel at a random moment.
   void schedule(TimeNs delay, std::function<void()> action);
 
+  // Run when a queue pair has a completion or another state, and with 0 when somebody waits to be accepted: for tests
+  // with too many to poll them all.
+  void on_news(std::function<void(uint32_t qp_number)> tell);
+
   // The plan may be changed while running; limits_max matters to queue pairs made afterwards.
   FaultPlan& plan();
 
