@@ -120,7 +120,7 @@ class Endpoint {
   void set_descriptors_max(uint32_t count) { descriptors_max_ = count; }
   bool can_send(uint8_t type) const;
   // The parts become one message. Only when can_send(); the bytes are taken before the call returns.
-  void send(uint8_t type, std::span<const Bytes> parts);
+  void send(uint8_t type, std::span<const Bytes> parts, Pushes pushes = {});
 
   // See BulkScheduler. Ends in on_transfer_finished().
   void start_transfer(uint64_t cookie, provider::Opcode opcode, std::vector<TransferSegment> segments);
@@ -171,7 +171,7 @@ class Endpoint {
   Status open_to_peer(Exposure& exposure, std::byte* address, uint64_t owner_id, uint32_t access);
   void count_closed(const Exposure& exposure);
   size_t let_go_of_revoked();
-  void post_message(std::span<const provider::Sge> inline_sges, size_t length_bytes);
+  void post_message(std::span<const provider::Sge> inline_sges, size_t length_bytes, Pushes pushes);
 
   DeviceContext context_;
   ConnectionCounters traffic_;

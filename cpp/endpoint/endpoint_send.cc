@@ -37,7 +37,7 @@ bool Endpoint::can_send(uint8_t type) const {
   return false;
 }
 
-void Endpoint::send(uint8_t type, std::span<const Bytes> parts) {
+void Endpoint::send(uint8_t type, std::span<const Bytes> parts, Pushes pushes) {
   RRPC_CHECK(can_send(type), "no send without a credit");
   RRPC_CHECK(parts.size() < kMessagePartsMax, "too many message parts");
   MessageHeader header;
@@ -62,11 +62,12 @@ void Endpoint::send(uint8_t type, std::span<const Bytes> parts) {
   receive_control_.announced();
   tally(&Counters::messages_sent);
   tally(&Counters::bytes_inline_sent, header.body_bytes);
-  post_message({sges.data(), sge_count}, length);
+  post_message({sges.data(), sge_count}, length, pushes);
 }
 
-void Endpoint::post_message(std::span<const Sge> inline_sges, size_t length_bytes) {
+void Endpoint::post_message(std::span<const Sge> inline_sges, size_t length_bytes, Pushes pushes) {
   WorkRequest request;
+  request.pushes = pushes;
   Sge slot_sge;
   SendBuffers::Buffer buffer;
   if (length_bytes <= qp_->limits().inline_bytes_max && inline_sges.size() <= qp_->limits().sge_count_max) {

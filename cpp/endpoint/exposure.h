@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/bytes.h"
@@ -38,6 +39,9 @@ struct Descriptor {
   bool continues = false;  // the next descriptor is the next piece of the same buffer
 };
 constexpr size_t kDescriptorWireBytes = 20;
+
+// What a message's receiver is going to READ first (provider::WorkRequest::pushes).
+using Pushes = std::span<const provider::RemoteRange>;
 
 // Pool memory that one peer alone is given files of.
 struct PeerPool {

@@ -106,6 +106,13 @@ struct Sge {
   const MemoryRegion* region = nullptr;
 };
 
+// A range that this end has exposed for reading.
+struct RemoteRange {
+  uint64_t address = 0;
+  uint64_t length_bytes = 0;
+  uint32_t rkey = 0;
+};
+
 struct WorkRequest {
   uint64_t wr_id = 0;
   Opcode opcode = Opcode::kSend;
@@ -114,6 +121,10 @@ struct WorkRequest {
   uint32_t rkey = 0;            // kRead, kWrite
   bool signalled = true;
   bool inline_data = false;  // kSend up to limits().inline_bytes_max: bytes are taken before the call returns
+  // kSend: what the peer is going to READ on account of it. Where limits().pushed_bytes_max allows their bytes follow
+  // the message, and a READ that the peer posts when it has the message waits for them instead of asking. Only a hint:
+  // exposures, READs and their completions are as without it.
+  std::span<const RemoteRange> pushes = {};
 };
 
 struct ReceiveRequest {
@@ -137,6 +148,7 @@ struct QueuePairLimits {
   uint32_t read_depth = 0;  // READs in flight
   uint32_t inline_bytes_max = 0;
   uint32_t message_bytes_max = 0;  // of one READ or WRITE
+  uint32_t pushed_bytes_max = 0;   // behind one message, whole ranges; 0: there are none (WorkRequest::pushes)
   // iWARP: what a READ lands in must itself be open to writing by the peer, so it is registered for that transfer
   // alone (MemoryRange::read_sink), never as part of something larger.
   bool dedicated_read_sinks = false;

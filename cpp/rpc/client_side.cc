@@ -117,7 +117,7 @@ Status ClientSide::send_or_queue(ClientCall& call, const RequestFixed& fixed_in,
   if (length > endpoint_.body_bytes_max()) return send_as_bulk(call, parts, length);
   if (queue_.empty() && endpoint_.can_send(kRequest)) {
     about_to_send(call);
-    endpoint_.send(kRequest, parts);
+    endpoint_.send(kRequest, parts, call.exposures_.pushes());
     note_sent(call);
     return {};
   }
@@ -150,7 +150,10 @@ void ClientSide::flush(TimeNs now) {
     if (call != nullptr && call->deadline_ != kNever) request.set_time_left(std::max<TimeNs>(call->deadline_ - now, 0));
     if (call != nullptr) about_to_send(*call);
     const Bytes part = as_bytes(request.body);
-    endpoint_.send(request.type, {&part, 1});
+    if (call != nullptr)
+      endpoint_.send(request.type, {&part, 1}, call->exposures_.pushes());
+    else
+      endpoint_.send(request.type, {&part, 1});
     if (endpoint_.failed()) return;
     if (call != nullptr) note_sent(*call);
   }

@@ -1,6 +1,8 @@
 // The memory that one call has open to the peer.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <span>
 #include <utility>
@@ -28,13 +30,31 @@ class Exposures {
     RRPC_RETURN_IF_ERROR(add_range(endpoint, std::move(buffer), provider::kRemoteRead));
     // Where even pool memory had to be staged, the copy is what the peer reads.
     if (!items_.back().staged) items_.back().staged = std::move(block);
+    body_last_ = true;
     return {};
   }
   void revoke_all(endpoint::Endpoint& endpoint) {
     for (endpoint::Exposure& exposure : items_) endpoint.revoke(std::move(exposure));
     items_.clear();
+    body_last_ = false;
     bytes_ = 0;
   }
+  // What the peer is going to READ first: the body, which tells of the others, or all in their order.
+  class Ranges {
+   public:
+    explicit Ranges(std::span<const endpoint::Exposure> items) : count_(std::min(items.size(), ranges_.size())) {
+      for (size_t i = 0; i < count_; ++i) {
+        const endpoint::Descriptor& descriptor = items[i].descriptor;
+        ranges_[i] = {descriptor.address, descriptor.length_bytes, descriptor.rkey};
+      }
+    }
+    operator endpoint::Pushes() const { return std::span(ranges_).first(count_); }
+
+   private:
+    std::array<provider::RemoteRange, 8> ranges_;
+    size_t count_;
+  };
+  Ranges pushes() const { return Ranges(std::span(items_).last(body_last_ ? 1 : items_.size())); }
   bool empty() const { return items_.empty(); }
   size_t size() const { return items_.size(); }
   size_t bytes() const { return bytes_; }
@@ -51,6 +71,7 @@ class Exposures {
 
   std::vector<endpoint::Exposure> items_;
   size_t bytes_ = 0;
+  bool body_last_ = false;
 };
 
 // Keeps a message to its number of descriptors: buffers in pieces that would pass it are packed into pool memory.

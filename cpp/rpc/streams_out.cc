@@ -212,7 +212,9 @@ void Streams::send_next(Stream& stream) {
   const Stream::QueuedItem item = std::move(stream.queue_.front());
   stream.queue_.pop_front();
   const Bytes part = as_bytes(item.bytes);
-  endpoint_.send(item.type, {&part, 1});
+  const auto exposed = std::ranges::find(stream.exposed_, item.sequence, &Stream::ExposedItem::sequence);
+  if (exposed == stream.exposed_.end()) return endpoint_.send(item.type, {&part, 1});
+  endpoint_.send(item.type, {&part, 1}, exposed->exposures.pushes());
 }
 
 // Small items that had to wait share a message, as many as have room.

@@ -179,6 +179,11 @@ TEST_F(TcpTest, BadBytesEndTheirConnectionAndNameTheFault) {
        "with rkey 0x0000004e refused: no such key", false},
       {"SEND without a receive", up + wire({.type = FrameType::kSend, .length_bytes = 3}, "abc"), "receiver not ready",
        false},
+      {"an uncalled-for PUSH", up + wire({.type = FrameType::kPush}), "a PUSH frame that no SEND announced"},
+      {"a huge PUSH", up + wire({.type = FrameType::kPush, .length_bytes = kPushedBytesMax + 1}),
+       "PUSH frame of 1048577"},
+      {"more PUSHes than may be", up + wire({.type = FrameType::kSend, .detail = kPushesMax + 1}),
+       "a SEND that announces 9 PUSH frames"},
       {"a farewell", up + wire({.type = FrameType::kGoodbye, .length_bytes = 3}, "bye"),
        "peer closed the connection: bye", false},
       {"cut in a header", up + std::string("\xa7\x02"), "in the middle of a frame header", false, true},
@@ -257,6 +262,35 @@ TEST_F(TcpTest, MoreReadsThanAgreedEndTheConnection) {
   }
   say(peer, reads);
   expect_death("more READs in flight than the 2 agreed on", true);
+}
+
+TEST_F(TcpTest, PushesAreHeldToWhatWasAnnounced) {
+  const auto send = [](uint16_t pushes) { return wire({.type = FrameType::kSend, .detail = pushes}); };
+  const auto push = [](size_t length_bytes) {
+    return wire({.type = FrameType::kPush, .length_bytes = static_cast<uint32_t>(length_bytes)},
+                std::string(length_bytes, 'x'));
+  };
+  const std::vector<BadBytes> cases = {
+      {"a SEND too early", send(2) + push(1) + send(0), "a SEND frame where a SEND had announced PUSH frames"},
+      {"one too many", send(1) + push(1) + push(1), "a PUSH frame that no SEND announced"},
+      {"too much in all", send(2) + push(1000) + wire({.type = FrameType::kPush, .length_bytes = kPushedBytesMax}),
+       "PUSH frames of more than 1048576 bytes behind one SEND"},
+      {"a farewell", send(2) + push(1) + wire({.type = FrameType::kGoodbye, .length_bytes = 3}, "bye"),
+       "peer closed the connection: bye", false},
+      {"cut in a push", send(1) + push(1000).substr(0, 500), "in the middle of a PUSH frame (524 of 1000", false, true},
+  };
+  for (const BadBytes& bad : cases) {
+    SCOPED_TRACE(bad.name);
+    UniqueFd peer = dial();
+    say(peer, setup_frame());
+    accept();
+    for (uint64_t i = 0; i < 2; ++i)
+      ASSERT_TRUE(qp_->post_receive({.wr_id = i, .sge = {memory_.data(), 100, region_.get()}}).ok());
+    say(peer, bad.bytes);
+    if (bad.then_close) peer.reset();
+    expect_death(bad.message, bad.protocol_error);
+    if (HasFatalFailure()) return;
+  }
 }
 
 TEST_F(TcpTest, AReadResponseOfAnotherLengthOrTagIsRefused) {

@@ -8,8 +8,8 @@ namespace rrpc::provider::tcp {
 static constexpr std::string_view kSetupMagic = "rrpc";
 
 std::string_view frame_type_name(FrameType type) {
-  static constexpr std::string_view kNames[] = {"SETUP", "SEND",      "READ_REQUEST", "READ_RESPONSE",
-                                                "WRITE", "WRITE_ACK", "NAK",          "GOODBYE"};
+  static constexpr std::string_view kNames[] = {"SETUP",     "SEND", "READ_REQUEST", "READ_RESPONSE", "WRITE",
+                                                "WRITE_ACK", "NAK",  "GOODBYE",      "PUSH"};
   const size_t index = static_cast<size_t>(type) - 1;
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
@@ -36,6 +36,8 @@ static uint32_t length_bytes_max(FrameType type) {
       return kReasonBytesMax;
     case FrameType::kWriteAck:
       return 0;
+    case FrameType::kPush:
+      return kPushedBytesMax;
     default:
       return kMessageBytesMax;
   }
@@ -57,7 +59,7 @@ Result<FrameHeader> decode_header(Bytes bytes) {
   header.address = reader.read<uint64_t>();
   header.length_bytes = reader.read<uint32_t>();
   header.tag = reader.read<uint32_t>();
-  if (header.type < FrameType::kSetup || header.type > FrameType::kGoodbye) {
+  if (header.type < FrameType::kSetup || header.type > FrameType::kPush) {
     return Status::protocol_error("unknown frame type " + std::to_string(static_cast<int>(header.type)));
   }
   // Another version may have another SETUP: the caller looks at its version first.

@@ -9,8 +9,10 @@
 //   READ_RESPONSE  payload: the bytes                    WRITE          rkey, address; payload: the bytes
 //   WRITE_ACK      tag: how many WRITEs have landed      NAK            detail: a WcStatus; payload: why
 //   GOODBYE        payload: why
+//   PUSH           rkey, address; payload: exposed bytes that the receiver of the SEND before it is going to READ
 //
-// The tag of a request comes back in its READ_RESPONSE or NAK.
+// The tag of a request comes back in its READ_RESPONSE or NAK. The tag of a SETUP has a bit for each thing that its
+// sender can take (kTakesPushes). A SEND's detail says how many PUSHes follow it at once.
 #pragma once
 
 #include <array>
@@ -30,6 +32,9 @@ constexpr uint32_t kMessageBytesMax = 1u << 30;
 constexpr uint32_t kReasonBytesMax = 200;
 constexpr uint32_t kSetupFixedBytes = 8;
 constexpr uint32_t kControlBodyBytesMax = 256;
+constexpr uint32_t kTakesPushes = 1;
+constexpr uint16_t kPushesMax = 8;             // behind one SEND,
+constexpr uint32_t kPushedBytesMax = 1 << 20;  // and of all of them: costs less to send than to ask for
 
 enum class FrameType : uint8_t {
   kSetup = 1,
@@ -40,6 +45,7 @@ enum class FrameType : uint8_t {
   kWriteAck,
   kNak,
   kGoodbye,
+  kPush,
 };
 std::string_view frame_type_name(FrameType type);
 

@@ -16,6 +16,7 @@ static constexpr size_t kLandingBytesPerRead = 2 << 20;
 void Input::land(std::span<const iovec> parts, uint64_t length_bytes) {
   // Parts longer than the message (a receive buffer) are cut to it.
   part_ = 0;
+  dropping_ = false;
   landing_bytes_ = length_bytes;
   uint64_t rest = length_bytes;
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -24,6 +25,12 @@ void Input::land(std::span<const iovec> parts, uint64_t length_bytes) {
     rest -= parts_[i].iov_len;
   }
   RRPC_CHECK(rest == 0, "landing memory too short");
+}
+
+void Input::drop(uint64_t length_bytes) {
+  land({}, 0);
+  dropping_ = true;
+  landing_bytes_ = length_bytes;
 }
 
 void Input::landed(size_t bytes) {
@@ -39,6 +46,12 @@ void Input::landed(size_t bytes) {
 }
 
 bool Input::land_buffered() {
+  if (dropping_) {
+    const auto taken = static_cast<size_t>(std::min<uint64_t>(landing_bytes_, end_ - begin_));
+    begin_ += taken;
+    landing_bytes_ -= taken;
+    return landing_bytes_ == 0;
+  }
   while (landing_bytes_ > 0 && begin_ < end_) {
     const iovec& part = parts_[part_];
     if (part.iov_len == 0) {
@@ -80,7 +93,7 @@ ReadOutcome Input::read_some(int fd, bool bulk_expected) {
     count = landing_iovecs(parts);
     for (size_t i = 0; i < count; ++i) direct_bytes += parts[i].iov_len;
   }
-  if (direct_bytes == landing_bytes_) {
+  if (direct_bytes == landing_bytes_ || dropping_) {
     const bool bulk = bulk_expected || direct_bytes > kBulkReadAheadBytes;
     parts[count++] = {buffer_.get() + end_, std::min(kBufferBytes - end_, bulk ? kBulkReadAheadBytes : kBufferBytes)};
     asked_bytes = parts[count - 1].iov_len;

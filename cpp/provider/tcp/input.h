@@ -36,6 +36,8 @@ class Input {
 
   // The next `length_bytes` of input go there.
   void land(std::span<const iovec> parts, uint64_t length_bytes);
+  // The next `length_bytes` of input go nowhere.
+  void drop(uint64_t length_bytes);
   // Moves buffered bytes to the landing memory; true once all have landed.
   bool land_buffered();
   uint64_t landing_bytes() const { return landing_bytes_; }
@@ -50,6 +52,7 @@ class Input {
   std::array<iovec, kSgeCountMax> parts_{};
   size_t part_ = 0;
   uint64_t landing_bytes_ = 0;
+  bool dropping_ = false;
 };
 
 }  // namespace rrpc::provider::tcp

@@ -70,6 +70,22 @@ void Output::push_response(const FrameHeader& header, std::byte* bytes, uint32_t
   frame.rkey = rkey;
 }
 
+void Output::push_pushed(const FrameHeader& header, std::byte* bytes) {
+  push_response(header, bytes, header.rkey);
+  frames_[frames_.size() - 1].source = OutFrame::Source::kPush;
+}
+
+void Output::own_pushed(uint32_t rkey) {
+  for (size_t i = 0; i < frames_.size(); ++i) {
+    OutFrame& frame = frames_[i];
+    if (frame.source != OutFrame::Source::kPush || frame.rkey != rkey) continue;
+    const auto* const bytes = static_cast<const std::byte*>(frame.single.iov_base);
+    frame.owned.assign(bytes, bytes + frame.single.iov_len);
+    frame.single.iov_base = frame.owned.data();
+    frame.rkey = 0;
+  }
+}
+
 size_t Output::gather(std::span<iovec> out, size_t bytes_max, size_t& asked_bytes) {
   size_t count = 0;
   for (size_t i = 0; i < frames_.size() && count < out.size() && asked_bytes < bytes_max; ++i) {

@@ -13,17 +13,17 @@
 namespace rrpc::provider::tcp {
 
 struct OutFrame {
-  enum class Source : uint8_t { kControl, kRequest, kResponse };
+  enum class Source : uint8_t { kControl, kRequest, kResponse, kPush };
 
   HeaderBytes header{};
   Source source = Source::kControl;
   std::span<const iovec> parts;  // a request's parts stay in its send queue slot; else &single
   iovec single{};
-  std::vector<std::byte> owned;  // a control frame's payload
+  std::vector<std::byte> owned;  // a control frame's payload, a push's whose memory was revoked
   uint64_t total_bytes = 0;
   uint64_t written_bytes = 0;
   uint64_t sequence = 0;  // of a request
-  uint32_t rkey = 0;      // of a response
+  uint32_t rkey = 0;      // of a response or a push; 0: its bytes are owned
 
   bool written() const { return written_bytes == total_bytes; }
 };
@@ -43,6 +43,7 @@ class Output {
   bool empty() const { return frames_.empty(); }
   bool full() const { return frames_.full(); }
   size_t size() const { return frames_.size(); }
+  size_t room() const { return frames_.capacity() - frames_.size(); }
   uint64_t pending_bytes() const { return pending_bytes_; }
   OutFrame& operator[](size_t index) { return frames_[index]; }
   OutFrame& front() { return frames_.front(); }
@@ -51,6 +52,9 @@ class Output {
   void push_control(const FrameHeader& header, std::vector<std::byte> body);
   void push_request(const FrameHeader& header, std::span<const iovec> parts, uint64_t sequence);
   void push_response(const FrameHeader& header, std::byte* bytes, uint32_t rkey);
+  void push_pushed(const FrameHeader& header, std::byte* bytes);
+  // What is still to be written of these pushes no longer comes from the exposed memory: it was copied.
+  void own_pushed(uint32_t rkey);
 
   WriteOutcome write_some(int fd, size_t bytes_max);
 

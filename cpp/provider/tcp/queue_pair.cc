@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <utility>
 
 namespace rrpc::provider::tcp {
 
@@ -128,7 +129,12 @@ void TcpQueuePair::drive() {
     drive_dialling();
     if (phase_ == Phase::kDialling) return;
   }
-  if (live()) read_input();
+  news_in_this_poll_ = false;
+  if (std::exchange(push_.waits, false)) {
+    refill();  // a READ that had to queue behind other output may be what it waits for
+    if (live()) parse_input();
+  }
+  if (live() && !push_.waits) read_input();
   if (live()) flush_output();
 }
 
@@ -232,7 +238,9 @@ bool TcpQueuePair::in_use_by_peer(uint32_t rkey) {
 }
 
 bool TcpQueuePair::revoke(uint32_t rkey) {
-  if (!exposures_.remove(rkey) || !live() || !in_use_by_peer(rkey)) return true;
+  if (!exposures_.remove(rkey) || !live()) return true;
+  output_.own_pushed(rkey);
+  if (!in_use_by_peer(rkey)) return true;
   // The rest of the transfer may not move any more, and the stream has no way to take back its beginning.
   fail(permission_denied("memory was revoked while the peer's READ or WRITE of it was under way"),
        {.kind = Farewell::Kind::kGoodbye});

@@ -69,6 +69,17 @@ class TcpQueuePair final : public QueuePair, public Pollable {
     std::byte* address = nullptr;
   };
 
+  // A PUSH frame that is being received.
+  struct Push {
+    Push() = default;
+    Push(uint64_t address, uint64_t length_bytes) : at(address), left_bytes(length_bytes) {}
+    uint64_t at = 0;  // in the peer's memory, of the next byte without a place
+    uint64_t left_bytes = 0;
+    std::optional<uint64_t> reading;  // the READ into whose memory it goes just now
+    bool waits = false;               // until the next poll, for a READ
+    bool dropping = false;
+  };
+
   bool live() const { return phase_ != Phase::kDead; }
 
   // queue_pair.cc
@@ -108,10 +119,21 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   std::string reason_given() const;
   void finish_write_ack();
 
+  // queue_pair_push.cc
+  size_t pushes_for(std::span<const RemoteRange> ranges);
+  void push_ranges(std::span<const RemoteRange> ranges);
+  void note_asked_for(uint32_t rkey);
+  bool may_be_pushed(const SendRequest& request) const;
+  bool pushing() const { return frame_open_ && frame_.type == FrameType::kPush; }
+  void begin_push();
+  bool continue_push();
+  bool ask_for_held();
+
   // queue_pair_output.cc
   void flush_output();
   void refill();
   bool push_request();
+  void write_request(SendRequest& request, uint64_t sequence, std::span<const iovec> parts, size_t pushes = 0);
   bool push_response();
   void push_setup();
   void retire_written();
@@ -140,6 +162,16 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   Ring<uint64_t> reads_in_flight_;  // sequences
   Ring<uint64_t> writes_in_flight_;
   uint32_t reads_in_flight_max_ = 0;
+
+  std::vector<uint64_t> reads_held_;  // not asked for, since their bytes may be on their way; sequences
+  uint16_t pushes_due_ = 0;           // announced by the last SEND
+  uint64_t push_room_bytes_ = 0;      // of those
+  bool news_in_this_poll_ = false;    // a message, or the end of a READ that was pushed
+  Push push_;
+
+  std::array<uint32_t, 16> pushed_lately_{};  // rkeys
+  size_t pushed_count_ = 0;
+  uint32_t pause_pushes_ = 0;  // for so many messages
 
   ExposureTable exposures_;
   Ring<PendingResponse> responses_;

@@ -17,6 +17,7 @@ void TcpQueuePair::read_input() {
     if (in_payload || outcome.read_bytes >= kBulkBytesMin) cq_.note_moved_bytes();
     total_bytes += outcome.read_bytes;
     parse_input();
+    if (push_.waits) return;
     // Nobody looks again soon after a poll that found nothing: its end may have come with the rest.
     if (!outcome.more_likely && cq_.has_ready()) return;
   }
@@ -50,6 +51,10 @@ void TcpQueuePair::parse_input() {
   while (live()) {
     if (!frame_open_ && !begin_next_frame()) return;
     if (!live() || !input_.land_buffered()) return;
+    if (pushing() && !continue_push()) {
+      if (push_.waits) return;
+      continue;
+    }
     frame_open_ = false;
     finish_frame();
   }
@@ -83,6 +88,11 @@ void TcpQueuePair::begin_frame() {
     return fail_protocol(
         Status::protocol_error(phase_ == Phase::kUp ? "a second SETUP frame" : "a " + name + " frame before SETUP"));
   }
+  const bool ends = frame_.type == FrameType::kNak || frame_.type == FrameType::kGoodbye;
+  if (pushes_due_ > 0 && frame_.type != FrameType::kPush && !ends) {
+    return fail_protocol(Status::protocol_error("a " + std::string(frame_type_name(frame_.type)) +
+                                                " frame where a SEND had announced PUSH frames"));
+  }
   switch (frame_.type) {
     case FrameType::kSetup:
       return begin_setup();
@@ -99,6 +109,8 @@ void TcpQueuePair::begin_frame() {
     case FrameType::kNak:
     case FrameType::kGoodbye:
       return land_control();
+    case FrameType::kPush:
+      return begin_push();
   }
 }
 
@@ -116,6 +128,10 @@ void TcpQueuePair::land_control() {
 }
 
 void TcpQueuePair::begin_send() {
+  if (frame_.detail > kPushesMax) {
+    return fail_protocol(
+        Status::protocol_error("a SEND that announces " + std::to_string(frame_.detail) + " PUSH frames"));
+  }
   if (receives_.empty()) {
     return refuse(frame_, WcStatus::kRnrRetryExceeded,
                   failed_precondition("receiver not ready: a SEND came and no receive was posted"));
@@ -143,6 +159,7 @@ void TcpQueuePair::begin_read_request() {
     return fail_protocol(Status::protocol_error("more READs in flight than the " +
                                                 std::to_string(responses_.capacity()) + " agreed on"));
   }
+  note_asked_for(frame_.rkey);
   responses_.push({.tag = frame_.tag, .rkey = frame_.rkey, .length_bytes = frame_.length_bytes, .address = *source});
 }
 
@@ -172,8 +189,12 @@ void TcpQueuePair::finish_frame() {
     case FrameType::kSetup:
       return finish_setup();
     case FrameType::kSend:
+      pushes_due_ = frame_.detail;
+      push_room_bytes_ = kPushedBytesMax;
+      news_in_this_poll_ = true;
       return complete_receive(WcStatus::kSuccess, frame_.length_bytes);
     case FrameType::kReadRequest:
+    case FrameType::kPush:
       return;
     case FrameType::kReadResponse:
       sends_.at(reads_in_flight_.front()).state = SendRequest::State::kDone;
@@ -199,6 +220,7 @@ void TcpQueuePair::finish_setup() {
   Result<Setup> setup = decode_setup_body(Bytes(control_body_).first(frame_.length_bytes));
   if (!setup) return fail_protocol(setup.status());
   peer_private_data_.assign(setup->private_data.begin(), setup->private_data.end());
+  if ((frame_.tag & kTakesPushes) != 0) limits_.pushed_bytes_max = kPushedBytesMax;
   limits_.read_depth = reads_in_flight_max_ = std::min(limits_.read_depth, setup->read_depth);
   if (!client_) push_setup();
   phase_ = Phase::kUp;

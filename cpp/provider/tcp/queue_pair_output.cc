@@ -37,6 +37,7 @@ void TcpQueuePair::refill() {
       acks_pending_ = 0;
       continue;
     }
+    if (ask_for_held()) continue;
     const bool pushed = response_turn_ ? push_response() || push_request() : push_request() || push_response();
     if (!pushed) return;
     response_turn_ = !response_turn_;
@@ -62,23 +63,38 @@ bool TcpQueuePair::push_request() {
     return false;
   }
   const uint64_t sequence = sends_.next_to_write_sequence();
+  std::span<const iovec> parts = request->part_span();
+  std::span<const RemoteRange> pushes;
+  if (request->opcode == Opcode::kRead && may_be_pushed(*request)) {
+    request->state = SendRequest::State::kWaiting;
+    reads_held_.push_back(sequence);
+    sends_.advance();
+    return true;
+  }
   if (request->opcode == Opcode::kRead) {
+    parts = {};
     if (reads_in_flight_.size() >= reads_in_flight_max_) return false;
     reads_in_flight_.push(sequence);
   } else if (request->opcode == Opcode::kWrite) {
     writes_in_flight_.push(sequence);
+  } else {
+    pushes = sends_.pushes().first(pushes_for(sends_.pushes()));
   }
-  const FrameHeader header{.type = frame_type_for(request->opcode),
-                           .rkey = request->rkey,
-                           .address = request->remote_address,
-                           .length_bytes = request->length_bytes,
-                           .tag = static_cast<uint32_t>(sequence)};
-  std::span<const iovec> parts = request->part_span();
-  if (request->opcode == Opcode::kRead) parts = {};
-  request->state = SendRequest::State::kWriting;
-  output_.push_request(header, parts, sequence);
+  write_request(*request, sequence, parts, pushes.size());
+  push_ranges(pushes);
   sends_.advance();
   return true;
+}
+
+void TcpQueuePair::write_request(SendRequest& request, uint64_t sequence, std::span<const iovec> parts, size_t pushes) {
+  request.state = SendRequest::State::kWriting;
+  output_.push_request({.type = frame_type_for(request.opcode),
+                        .detail = static_cast<uint16_t>(pushes),
+                        .rkey = request.rkey,
+                        .address = request.remote_address,
+                        .length_bytes = request.length_bytes,
+                        .tag = static_cast<uint32_t>(sequence)},
+                       parts, sequence);
 }
 
 bool TcpQueuePair::push_response() {
@@ -93,8 +109,9 @@ bool TcpQueuePair::push_response() {
 void TcpQueuePair::push_setup() {
   std::vector<std::byte> body = encode_setup_body({.read_depth = limits_.read_depth, .private_data = private_data_});
   const auto length_bytes = static_cast<uint32_t>(body.size());
-  output_.push_control({.type = FrameType::kSetup, .detail = kProtocolVersion, .length_bytes = length_bytes},
-                       std::move(body));
+  output_.push_control(
+      {.type = FrameType::kSetup, .detail = kProtocolVersion, .length_bytes = length_bytes, .tag = kTakesPushes},
+      std::move(body));
 }
 
 void TcpQueuePair::retire_written() {

@@ -1,5 +1,7 @@
 #include "provider/tcp/send_queue.h"
 
+#include <algorithm>
+
 namespace rrpc::provider::tcp {
 
 void SendRequest::take_ownership() {
@@ -21,6 +23,8 @@ void SendQueue::push(const WorkRequest& request) {
   slot.inline_data = request.inline_data;
   slot.rkey = request.rkey;
   slot.remote_address = request.remote_address;
+  slot.push_count = static_cast<uint16_t>(std::min<size_t>(request.pushes.size(), kPushesMax));
+  pushes_.insert(pushes_.end(), request.pushes.begin(), request.pushes.begin() + slot.push_count);
   slot.part_count = 0;
   slot.length_bytes = 0;
   for (const Sge& sge : request.sges) {
@@ -30,6 +34,11 @@ void SendQueue::push(const WorkRequest& request) {
     slot.parts[slot.part_count++] = {sge.address, sge.length_bytes};
     slot.length_bytes += sge.length_bytes;
   }
+}
+
+void SendQueue::advance() {
+  pushes_.erase(pushes_.begin(), pushes_.begin() + next_to_write()->push_count);
+  ++unwritten_;
 }
 
 SendRequest* SendQueue::find_tag(uint32_t tag) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "provider/provider.h"
+#include "provider/tcp/frame.h"
 #include "provider/tcp/ring.h"
 
 namespace rrpc::provider::tcp {
@@ -33,6 +34,7 @@ struct SendRequest {
   uint32_t rkey = 0;
   uint64_t remote_address = 0;
   std::array<iovec, kSgeCountMax> parts{};
+  uint16_t push_count = 0;       // of SendQueue::pushes()
   std::vector<std::byte> owned;  // an inline send's bytes that the socket didn't take at once
 
   std::span<iovec> part_span() { return {parts.data(), part_count}; }
@@ -53,7 +55,9 @@ class SendQueue {
   // The oldest request not yet given to the output queue, or null.
   SendRequest* next_to_write() { return unwritten_ < end_sequence() ? &at(unwritten_) : nullptr; }
   uint64_t next_to_write_sequence() const { return unwritten_; }
-  void advance() { ++unwritten_; }
+  // What is to be pushed behind that one.
+  std::span<const RemoteRange> pushes() { return std::span(pushes_).first(next_to_write()->push_count); }
+  void advance();
   // The request whose tag came back, or null.
   SendRequest* find_tag(uint32_t tag);
   SendRequest& front() { return requests_.front(); }
@@ -61,6 +65,7 @@ class SendQueue {
 
  private:
   Ring<SendRequest> requests_;
+  std::vector<RemoteRange> pushes_;  // of all that is unwritten, in order
   uint64_t first_ = 0;
   uint64_t unwritten_ = 0;
 };
