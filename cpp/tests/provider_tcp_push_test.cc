@@ -216,8 +216,8 @@ TEST_F(PushTest, RevokedMemoryMayChangeAtOnce) {
     if (reader_.completions.back().status != WcStatus::kSuccess) break;  // its turn had not come
   }
   EXPECT_GT(pushed, 0u);
-  EXPECT_TRUE(std::ranges::equal(reader_.bytes(0, pushed * kPushedBytesMax),
-                                 Bytes(before).first(pushed * kPushedBytesMax)));
+  EXPECT_TRUE(
+      std::ranges::equal(reader_.bytes(0, pushed * kPushedBytesMax), Bytes(before).first(pushed * kPushedBytesMax)));
 }
 
 TEST_F(PushTest, WhatWasRevokedBeforeIsNotPushed) {
