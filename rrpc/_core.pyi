@@ -295,7 +295,7 @@ def default_options() -> dict[str, Any]:
     keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, connections_max,
     max_connection_age, max_connection_age_grace (seconds; None: no limit),
     max_concurrency, max_queue, rate_limit (calls a second), rate_burst (None: no limit),
-    stream_handlers_max, handshakes_max, shared_receive_slots, transports (those that rrpc:// may use, best first:
+    stream_handlers_max, handshakes_max, pollers, shared_receive_slots, transports (those that rrpc:// may use, best first:
     a sequence or "shm,verbs,tcp"; None: the environment's RRPC_TRANSPORTS, else all)."""
 
 KEYS_UNCHECKED: int

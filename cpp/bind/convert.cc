@@ -116,6 +116,7 @@ py::dict default_options() {
   out["any_user"] = options.any_user;
   out["transports"] = py::none();
   out["shared_receive_slots"] = options.shared_receive_slots;
+  out["pollers"] = options.pollers;
   return out;
 }
 
@@ -185,6 +186,13 @@ static uint32_t at_least_one(py::handle value, const std::string& name) {
   raise_status(invalid_argument(name + " must be at least 1, not 0"));
 }
 
+static uint32_t pollers_from(py::handle value) {
+  const auto count = value.cast<uint32_t>();
+  if (count >= 1 && count <= driver::kPollersMax) return count;
+  raise_status(invalid_argument("pollers must be from 1 to " + std::to_string(driver::kPollersMax) + ", not " +
+                                std::to_string(count)));
+}
+
 static void set_option(driver::Options& options, const std::string& name, py::handle value) {
   rpc::SessionOptions& session = options.session;
   if (name == "slots")
@@ -247,6 +255,8 @@ static void set_option(driver::Options& options, const std::string& name, py::ha
     options.transports = transports_from(value);
   else if (name == "shared_receive_slots")
     options.shared_receive_slots = value.cast<uint32_t>();
+  else if (name == "pollers")
+    options.pollers = pollers_from(value);
   else
     raise_status(invalid_argument("unknown option '" + name + "'; see rrpc's options"));
 }

@@ -36,7 +36,7 @@ Engine& client_engine() {
 Client::Client(Address address, ConnectionRef connection, std::string transport, std::shared_ptr<Server> server,
                bool owns_connection)
     : server_(std::move(server)),
-      engine_(server_ != nullptr ? server_->engine() : client_engine()),
+      engine_(*connection->engine),
       owns_connection_(owns_connection),
       address_(std::move(address)),
       transport_(std::move(transport)),

@@ -93,6 +93,7 @@ Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const 
   auto connection =
       std::make_shared<Connection>(rpc::Role::kClient, engine.next_connection_id(), *device, std::move(cq),
                                    std::move(qp), dialling.options, std::move(hello), serve);
+  connection->engine = &engine;
   std::unique_ptr<Client> client(new Client(address, connection, transport, dialling.serve));
   const TimeNs now = now_ns();
   {

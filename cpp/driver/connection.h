@@ -88,6 +88,9 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   bool handles_tell_all() const { return handles_tell_all_; }
   bool belongs_to_parent() const { return fork_generation_ != fork_generation(); }
 
+  // Attends to it; its owner is whoever started it. Set once, before that.
+  Engine* engine = nullptr;
+
   // What a poller looks at in each of its rounds, in one cache line.
   // Guards everything below it up to `session`.
   alignas(64) MarkedMutex mutex;
@@ -130,6 +133,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   std::atomic<bool> usable{false};                 // ready, not closed, and the peer takes calls
   std::vector<std::function<void()>> on_unusable;  // run once, under the mutex
   bool in_hot_list = false;                        // guarded by the engine's token
+  bool counted = false;                            // as let in, by Admissions, which guards it
 
   // Callers that sleep. Taken after `mutex`, never before it.
   std::mutex wait_mutex;

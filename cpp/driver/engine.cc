@@ -125,8 +125,8 @@ void Engine::remove(const ConnectionRef& connection) {
     connection->attendance = Attendance::kGone;
     timers_.set(connection->timer, kNever);
   }
+  if (hooks_.admissions) hooks_.admissions->end(*connection);
   std::lock_guard lock(list_mutex_);
-  half_open_.erase(connection->id());
   connections_.erase(connection->id());
 }
 
@@ -145,14 +145,6 @@ void Engine::abandon() {
     std::ranges::move(*list, std::back_inserter(gone));
     list->clear();
   }
-}
-
-bool Engine::establish(uint64_t id, size_t most) {
-  std::lock_guard lock(list_mutex_);
-  if (!half_open_.contains(id)) return true;
-  if (connections_.size() - half_open_.size() >= most) return false;
-  half_open_.erase(id);
-  return true;
 }
 
 void Engine::see_off(const ConnectionRef& connection) {
@@ -179,6 +171,43 @@ std::vector<ConnectionRef> Engine::connections() const {
 size_t Engine::connection_count() const {
   std::lock_guard lock(list_mutex_);
   return connections_.size();
+}
+
+// --- polling ---------------------------------------------------------------------------------------
+
+// With the token: polls, spins for so long after there was something, then sleeps, until `done` or the deadline, or
+// until `sleep` says that no more is to come. Gives the time.
+template <typename Done, typename Sleep>
+TimeNs Engine::poll_until(TimeNs spin, TimeNs deadline, const Done& done, const Sleep& sleep) {
+  const Polling here(this);
+  TimeNs now = now_ns();
+  TimeNs quiet_since = now;
+  TimeNs spin_until = deadline_after(now, spin_time_.now(spin));
+  bool goes_on = true;
+  Spinner spinner;
+  while (true) {
+    look_around(now);
+    const size_t handled = poll_hot(now);
+    if (handled > 0) spin_time_.came_after(now - quiet_since, spin);
+    if (done()) return now;
+    if (handled > 0) {
+      quiet_since = now = now_ns();
+      spin_until = deadline_after(now, spin_time_.now(spin));
+      spinner.found_something();
+    } else if (spin > 0 && !spinner.pause()) {
+      continue;
+    }
+    now = now_ns();
+    if (!goes_on || now >= deadline) return now;
+    if (handled > 0 || (now < spin_until && !(spin != kNever && Spinner::crowded(now)))) continue;
+    arm_hot(now, kNever);
+    if (!hot_.empty() || done()) continue;
+    goes_on = sleep();
+    now = now_ns();
+    run_timers(now);
+    // Awake for one connection's sake: look at it once, and spin only if there was something.
+    spin_until = deadline_after(now, hot_.empty() ? 0 : spin_time_.now(spin));
+  }
 }
 
 // --- the engine's own thread -----------------------------------------------------------------------
@@ -216,6 +245,14 @@ void Engine::run() {
       continue;
     }
     std::lock_guard token(token_);
+    if (hooks_.own_spin) {
+      const auto done = [this] { return stopping_.load(std::memory_order_relaxed) || deferred_waits(); };
+      (void)poll_until(*hooks_.own_spin, kNever, done, [this] {
+        (void)wait_events(kNever);
+        return true;
+      });
+      continue;
+    }
     const Polling here(this);
     const TimeNs now = now_ns();
     const size_t handled = poll_hot(now);
@@ -271,38 +308,19 @@ Attended Engine::attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& i
     (void)eventfd_write(wake_fd_.get(), 1);  // the engine's thread sleeps with the token until now
   std::unique_lock token(token_, std::try_to_lock);
   if (!token) return Attended::kNoToken;
-  const Polling here(this);
-  TimeNs now = now_ns();
-  TimeNs spin_until = deadline_after(now, spin);
   bool slept = false;
   bool signalled = false;
-  Spinner spinner;
-  while (true) {
-    look_around(now);
-    const size_t handled = poll_hot(now);
-    if (hooks_.work_waits() || stopping_.load(std::memory_order_relaxed) || interrupt.load(std::memory_order_relaxed))
-      break;
-    if (handled > 0) {
-      now = now_ns();
-      spin_until = deadline_after(now, spin);
-      spinner.found_something();
-    } else if (spin > 0 && !spinner.pause()) {
-      continue;
-    }
-    now = now_ns();
-    if (signalled || now >= deadline) break;
-    if (handled > 0 || (now < spin_until && !(spin != kNever && Spinner::crowded(now)))) continue;
-    arm_hot(now, kNever);
-    if (!hot_.empty() || hooks_.work_waits() || interrupt.load()) continue;
+  const auto done = [&] {
+    return hooks_.work_waits() || stopping_.load(std::memory_order_relaxed) ||
+           interrupt.load(std::memory_order_relaxed);
+  };
+  const TimeNs now = poll_until(spin, deadline, done, [&] {
     ++worker_nap_;
     worker_asleep_ = slept = true;
     signalled = !wait_events(deadline);
     worker_asleep_ = false;
-    now = now_ns();
-    run_timers(now);
-    // Awake for one connection's sake: look at it once, and spin only if there was something.
-    spin_until = deadline_after(now, hot_.empty() ? 0 : spin);
-  }
+    return !signalled;
+  });
   next_poll_between_.store(now + kPollBetween, std::memory_order_relaxed);
   token.unlock();
   if (slept) {

@@ -10,16 +10,18 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "driver/admissions.h"
 #include "driver/connection.h"
 #include "driver/ready_sets.h"
+#include "driver/spinner.h"
 
 namespace rrpc::driver {
 
@@ -40,9 +42,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
     std::function<bool()> work_waits;
     // The next connection offered, null when there is none; an error: try again in a while.
     std::function<Result<ConnectionRef>(DeviceEntry&, provider::Listener&, uint64_t id)> accept;
-    size_t handshakes_max = SIZE_MAX;  // accepted connections at a time that aren't established
+    std::shared_ptr<Admissions> admissions;  // of what is accepted
     // What ask_for_chores() asked for. Run by a poller without a mutex.
     std::function<void()> chores;
+    // No worker polls: the engine's own thread does, and spins for so long after there was something.
+    std::optional<TimeNs> own_spin;
   };
 
   Engine();  // for clients: without hooks
@@ -59,8 +63,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void remove(const ConnectionRef& connection);
   // After stop(): lets go of the connections that couldn't be seen off in time.
   void abandon();
-  // An accepted connection is half-open until its client has said HELLO. False: as many as `most` are established.
-  bool establish(uint64_t id, size_t most);
   // Removes a closed connection once what it still has to say is said.
   void see_off(const ConnectionRef& connection);
   void add_listener(ListenerEntry entry);
@@ -135,6 +137,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void run();
   void run_for_good();
   bool tick_for_workers();
+  template <typename Done, typename Sleep>
+  TimeNs poll_until(TimeNs spin, TimeNs deadline, const Done& done, const Sleep& sleep);
   bool wait_for_start(TimeNs deadline, const std::atomic<bool>& interrupt);
   void kick();
   void wake_for_timers_at(TimeNs deadline) {
@@ -159,7 +163,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool leave_to_epoll(Connection& connection, TimeNs now);
   // A thread that sleeps in epoll while others poll (a client's) would be woken by each edge.
   bool may_wait_by_edges(const Connection& connection) const {
-    return connection.handles_tell_all() && has_workers_.load(std::memory_order_relaxed);
+    return connection.handles_tell_all() && (hooks_.own_spin || has_workers_.load(std::memory_order_relaxed));
   }
   void set_armed(Connection& connection);
   static void arm_unless_bit(Connection& connection);
@@ -211,19 +215,19 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::atomic<bool> started_{false};  // the descriptors are there
   std::atomic<bool> stopping_{false};
 
-  std::mutex token_;  // the right to poll: guards the seven below
+  std::mutex token_;  // the right to poll: guards the eight below
   std::vector<HotConnection> hot_;
   ReadySets ready_sets_;
   TimeNs next_look_around_ = 0;
   TimeNs next_tidying_ = 0;
   TimeNs many_dear_until_ = 0;  // connections are polled for
+  SpinTime spin_time_;
   int empty_looks_ = 0;         // in a row
   bool saw_events_ = false;     // of armed connections in epoll, since the last look
   std::atomic<TimeNs> next_poll_between_{0};
 
   mutable std::mutex list_mutex_;
   std::unordered_map<uint64_t, ConnectionRef> connections_;
-  std::map<uint64_t, TimeNs> half_open_;  // since when; ids rise, so the oldest is the first
   std::unordered_map<uint64_t, std::shared_ptr<ListenerEntry>> listeners_;
   std::vector<ConnectionRef> new_hot_;
   std::vector<ConnectionRef> roused_;

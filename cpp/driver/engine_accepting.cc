@@ -65,45 +65,30 @@ TimeNs Engine::accept_some(const ListenerEntry& entry) {
       continue;
     }
     if (*connection == nullptr) return 0;
-    {
-      std::lock_guard lock(list_mutex_);
-      half_open_.emplace(id, now);
-    }
-    add(*connection);
+    hooks_.admissions->begin(*connection, now);
+    (*connection)->engine->add(*connection);
   }
   return 0;
 }
 
 // Where handshakes_max are under way the oldest ends, if it has had its time. Gives when it will have had it.
 TimeNs Engine::make_place_for_handshake(TimeNs now) {
-  {
-    std::lock_guard lock(list_mutex_);
-    if (half_open_.size() < hooks_.handshakes_max) return 0;
-  }
+  if (!hooks_.admissions->full()) return 0;
   TimeNs may_go_at = 0;
   return drop_oldest_handshake(now, kHandshakeMin, may_go_at) ? 0 : may_go_at;
 }
 
 // False: there is none, or it is younger.
 bool Engine::drop_oldest_handshake(TimeNs now, TimeNs age_min, TimeNs& may_go_at) {
-  ConnectionRef oldest;
-  {
-    std::lock_guard lock(list_mutex_);
-    if (half_open_.empty()) return false;
-    const auto [id, since] = *half_open_.begin();
-    may_go_at = since + age_min;
-    if (now < may_go_at) return false;
-    half_open_.erase(half_open_.begin());
-    const auto it = connections_.find(id);
-    if (it == connections_.end()) return true;
-    oldest = it->second;
-  }
+  const ConnectionRef oldest = hooks_.admissions->take_oldest(now, age_min, may_go_at);
+  if (oldest == nullptr) return false;
   {
     std::lock_guard lock(oldest->mutex);
-    oldest->session().close(resource_exhausted("handshakes_max: " + std::to_string(hooks_.handshakes_max) +
-                                               " clients were connecting, and others came"));
+    oldest->session().close(
+        resource_exhausted("handshakes_max: " + std::to_string(hooks_.admissions->handshakes_max()) +
+                           " clients were connecting, and others came"));
   }
-  remove(oldest);
+  oldest->engine->remove(oldest);
   return true;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <iterator>
 #include <new>
 #include <thread>
 #include <utility>
@@ -47,15 +48,25 @@ size_t handshakes_max(const Options& options) {
 }  // namespace
 
 Server::Server(const Options& options)
-    : options_(options), fork_generation_(fork_generation()), instance_(random_text()), work_(options) {
+    : options_(options),
+      fork_generation_(fork_generation()),
+      instance_(random_text()),
+      work_(options),
+      admissions_(std::make_shared<Admissions>(handshakes_max(options))) {
   Engine::Hooks hooks;
   hooks.work_waits = [this] { return (work_waits() && !in_loop_) || ended_.load(); };
   hooks.accept = [this](DeviceEntry& device, provider::Listener& listener, uint64_t id) {
     return accept(device, listener, id);
   };
   hooks.chores = [this] { refuse_displaced(); };
-  hooks.handshakes_max = handshakes_max(options);
-  engine_ = std::make_shared<Engine>(std::move(hooks));
+  hooks.admissions = admissions_;
+  engines_.push_back(std::make_shared<Engine>(std::move(hooks)));
+  for (uint32_t i = 0; options.pollers > 1 && i < options.pollers; ++i) {
+    Engine::Hooks alone;
+    alone.admissions = admissions_;
+    alone.own_spin = options.spin_ns();
+    engines_.push_back(std::make_shared<Engine>(std::move(alone)));
+  }
 }
 
 Server::~Server() {
@@ -63,8 +74,24 @@ Server::~Server() {
     stop();
     return;
   }
-  leak(std::move(engine_));  // its thread and its connections stayed with the parent
+  leak(std::move(engines_));  // their threads and their connections stayed with the parent
   leak(std::move(shared_rings_));
+}
+
+bool Server::on_own_thread() const {
+  return std::ranges::any_of(engines_, [](const auto& engine) { return engine->on_own_thread(); });
+}
+
+std::vector<ConnectionRef> Server::connections() const {
+  std::vector<ConnectionRef> all = engines_.front()->connections();
+  for (size_t i = 1; i < engines_.size(); ++i) std::ranges::move(engines_[i]->connections(), std::back_inserter(all));
+  return all;
+}
+
+size_t Server::connection_count() const {
+  size_t count = 0;
+  for (const auto& engine : engines_) count += engine->connection_count();
+  return count;
 }
 
 // --- calls -----------------------------------------------------------------------------------------
@@ -72,9 +99,9 @@ Server::~Server() {
 void Server::on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) {
   if (call->fetched()) call->set_ready_at(now_ns());
   const Result<Lane> lane = work_.add(connection, call);  // and then, maybe, a look at who sleeps
-  if (work_.has_displaced()) engine_->ask_for_chores();
+  if (work_.has_displaced()) engine().ask_for_chores();
   if (!lane.ok()) return connection->session().server().refuse(call, lane.status(), now_ns());
-  engine_->note_deadline(*connection, call->deadline());
+  connection->engine->note_deadline(*connection, call->deadline());
   announce(*lane);
 }
 
@@ -110,13 +137,13 @@ void Server::announce(Lane lane) {
     std::lock_guard lock(turn_mutex_);
     return turns_[static_cast<size_t>(lane)].notify_one();
   }
-  if (!engine_->polled_by_this_thread()) engine_->wake_one_worker();
+  if (!engine().polled_by_this_thread()) engine().wake_one_worker();
 }
 
 bool Server::take(Lane lane, Work& work) {
   if (!work_.take(lane, work)) return false;
   if (lane == Lane::kWorkers && handler_ns_average_.load(std::memory_order_relaxed) > kSlowHandler)
-    engine_->offer_token();
+    engine().offer_token();
   return true;
 }
 
@@ -126,7 +153,7 @@ NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& in
   while (true) {
     if (ended_) return NextResult::kEnded;
     if (interrupt.load()) return NextResult::kInterrupted;
-    if (!has_polled && work_.has_takeable(lane)) engine_->poll_between();
+    if (!has_polled && work_.has_takeable(lane)) engine().poll_between();
     if (take(lane, work)) {
       if (!too_late(work)) return NextResult::kWork;
       work = {};  // its connection and arguments aren't this worker's to keep while it waits
@@ -138,9 +165,9 @@ NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& in
       continue;
     }
     has_polled = true;
-    const Attended attended = engine_->attend(options_.spin_ns(), deadline, interrupt);
+    const Attended attended = engine().attend(options_.spin_ns(), deadline, interrupt);
     if (attended == Attended::kSignalled) return NextResult::kInterrupted;
-    if (attended == Attended::kNoToken && !engine_->worker_waits(deadline)) return NextResult::kInterrupted;
+    if (attended == Attended::kNoToken && !engine().worker_waits(deadline)) return NextResult::kInterrupted;
   }
 }
 
@@ -174,7 +201,7 @@ std::vector<Work> Server::next_in_loop() {
     if (!is_loops(lane)) continue;
     for (Work work; work_.take(lane, work);) {
       if (too_late(work)) continue;
-      loop_->follow(work.connection, engine_);
+      loop_->follow(work.connection, work.connection->engine->shared_from_this());
       taken.push_back(std::move(work));
     }
   }
@@ -226,7 +253,7 @@ Status Server::answer(const Work& work, rpc::Reply reply) {
     work.connection->session().close(out_of_memory());
   }
   work.connection->last_active.store(now, std::memory_order_relaxed);
-  engine_->settle(work.connection, now);
+  work.connection->engine->settle(work.connection, now);
   return work.call->outcome();
 }
 
@@ -234,7 +261,7 @@ Status Server::answer(const Work& work, rpc::Reply reply) {
 
 LeftOver Server::under_way() {
   LeftOver left;
-  for (const ConnectionRef& connection : engine_->connections()) {
+  for (const ConnectionRef& connection : connections()) {
     std::lock_guard lock(connection->mutex);
     if (connection->session().failed()) continue;
     const rpc::ServerSide& server = connection->session().server();
@@ -248,7 +275,7 @@ LeftOver Server::under_way() {
 
 // Whether no client has a call on its way that it began before it heard that no more are taken.
 bool Server::all_drained() {
-  return std::ranges::all_of(engine_->connections(), [](const ConnectionRef& connection) {
+  return std::ranges::all_of(connections(), [](const ConnectionRef& connection) {
     std::lock_guard lock(connection->mutex);
     const rpc::Session& session = connection->session();
     return session.failed() || !session.ready() || session.drained();
@@ -257,11 +284,11 @@ bool Server::all_drained() {
 
 LeftOver Server::drain(TimeNs deadline, const std::function<bool()>& interrupted) {
   draining_ = true;
-  engine_->close_listeners();
-  for (const ConnectionRef& connection : engine_->connections()) {
+  engine().close_listeners();
+  for (const ConnectionRef& connection : connections()) {
     std::lock_guard lock(connection->mutex);
     if (!connection->session().failed()) connection->session().drain("shutting down");
-    engine_->settle(connection, now_ns());
+    connection->engine->settle(connection, now_ns());
   }
   TimeNs asked_at = now_ns();
   bool goes_on = true;
@@ -284,7 +311,7 @@ LeftOver Server::drain(TimeNs deadline, const std::function<bool()>& interrupted
 }
 
 size_t Server::send_away(size_t count, const std::string& reason) {
-  std::vector<ConnectionRef> clients = engine_->connections();
+  std::vector<ConnectionRef> clients = connections();
   std::erase_if(clients, [](const ConnectionRef& connection) {
     std::lock_guard lock(connection->mutex);
     return !connection->retirable || connection->half_open() || connection->session().failed();
@@ -296,38 +323,38 @@ size_t Server::send_away(size_t count, const std::string& reason) {
     std::lock_guard lock(connection->mutex);
     if (connection->session().failed()) continue;
     connection->retire(now, reason);
-    engine_->note_deadline(*connection, connection->close_at);
-    engine_->settle(connection, now);
+    connection->engine->note_deadline(*connection, connection->close_at);
+    connection->engine->settle(connection, now);
   }
   return clients.size();
 }
 
 void Server::close_all(const std::string& reason) {
-  for (const ConnectionRef& connection : engine_->connections()) {
+  for (const ConnectionRef& connection : connections()) {
     {
       std::lock_guard lock(connection->mutex);
       connection->session().close(unavailable(reason));
     }
-    engine_->see_off(connection);
+    connection->engine->see_off(connection);
   }
 }
 
 void Server::stop() {
   if (ended_.exchange(true)) return;
-  engine_->wake_workers();
+  engine().wake_workers();
   work_.wake_returning();
   {
     std::lock_guard lock(turn_mutex_);
     for (std::condition_variable& turn : turns_) turn.notify_all();
   }
-  engine_->close_listeners();
+  engine().close_listeners();
   const TimeNs give_up = now_ns() + kFarewell;
-  for (close_all("the server was stopped"); engine_->connection_count() > 0 && now_ns() < give_up;) {
+  for (close_all("the server was stopped"); connection_count() > 0 && now_ns() < give_up;) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     close_all("the server was stopped");
   }
-  engine_->stop();
-  engine_->abandon();
+  for (const auto& engine : engines_) engine->stop();
+  for (const auto& engine : engines_) engine->abandon();
   work_.drop_waiting();
 }
 

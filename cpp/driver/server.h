@@ -83,7 +83,7 @@ class Server : public RequestSink {
   [[nodiscard]] OnCancel on_cancel(uint64_t handle, std::function<void()> callback);
 
   // No new clients; those that are connected go on.
-  void stop_listening() { engine_->close_listeners(); }
+  void stop_listening() { engine().close_listeners(); }
   // Tells `count` of the clients, those connected longest, to connect again; gives how many were told. Clients that
   // were told before don't count.
   size_t send_away(size_t count, const std::string& reason);
@@ -91,18 +91,19 @@ class Server : public RequestSink {
   // Once `interrupted` says so, which is asked now and then, it waits no longer.
   LeftOver drain(TimeNs deadline, const std::function<bool()>& interrupted = {});
   void stop();
-  bool on_own_thread() const { return engine_->on_own_thread(); }
+  bool on_own_thread() const;
   bool ended() const { return ended_.load(); }
 
   // For a client whose server calls back: the connection is attended to by this server's engine, and its requests come
   // here. Before the connection starts, with its mutex held.
   void prepare(Connection& connection);
-  Engine& engine() { return *engine_; }
+  // The one that workers poll. It has the listeners, and the connections unless pollers of their own have them.
+  Engine& engine() { return *engines_.front(); }
   bool belongs_to_parent() const { return fork_generation_ != fork_generation(); }
 
   size_t calls_running() { return work_.waiting_or_running(); }
   size_t calls_waiting() { return work_.waiting(); }
-  size_t connection_count() const { return engine_->connection_count(); }
+  size_t connection_count() const;
 
  private:
   struct Redirect {
@@ -133,6 +134,9 @@ class Server : public RequestSink {
   Status offer_shm(rpc::HelloFields& hello, std::vector<ListenerEntry>& beside) const;
   Status offer_verbs(const std::string& bound, rpc::HelloFields& hello, std::vector<ListenerEntry>& beside) const;
   rpc::HelloFields more_hello();
+  Status start_engines();
+  Engine& engine_for(const std::string& scheme, const std::string& peer);
+  std::vector<ConnectionRef> connections() const;
   Status share_receives(ListenerEntry& entry) const;
   std::shared_ptr<endpoint::SharedRing> shared_ring(const provider::Listener& listener);
   bool take(Lane lane, Work& work);
@@ -160,8 +164,9 @@ class Server : public RequestSink {
   std::unordered_map<const provider::Listener*, rpc::HelloFields> offers_;  // of listeners behind rrpc://
   std::unordered_map<const provider::Listener*, std::shared_ptr<endpoint::SharedRing>> shared_rings_;
   std::map<std::string, Redirect> redirects_;  // by the listener's own address
-  std::shared_ptr<Engine> engine_;
-  std::atomic<bool> in_loop_{false};  // a loop polls for calls: this one
+  const std::shared_ptr<Admissions> admissions_;
+  std::vector<std::shared_ptr<Engine>> engines_;  // the workers', then those that poll alone
+  std::atomic<bool> in_loop_{false};              // a loop polls for calls: this one
   std::atomic<bool> all_in_loop_{false};
   std::shared_ptr<LoopQueue> loop_;
   LoopItemRef loop_news_;

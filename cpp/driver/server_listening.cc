@@ -2,7 +2,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "driver/offers.h"
@@ -33,10 +35,23 @@ std::string Server::random_text() {
   return text;
 }
 
+Status Server::start_engines() {
+  for (const auto& engine : engines_) RRPC_RETURN_IF_ERROR(engine->start());
+  return {};
+}
+
+// Each gets its share. Those of one process over shared memory stay together: it has one page for their bits.
+Engine& Server::engine_for(const std::string& scheme, const std::string& peer) {
+  if (engines_.size() == 1) return engine();
+  const auto pollers = std::span(engines_).subspan(1);
+  if (scheme == "shm") return *pollers[std::hash<std::string>()(peer) % pollers.size()];
+  return **std::ranges::min_element(pollers, {}, [](const auto& poller) { return poller->connection_count(); });
+}
+
 Result<std::string> Server::listen(const std::string& text) {
   RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(text));
   RRPC_RETURN_IF_ERROR(endpoint::validate(options_.session.geometry));
-  RRPC_RETURN_IF_ERROR(engine_->start());
+  RRPC_RETURN_IF_ERROR(start_engines());
   const bool may_move = address.scheme == "rrpc";
   if (may_move && !address.options().empty())
     return invalid_argument("cannot listen on " + text + ": '" + address.options() +
@@ -51,7 +66,7 @@ Result<std::string> Server::listen(const std::string& text) {
 
 Result<std::string> Server::listen_for_others(const std::string& text) {
   RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(text));
-  RRPC_RETURN_IF_ERROR(engine_->start());
+  RRPC_RETURN_IF_ERROR(start_engines());
   RRPC_ASSIGN_OR_RETURN(ListenerEntry entry,
                         open_listener(address.scheme == "rrpc" ? "tcp" : address.scheme, address.rest));
   {
@@ -98,7 +113,7 @@ std::string Server::attach(ListenerEntry entry, rpc::HelloFields offers) {
     shared_rings_[entry.listener.get()] = std::move(entry.receives);
     offers_[entry.listener.get()] = std::move(offers);
   }
-  engine_->add_listener(std::move(entry));
+  engine().add_listener(std::move(entry));
   return bound;
 }
 
@@ -191,8 +206,9 @@ void Server::prepare(Connection& connection) {
 }
 
 Status Server::admit(Connection& connection) {
-  if (engine_->establish(connection.id(), options_.connections_max)) {
-    engine_->note_deadline(connection, connection.retire_at);  // the timers look at it only once the client is let in
+  if (admissions_->establish(connection, options_.connections_max)) {
+    connection.engine->note_deadline(connection,
+                                     connection.retire_at);  // the timers look at it only once the client is let in
     return {};
   }
   const std::string limit = std::to_string(options_.connections_max);
@@ -228,6 +244,7 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
     auto connection = std::make_shared<Connection>(rpc::Role::kServer, id, device, std::move(cq), std::move(*offered),
                                                    options, std::move(hello), this, std::move(share));
     std::lock_guard lock(connection->mutex);
+    connection->engine = &engine_for(device.scheme, connection->session().endpoint().queue_pair().peer_description());
     prepare(*connection);
     const TimeNs now = now_ns();
     connection->last_active = now;

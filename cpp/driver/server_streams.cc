@@ -7,7 +7,8 @@ Result<std::unique_ptr<Stream>> Server::stream(uint64_t handle) {
   Work work;
   if (!find(handle, work)) return unknown_handle(handle);
   if (work.call->stream() == nullptr) return failed_precondition("the call has no streams");
-  return std::make_unique<Stream>(engine_, work.connection, work.call->stream(), work.call->deadline());
+  return std::make_unique<Stream>(work.connection->engine->shared_from_this(), work.connection, work.call->stream(),
+                                  work.call->deadline());
 }
 
 Status Server::park(uint64_t handle) {
@@ -53,7 +54,7 @@ void Server::set_aside(const Work& work) {
 
 void Server::bring_back(uint64_t handle) {
   resume(handle);
-  if (!in_loop_) engine_->wake_one_worker();
+  if (!in_loop_) engine().wake_one_worker();
 }
 
 // Maybe with a connection's mutex.

@@ -61,4 +61,21 @@ class Spinner {
   static inline std::atomic<TimeNs> rest_{kRestMin};
 };
 
+// How long to spin before sleeping: as long as may be where that pays, less and less where what comes next always takes
+// longer, as for a server whose clients are busy with large results. (KVM's halt polling does the same.)
+class SpinTime {
+ public:
+  TimeNs now(TimeNs most) const { return most == kNever ? kNever : std::min(most, allowed_); }
+  // Something came after so long, which a spin of `most` would have waited for or not.
+  void came_after(TimeNs quiet, TimeNs most) {
+    if (quiet <= most)
+      allowed_ = kNever;
+    else
+      allowed_ = std::min(allowed_, most) / 2;
+  }
+
+ private:
+  TimeNs allowed_ = kNever;
+};
+
 }  // namespace rrpc::driver

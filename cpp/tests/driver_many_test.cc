@@ -8,7 +8,17 @@ namespace {
 
 constexpr int kClients = 40;
 
-class DriverMany : public ::testing::TestWithParam<Way> {
+struct ManyWay : Way {
+  uint32_t pollers = 1;
+};
+std::vector<ManyWay> many_ways() {
+  std::vector<ManyWay> all;
+  for (const Way& way : ways({"shm", "tcp"}, {PollMode::kAdaptive, PollMode::kEvent, PollMode::kBusy}))
+    for (const uint32_t pollers : {1u, 3u}) all.push_back({way, pollers});
+  return all;
+}
+
+class DriverMany : public ::testing::TestWithParam<ManyWay> {
  protected:
   // No timer of the session wakes anybody: a wake-up that is lost hangs.
   static Options quiet() {
@@ -16,6 +26,7 @@ class DriverMany : public ::testing::TestWithParam<Way> {
     made.poll = GetParam().poll;
     made.spin = 50 * kMicrosecond;
     made.session.keepalive_interval = kNever;
+    made.pollers = GetParam().pollers;
     return made;
   }
   void connect(int count) {
@@ -105,10 +116,9 @@ TEST_P(DriverMany, ConnectAndGoWhileOthersCall) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DriverMany,
-                         ::testing::ValuesIn(ways({"shm", "tcp"},
-                                                  {PollMode::kAdaptive, PollMode::kEvent, PollMode::kBusy})),
-                         way_name);
+INSTANTIATE_TEST_SUITE_P(All, DriverMany, ::testing::ValuesIn(many_ways()), [](const auto& tested) {
+  return test_name(tested.param.transport, tested.param.poll) + (tested.param.pollers > 1 ? "_pollers" : "");
+});
 
 }  // namespace
 }  // namespace rrpc::driver::testing

@@ -23,12 +23,12 @@ class Step:
     """The message is any of so many."""
 
 
+READS = ((SERVER, "READ"), (CLIENT, "READ_DATA"), (CLIENT, "READ"), (SERVER, "READ_DATA"))
 STEPS = {
     "HELLO": Step("echo", ((CLIENT, "HELLO"), (SERVER, "HELLO"))),
     "REQUEST": Step("echo", ((CLIENT, "REQUEST"),), 3),
-    "READ": Step(
-        "array", ((SERVER, "READ"), (CLIENT, "READ_DATA"), (CLIENT, "READ"), (SERVER, "READ_DATA")), 2
-    ),
+    "READ": Step("array", READS, 2),
+    "PUSH": Step("array", ((CLIENT, "PUSH"), (SERVER, "PUSH")), 2),
     "REPLY": Step("echo", ((SERVER, "REPLY"),), 3),
     "DONE": Step("array", ((CLIENT, "DONE"),), 2),
     "CANCEL": Step("cancel", ((CLIENT, "CANCEL"), (SERVER, "CANCEL_ACK"))),
@@ -38,8 +38,12 @@ STEPS = {
     "WINDOW sent": Step("send", ((SERVER, "WINDOW"),), 3),
     "GOAWAY": Step("stay", ((SERVER, "GOAWAY"), (CLIENT, "GOAWAY_ACK"))),
 }
-# Over shm a READ is a copy that its reader makes by itself: the fault comes right after the message that leads to it.
-SHM_READS = Step("large", ((CLIENT, "REQUEST"), (SERVER, "REPLY")), 2)
+READS_OF = {
+    # A copy that its reader makes by itself: the fault comes right after the message that leads to it.
+    "shm": Step("large", ((CLIENT, "REQUEST"), (SERVER, "REPLY")), 2),
+    # What is smaller follows its message unasked.
+    "tcp": Step("large", READS, 2),
+}
 
 TRANSPORTS = ("shm", "tcp")
 ADAPTERS = ("rxe", "siw")
@@ -61,6 +65,7 @@ ACTIONS = (
 # Unix sockets have no RST. Nobody but the ends can end an adapter's connection in order, nor rxe's in any other way.
 STALLS = ("rxe",)
 """Soft-RoCE may stop amid a retransmission, which a slow machine brings about, and never go on: keep-alive ends it."""
+ONLY_OVER = {"PUSH": "tcp"}
 IMPOSSIBLE = {("reset", "shm"), ("reset", "rxe"), ("cut", "rxe"), ("cut", "siw")}
 
 
@@ -121,13 +126,18 @@ class Case:
         return random.Random(str(self))
 
     def at(self) -> Step:
-        return SHM_READS if self.step == "READ" and self.transport == "shm" else STEPS[self.step]
+        own = READS_OF.get(self.transport) if self.step == "READ" else None
+        return own or STEPS[self.step]
 
 
 def kinds(transports: tuple[str, ...]) -> list[tuple[str, str, str, str]]:
     """All combinations that there are."""
     every = itertools.product(STEPS, ACTIONS, transports, STYLES)
-    return [kind for kind in every if kind[1:3] not in IMPOSSIBLE]
+    return [
+        (step, action, transport, style)
+        for step, action, transport, style in every
+        if (action, transport) not in IMPOSSIBLE and ONLY_OVER.get(step, transport) == transport
+    ]
 
 
 def drawn(count: int, seed: int, transports: tuple[str, ...] = TRANSPORTS) -> Iterator[Case]:

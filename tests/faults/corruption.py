@@ -6,7 +6,7 @@ from collections.abc import Callable
 # Fields whose damage is seen at once, as (first byte, bytes): of a frame of tcp, and of a message.
 _FRAME_FIELDS = {"magic": (0, 1), "type": (1, 1)}
 _MESSAGE_FIELDS = {"magic": (0, 2), "type": (2, 1), "body bytes": (4, 4), "epoch": (8, 4)}
-_FRAMES = ("READ", "READ_DATA")
+_FRAMES = ("READ", "READ_DATA", "PUSH")
 
 
 def corrupted(action: str, name: str, chance: random.Random) -> Callable[[bytes], bytes]:

@@ -6,11 +6,11 @@ import struct
 import threading
 
 from impostor import wake_and_close
-from raw_peer import FRAME, READ_REQUEST, READ_RESPONSE, SEND, WRITE_ACK
+from raw_peer import FRAME, PUSH, READ_REQUEST, READ_RESPONSE, SEND, WRITE_ACK
 
 from .gate import CLIENT, SERVER, Gate, message_name
 
-_FRAMES = {READ_REQUEST: "READ", READ_RESPONSE: "READ_DATA"}
+_FRAMES = {READ_REQUEST: "READ", READ_RESPONSE: "READ_DATA", PUSH: "PUSH"}
 _RESET = struct.pack("ii", 1, 0)  # close() sends RST
 
 

@@ -105,6 +105,15 @@ _TRANSPORTS = (
         core=True,
     ),
     Option(
+        "pollers",
+        POSITIVE,
+        "threads that poll the clients' connections, a share each, so that workers only handle calls; for machines "
+        "with many cores and clients; with 1 the workers poll",
+        "N",
+        example=4,
+        core=True,
+    ),
+    Option(
         "shared-receive-slots",
         POSITIVE,
         "receive slots that all connections over verbs share, for servers with hundreds of clients; "
