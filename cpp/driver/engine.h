@@ -222,8 +222,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   TimeNs next_tidying_ = 0;
   TimeNs many_dear_until_ = 0;  // connections are polled for
   SpinTime spin_time_;
-  int empty_looks_ = 0;         // in a row
-  bool saw_events_ = false;     // of armed connections in epoll, since the last look
+  int empty_looks_ = 0;      // in a row
+  bool saw_events_ = false;  // of armed connections in epoll, since the last look
   std::atomic<TimeNs> next_poll_between_{0};
 
   mutable std::mutex list_mutex_;
