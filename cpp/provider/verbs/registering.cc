@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <string>
+#include <string_view>
 
 #include "provider/verbs/errors.h"
 
@@ -44,13 +46,27 @@ Result<ibv_mr*> register_dmabuf(ibv_pd* domain, const MemoryRange& range, const 
   return verbs_error(error_number, "registering " + std::to_string(length_bytes) + " bytes of a device's memory");
 }
 
+// An optional right: libraries, kernels and adapters that don't know it are to ignore it. One that doesn't is asked
+// again.
+ibv_mr* register_host(ibv_pd* domain, const std::byte* address, size_t length_bytes, int access) {
+  static const bool relaxed = relaxed_ordering_wanted(std::getenv("RRPC_RELAXED_ORDERING"));
+  void* const begin = const_cast<std::byte*>(address);
+  if (relaxed) {
+    ibv_mr* registration = ibv_reg_mr(domain, begin, length_bytes, access | IBV_ACCESS_RELAXED_ORDERING);
+    if (registration != nullptr || (errno != EINVAL && errno != EOPNOTSUPP)) return registration;
+  }
+  return ibv_reg_mr(domain, begin, length_bytes, access);
+}
+
 }  // namespace
+
+bool relaxed_ordering_wanted(const char* value) { return value == nullptr || std::string_view(value) != "0"; }
 
 Result<ibv_mr*> register_with_adapter(ibv_pd* domain, const MemoryRange& range, const std::byte* address,
                                       size_t length_bytes, int access) {
   if (range.dmabuf_fd >= 0) return register_dmabuf(domain, range, address, length_bytes, access);
   errno = 0;
-  ibv_mr* registration = ibv_reg_mr(domain, const_cast<std::byte*>(address), length_bytes, access);
+  ibv_mr* registration = register_host(domain, address, length_bytes, access);
   if (registration != nullptr) return registration;
   const int error_number = errno;
   if (error_number == EFAULT) {

@@ -10,6 +10,10 @@ namespace rrpc::provider::verbs {
 // What the adapter itself may do there.
 inline int local_rights(const MemoryRange& range) { return range.only_read ? 0 : IBV_ACCESS_LOCAL_WRITE; }
 
+// Whether PCIe may bring what an adapter writes in another order, as `value` of the environment's RRPC_RELAXED_ORDERING
+// has it: yes, unless that is 0. A completion still comes after all that it is of, and nothing else is waited for.
+bool relaxed_ordering_wanted(const char* value);
+
 // ibv_reg_mr for a part of `range`, or ibv_reg_dmabuf_mr where it has a dma-buf (rdma-core 34, Linux 5.12), with errors
 // that name their cure: FailedPrecondition for memory that an adapter can't have, Unimplemented where the library, the
 // kernel or the adapter's driver takes no dma-buf.

@@ -21,6 +21,8 @@ struct Asked {
   int access = 0;
 } g_asked;
 int g_refusal = 0;
+int g_not_known = 0;  // of the rights
+int g_count = 0;      // of what was asked
 ibv_mr g_registration{};
 
 ibv_mr* answer() {
@@ -34,7 +36,10 @@ extern "C" {
 
 ibv_mr* ibv_reg_mr(ibv_pd*, void* address, size_t length, int access) {
   g_asked = {.address = reinterpret_cast<uint64_t>(address), .length_bytes = length, .access = access};
-  return answer();
+  ++g_count;
+  if ((access & g_not_known) == 0) return answer();
+  errno = EINVAL;
+  return nullptr;
 }
 
 ibv_mr* ibv_reg_mr_iova2(ibv_pd* domain, void* address, size_t length, uint64_t, unsigned int access) {
@@ -59,7 +64,7 @@ MemoryRange device_range() {
 
 class RegisteringTest : public ::testing::Test {
  protected:
-  void SetUp() override { g_refusal = 0; }
+  void SetUp() override { g_refusal = g_not_known = g_count = 0; }
 };
 
 TEST_F(RegisteringTest, HostMemoryGoesByItsAddress) {
@@ -69,7 +74,30 @@ TEST_F(RegisteringTest, HostMemoryGoesByItsAddress) {
   EXPECT_FALSE(g_asked.dmabuf);
   EXPECT_EQ(g_asked.address, reinterpret_cast<uint64_t>(bytes.data() + 8));
   EXPECT_EQ(g_asked.length_bytes, 16u);
-  EXPECT_EQ(g_asked.access, IBV_ACCESS_REMOTE_READ);
+  EXPECT_EQ(g_asked.access, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_RELAXED_ORDERING);
+}
+
+TEST_F(RegisteringTest, AnAdapterThatKnowsNoRelaxedOrderingDoesWithout) {
+  std::array<std::byte, 64> bytes{};
+  const MemoryRange range{.address = bytes.data(), .length_bytes = bytes.size()};
+  g_not_known = IBV_ACCESS_RELAXED_ORDERING;
+  ASSERT_TRUE(register_with_adapter(nullptr, range, bytes.data(), 64, IBV_ACCESS_LOCAL_WRITE).ok());
+  EXPECT_EQ(g_asked.access, IBV_ACCESS_LOCAL_WRITE);
+  EXPECT_EQ(g_count, 2);
+}
+
+TEST_F(RegisteringTest, AnotherRefusalIsFinal) {
+  std::array<std::byte, 64> bytes{};
+  const MemoryRange range{.address = bytes.data(), .length_bytes = bytes.size()};
+  g_refusal = ENOMEM;
+  EXPECT_FALSE(register_with_adapter(nullptr, range, bytes.data(), 64, IBV_ACCESS_LOCAL_WRITE).ok());
+  EXPECT_EQ(g_count, 1);
+}
+
+TEST(RelaxedOrdering, IsOffWhereTheEnvironmentSaysSo) {
+  EXPECT_TRUE(relaxed_ordering_wanted(nullptr));
+  EXPECT_TRUE(relaxed_ordering_wanted("1"));
+  EXPECT_FALSE(relaxed_ordering_wanted("0"));
 }
 
 TEST_F(RegisteringTest, DeviceMemoryGoesByItsPlaceInTheDmabuf) {
