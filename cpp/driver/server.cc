@@ -17,6 +17,8 @@ namespace {
 
 // Handlers slower than this make it worth waking another worker before one leaves the polling.
 constexpr TimeNs kSlowHandler = 50 * kMicrosecond;
+constexpr TimeNs kVerySlowHandler = 500 * kMicrosecond;  // than these where
+constexpr int kAloneMin = 64;                            // so many calls in a row were taken while no other was there
 // How long what was said last may take to reach the peers when the server stops.
 constexpr TimeNs kFarewell = 1100 * kMillisecond;
 constexpr TimeNs kAskInterval = 50 * kMillisecond;
@@ -142,9 +144,17 @@ void Server::announce(Lane lane) {
 
 bool Server::take(Lane lane, Work& work) {
   if (!work_.take(lane, work)) return false;
-  if (lane == Lane::kWorkers && handler_ns_average_.load(std::memory_order_relaxed) > kSlowHandler)
-    engine().offer_token();
+  if (lane == Lane::kWorkers && wants_poller(work)) engine().offer_token();
   return true;
+}
+
+// Whether another worker is to poll while this call is handled. Where calls come one at a time that would cost a
+// wake-up for each; should some come together after all, the engine's next tick has another worker poll.
+bool Server::wants_poller(const Work& work) {
+  const int since = work.alone ? taken_alone_.load(std::memory_order_relaxed) + 1 : 0;
+  taken_alone_.store(std::min(since, kAloneMin), std::memory_order_relaxed);
+  const TimeNs average = handler_ns_average_.load(std::memory_order_relaxed);
+  return average > (since < kAloneMin ? kSlowHandler : kVerySlowHandler);
 }
 
 NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt, Lane lane) {

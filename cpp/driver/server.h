@@ -140,6 +140,7 @@ class Server : public RequestSink {
   Status share_receives(ListenerEntry& entry) const;
   std::shared_ptr<endpoint::SharedRing> shared_ring(const provider::Listener& listener);
   bool take(Lane lane, Work& work);
+  bool wants_poller(const Work& work);
   bool too_late(const Work& work);
   bool wait_for_turn(Lane lane, TimeNs deadline);
   void announce(Lane lane);
@@ -160,6 +161,7 @@ class Server : public RequestSink {
   std::atomic<bool> draining_{false};
   std::atomic<bool> ended_{false};
   std::atomic<TimeNs> handler_ns_average_{0};
+  std::atomic<int> taken_alone_{0};  // calls in a row
   rpc::HelloFields more_hello_;
   std::unordered_map<const provider::Listener*, rpc::HelloFields> offers_;  // of listeners behind rrpc://
   std::unordered_map<const provider::Listener*, std::shared_ptr<endpoint::SharedRing>> shared_rings_;

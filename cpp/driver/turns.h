@@ -25,6 +25,7 @@ struct Work {
   rpc::ServerCallRef call;
   TimeNs taken_at = 0;
   Lane lane = Lane::kWorkers;
+  bool alone = false;      // when it was taken, no other ran or waited
   bool resumed = false;    // one that was parked
   bool aside = false;      // no worker has it
   bool returning = false;  // its own thread waits for a worker's place

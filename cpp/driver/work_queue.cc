@@ -209,6 +209,7 @@ bool WorkQueue::take(Lane lane, Work& work) {
   ++from.running;
   no_longer_waits(taken);
   taken.taken_at = now_ns();
+  taken.alone = from.running == 1 && from.waiting() == 0;
   work = taken;
   running_.insert(std::move(node));
   let_return(from);
