@@ -15,10 +15,6 @@
 namespace rrpc::driver {
 namespace {
 
-// Handlers slower than this make it worth waking another worker before one leaves the polling.
-constexpr TimeNs kSlowHandler = 50 * kMicrosecond;
-constexpr TimeNs kVerySlowHandler = 500 * kMicrosecond;  // than these where
-constexpr int kAloneMin = 64;                            // so many calls in a row were taken while no other was there
 // How long what was said last may take to reach the peers when the server stops.
 constexpr TimeNs kFarewell = 1100 * kMillisecond;
 constexpr TimeNs kAskInterval = 50 * kMillisecond;
@@ -144,17 +140,8 @@ void Server::announce(Lane lane) {
 
 bool Server::take(Lane lane, Work& work) {
   if (!work_.take(lane, work)) return false;
-  if (lane == Lane::kWorkers && wants_poller(work)) engine().offer_token();
+  if (lane == Lane::kWorkers && handler_times_.wants_poller(work.alone)) engine().offer_token();
   return true;
-}
-
-// Whether another worker is to poll while this call is handled. Where calls come one at a time that would cost a
-// wake-up for each; should some come together after all, the engine's next tick has another worker poll.
-bool Server::wants_poller(const Work& work) {
-  const int since = work.alone ? taken_alone_.load(std::memory_order_relaxed) + 1 : 0;
-  taken_alone_.store(std::min(since, kAloneMin), std::memory_order_relaxed);
-  const TimeNs average = handler_ns_average_.load(std::memory_order_relaxed);
-  return average > (since < kAloneMin ? kSlowHandler : kVerySlowHandler);
 }
 
 NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt, Lane lane) {
@@ -239,17 +226,12 @@ OnCancel Server::on_cancel(uint64_t handle, std::function<void()> callback) {
   return OnCancel::kKept;
 }
 
-void Server::note_handler_time(const Work& work) {
-  const TimeNs average = handler_ns_average_.load(std::memory_order_relaxed);
-  handler_ns_average_.store(average + (now_ns() - work.taken_at - average) / 8, std::memory_order_relaxed);
-}
-
 Result<Answered> Server::reply(uint64_t handle, rpc::Reply reply) {
   Work work;
   bool makes_room = false;
   if (!work_.end(handle, work, makes_room)) return unknown_handle(handle);
   if (makes_room) announce(work.lane);
-  if (work.call->stream() == nullptr) note_handler_time(work);
+  if (work.call->stream() == nullptr) handler_times_.took(now_ns() - work.taken_at);
   return Answered{work.lane, answer(work, std::move(reply))};
 }
 

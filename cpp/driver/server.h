@@ -16,6 +16,7 @@
 #include "driver/address.h"
 #include "driver/connection.h"
 #include "driver/engine.h"
+#include "driver/handler_times.h"
 #include "driver/loop_queue.h"
 #include "driver/stream.h"
 #include "driver/work_queue.h"
@@ -140,7 +141,6 @@ class Server : public RequestSink {
   Status share_receives(ListenerEntry& entry) const;
   std::shared_ptr<endpoint::SharedRing> shared_ring(const provider::Listener& listener);
   bool take(Lane lane, Work& work);
-  bool wants_poller(const Work& work);
   bool too_late(const Work& work);
   bool wait_for_turn(Lane lane, TimeNs deadline);
   void announce(Lane lane);
@@ -148,7 +148,6 @@ class Server : public RequestSink {
   void set_aside(const Work& work);
   void refuse_displaced();
   Status answer(const Work& work, rpc::Reply reply);
-  void note_handler_time(const Work& work);
   LeftOver under_way();
   bool all_drained();
   void close_all(const std::string& reason);
@@ -160,8 +159,7 @@ class Server : public RequestSink {
   WorkQueue work_;
   std::atomic<bool> draining_{false};
   std::atomic<bool> ended_{false};
-  std::atomic<TimeNs> handler_ns_average_{0};
-  std::atomic<int> taken_alone_{0};  // calls in a row
+  HandlerTimes handler_times_;
   rpc::HelloFields more_hello_;
   std::unordered_map<const provider::Listener*, rpc::HelloFields> offers_;  // of listeners behind rrpc://
   std::unordered_map<const provider::Listener*, std::shared_ptr<endpoint::SharedRing>> shared_rings_;
