@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +97,7 @@ def test_a_drained_server_answers_what_is_under_way(serve: ServeFactory) -> None
     with rrpc.connect(served.address, timeout=20.0) as other:
         held = [client.start("Lab.hold", str(i), 1.0) for i, client in enumerate(clients[:3])]
         for i in range(len(held)):
-            eventually(lambda i=i: other.call("Lab.holding", str(i)))
+            eventually(partial(other.call, "Lab.holding", str(i)))
     served.signal(signal.SIGTERM)
     assert [each.result() for each in held] == [False] * 3
     assert served.wait() == 0

@@ -5,6 +5,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_several_that_fit_come_and_the_others_are_asked_for(lab_server: LabServe
 
 
 def test_a_body_longer_than_a_slot_comes_before_what_it_tells_of(lab_server: LabServer) -> None:
-    value = [list(range(20_000)), np.full(50_000, 3, np.uint8)]
+    value: list[Any] = [list(range(20_000)), np.full(50_000, 3, np.uint8)]
     with tapped(lab_server) as (client, tap):
         back = client.call("Lab.echo", value)
     assert back[0] == value[0]

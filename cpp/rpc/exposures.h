@@ -48,7 +48,7 @@ class Exposures {
         ranges_[i] = {descriptor.address, descriptor.length_bytes, descriptor.rkey};
       }
     }
-    operator endpoint::Pushes() const { return std::span(ranges_).first(count_); }
+    endpoint::Pushes view() const { return std::span(ranges_).first(count_); }
 
    private:
     std::array<provider::RemoteRange, 8> ranges_;
