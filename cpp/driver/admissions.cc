@@ -14,11 +14,11 @@ void Admissions::begin(const ConnectionRef& connection, TimeNs now) {
   half_open_.emplace(connection->id(), HalfOpen{connection, now});
 }
 
-bool Admissions::establish(Connection& connection, size_t most) {
+bool Admissions::establish(Connection& connection) {
   std::lock_guard lock(mutex_);
   const auto it = half_open_.find(connection.id());
   if (it == half_open_.end()) return true;
-  if (established_ >= most) return false;
+  if (established_ >= connections_max_) return false;
   half_open_.erase(it);
   ++established_;
   connection.counted = true;

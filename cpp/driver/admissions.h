@@ -15,15 +15,16 @@ namespace rrpc::driver {
 
 class Admissions {
  public:
-  explicit Admissions(size_t handshakes_max) : handshakes_max_(handshakes_max) {}
+  Admissions(size_t handshakes_max, size_t connections_max)
+      : handshakes_max_(handshakes_max), connections_max_(connections_max) {}
 
   size_t handshakes_max() const { return handshakes_max_; }
   // As many have begun to connect as may at a time.
   bool full() const;
   // A client has begun to connect: it is half-open until it has said HELLO.
   void begin(const ConnectionRef& connection, TimeNs now);
-  // It has said HELLO. False: as many as `most` are let in.
-  bool establish(Connection& connection, size_t most);
+  // It has said HELLO. False: as many are let in as may be.
+  bool establish(Connection& connection);
   // It is gone. Does nothing for one that never began here.
   void end(Connection& connection);
   // The one that began first, if that is `age_min` ago, else null with the time when it will be in `may_go_at` (0:
@@ -37,6 +38,7 @@ class Admissions {
   };
 
   const size_t handshakes_max_;
+  const size_t connections_max_;
   mutable std::mutex mutex_;
   std::map<uint64_t, HalfOpen> half_open_;  // ids rise, so the oldest is the first
   size_t established_ = 0;

@@ -36,7 +36,6 @@ Engine& client_engine() {
 Client::Client(Address address, ConnectionRef connection, std::string transport, std::shared_ptr<Server> server,
                bool owns_connection)
     : server_(std::move(server)),
-      engine_(*connection->engine),
       owns_connection_(owns_connection),
       address_(std::move(address)),
       transport_(std::move(transport)),
@@ -66,7 +65,7 @@ void Client::close() {
     std::lock_guard lock(connection_->mutex);
     connection_->session().close(unavailable("the client closed the connection"));
   }
-  engine_.see_off(connection_);
+  engine().see_off(connection_);
 }
 
 Status Client::check_usable() const {
@@ -80,20 +79,20 @@ Status Client::start(const rpc::ClientCallRef& call, rpc::CallRequest request) {
   std::lock_guard lock(connection_->mutex);
   const TimeNs now = now_ns();
   RRPC_RETURN_IF_ERROR(connection_->session().client().start(call, std::move(request), now));
-  engine_.note_deadline(*connection_, call->deadline());  // there may never be anybody who waits for it
-  engine_.settle(connection_, now);
+  engine().note_deadline(*connection_, call->deadline());  // there may never be anybody who waits for it
+  engine().settle(connection_, now);
   return {};
 }
 
 Status Client::start_in_loop(const std::shared_ptr<LoopCall>& call, rpc::CallRequest request) {
   RRPC_RETURN_IF_ERROR(start(call, std::move(request)));
-  call->queue().await(*call, connection_, engine_.shared_from_this());
+  call->queue().await(*call, connection_, engine().shared_from_this());
   return {};
 }
 
 Result<std::unique_ptr<Stream>> Client::open(const rpc::ClientCallRef& call, rpc::CallRequest request) {
   RRPC_RETURN_IF_ERROR(start(call, std::move(request)));
-  return std::make_unique<Stream>(engine_.shared_from_this(), connection_, call->stream(), call->deadline(), call);
+  return std::make_unique<Stream>(engine().shared_from_this(), connection_, call->stream(), call->deadline(), call);
 }
 
 bool Client::cancel(const rpc::ClientCallRef& call, Status why) {
@@ -101,7 +100,7 @@ bool Client::cancel(const rpc::ClientCallRef& call, Status why) {
   std::lock_guard lock(connection_->mutex);
   if (call->done()) return false;
   connection_->session().client().cancel(call, std::move(why));
-  engine_.settle(connection_, now_ns());
+  engine().settle(connection_, now_ns());
   return true;
 }
 
@@ -122,7 +121,7 @@ bool Client::on_unusable(std::function<void()> callback) {
 WaitResult Client::wait(const rpc::ClientCallRef& call, TimeNs deadline, const std::atomic<bool>& interrupt) {
   if (call->done()) return WaitResult::kDone;
   if (belongs_to_parent()) return WaitResult::kTimeout;
-  const WaitResult result = Waiter(engine_, connection_, call.get(), std::min(deadline, call->deadline()), interrupt)
+  const WaitResult result = Waiter(engine(), connection_, call.get(), std::min(deadline, call->deadline()), interrupt)
                                 .wait([&call] { return call->done(); }, [&call] { call->watched = true; });
   if (result != WaitResult::kTimeout || now_ns() < call->deadline()) return result;
   cancel(call, call->deadline_passed());
@@ -131,7 +130,7 @@ WaitResult Client::wait(const rpc::ClientCallRef& call, TimeNs deadline, const s
 
 void Client::wait_for_handshake(TimeNs deadline) {
   const auto settled = [this] { return connection_->closed.load() || connection_->ready.load(); };
-  while (Waiter(engine_, connection_, nullptr, deadline, kNoInterrupt).wait(settled, [] {}) ==
+  while (Waiter(engine(), connection_, nullptr, deadline, kNoInterrupt).wait(settled, [] {}) ==
          WaitResult::kInterrupted) {
   }
 }

@@ -51,7 +51,7 @@ class Client {
   [[nodiscard]] bool on_unusable(std::function<void()> callback);
   size_t calls_in_flight() const { return connection_->session().client().calls_in_flight(); }
 
-  Engine& engine() { return engine_; }
+  Engine& engine() { return *connection_->engine; }
   bool belongs_to_parent() const { return connection_->belongs_to_parent(); }
   // In a forked child not even a mutex of the parent's may be touched: it may be held for ever.
   Status check_usable() const;
@@ -84,7 +84,6 @@ class Client {
   void wait_for_handshake(TimeNs deadline);
 
   const std::shared_ptr<Server> server_;  // whose engine it is, if not the one of all clients
-  Engine& engine_;
   const bool owns_connection_;
   Address address_;
   std::string sent_on_to_;  // the address of the process that answers, where another one was dialled

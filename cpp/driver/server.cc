@@ -50,7 +50,7 @@ Server::Server(const Options& options)
       fork_generation_(fork_generation()),
       instance_(random_text()),
       work_(options),
-      admissions_(std::make_shared<Admissions>(handshakes_max(options))) {
+      admissions_(std::make_shared<Admissions>(handshakes_max(options), options.connections_max)) {
   Engine::Hooks hooks;
   hooks.work_waits = [this] { return (work_waits() && !in_loop_) || ended_.load(); };
   hooks.accept = [this](DeviceEntry& device, provider::Listener& listener, uint64_t id) {

@@ -206,9 +206,9 @@ void Server::prepare(Connection& connection) {
 }
 
 Status Server::admit(Connection& connection) {
-  if (admissions_->establish(connection, options_.connections_max)) {
-    connection.engine->note_deadline(connection,
-                                     connection.retire_at);  // the timers look at it only once the client is let in
+  if (admissions_->establish(connection)) {
+    // The timers look at it only once the client is let in.
+    connection.engine->note_deadline(connection, connection.retire_at);
     return {};
   }
   const std::string limit = std::to_string(options_.connections_max);

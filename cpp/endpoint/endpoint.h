@@ -121,6 +121,8 @@ class Endpoint {
   bool can_send(uint8_t type) const;
   // The parts become one message. Only when can_send(); the bytes are taken before the call returns.
   void send(uint8_t type, std::span<const Bytes> parts, Pushes pushes = {});
+  // Whether those are of use.
+  bool pushes() const { return qp_->limits().pushed_bytes_max > 0; }
 
   // See BulkScheduler. Ends in on_transfer_finished().
   void start_transfer(uint64_t cookie, provider::Opcode opcode, std::vector<TransferSegment> segments);

@@ -106,6 +106,8 @@ struct Sge {
   const MemoryRegion* region = nullptr;
 };
 
+constexpr size_t kPushesMax = 8;  // behind one message
+
 // A range that this end has exposed for reading.
 struct RemoteRange {
   uint64_t address = 0;

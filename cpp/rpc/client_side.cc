@@ -117,7 +117,7 @@ Status ClientSide::send_or_queue(ClientCall& call, const RequestFixed& fixed_in,
   if (length > endpoint_.body_bytes_max()) return send_as_bulk(call, parts, length);
   if (queue_.empty() && endpoint_.can_send(kRequest)) {
     about_to_send(call);
-    endpoint_.send(kRequest, parts, call.exposures_.pushes().view());
+    call.exposures_.send(endpoint_, kRequest, parts);
     note_sent(call);
     return {};
   }
@@ -151,7 +151,7 @@ void ClientSide::flush(TimeNs now) {
     if (call != nullptr) about_to_send(*call);
     const Bytes part = as_bytes(request.body);
     if (call != nullptr)
-      endpoint_.send(request.type, {&part, 1}, call->exposures_.pushes().view());
+      call->exposures_.send(endpoint_, request.type, {&part, 1});
     else
       endpoint_.send(request.type, {&part, 1});
     if (endpoint_.failed()) return;

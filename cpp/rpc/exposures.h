@@ -1,7 +1,6 @@
 // The memory that one call has open to the peer.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <span>
@@ -39,22 +38,18 @@ class Exposures {
     body_last_ = false;
     bytes_ = 0;
   }
-  // What the peer is going to READ first: the body, which tells of the others, or all in their order.
-  class Ranges {
-   public:
-    explicit Ranges(std::span<const endpoint::Exposure> items) : count_(std::min(items.size(), ranges_.size())) {
-      for (size_t i = 0; i < count_; ++i) {
-        const endpoint::Descriptor& descriptor = items[i].descriptor;
-        ranges_[i] = {descriptor.address, descriptor.length_bytes, descriptor.rkey};
-      }
+  // Sends a message that tells of them. What the peer is going to READ first may follow it: the body, which tells of
+  // the others, or all in their order.
+  void send(endpoint::Endpoint& endpoint, uint8_t type, std::span<const Bytes> parts) const {
+    if (items_.empty() || !endpoint.pushes()) return endpoint.send(type, parts);
+    std::array<provider::RemoteRange, provider::kPushesMax> ranges;
+    size_t count = 0;
+    for (const endpoint::Exposure& item : std::span(items_).last(body_last_ ? 1 : items_.size())) {
+      if (count == ranges.size()) break;
+      ranges[count++] = {item.descriptor.address, item.descriptor.length_bytes, item.descriptor.rkey};
     }
-    endpoint::Pushes view() const { return std::span(ranges_).first(count_); }
-
-   private:
-    std::array<provider::RemoteRange, 8> ranges_;
-    size_t count_;
-  };
-  Ranges pushes() const { return Ranges(std::span(items_).last(body_last_ ? 1 : items_.size())); }
+    endpoint.send(type, parts, std::span(ranges).first(count));
+  }
   bool empty() const { return items_.empty(); }
   size_t size() const { return items_.size(); }
   size_t bytes() const { return bytes_; }

@@ -284,7 +284,7 @@ void ServerSide::flush(TimeNs now) {
     const QueuedReply reply = std::move(queue_.front());
     queue_.pop_front();
     const Bytes part = as_bytes(reply.body);
-    endpoint_.send(reply.type, {&part, 1}, reply.call->exposures_.pushes().view());
+    reply.call->exposures_.send(endpoint_, reply.type, {&part, 1});
     if (endpoint_.failed()) return;
     sent(reply.call, now);
   }

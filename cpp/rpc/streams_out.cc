@@ -214,7 +214,7 @@ void Streams::send_next(Stream& stream) {
   const Bytes part = as_bytes(item.bytes);
   const auto exposed = std::ranges::find(stream.exposed_, item.sequence, &Stream::ExposedItem::sequence);
   if (exposed == stream.exposed_.end()) return endpoint_.send(item.type, {&part, 1});
-  endpoint_.send(item.type, {&part, 1}, exposed->exposures.pushes().view());
+  exposed->exposures.send(endpoint_, item.type, {&part, 1});
 }
 
 // Small items that had to wait share a message, as many as have room.

@@ -33,8 +33,7 @@ constexpr uint32_t kReasonBytesMax = 200;
 constexpr uint32_t kSetupFixedBytes = 8;
 constexpr uint32_t kControlBodyBytesMax = 256;
 constexpr uint32_t kTakesPushes = 1;
-constexpr uint16_t kPushesMax = 8;             // behind one SEND,
-constexpr uint32_t kPushedBytesMax = 1 << 20;  // and of all of them: costs less to send than to ask for
+constexpr uint32_t kPushedBytesMax = 1 << 20;  // behind one SEND: costs less to send than to ask for
 
 enum class FrameType : uint8_t {
   kSetup = 1,

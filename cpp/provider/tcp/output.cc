@@ -63,16 +63,11 @@ void Output::push_request(const FrameHeader& header, std::span<const iovec> part
   frame.sequence = sequence;
 }
 
-void Output::push_response(const FrameHeader& header, std::byte* bytes, uint32_t rkey) {
-  OutFrame& frame = push(header, OutFrame::Source::kResponse);
+void Output::push_exposed(OutFrame::Source source, const FrameHeader& header, std::byte* bytes, uint32_t rkey) {
+  OutFrame& frame = push(header, source);
   frame.single = {bytes, header.length_bytes};
   frame.parts = {&frame.single, 1};
   frame.rkey = rkey;
-}
-
-void Output::push_pushed(const FrameHeader& header, std::byte* bytes) {
-  push_response(header, bytes, header.rkey);
-  frames_[frames_.size() - 1].source = OutFrame::Source::kPush;
 }
 
 void Output::own_pushed(uint32_t rkey) {

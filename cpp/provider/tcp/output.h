@@ -51,8 +51,8 @@ class Output {
 
   void push_control(const FrameHeader& header, std::vector<std::byte> body);
   void push_request(const FrameHeader& header, std::span<const iovec> parts, uint64_t sequence);
-  void push_response(const FrameHeader& header, std::byte* bytes, uint32_t rkey);
-  void push_pushed(const FrameHeader& header, std::byte* bytes);
+  // A response or a push, from memory that is exposed.
+  void push_exposed(OutFrame::Source source, const FrameHeader& header, std::byte* bytes, uint32_t rkey);
   // What is still to be written of these pushes no longer comes from the exposed memory: it was copied.
   void own_pushed(uint32_t rkey);
 

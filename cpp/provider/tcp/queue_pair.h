@@ -73,11 +73,10 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   struct Push {
     Push() = default;
     Push(uint64_t address, uint64_t length_bytes) : at(address), left_bytes(length_bytes) {}
-    uint64_t at = 0;  // in the peer's memory, of the next byte without a place
-    uint64_t left_bytes = 0;
+    uint64_t at = 0;                  // in the peer's memory, of the next byte without a place
+    uint64_t left_bytes = 0;          // for which there may yet be one
     std::optional<uint64_t> reading;  // the READ into whose memory it goes just now
     bool waits = false;               // until the next poll, for a READ
-    bool dropping = false;
   };
 
   bool live() const { return phase_ != Phase::kDead; }

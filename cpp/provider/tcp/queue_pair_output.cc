@@ -101,8 +101,9 @@ bool TcpQueuePair::push_response() {
   if (responses_.empty()) return false;
   const PendingResponse response = responses_.front();
   responses_.pop();
-  output_.push_response({.type = FrameType::kReadResponse, .length_bytes = response.length_bytes, .tag = response.tag},
-                        response.address, response.rkey);
+  output_.push_exposed(OutFrame::Source::kResponse,
+                       {.type = FrameType::kReadResponse, .length_bytes = response.length_bytes, .tag = response.tag},
+                       response.address, response.rkey);
   return true;
 }
 

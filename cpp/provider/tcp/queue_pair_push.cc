@@ -1,5 +1,6 @@
 // Bytes that follow a message unasked, for the READ that its receiver is going to post: one way less on the wire.
 #include <algorithm>
+#include <utility>
 
 #include "provider/tcp/queue_pair.h"
 
@@ -34,7 +35,9 @@ void TcpQueuePair::push_ranges(std::span<const RemoteRange> ranges) {
                              .rkey = range.rkey,
                              .address = range.address,
                              .length_bytes = static_cast<uint32_t>(range.length_bytes)};
-    output_.push_pushed(header, exposures_.check(range.rkey, range.address, range.length_bytes, kRemoteRead).value());
+    output_.push_exposed(OutFrame::Source::kPush, header,
+                         exposures_.check(range.rkey, range.address, range.length_bytes, kRemoteRead).value(),
+                         range.rkey);
     pushed_lately_[pushed_count_++ % pushed_lately_.size()] = range.rkey;
   }
 }
@@ -51,7 +54,7 @@ void TcpQueuePair::note_asked_for(uint32_t rkey) {
 // Whether a READ that is posted now may be answered by what is being pushed, or is about to be.
 bool TcpQueuePair::may_be_pushed(const SendRequest& request) const {
   if (pushes_due_ > 0) return true;
-  return pushing() && !push_.dropping && request.rkey == frame_.rkey && request.remote_address >= push_.at &&
+  return pushing() && request.rkey == frame_.rkey && request.remote_address >= push_.at &&
          request.remote_address - push_.at < push_.left_bytes;
 }
 
@@ -77,7 +80,7 @@ bool TcpQueuePair::continue_push() {
     complete_done();
     news_in_this_poll_ = true;
   }
-  if (push_.left_bytes == 0 || push_.dropping) return true;
+  if (push_.left_bytes == 0) return true;
   const auto fits = std::ranges::find_if(reads_held_, [&](uint64_t sequence) {
     const SendRequest& read = sends_.at(sequence);
     return read.rkey == frame_.rkey && read.remote_address == push_.at && read.length_bytes <= push_.left_bytes;
@@ -91,15 +94,14 @@ bool TcpQueuePair::continue_push() {
     push_.waits = true;  // whoever polls has yet to see the message, or that it may post another READ
     cq_.note_moved_bytes();
   } else {
-    push_.dropping = true;
-    input_.drop(push_.left_bytes);
+    input_.drop(std::exchange(push_.left_bytes, 0));
   }
   return false;
 }
 
 // READs for which nothing was pushed after all.
 bool TcpQueuePair::ask_for_held() {
-  if (reads_held_.empty() || pushes_due_ > 0 || (pushing() && !push_.dropping)) return false;
+  if (reads_held_.empty() || pushes_due_ > 0 || (pushing() && push_.left_bytes > 0)) return false;
   if (reads_in_flight_.size() >= reads_in_flight_max_) return false;
   const uint64_t sequence = reads_held_.front();
   reads_held_.erase(reads_held_.begin());

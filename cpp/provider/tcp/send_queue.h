@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "provider/provider.h"
-#include "provider/tcp/frame.h"
 #include "provider/tcp/ring.h"
 
 namespace rrpc::provider::tcp {
