@@ -52,6 +52,11 @@ Status Status::from_errno(int error_number, std::string_view what) {
   return {code_for_errno(error_number), std::string(what) + ": " + std::strerror(error_number)};
 }
 
+Status Status::protocol_error(const char* message) { return protocol_error(std::string(message)); }
+Status invalid_argument(const char* m) { return invalid_argument(std::string(m)); }
+Status failed_precondition(const char* m) { return failed_precondition(std::string(m)); }
+Status internal_error(const char* m) { return internal_error(std::string(m)); }
+
 Status out_of_memory() {
   return resource_exhausted(
       "the process is out of memory: lower its limits (pool limit, queued_bytes_max) or give it more");

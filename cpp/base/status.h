@@ -50,6 +50,8 @@ class [[nodiscard]] Status {
 
   // The peer broke the protocol: its connection must close, nothing else may be disturbed.
   static Status protocol_error(std::string message) { return {StatusCode::kInternal, std::move(message), true}; }
+  // Out of line: whoever may fail isn't to be laid out for it.
+  [[gnu::cold]] static Status protocol_error(const char* message);
   // "what: strerror(error_number)", with the code that fits the errno.
   static Status from_errno(int error_number, std::string_view what);
 
@@ -76,14 +78,17 @@ class [[nodiscard]] Status {
 
 inline Status cancelled(std::string m) { return {StatusCode::kCancelled, std::move(m)}; }
 inline Status invalid_argument(std::string m) { return {StatusCode::kInvalidArgument, std::move(m)}; }
+[[gnu::cold]] Status invalid_argument(const char* m);
 inline Status deadline_exceeded(std::string m) { return {StatusCode::kDeadlineExceeded, std::move(m)}; }
 inline Status permission_denied(std::string m) { return {StatusCode::kPermissionDenied, std::move(m)}; }
 // In the place of std::bad_alloc, where it may end a call or a connection.
 Status out_of_memory();
 inline Status resource_exhausted(std::string m) { return {StatusCode::kResourceExhausted, std::move(m)}; }
 inline Status failed_precondition(std::string m) { return {StatusCode::kFailedPrecondition, std::move(m)}; }
+[[gnu::cold]] Status failed_precondition(const char* m);
 inline Status unimplemented(std::string m) { return {StatusCode::kUnimplemented, std::move(m)}; }
 inline Status internal_error(std::string m) { return {StatusCode::kInternal, std::move(m)}; }
+[[gnu::cold]] Status internal_error(const char* m);
 inline Status unavailable(std::string m) { return {StatusCode::kUnavailable, std::move(m)}; }
 
 #define RRPC_RETURN_IF_ERROR(expression)                                                     \

@@ -101,7 +101,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   rpc::Session& session() { return session_; }
   // Without the mutex.
   rpc::ClientCallRef new_call() const {
-    return std::allocate_shared_for_overwrite<rpc::ClientCall>(RecyclingAllocator<rpc::ClientCall>(memory_of_calls_));
+    return std::allocate_shared_for_overwrite<rpc::ClientCall>(RecyclingAllocator<rpc::ClientCall>(*memory_of_calls_));
   }
   TimeNs handshake_deadline = kNever;
   static Status unfinished_handshake() {
@@ -169,7 +169,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   const Options options_;
   RequestSink* const sink_;
   bool refused_ = false;
-  const std::shared_ptr<Recycler> memory_of_calls_ = std::make_shared<Recycler>();
+  const Recycler::Owner memory_of_calls_ = Recycler::make();
   rpc::Session session_;
   const bool polls_cheaply_;
   const bool handles_tell_all_;

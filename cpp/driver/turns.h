@@ -33,7 +33,7 @@ struct Work {
 
 // Handles rise, so the oldest call of a connection is its first. Once handled, a call is found by {0, handle}.
 using WorkKey = std::pair<uint64_t, uint64_t>;  // connection, handle
-using WorkAllocator = RecyclingAllocator<std::pair<const WorkKey, Work>, Recycler*>;
+using WorkAllocator = RecyclingAllocator<std::pair<const WorkKey, Work>>;
 using WorkByKey = std::map<WorkKey, Work, std::less<>, WorkAllocator>;
 
 class Turns {

@@ -136,13 +136,13 @@ class WorkQueue {
   std::mutex mutex_;
   std::condition_variable returned_;
   std::atomic<Lane> others_{Lane::kWorkers};
-  std::array<Queue, kLanes.size()> queues_{Queue(WorkAllocator(&memory_of_works_)),
-                                           Queue(WorkAllocator(&memory_of_works_)),
-                                           Queue(WorkAllocator(&memory_of_works_))};
+  std::array<Queue, kLanes.size()> queues_{Queue(WorkAllocator(memory_of_works_)),
+                                           Queue(WorkAllocator(memory_of_works_)),
+                                           Queue(WorkAllocator(memory_of_works_))};
   Bound calls_;
   Bound builtin_;
   Tally streams_;  // calls that take a stream: ready for a worker, or handled
-  WorkByKey running_{WorkAllocator(&memory_of_works_)};
+  WorkByKey running_{WorkAllocator(memory_of_works_)};
   std::vector<uint64_t> displaced_;
   std::atomic<bool> has_displaced_{false};
   uint64_t next_handle_ = 1;

@@ -8,10 +8,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "base/limits.h"
-#include "base/status.h"
 
 namespace rrpc::endpoint {
 
@@ -28,14 +26,13 @@ class SendWindow {
   void take() { ++sent_; }
   uint32_t in_flight() const { return sent_ - granted_; }
 
-  // The peer's cumulative counter. It can't pass what was sent.
-  Status on_grant(uint32_t granted, const char* what) {
-    if (granted - granted_ > in_flight())
-      return Status::protocol_error("the peer returned " + std::to_string(granted - granted_) + " " + what +
-                                    " credits, only " + std::to_string(in_flight()) + " were out");
+  // The peer's cumulative counter. False: it would pass what was sent.
+  [[nodiscard]] bool on_grant(uint32_t granted) {
+    if (returned_by(granted) > in_flight()) return false;
     granted_ = granted;
-    return {};
+    return true;
   }
+  uint32_t returned_by(uint32_t granted) const { return granted - granted_; }
 
  private:
   uint32_t size_ = 0;

@@ -72,20 +72,21 @@ Endpoint::Endpoint(DeviceContext context, std::unique_ptr<provider::CompletionQu
       share_(std::move(share)),
       cq_(std::move(cq)),
       qp_(std::move(qp)),
+      limits_(qp_->limits()),
       send_slot_count_(send_slots_for(geometry)),
-      bulk_(std::max(1u, std::min(geometry.read_depth, qp_->limits().read_depth)),
-            std::min<size_t>(kReadChunkBytes, qp_->limits().message_bytes_max)) {}
+      bulk_(std::max(1u, std::min(geometry.read_depth, limits_.read_depth)),
+            std::min<size_t>(kReadChunkBytes, limits_.message_bytes_max)) {}
 
 Endpoint::~Endpoint() {
   destroy_queue_pair();  // takes every posted buffer back before the ring goes
 }
 
 Status Endpoint::allocate_ring() {
-  if (qp_->limits().inline_bytes_max < geometry_.slot_bytes)
+  if (limits_.inline_bytes_max < geometry_.slot_bytes)
     RRPC_RETURN_IF_ERROR(send_buffers_.start(context_.device, *qp_, send_slot_count_, geometry_.slot_bytes));
   if (share_) return {};
   const size_t bytes = size_t{geometry_.slots} * geometry_.slot_bytes;
-  const bool shared = qp_->limits().receives_in_shared_memory;
+  const bool shared = limits_.receives_in_shared_memory;
   if (shared) {
     RRPC_ASSIGN_OR_RETURN(shared_ring_, SharedMapping::create("rrpc-ring", bytes, true));
   } else {
@@ -110,13 +111,12 @@ Status Endpoint::start() {
     }
   }
   const provider::QueuePairConfig needed = queue_pair_config(geometry_);
-  const uint32_t send_depth =
-      needed.send_depth - needed.read_depth + std::min(needed.read_depth, qp_->limits().read_depth);
-  if (qp_->limits().send_depth < send_depth || (!share_ && qp_->limits().receive_depth < needed.receive_depth))
+  const uint32_t send_depth = needed.send_depth - needed.read_depth + std::min(needed.read_depth, limits_.read_depth);
+  if (limits_.send_depth < send_depth || (!share_ && limits_.receive_depth < needed.receive_depth))
     return resource_exhausted("a ring of " + std::to_string(geometry_.slots) + " slots needs queues of " +
                               std::to_string(send_depth) + " sends and " + std::to_string(needed.receive_depth) +
-                              " receives, the device gives " + std::to_string(qp_->limits().send_depth) + " and " +
-                              std::to_string(qp_->limits().receive_depth));
+                              " receives, the device gives " + std::to_string(limits_.send_depth) + " and " +
+                              std::to_string(limits_.receive_depth));
   RRPC_RETURN_IF_ERROR(allocate_ring());
   for (uint32_t slot = 0; slot < geometry_.slots && !share_; ++slot) RRPC_RETURN_IF_ERROR(post_slot(slot));
   Offer offer;
@@ -145,65 +145,54 @@ void Endpoint::establish() {
   events_.on_established();
 }
 
-size_t Endpoint::progress() {
-  in_progress_ = true;
-  const size_t polled = cq_->poll(completions_);
-  // The state first: the peer's first message can't be understood before its offer.
-  const QueuePairState state = qp_->state();
-  size_t handled = polled > 0 ? polled : cq_->moved_bytes();
-  const bool came_and_went = state == QueuePairState::kError && !qp_->peer_private_data().empty();
-  if (!established_ && !failed() && (state == QueuePairState::kConnected || came_and_went)) {
-    establish();
-    ++handled;
-  }
-  for (size_t i = 0; i < polled; ++i) handle(completions_[i]);
-  handled += deliver_finished_transfers();
-  // Messages that came before the end are delivered before it: fail only when the queue has run dry.
-  if (state == QueuePairState::kError && polled < completions_.size() && !failed()) {
-    fail(qp_->error());
-    ++handled;
-  }
-  if (!failed() && established_) {
-    if (!bulk_.idle()) pump();
-    return_credits();
-  }
-  handled += deliver_finished_transfers();
-  if (!retiring_.empty()) handled += let_go_of_revoked();
-  in_progress_ = false;
-  return handled;
+Status Endpoint::excess(const SendWindow& window, uint32_t granted, const char* what) {
+  return Status::protocol_error("the peer returned " + std::to_string(window.returned_by(granted)) + " " + what +
+                                " credits, only " + std::to_string(window.in_flight()) + " were out");
 }
 
-void Endpoint::handle(const Completion& completion) {
-  const uint64_t value = completion.wr_id & ~kTagMask;
-  switch (completion.wr_id & kTagMask) {
-    case kTagReceive:
-      return handle_receive(static_cast<uint32_t>(value), completion.status, completion.length_bytes);
-    case kTagSend:
-      if (completion.status != WcStatus::kSuccess) return;
-      sends_unretired_ -= static_cast<uint32_t>(value);
-      send_buffers_.done(static_cast<uint32_t>(value));
-      return;
-    case kTagBulk:
-      if (completion.status == WcStatus::kSuccess) ++signs_of_life_;
-      bulk_.on_completion(static_cast<uint32_t>(value), completion.status);
-      return;
-    default:
-      RRPC_CHECK(false, "a completion with an unknown work request id");
-  }
+inline Status Endpoint::check_header(const MessageHeader& header, Bytes message) {
+  if (header.magic != kHeaderMagic) return Status::protocol_error("a message with a wrong magic");
+  if (header.body_bytes != message.size() - sizeof(header))
+    return Status::protocol_error("a message of " + std::to_string(message.size()) + " bytes announces a body of " +
+                                  std::to_string(header.body_bytes));
+  if (header.epoch != peer_epoch_) return Status::protocol_error("a message of another connection's epoch");
+  if (header.type > kCreditType) return Status::protocol_error("unknown message type " + std::to_string(header.type));
+  if (send_data_.returned_by(header.data_granted) != 0) arrived_unpaid_ = 0;
+  if (!send_data_.on_grant(header.data_granted)) return excess(send_data_, header.data_granted, "data");
+  if (!send_control_.on_grant(header.control_granted)) return excess(send_control_, header.control_granted, "control");
+  return {};
 }
 
-void Endpoint::handle_receive(uint32_t slot, WcStatus status, uint32_t length_bytes) {
-  MessageClass message_class = MessageClass::kCredit;
-  const bool taken = status == WcStatus::kSuccess && take_message(slot, length_bytes, message_class);
-  if (Status reposted = repost(slot); !reposted.ok()) return fail(reposted);
-  if (!taken) return;
-  // Only now: a grant before the repost would invite a send that finds no receive.
-  if (message_class == MessageClass::kData) receive_data_.on_reposted();
-  if (message_class == MessageClass::kControl) receive_control_.on_reposted();
+// A peer that has taken all of this end's messages can't send a whole window more without saying so: what it needs
+// for that, this end's grants, stands behind them.
+inline Status Endpoint::count_arrival(MessageClass message_class) {
+  if (message_class == MessageClass::kControl && !receive_control_.on_arrival())
+    return Status::protocol_error("the peer sent more control messages than it had credits for");
+  if (message_class != MessageClass::kData) return {};
+  if (!receive_data_.on_arrival())
+    return Status::protocol_error("the peer sent more data messages than it had credits for");
+  arrived_unpaid_ = send_data_.open() ? 0 : arrived_unpaid_ + 1;
+  if (arrived_unpaid_ > 2 * receive_data_.size())
+    return Status::protocol_error("the peer goes on sending but takes no messages: it gives no credits for them");
+  return {};
+}
+
+inline Status Endpoint::deliver(const MessageHeader& header, Bytes message) {
+  if (!established_) return Status::protocol_error("a message arrived before the connection was established");
+  if (message.size() < sizeof(MessageHeader))
+    return Status::protocol_error("a message of " + std::to_string(message.size()) +
+                                  " bytes is shorter than its header");
+  RRPC_RETURN_IF_ERROR(check_header(header, message));
+  const MessageClass message_class = class_of(header.type);
+  RRPC_RETURN_IF_ERROR(count_arrival(message_class));
+  tally(&Counters::messages_received);
+  tally(&Counters::bytes_inline_received, static_cast<int64_t>(header.body_bytes));
+  if (message_class == MessageClass::kCredit) return {};
+  return events_.on_message(header.type, message.subspan(sizeof(header)));
 }
 
 // False: the connection has failed, maybe of this message.
-bool Endpoint::take_message(uint32_t slot, uint32_t length_bytes, MessageClass& message_class) {
+inline bool Endpoint::take_message(uint32_t slot, uint32_t length_bytes, MessageClass& message_class) {
   if (failed()) return false;
   ++signs_of_life_;
   const std::byte* data = share_ ? share_.ring().slot(slot) : ring_ + size_t{slot} * geometry_.slot_bytes;
@@ -222,51 +211,67 @@ bool Endpoint::take_message(uint32_t slot, uint32_t length_bytes, MessageClass& 
   return !failed();
 }
 
-Status Endpoint::check_header(const MessageHeader& header, Bytes message) {
-  if (header.magic != kHeaderMagic) return Status::protocol_error("a message with a wrong magic");
-  if (header.body_bytes != message.size() - sizeof(header))
-    return Status::protocol_error("a message of " + std::to_string(message.size()) + " bytes announces a body of " +
-                                  std::to_string(header.body_bytes));
-  if (header.epoch != peer_epoch_) return Status::protocol_error("a message of another connection's epoch");
-  if (header.type > kCreditType) return Status::protocol_error("unknown message type " + std::to_string(header.type));
-  const uint32_t out = send_data_.in_flight();
-  RRPC_RETURN_IF_ERROR(send_data_.on_grant(header.data_granted, "data"));
-  if (send_data_.in_flight() != out) arrived_unpaid_ = 0;
-  return send_control_.on_grant(header.control_granted, "control");
-}
-
-// A peer that has taken all of this end's messages can't send a whole window more without saying so: what it needs
-// for that, this end's grants, stands behind them.
-Status Endpoint::count_arrival(MessageClass message_class) {
-  if (message_class == MessageClass::kControl && !receive_control_.on_arrival())
-    return Status::protocol_error("the peer sent more control messages than it had credits for");
-  if (message_class != MessageClass::kData) return {};
-  if (!receive_data_.on_arrival())
-    return Status::protocol_error("the peer sent more data messages than it had credits for");
-  arrived_unpaid_ = send_data_.open() ? 0 : arrived_unpaid_ + 1;
-  if (arrived_unpaid_ > 2 * receive_data_.size())
-    return Status::protocol_error("the peer goes on sending but takes no messages: it gives no credits for them");
-  return {};
-}
-
-Status Endpoint::deliver(const MessageHeader& header, Bytes message) {
-  if (!established_) return Status::protocol_error("a message arrived before the connection was established");
-  if (message.size() < sizeof(MessageHeader))
-    return Status::protocol_error("a message of " + std::to_string(message.size()) +
-                                  " bytes is shorter than its header");
-  RRPC_RETURN_IF_ERROR(check_header(header, message));
-  const MessageClass message_class = class_of(header.type);
-  RRPC_RETURN_IF_ERROR(count_arrival(message_class));
-  tally(&Counters::messages_received);
-  tally(&Counters::bytes_inline_received, static_cast<int64_t>(header.body_bytes));
-  if (message_class == MessageClass::kCredit) return {};
-  return events_.on_message(header.type, message.subspan(sizeof(header)));
-}
-
-Status Endpoint::repost(uint32_t slot) {
+inline Status Endpoint::repost(uint32_t slot) {
   if (share_) return share_.ring().repost(slot);  // others want it, whatever became of this connection
   if (failed() || qp_->state() == QueuePairState::kError) return {};
   return post_slot(slot);
+}
+
+inline void Endpoint::handle_receive(uint32_t slot, WcStatus status, uint32_t length_bytes) {
+  MessageClass message_class = MessageClass::kCredit;
+  const bool taken = status == WcStatus::kSuccess && take_message(slot, length_bytes, message_class);
+  if (Status reposted = repost(slot); !reposted.ok()) return fail(reposted);
+  if (!taken) return;
+  // Only now: a grant before the repost would invite a send that finds no receive.
+  if (message_class == MessageClass::kData) receive_data_.on_reposted();
+  if (message_class == MessageClass::kControl) receive_control_.on_reposted();
+}
+
+inline void Endpoint::handle(const Completion& completion) {
+  const uint64_t value = completion.wr_id & ~kTagMask;
+  switch (completion.wr_id & kTagMask) {
+    case kTagReceive:
+      return handle_receive(static_cast<uint32_t>(value), completion.status, completion.length_bytes);
+    case kTagSend:
+      if (completion.status != WcStatus::kSuccess) return;
+      sends_unretired_ -= static_cast<uint32_t>(value);
+      send_buffers_.done(static_cast<uint32_t>(value));
+      return;
+    case kTagBulk:
+      if (completion.status == WcStatus::kSuccess) ++signs_of_life_;
+      bulk_.on_completion(static_cast<uint32_t>(value), completion.status);
+      return;
+    default:
+      RRPC_CHECK(false, "a completion with an unknown work request id");
+  }
+}
+
+size_t Endpoint::progress() {
+  in_progress_ = true;
+  const size_t polled = cq_->poll(completions_);
+  // The state first: the peer's first message can't be understood before its offer.
+  const QueuePairState state = qp_->state();
+  size_t handled = polled > 0 ? polled : cq_->moved_bytes();
+  const bool came_and_went = state == QueuePairState::kError && !qp_->peer_private_data().empty();
+  if (!established_ && !failed() && (state == QueuePairState::kConnected || came_and_went)) {
+    establish();
+    ++handled;
+  }
+  for (size_t i = 0; i < polled; ++i) handle(completions_[i]);
+  if (bulk_.has_finished()) handled += deliver_finished_transfers();
+  // Messages that came before the end are delivered before it: fail only when the queue has run dry.
+  if (state == QueuePairState::kError && polled < completions_.size() && !failed()) {
+    fail(qp_->error());
+    ++handled;
+  }
+  if (!failed() && established_) {
+    if (!bulk_.idle()) pump();
+    return_credits();
+  }
+  if (bulk_.has_finished()) handled += deliver_finished_transfers();
+  if (!retiring_.empty()) handled += let_go_of_revoked();
+  in_progress_ = false;
+  return handled;
 }
 
 void Endpoint::give_back_shared_receives() {

@@ -118,11 +118,26 @@ class Endpoint {
   // Of one message to the peer: what both ends allow, once they have said so.
   uint32_t descriptors_max() const { return descriptors_max_; }
   void set_descriptors_max(uint32_t count) { descriptors_max_ = count; }
-  bool can_send(uint8_t type) const;
+  bool can_send(uint8_t type) const {
+    switch (class_of(type)) {
+      case MessageClass::kData:
+        // The control reserve holds in the own send queue too.
+        if (!send_data_.open() || sends_unretired_ + kControlSlots >= send_slot_count_) return false;
+        break;
+      case MessageClass::kControl:
+        if (!send_control_.open()) return false;
+        break;
+      case MessageClass::kCredit:
+        break;
+    }
+    // A dead queue pair is found by progress(), once what came before its end is delivered.
+    return established_ && !failed() && sends_unretired_ < send_slot_count_ && !send_buffers_.used_up() &&
+           qp_->state() != provider::QueuePairState::kError;
+  }
   // The parts become one message. Only when can_send(); the bytes are taken before the call returns.
   void send(uint8_t type, std::span<const Bytes> parts, Pushes pushes = {});
   // Whether those are of use.
-  bool pushes() const { return qp_->limits().pushed_bytes_max > 0; }
+  bool pushes() const { return limits_.pushed_bytes_max > 0; }
 
   // See BulkScheduler. Ends in on_transfer_finished().
   void start_transfer(uint64_t cookie, provider::Opcode opcode, std::vector<TransferSegment> segments);
@@ -163,17 +178,20 @@ class Endpoint {
   Status deliver(const MessageHeader& header, Bytes message);
   Status count_arrival(MessageClass message_class);
   Status check_header(const MessageHeader& header, Bytes message);
+  static Status excess(const SendWindow& window, uint32_t granted, const char* what);
   Status repost(uint32_t slot);
   void give_back_shared_receives();
   void tally_transfer(const FinishedTransfer& finished);
   size_t deliver_finished_transfers();
-  void return_credits();
+  void return_credits() {
+    if (owes_credits() && can_send(kCreditType)) send(kCreditType, {});
+  }
   void pump();
   Status stage(Exposure& exposure, Bytes bytes);
   Status open_to_peer(Exposure& exposure, std::byte* address, uint64_t owner_id, uint32_t access);
   void count_closed(const Exposure& exposure);
   size_t let_go_of_revoked();
-  void post_message(std::span<const provider::Sge> inline_sges, size_t length_bytes, Pushes pushes);
+  SendBuffers::Buffer join(std::span<const provider::Sge> parts);
 
   DeviceContext context_;
   ConnectionCounters traffic_;
@@ -197,6 +215,7 @@ class Endpoint {
   std::vector<Exposure> retiring_;       // revocations under way
   std::unique_ptr<provider::CompletionQueue> cq_;
   std::unique_ptr<provider::QueuePair> qp_;  // destroyed before what it works on
+  const provider::QueuePairLimits& limits_;  // its
 
   SendWindow send_data_;
   SendWindow send_control_;

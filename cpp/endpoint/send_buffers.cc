@@ -36,10 +36,6 @@ SendBuffers::Buffer SendBuffers::take() {
   return taken;
 }
 
-void SendBuffers::posted(const Buffer& buffer) {
-  if (started()) posted_[posted_count_++ % count_] = buffer;
-}
-
 void SendBuffers::done(uint32_t count) {
   if (!started()) return;
   for (; count > 0; --count) {

@@ -29,7 +29,9 @@ class SendBuffers {
   // The adapter had better say soon that they are done.
   bool scarce() const { return free_.size() * 2 <= made_; }
   // A message was posted; in the order of posting the oldest `count` are done.
-  void posted(const Buffer& buffer);
+  void posted(const Buffer& buffer) {
+    if (started()) posted_[posted_count_++ % count_] = buffer;
+  }
   void done(uint32_t count);
 
  private:

@@ -27,7 +27,8 @@ class CallTable {
   }
   // One that is there stays.
   void add(uint64_t id, Ref call) {
-    if (size_ * 2 >= entries_.size()) resize(entries_.empty() ? kEntriesMin : entries_.size() * 2);
+    if (size_ * 2 >= count_) [[unlikely]]
+      resize(count_ == 0 ? kEntriesMin : count_ * 2);
     Entry& entry = entries_[place_for(id)];
     if (entry.id == id) return;
     entry = {id, std::move(call)};
@@ -38,8 +39,8 @@ class CallTable {
     if (found == nullptr) return;
     const Ref erased = close_gap(static_cast<size_t>(found - entries_.data()));  // ends last
     --size_;
-    if (entries_.size() > kEntriesMin && size_ * 16 < entries_.size())
-      resize(std::max(kEntriesMin, entries_.size() / 4));
+    if (count_ > kEntriesMin && size_ * 16 < count_) [[unlikely]]
+      resize(std::max(kEntriesMin, count_ / 4));
   }
   // Calls nothing that changes the table.
   template <typename Visit>
@@ -55,9 +56,9 @@ class CallTable {
     Ref call;
   };
 
-  size_t mask() const { return entries_.size() - 1; }
-  size_t home(uint64_t id) const { return static_cast<size_t>((id * factor()) >> shift_); }
-  static uint64_t factor() {
+  size_t mask() const { return count_ - 1; }
+  size_t home(uint64_t id) const { return static_cast<size_t>((id * factor_) >> shift_); }
+  static uint64_t random_factor() {
     static const uint64_t chosen = (uint64_t{std::random_device()()} << 32 | std::random_device()()) | 1;
     return chosen;
   }
@@ -87,12 +88,15 @@ class CallTable {
   void resize(size_t count) {
     std::vector<Entry> before(count);
     before.swap(entries_);
+    count_ = count;
     shift_ = 64 - std::countr_zero(count);
     for (Entry& entry : before)
       if (entry.id != 0) entries_[place_for(entry.id)] = std::move(entry);
   }
 
+  const uint64_t factor_ = random_factor();
   std::vector<Entry> entries_;  // a power of two of them, at most half of them full
+  size_t count_ = 0;            // of them
   int shift_ = 0;
   size_t size_ = 0;
 };

@@ -32,7 +32,8 @@ Status ClientSide::on_reply(Bytes body) {
 }
 
 Status ClientSide::accept_reply(const ClientCallRef& call, Bytes body) {
-  RRPC_ASSIGN_OR_RETURN(const ParsedReply reply, parse_reply(body));
+  ParsedReply reply;
+  RRPC_RETURN_IF_ERROR(parse_reply(body, reply));
   if (reply.fixed.call_id != call->id_) return Status::protocol_error("a fetched reply of another call");
   RRPC_RETURN_IF_ERROR(check_descriptors(reply.descriptors.size(), options_));
   call->leased_ = call->leased_ || reply.fixed.descriptor_count > (reply.out_written() ? 1 : 0);
@@ -40,7 +41,7 @@ Status ClientSide::accept_reply(const ClientCallRef& call, Bytes body) {
   if (call->state_ == ClientCall::State::kCancelling) return leave(call), Status();
   if (Status status = check_metadata(reply.metadata.size(), options_, "the reply"); !status.ok())
     return give_up(call, status), Status();
-  call->metadata_ = as_text(reply.metadata);
+  if (!reply.metadata.empty()) call->metadata_ = as_text(reply.metadata);
   if (reply.fixed.status != 0) {
     if ((reply.fixed.flags & kNotSeen) != 0) call->may_have_run_ = false;
     call->details_ = as_text(reply.payload);

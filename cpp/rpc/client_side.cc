@@ -69,7 +69,7 @@ Status ClientSide::expose_all(ClientCall& call, CallRequest& request, RequestFix
   return {};
 }
 
-Status ClientSide::start(const ClientCallRef& call, CallRequest request, TimeNs now) {
+Status ClientSide::start(const ClientCallRef& call, CallRequest&& request, TimeNs now) {
   RRPC_RETURN_IF_ERROR(check_bounds(request));
   call->id_ = next_call_id_++;
   call->deadline_ = request.deadline;
@@ -81,7 +81,8 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest request, TimeNs 
   fixed.metadata_bytes = static_cast<uint16_t>(request.metadata.size());
   fixed.flags = request.kind;
   if (request.kind != 0) call->stream_ = streams_.make(call->id_, true, request.kind, *this);
-  Status status = expose_all(*call, request, fixed);
+  Status status;
+  if (!request.buffers.empty() || request.out) status = expose_all(*call, request, fixed);
   call->stamps.mark(&CallStamps::registered);
   if (status.ok()) status = send_or_queue(*call, fixed, request, now);
   if (status.ok() && endpoint_.failed()) status = ended_;  // it broke in the sending
@@ -95,7 +96,7 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest request, TimeNs 
   in_flight_.store(calls_.size(), std::memory_order_relaxed);
   earliest_deadline_ = std::min(earliest_deadline_, call->deadline_);
   endpoint_.tally(&endpoint::Counters::calls_started);
-  if (!queue_.empty()) flush(now);
+  flush(now);
   if (!queue_.empty()) endpoint_.tally(&endpoint::Counters::credit_waits);  // this one, at the queue's end
   return {};
 }
@@ -140,7 +141,7 @@ Status ClientSide::send_as_bulk(ClientCall& call, std::span<const Bytes> parts, 
   return {};
 }
 
-void ClientSide::flush(TimeNs now) {
+void ClientSide::flush_some(TimeNs now) {
   done_.flush(endpoint_);
   cancel_.flush(endpoint_);
   while (!queue_.empty() && endpoint_.can_send(kRequest)) {

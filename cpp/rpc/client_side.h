@@ -122,7 +122,7 @@ class ClientSide : private StreamOwner {
       : endpoint_(endpoint), streams_(streams), options_(options), events_(events) {}
 
   // Sends the call, or queues it until there are credits. An error means that nothing was begun.
-  Status start(const ClientCallRef& call, CallRequest request, TimeNs now);
+  Status start(const ClientCallRef& call, CallRequest&& request, TimeNs now);
   // Ends the call for its caller at once; its memory is given back when the peer can't touch it any more.
   void cancel(const ClientCallRef& call, Status why);
 
@@ -136,7 +136,9 @@ class ClientSide : private StreamOwner {
   // The peer takes no new calls: those that were never sent end, with `why`.
   void refuse_new_calls(Status why);
 
-  void flush(TimeNs now);
+  void flush(TimeNs now) {
+    if (done_.size() + cancel_.size() > 0 || !queue_.empty()) flush_some(now);
+  }
   void expire(TimeNs now);
   TimeNs next_deadline() const { return earliest_deadline_; }
   // From any thread.
@@ -155,6 +157,7 @@ class ClientSide : private StreamOwner {
     }
   };
 
+  void flush_some(TimeNs now);
   Status check_bounds(const CallRequest& request) const;
   Status expose_all(ClientCall& call, CallRequest& request, RequestFixed& fixed);
   Status send_or_queue(ClientCall& call, const RequestFixed& fixed, const CallRequest& request, TimeNs now);

@@ -33,6 +33,7 @@ class Exposures {
     return {};
   }
   void revoke_all(endpoint::Endpoint& endpoint) {
+    if (items_.empty()) return;
     for (endpoint::Exposure& exposure : items_) endpoint.revoke(std::move(exposure));
     items_.clear();
     body_last_ = false;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kHelloFieldsMax = 64;
 
-Status read_descriptors(ByteReader& reader, size_t descriptor_count, std::vector<Descriptor>& out) {
+Status read_some_descriptors(ByteReader& reader, size_t descriptor_count, std::vector<Descriptor>& out) {
   uint64_t total_bytes = 0;
   for (size_t i = 0; i < descriptor_count && !reader.failed(); ++i) {
     Descriptor descriptor;
@@ -34,6 +34,10 @@ Status read_descriptors(ByteReader& reader, size_t descriptor_count, std::vector
   return {};
 }
 
+inline Status read_descriptors(ByteReader& reader, size_t descriptor_count, std::vector<Descriptor>& out) {
+  return descriptor_count == 0 ? Status() : read_some_descriptors(reader, descriptor_count, out);
+}
+
 size_t count_buffers(std::span<const Descriptor> list) {
   return static_cast<size_t>(std::ranges::count(list, false, &Descriptor::continues));
 }
@@ -42,26 +46,26 @@ Status cut_short(const char* what) { return Status::protocol_error(std::string("
 
 }  // namespace
 
-Result<ParsedRequest> parse_request(Bytes body) {
+Status parse_request(Bytes body, ParsedRequest& request) {
   ByteReader reader(body);
-  ParsedRequest request;
   request.fixed = reader.read<RequestFixed>();
-  std::vector<Descriptor> out;
   if ((request.fixed.flags & ~kRequestFlags) != 0)
     return Status::protocol_error("a request with unknown flags " + std::to_string(request.fixed.flags));
-  RRPC_RETURN_IF_ERROR(read_descriptors(reader, request.has_out() ? 1 : 0, out));
-  if (!out.empty()) request.out = out.front();
+  if (request.has_out()) {
+    std::vector<Descriptor> out;
+    RRPC_RETURN_IF_ERROR(read_descriptors(reader, 1, out));
+    if (!out.empty()) request.out = out.front();
+  }
   RRPC_RETURN_IF_ERROR(read_descriptors(reader, request.fixed.descriptor_count, request.descriptors));
   request.method = as_text(reader.take(request.fixed.method_bytes));
   request.metadata = reader.take(request.fixed.metadata_bytes);
   request.payload = reader.rest();
   if (reader.failed()) return cut_short("request");
-  return request;
+  return {};
 }
 
-Result<ParsedReply> parse_reply(Bytes body) {
+Status parse_reply(Bytes body, ParsedReply& reply) {
   ByteReader reader(body);
-  ParsedReply reply;
   reply.fixed = reader.read<ReplyFixed>();
   if (reply.fixed.status > kStatusCodeMax)
     return Status::protocol_error("a reply with unknown status " + std::to_string(reply.fixed.status));
@@ -74,12 +78,11 @@ Result<ParsedReply> parse_reply(Bytes body) {
   reply.metadata = reader.take(reply.fixed.metadata_bytes);
   reply.payload = reader.rest();
   if (reader.failed()) return cut_short("reply");
-  return reply;
+  return {};
 }
 
-Result<ParsedItem> parse_item(Bytes body) {
+Status parse_item(Bytes body, ParsedItem& item) {
   ByteReader reader(body);
-  ParsedItem item;
   item.fixed = reader.read<ItemFixed>();
   if ((item.fixed.flags & ~kItemFlags) != 0)
     return Status::protocol_error("an item with unknown flags " + std::to_string(item.fixed.flags));
@@ -93,7 +96,7 @@ Result<ParsedItem> parse_item(Bytes body) {
       ((flags & (kNoItem | kAskWindow)) != 0 && (!without_item || !plain || !item.payload.empty())))
     return Status::protocol_error("an item whose flags " + std::to_string(item.fixed.flags) +
                                   " don't go with each other or with what it has");
-  return item;
+  return {};
 }
 
 uint64_t ParsedItem::item_bytes() const { return payload.size() + total_bytes(descriptors); }

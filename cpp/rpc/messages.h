@@ -151,7 +151,8 @@ struct ParsedRequest {
 
   bool has_out() const { return (fixed.flags & kOutFirst) != 0; }
 };
-Result<ParsedRequest> parse_request(Bytes body);
+// Into one that is as it was made.
+Status parse_request(Bytes body, ParsedRequest& request);
 
 struct ParsedReply {
   ReplyFixed fixed;
@@ -162,7 +163,7 @@ struct ParsedReply {
 
   bool out_written() const { return (fixed.flags & kOutWritten) != 0; }
 };
-Result<ParsedReply> parse_reply(Bytes body);
+Status parse_reply(Bytes body, ParsedReply& reply);
 
 struct ParsedItem {
   ItemFixed fixed;
@@ -172,7 +173,7 @@ struct ParsedItem {
   bool has(ItemFlag flag) const { return (fixed.flags & flag) != 0; }
   uint64_t item_bytes() const;
 };
-Result<ParsedItem> parse_item(Bytes body);
+Status parse_item(Bytes body, ParsedItem& item);
 Result<ItemBulk> parse_item_bulk(Bytes body);
 Result<std::vector<WindowEntry>> parse_windows(Bytes body);
 

@@ -38,35 +38,33 @@ inline uint64_t body_overhead_max(const SessionOptions& options) {
   return 64 + uint64_t{options.buffers_max} * endpoint::kDescriptorWireBytes + 2 * UINT16_MAX;
 }
 
+// Each of these says why not where a message has too much of something. `whose`: "the request", "the reply", ...
+namespace excess {
+[[gnu::cold]] Status message(uint64_t length_bytes, const SessionOptions& options, const char* whose);
+[[gnu::cold]] Status buffers(size_t count, uint32_t most, const char* whose);
+[[gnu::cold]] Status descriptors(size_t count, const SessionOptions& options);
+[[gnu::cold]] Status metadata(size_t length_bytes, const SessionOptions& options, const char* whose);
+}  // namespace excess
+
 // `length_bytes`: of the payload, or of a body that may have as much as `overhead` beside it.
 inline Status check_message(uint64_t length_bytes, const SessionOptions& options, const char* whose,
                             uint64_t overhead = 0) {
   if (length_bytes <= options.message_bytes_max || length_bytes - options.message_bytes_max <= overhead) return {};
-  return resource_exhausted(std::string("message_bytes_max: ") + whose + " has " + std::to_string(length_bytes) +
-                            " bytes without its arrays, the limit is " + std::to_string(options.message_bytes_max) +
-                            "; pass what is large as arrays, or raise message_bytes_max at both ends");
+  return excess::message(length_bytes, options, whose);
 }
 
-// `most`: what both ends allow. No pause would raise it, so the error doesn't ask for one.
+// `most`: what both ends allow.
 inline Status check_buffers(size_t count, uint32_t most, const char* whose) {
-  if (count <= most) return {};
-  return invalid_argument(std::string("buffers_max: ") + whose + " has " + std::to_string(count) +
-                          " large buffers, both ends allow " + std::to_string(most) +
-                          "; join small arrays, or raise buffers_max at both ends (at most " +
-                          std::to_string(kDescriptorsPerMessageMax) + ")");
+  return count <= most ? Status() : excess::buffers(count, most, whose);
 }
 
 // Of a message that arrived. The peer was told the limit.
 inline Status check_descriptors(size_t count, const SessionOptions& options) {
-  if (count <= options.buffers_max) return {};
-  return Status::protocol_error("a message with " + std::to_string(count) + " descriptors, the limit is " +
-                                std::to_string(options.buffers_max));
+  return count <= options.buffers_max ? Status() : excess::descriptors(count, options);
 }
 
 inline Status check_metadata(size_t length_bytes, const SessionOptions& options, const char* whose) {
-  if (length_bytes <= options.metadata_bytes_max) return {};
-  return resource_exhausted(std::string("metadata_bytes_max: ") + whose + " has " + std::to_string(length_bytes) +
-                            " bytes of metadata, the limit is " + std::to_string(options.metadata_bytes_max));
+  return length_bytes <= options.metadata_bytes_max ? Status() : excess::metadata(length_bytes, options, whose);
 }
 
 }  // namespace rrpc::rpc

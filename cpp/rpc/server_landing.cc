@@ -39,10 +39,6 @@ void ServerSide::await_landing(const ServerCallRef& call, size_t bytes, std::fun
       first);
 }
 
-void ServerSide::stop_waiting(ServerCall& call) {
-  if (call.landing_ticket_ != 0) shares_.landing.withdraw(std::exchange(call.landing_ticket_, 0));
-}
-
 void ServerSide::fetch_body(const ServerCallRef& call, size_t bytes, TimeNs now) {
   if (shares_.landing.enter(bytes, call->landed_)) return start_body(call, now);
   await_landing(call, bytes, [this, call](TimeNs then) { start_body(call, then); });
@@ -89,8 +85,9 @@ Status ServerSide::fetch_arguments(const ServerCallRef& call, std::span<const en
   }
   if (shares_.landing.enter(bytes, call->landed_)) return start_arguments(call, descriptors, now), Status();
   await_landing(call, bytes, [this, call](TimeNs then) {
-    const Result<ParsedRequest> request = parse_request(call->body_.view());  // well formed before, too
-    start_arguments(call, request->descriptors, then);
+    ParsedRequest request;
+    (void)parse_request(call->body_.view(), request);  // well formed before, too
+    start_arguments(call, request.descriptors, then);
   });
   return {};
 }

@@ -127,12 +127,6 @@ void ServerSide::note_unread(ServerCall& call) {
   unread_bytes_ += call.exposed_.bytes();
 }
 
-void ServerSide::note_read(ServerCall& call) {
-  if (!std::exchange(call.unread_, false)) return;
-  --unread_;
-  unread_bytes_ -= call.exposed_.bytes();
-}
-
 void ServerSide::let_go_on() {
   // When the connection fails its replies go one by one, and the calls that wait behind them are to go, too.
   if (endpoint_.failed() || !backed_up_ || piles_up(2)) return;

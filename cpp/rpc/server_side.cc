@@ -30,7 +30,7 @@ static std::string retry_after(int64_t milliseconds) {
 }
 
 ServerCallRef ServerSide::make(uint64_t call_id, TimeNs now) const {
-  auto call = std::allocate_shared_for_overwrite<ServerCall>(RecyclingAllocator<ServerCall>(memory_of_calls_));
+  auto call = std::allocate_shared_for_overwrite<ServerCall>(RecyclingAllocator<ServerCall>(*memory_of_calls_));
   call->id_ = call_id;
   call->arrived_at_ = now;
   return call;
@@ -120,7 +120,8 @@ void ServerSide::hand_over(const ServerCallRef& call, TimeNs now) {
 }
 
 Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
-  RRPC_ASSIGN_OR_RETURN(const ParsedRequest request, parse_request(body));
+  ParsedRequest request;
+  RRPC_RETURN_IF_ERROR(parse_request(body, request));
   if (request.fixed.call_id != call->id_) return Status::protocol_error("a fetched request of another call");
   RRPC_RETURN_IF_ERROR(check_descriptors(request.descriptors.size(), options_));
   call->method_ = request.method;
@@ -278,7 +279,7 @@ bool ServerSide::send_inline(const ServerCallRef& call, const Reply& reply) {
   return true;
 }
 
-void ServerSide::flush(TimeNs now) {
+void ServerSide::flush_some(TimeNs now) {
   cancel_acks_.flush(endpoint_);
   while (!queue_.empty() && endpoint_.can_send(kReply)) {
     const QueuedReply reply = std::move(queue_.front());
@@ -363,7 +364,7 @@ void ServerSide::erase(const ServerCallRef& call) {
     streams_.release(call->stream_);
   }
   calls_.erase(call->id_);
-  let_go_on();
+  if (backed_up_) let_go_on();
 }
 
 void ServerSide::fail_all() {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/recycler.h"
@@ -168,7 +169,9 @@ class ServerSide : private StreamOwner {
   void fail_all();
   void refuse_new_calls(Status why) { refusal_ = std::move(why); }
 
-  void flush(TimeNs now);
+  void flush(TimeNs now) {
+    if (cancel_acks_.size() > 0 || !queue_.empty() || backed_up_) flush_some(now);
+  }
   // Ends leases, and calls that still wait for a worker at their deadline; handlers at work are told of theirs.
   void expire(TimeNs now);
   TimeNs next_expiry() const { return earliest_expiry_; }
@@ -185,6 +188,7 @@ class ServerSide : private StreamOwner {
     std::string body;
   };
 
+  void flush_some(TimeNs now);
   Status admit(const ServerCallRef& call, Bytes body, TimeNs now);
   Status why_unwanted(const ServerCall& call, TimeNs now) const;
   // server_landing.cc
@@ -193,7 +197,9 @@ class ServerSide : private StreamOwner {
   void fetch_body(const ServerCallRef& call, size_t bytes, TimeNs now);
   void start_body(const ServerCallRef& call, TimeNs now);
   void await_landing(const ServerCallRef& call, size_t bytes, std::function<void(TimeNs)> go, bool first = false);
-  void stop_waiting(ServerCall& call);
+  void stop_waiting(ServerCall& call) {
+    if (call.landing_ticket_ != 0) shares_.landing.withdraw(std::exchange(call.landing_ticket_, 0));
+  }
   bool queue_body(ServerCall& call, size_t bytes);
   Status queue_is_full() const;
   Status why_refused(std::string_view method) const;
@@ -213,7 +219,11 @@ class ServerSide : private StreamOwner {
   bool send_inline(const ServerCallRef& call, const Reply& reply);
   void sent(const ServerCallRef& call, TimeNs now);
   void note_unread(ServerCall& call);
-  void note_read(ServerCall& call);
+  void note_read(ServerCall& call) {
+    if (!std::exchange(call.unread_, false)) return;
+    --unread_;
+    unread_bytes_ -= call.exposed_.bytes();
+  }
   bool piles_up(size_t parts) const;
   void let_go_on();
   // server_streams.cc
@@ -240,7 +250,7 @@ class ServerSide : private StreamOwner {
   uint64_t last_call_id_ = 0;
   Status refusal_;
   CallTable<ServerCallRef> calls_;
-  const std::shared_ptr<Recycler> memory_of_calls_ = std::make_shared<Recycler>();
+  const Recycler::Owner memory_of_calls_ = Recycler::make();
   std::deque<QueuedReply> queue_;
   size_t unread_ = 0;  // calls whose results are exposed
   size_t unread_bytes_ = 0;

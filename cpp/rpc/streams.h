@@ -90,7 +90,9 @@ class Streams {
   Status on_window(const StreamRef& stream, const WindowEntry& entry);
   Status on_transfer_finished(uint64_t number, provider::WcStatus status);
 
-  void flush();
+  void flush() {
+    if (!owing_.empty() || !turn_.empty()) flush_some();
+  }
   void fail_all();
   size_t fetches_under_way() const { return fetches_.size(); }
   uint64_t exposed_bytes() const { return exposed_bytes_; }
@@ -133,6 +135,7 @@ class Streams {
   Status unfold_body(Fetch& fetch, Item& item);
   void count_fetched(const StreamRef& stream);
   void tell(const StreamRef& stream);
+  void flush_some();
   void flush_windows();
   void changed(const StreamRef& stream, std::atomic<uint32_t>& counter);
 

@@ -26,7 +26,8 @@ size_t landing_bytes_of(std::span<const endpoint::Descriptor> to_fetch, bool is_
 }  // namespace
 
 Status Streams::on_item(const StreamRef& stream, Bytes body) {
-  RRPC_ASSIGN_OR_RETURN(const ParsedItem item, parse_item(body));
+  ParsedItem item;
+  RRPC_RETURN_IF_ERROR(parse_item(body, item));
   RRPC_RETURN_IF_ERROR(check_descriptors(item.descriptors.size(), options_));
   const std::string of_call = " of call " + std::to_string(stream->call_id_);
   if (!stream->receives_) return Status::protocol_error("an item" + of_call + ", which has none from that end");
@@ -256,7 +257,8 @@ Status Streams::take_fetched(Fetch& fetch) {
 Status Streams::unfold_body(Fetch& fetch, Item& item) {
   item.body_ = std::move(fetch.blocks.front());
   item.body_is_elsewhere_ = false;
-  RRPC_ASSIGN_OR_RETURN(const ParsedItem parsed, parse_item({item.body_.data(), item.body_.size()}));
+  ParsedItem parsed;
+  RRPC_RETURN_IF_ERROR(parse_item({item.body_.data(), item.body_.size()}, parsed));
   RRPC_RETURN_IF_ERROR(check_descriptors(parsed.descriptors.size(), options_));
   const uint64_t sender = fetch.stream->wire_id_ ^ kAnsweringBit;
   const bool may_be_metadata = fetch.sequence == 0 && (sender & kAnsweringBit) != 0;

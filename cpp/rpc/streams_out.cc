@@ -183,7 +183,7 @@ void Streams::await_turn(const StreamRef& stream) {
 }
 
 // One message each, in turn: no stream waits for another one's queue.
-void Streams::flush() {
+void Streams::flush_some() {
   flush_windows();
   while (!turn_.empty() && endpoint_.can_send(kItem)) {
     const StreamRef stream = std::move(turn_.front());

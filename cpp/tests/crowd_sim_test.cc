@@ -288,7 +288,7 @@ class Crowd {
   std::unordered_map<uint32_t, Member*> by_number_;
   std::deque<Member*> news_;
   Recycler recycler_;
-  driver::WorkAllocator turn_allocator_{&recycler_};
+  driver::WorkAllocator turn_allocator_{recycler_};
   driver::Turns turns_{turn_allocator_};
   uint64_t last_handle_ = 0;
   bool handling_ = false;

@@ -1,6 +1,7 @@
 // What a peer may claim of a server's memory: raw peers that claim too much, and too long.
 #include <tuple>
 
+#include "parsed.h"
 #include "raw_peer.h"
 
 namespace rrpc::rpc {
@@ -34,7 +35,7 @@ struct ClaimedServer : RawWorld {
   std::string refusal(uint64_t call_id) {
     for (const RawPeer::Message& message : run()) {
       if (message.header.type != kReply) continue;
-      const ParsedReply reply = parse_reply(as_bytes(message.body)).value();
+      const ParsedReply reply = testing::parsed_reply(as_bytes(message.body)).value();
       if (reply.fixed.call_id != call_id) continue;
       EXPECT_EQ(static_cast<StatusCode>(reply.fixed.status), StatusCode::kResourceExhausted);
       EXPECT_TRUE(reply.fixed.flags & kNotSeen);
@@ -140,7 +141,7 @@ TEST(Landing, ACallThatWaitsForMemoryEndsAtItsDeadline) {
   for (int i = 0; i < 3; ++i) {
     for (const RawPeer::Message& message : raw.run()) {
       if (message.header.type != kReply) continue;
-      const ParsedReply reply = parse_reply(as_bytes(message.body)).value();
+      const ParsedReply reply = testing::parsed_reply(as_bytes(message.body)).value();
       EXPECT_EQ(reply.fixed.call_id, 2u);
       EXPECT_EQ(static_cast<StatusCode>(reply.fixed.status), StatusCode::kDeadlineExceeded);
       EXPECT_TRUE(says(std::string(reply.message), "landing memory")) << reply.message;
@@ -216,7 +217,7 @@ TEST(Landing, ResultsThatNobodyFetchesHaveALimit) {
   }
   int refused = 0;
   for (const RawPeer::Message& message : raw.run()) {
-    const ParsedReply reply = parse_reply(as_bytes(message.body)).value();
+    const ParsedReply reply = testing::parsed_reply(as_bytes(message.body)).value();
     if (reply.fixed.status == 0) continue;
     ++refused;
     EXPECT_EQ(reply.fixed.call_id, 3u) << "two hundred thousand bytes are half of it";

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/limits.h"
+#include "parsed.h"
 #include "provider/sim/rng.h"
 
 namespace rrpc::rpc {
@@ -14,6 +15,8 @@ namespace {
 
 using endpoint::Descriptor;
 using provider::sim::Rng;
+using testing::parsed_reply;
+using testing::parsed_request;
 
 template <typename T>
 std::string bytes_of(const T& value) {
@@ -29,8 +32,8 @@ void parses_or_says_why(Parse parse, const std::string& text) {
   EXPECT_FALSE(result.status().message().empty());
 }
 void try_all(const std::string& text) {
-  parses_or_says_why(parse_request, text);
-  parses_or_says_why(parse_reply, text);
+  parses_or_says_why(parsed_request, text);
+  parses_or_says_why(parsed_reply, text);
   parses_or_says_why(parse_bulk, text);
   parses_or_says_why(parse_call_ids, text);
   parses_or_says_why(parse_hello, text);
@@ -105,13 +108,13 @@ TEST(Messages, MutatedMessagesParseOrSayWhy) {
 TEST(Messages, EveryCutOfARequestOrReplyIsRefusedOrShortensItsPayload) {
   Rng rng(3);
   const std::string request = valid_request(rng);
-  const size_t request_head = request.size() - parse_request(as_bytes(request))->payload.size();
+  const size_t request_head = request.size() - parsed_request(as_bytes(request))->payload.size();
   for (size_t length = 0; length < request.size(); ++length)
-    EXPECT_EQ(parse_request(as_bytes(request.substr(0, length))).ok(), length >= request_head) << length;
+    EXPECT_EQ(parsed_request(as_bytes(request.substr(0, length))).ok(), length >= request_head) << length;
   const std::string reply = valid_reply(rng);
-  const size_t reply_head = reply.size() - parse_reply(as_bytes(reply))->payload.size();
+  const size_t reply_head = reply.size() - parsed_reply(as_bytes(reply))->payload.size();
   for (size_t length = 0; length < reply.size(); ++length)
-    EXPECT_EQ(parse_reply(as_bytes(reply.substr(0, length))).ok(), length >= reply_head) << length;
+    EXPECT_EQ(parsed_reply(as_bytes(reply.substr(0, length))).ok(), length >= reply_head) << length;
 }
 
 TEST(Messages, RequestsComeBackWhole) {
@@ -124,7 +127,7 @@ TEST(Messages, RequestsComeBackWhole) {
   fixed.metadata_bytes = 8;
   const std::vector<Descriptor> list{{1, 2, 3}, {4, 5, 6}, {7, 0, 9}};
   const std::string text = bytes_of(fixed) + encode_descriptors(list) + "methodmetadatapayload";
-  const auto request = parse_request(as_bytes(text));
+  const auto request = parsed_request(as_bytes(text));
   ASSERT_TRUE(request.ok());
   EXPECT_EQ(request->fixed.call_id, 77u);
   EXPECT_EQ(request->method, "method");
@@ -142,7 +145,7 @@ TEST(Messages, PiecesComeBackInTheirBuffers) {
     fixed.descriptor_count = static_cast<uint16_t>(rng.between(1, 40));
     const auto list = random_descriptors(rng, fixed.descriptor_count);
     const std::string text = bytes_of(fixed) + encode_descriptors(list);
-    const auto request = parse_request(as_bytes(text));
+    const auto request = parsed_request(as_bytes(text));
     ASSERT_TRUE(request.ok());
     ASSERT_TRUE(std::ranges::equal(request->descriptors, list, same));
     size_t index = 0, at = 0, buffers = 0;
@@ -166,12 +169,12 @@ TEST(Messages, PiecesThatDoNotEndAreRefused) {
     fixed.descriptor_count = 2;
     std::vector<Descriptor> list(has_out + 2, Descriptor{1, 2, 3});
     list[has_out != 0 ? 0 : 1].continues = true;
-    EXPECT_TRUE(parse_request(as_bytes(bytes_of(fixed) + encode_descriptors(list))).status().is_protocol_error());
+    EXPECT_TRUE(parsed_request(as_bytes(bytes_of(fixed) + encode_descriptors(list))).status().is_protocol_error());
   }
   ReplyFixed fixed;
   fixed.descriptor_count = 1;
   EXPECT_TRUE(
-      parse_reply(as_bytes(bytes_of(fixed) + encode_descriptors({{{1, 2, 3, true}}}))).status().is_protocol_error());
+      parsed_reply(as_bytes(bytes_of(fixed) + encode_descriptors({{{1, 2, 3, true}}}))).status().is_protocol_error());
 }
 
 TEST(Messages, AnOutIndexCountsBuffersAndNotPieces) {
@@ -179,9 +182,9 @@ TEST(Messages, AnOutIndexCountsBuffersAndNotPieces) {
   fixed.descriptor_count = 3;
   const std::string pieces = encode_descriptors({{{1, 2, 3, true}, {4, 5, 6, true}, {7, 8, 9}}});
   fixed.out_index = 0;
-  EXPECT_TRUE(parse_reply(as_bytes(bytes_of(fixed) + pieces)).ok());
+  EXPECT_TRUE(parsed_reply(as_bytes(bytes_of(fixed) + pieces)).ok());
   fixed.out_index = 1;
-  EXPECT_TRUE(parse_reply(as_bytes(bytes_of(fixed) + pieces)).status().is_protocol_error());
+  EXPECT_TRUE(parsed_reply(as_bytes(bytes_of(fixed) + pieces)).status().is_protocol_error());
 }
 
 TEST(Messages, HelloComesBackWhole) {
@@ -202,7 +205,7 @@ TEST(Messages, LengthsPastTheLimitAreRefused) {
   fixed.descriptor_count = 2;
   for (const uint64_t length : {kMessageBytesMax, kMessageBytesMax + 1, ~uint64_t{0}}) {
     const std::vector<Descriptor> list{{0, length, 1}, {0, length, 1}};
-    EXPECT_TRUE(parse_request(as_bytes(bytes_of(fixed) + encode_descriptors(list))).status().is_protocol_error());
+    EXPECT_TRUE(parsed_request(as_bytes(bytes_of(fixed) + encode_descriptors(list))).status().is_protocol_error());
   }
 }
 

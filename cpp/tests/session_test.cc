@@ -1,4 +1,5 @@
 // One situation each, played by hand against a session.
+#include "parsed.h"
 #include "raw_peer.h"
 
 namespace rrpc::rpc {
@@ -265,7 +266,7 @@ TEST(Session, NothingBetweenThePiecesOfABufferIsExposed) {
   const auto messages = raw.run();
   const auto sent = std::ranges::find(messages, kRequest, [](const auto& message) { return message.header.type; });
   ASSERT_NE(sent, messages.end());
-  const auto parsed = parse_request(as_bytes(sent->body));
+  const auto parsed = testing::parsed_request(as_bytes(sent->body));
   ASSERT_TRUE(parsed.ok());
   ASSERT_EQ(first_buffer(parsed->descriptors).size(), 5u);
   for (size_t i = 0; i < 5; ++i) {

@@ -10,9 +10,9 @@
 
 namespace rrpc::provider::shm {
 
-namespace {
+std::atomic<uint32_t> internal::generation{0};
 
-std::atomic<uint32_t> generation{0};
+namespace {
 
 struct Registry {
   std::mutex mutex;
@@ -26,7 +26,7 @@ void after_fork_in_parent() { registry().mutex.unlock(); }
 
 // The numbers stay taken, by a socket that leads nowhere, so that the child's objects close what is theirs.
 void after_fork_in_child() {
-  generation.fetch_add(1, std::memory_order_relaxed);
+  internal::generation.fetch_add(1, std::memory_order_relaxed);
   const int nowhere = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   for (const int fd : registry().fds) dup3(nowhere, fd, O_CLOEXEC);
   if (nowhere >= 0) close(nowhere);
@@ -43,8 +43,6 @@ Registry& registry() {
 }
 
 }  // namespace
-
-uint32_t fork_generation() { return generation.load(std::memory_order_relaxed); }
 
 GuardedFd::GuardedFd(UniqueFd fd) : fd_(std::move(fd)) {
   if (!fd_) return;

@@ -2,6 +2,7 @@
 // child lives, and a listener's path would look alive. The guard takes these copies away in the child.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "base/unique_fd.h"
@@ -10,7 +11,10 @@ namespace rrpc::provider::shm {
 
 // Goes up in the child at each fork: what was made under another number is the parent's, and so is the shared memory
 // that it would touch.
-uint32_t fork_generation();
+namespace internal {
+extern std::atomic<uint32_t> generation;
+}
+inline uint32_t fork_generation() { return internal::generation.load(std::memory_order_relaxed); }
 
 class GuardedFd {
  public:

@@ -88,9 +88,9 @@ std::string ShmQueuePair::local_description() const {
   return "peer pid " + std::to_string(getpid()) + " uid " + std::to_string(geteuid());
 }
 
-Status ShmQueuePair::usable() const {
+Status ShmQueuePair::why_unusable() const {
   if (inherited()) return failed_precondition("the connection belongs to the process that this one was forked from");
-  return state_ == QueuePairState::kError ? error_ : Status();
+  return error_;
 }
 
 Status ShmQueuePair::post_receive(const ReceiveRequest& request) {
@@ -101,41 +101,47 @@ Status ShmQueuePair::post_receive(const ReceiveRequest& request) {
     return invalid_argument("a receive outside its memory region");
   if (!region->shared() || !region->range().peers_may_write)
     return failed_precondition("a receive over shm needs shared memory that peers may write");
-  RRPC_RETURN_IF_ERROR(share(*region));
+  if (!shared_.knows(*region)) RRPC_RETURN_IF_ERROR(share(*region));
   receives_.post(request.wr_id, region->slab_id(), region->file_offset(request.sge.address), request.sge.length_bytes);
   return {};
 }
 
-Status ShmQueuePair::check_request(const WorkRequest& request) const {
-  RRPC_CHECK(request.opcode != Opcode::kReceive, "receives are posted by post_receive");
+// Null: nothing.
+inline const char* ShmQueuePair::what_is_wrong(const WorkRequest& request, uint64_t length_bytes) const {
   const bool is_read = request.opcode == Opcode::kRead;
   if (request.sges.size() > (is_read ? limits_.read_sge_count_max : limits_.sge_count_max))
-    return invalid_argument("more scatter/gather elements than the limit");
-  const uint64_t length_bytes = total_bytes(request.sges);
-  if (length_bytes > limits_.message_bytes_max) return invalid_argument("longer than the limit of one message");
-  if (!request.inline_data) return {};
-  if (request.opcode != Opcode::kSend) return invalid_argument("only a send may be inline");
-  if (length_bytes > limits_.inline_bytes_max) return invalid_argument("longer than the limit of inline data");
-  return {};
+    return "more scatter/gather elements than the limit";
+  if (length_bytes > limits_.message_bytes_max) return "longer than the limit of one message";
+  if (!request.inline_data) return nullptr;
+  if (request.opcode != Opcode::kSend) return "only a send may be inline";
+  return length_bytes > limits_.inline_bytes_max ? "longer than the limit of inline data" : nullptr;
 }
 
 Status ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
-  RRPC_RETURN_IF_ERROR(usable());
-  if (state_ != QueuePairState::kConnected) return failed_precondition("the queue pair is not connected yet");
-  for (const WorkRequest& request : requests) RRPC_RETURN_IF_ERROR(check_request(request));
-  if (pending_.size() + ready_sends_count_ + requests.size() > limits_.send_depth)
+  if (state_ != QueuePairState::kConnected || inherited()) [[unlikely]] {
+    RRPC_RETURN_IF_ERROR(usable());
+    return failed_precondition("the queue pair is not connected yet");
+  }
+  for (const WorkRequest& request : requests) {
+    RRPC_CHECK(request.opcode != Opcode::kReceive, "receives are posted by post_receive");
+    if (const char* wrong = what_is_wrong(request, total_bytes(request.sges)); wrong != nullptr)
+      return invalid_argument(wrong);
+  }
+  const size_t waiting_count = pending_.empty() ? 0 : pending_.size();
+  if (waiting_count + ready_sends_count_ + requests.size() > limits_.send_depth)
     return resource_exhausted("send queue full: depth " + std::to_string(limits_.send_depth));
   for (const WorkRequest& request : requests) post_one(request);
   return {};
 }
 
-void ShmQueuePair::post_one(const WorkRequest& request) {
-  if (state_ != QueuePairState::kConnected) {  // one before it in the list has failed
+inline void ShmQueuePair::post_one(const WorkRequest& request) {
+  if (state_ != QueuePairState::kConnected) [[unlikely]] {  // one before it in the list has failed
     complete_send(request.wr_id, request.opcode, WcStatus::kFlushed);
   } else if (request.opcode == Opcode::kSend && pending_.empty() && !channel_.backlogged()) {
     Outcome outcome = deliver(request.sges, request.inline_data);
     if (outcome.later) return queue_request(request);
-    finish(request.wr_id, request.opcode, request.signalled, std::move(outcome));
+    if (request.signalled || outcome.status != WcStatus::kSuccess)
+      finish(request.wr_id, request.opcode, request.signalled, std::move(outcome));
   } else {
     queue_request(request);
   }
@@ -243,7 +249,7 @@ void ShmQueuePair::fail(Status why) {
 void ShmQueuePair::fail(Status why, const std::string& goodbye) {
   if (state_ == QueuePairState::kError) return;
   if (inherited()) {  // the shared memory is the parent's to take back
-    error_ = usable();
+    error_ = why_unusable();
     state_ = QueuePairState::kError;
     return channel_.close();
   }

@@ -64,7 +64,8 @@ class ShmQueuePair : public QueuePair {
   // For the completion queue.
   size_t poll(std::span<Completion> out, size_t& work_bytes) {
     if (state_ == QueuePairState::kConnected) [[likely]] {
-      if (pending_.empty() && ready_.empty() && !receives_.landed() && !channel_.backlogged()) return 0;
+      if (pending_.empty() && ready_.empty() && !channel_.backlogged() && !shared_.outdated()) [[likely]]
+        return receives_.landed() ? take_landed(out) : 0;
     } else if (ready_.empty() && !channel_.backlogged()) {
       return 0;
     }
@@ -113,10 +114,11 @@ class ShmQueuePair : public QueuePair {
 
   // This process is a fork of the one that made the connection.
   bool inherited() const { return fork_generation() != fork_generation_; }
-  Status usable() const;
+  Status usable() const { return state_ == QueuePairState::kError || inherited() ? why_unusable() : Status(); }
+  Status why_unusable() const;
 
   // Requests and the end.
-  Status check_request(const WorkRequest& request) const;
+  const char* what_is_wrong(const WorkRequest& request, uint64_t length_bytes) const;
   void post_one(const WorkRequest& request);
   void queue_request(const WorkRequest& request);
   void finish(uint64_t wr_id, Opcode opcode, bool signalled, Outcome outcome);
@@ -145,7 +147,8 @@ class ShmQueuePair : public QueuePair {
   // How bytes move.
   void run_pending(size_t& work_bytes);
   Outcome deliver(std::span<const Sge> sges, bool inline_data);
-  Outcome land(ReceiveEntry& entry, std::span<const Sge> sges, uint32_t length_bytes);
+  std::byte* landing_place(const ReceiveEntry& entry, uint32_t length_bytes) const;
+  Outcome look_for_landing_place(const ReceiveEntry& entry, uint32_t length_bytes, std::byte*& place);
   Outcome not_ready();
   Outcome refused();
   bool transfer_some(SendRequest& request, size_t& work_bytes, Outcome& outcome);

@@ -24,19 +24,34 @@ void ShmQueuePair::run_pending(size_t& work_bytes) {
   if (pending_.empty()) long_work_ = false;
 }
 
+// Each field is read once: the peer may change it at any time. Null: not where this end knows its way about.
+inline std::byte* ShmQueuePair::landing_place(const ReceiveEntry& entry, uint32_t length_bytes) const {
+  if (length_bytes > entry.posted_bytes.load(std::memory_order_relaxed)) return nullptr;
+  const uint64_t offset_bytes = entry.offset_bytes.load(std::memory_order_relaxed);
+  const PeerSlabs::Entry* slab = slabs_.find(entry.slab_id.load(std::memory_order_relaxed));
+  if (slab == nullptr || !slab->writable || !slab->contains(offset_bytes, length_bytes)) return nullptr;
+  return slab->local(offset_bytes);
+}
+
 // A send copies into the peer's next posted slot; the slot's state changes hands, and that is all.
 ShmQueuePair::Outcome ShmQueuePair::deliver(std::span<const Sge> sges, bool inline_data) {
-  if (!inside_their_regions(sges, inline_data))
+  if (!inside_their_regions(sges, inline_data)) [[unlikely]]
     return {WcStatus::kLocalProtection, internal_error("a send from outside its memory region")};
   ReceiveEntry& entry = peer_.receive(send_sequence_);
   uint32_t expected = posted_state(send_sequence_);
   if (!entry.state.compare_exchange_strong(expected, claimed_state(send_sequence_), std::memory_order_acq_rel))
     return not_ready();
-  Outcome outcome = land(entry, sges, static_cast<uint32_t>(total_bytes(sges)));
+  const auto length_bytes = static_cast<uint32_t>(total_bytes(sges));
+  entry.landed_bytes.store(length_bytes, std::memory_order_relaxed);
+  Outcome outcome;
+  std::byte* place = landing_place(entry, length_bytes);
+  if (place == nullptr) [[unlikely]]
+    outcome = look_for_landing_place(entry, length_bytes, place);
   if (outcome.later) {
     entry.state.store(posted_state(send_sequence_), std::memory_order_release);
     return outcome;
   }
+  if (place != nullptr) gather(sges, place);
   entry.state.exchange(landed_state(send_sequence_), std::memory_order_seq_cst);
   ++send_sequence_;
   tell_poller();
@@ -49,24 +64,21 @@ ShmQueuePair::Outcome ShmQueuePair::not_ready() {
   return {WcStatus::kRnrRetryExceeded, internal_error("receiver not ready: no receive was posted for a message")};
 }
 
-ShmQueuePair::Outcome ShmQueuePair::land(ReceiveEntry& entry, std::span<const Sge> sges, uint32_t length_bytes) {
-  const uint32_t slab_id = entry.slab_id.load(std::memory_order_relaxed);
-  const uint64_t offset_bytes = entry.offset_bytes.load(std::memory_order_relaxed);
-  entry.landed_bytes.store(length_bytes, std::memory_order_relaxed);
+// The peer's notice of the file may still be in the socket.
+ShmQueuePair::Outcome ShmQueuePair::look_for_landing_place(const ReceiveEntry& entry, uint32_t length_bytes,
+                                                           std::byte*& place) {
   if (length_bytes > entry.posted_bytes.load(std::memory_order_relaxed))
     return {WcStatus::kRemoteOperation, internal_error("a message of " + std::to_string(length_bytes) +
                                                        " bytes is longer than the peer's receive")};
-  const PeerSlabs::Entry* slab = slabs_.find(slab_id);
-  if (slab == nullptr) {
+  const uint32_t slab_id = entry.slab_id.load(std::memory_order_relaxed);
+  if (slabs_.find(slab_id) == nullptr) {
     if (Status status = read_socket(); !status.ok()) return {WcStatus::kFlushed, std::move(status)};
-    slab = slabs_.find(slab_id);
-    if (slab == nullptr && more_to_read_) return {.later = true};
+    if (slabs_.find(slab_id) == nullptr && more_to_read_) return {.later = true};
   }
-  if (slab == nullptr || !slab->writable || !slab->contains(offset_bytes, length_bytes))
-    return {WcStatus::kRemoteOperation,
-            Status::protocol_error("the peer posted a receive outside its slab " + std::to_string(slab_id))};
-  gather(sges, slab->local(offset_bytes));
-  return {};
+  place = landing_place(entry, length_bytes);
+  if (place != nullptr) return {};
+  return {WcStatus::kRemoteOperation,
+          Status::protocol_error("the peer posted a receive outside its slab " + std::to_string(slab_id))};
 }
 
 // Without room for the bell the peer has something to read already.

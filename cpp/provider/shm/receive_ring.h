@@ -15,14 +15,28 @@ class ReceiveRing {
 
   bool full() const { return tail_ - head_ == depth_; }
   bool empty() const { return tail_ == head_; }
-  void post(uint64_t wr_id, uint32_t slab_id, uint64_t offset_bytes, uint32_t length_bytes);
+  void post(uint64_t wr_id, uint32_t slab_id, uint64_t offset_bytes, uint32_t length_bytes) {
+    posted_[tail_ & (control_.ring_entries() - 1)] = {wr_id, length_bytes};
+    ReceiveEntry& entry = control_.receive(tail_);
+    entry.slab_id.store(slab_id, std::memory_order_relaxed);
+    entry.offset_bytes.store(offset_bytes, std::memory_order_relaxed);
+    entry.posted_bytes.store(length_bytes, std::memory_order_relaxed);
+    entry.state.store(posted_state(tail_), std::memory_order_release);
+    ++tail_;
+  }
 
   bool landed() const {
     return control_.receive(head_).state.load(std::memory_order_seq_cst) == landed_state(head_) && !empty();
   }
   NextMessage next_message() const { return {.word = &control_.receive(head_).state, .value = landed_state(head_)}; }
   // The next landed message. kLocalLength where it claims more than was posted.
-  Completion take_landed();
+  Completion take_landed() {
+    const Posted& posted = posted_[head_ & (control_.ring_entries() - 1)];
+    const uint32_t landed_bytes = control_.receive(head_).landed_bytes.load(std::memory_order_relaxed);
+    ++head_;
+    const bool fits = landed_bytes <= posted.length_bytes;
+    return {posted.wr_id, Opcode::kReceive, fits ? WcStatus::kSuccess : WcStatus::kLocalLength, landed_bytes, 0};
+  }
   // After the end: takes back what nobody has begun to fill. A sender that is in the middle of a copy isn't waited for:
   // what it writes to is shared with that one peer alone, which can write there as long as it maps it anyway.
   void withdraw();

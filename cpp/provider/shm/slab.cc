@@ -103,8 +103,7 @@ void PeerSlabs::clear() {
   entries_.clear();
 }
 
-const PeerSlabs::Entry* PeerSlabs::find(uint32_t id) const {
-  if (last_ != nullptr && last_id_ == id) return last_;
+const PeerSlabs::Entry* PeerSlabs::find_other(uint32_t id) const {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return nullptr;
   last_id_ = id;

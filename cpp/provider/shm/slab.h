@@ -76,10 +76,12 @@ class PeerSlabs {
 
   Status add(SlabCache& cache, const SlabNotice& notice, UniqueFd fd);
   void drop(uint32_t id);
-  const Entry* find(uint32_t id) const;
+  const Entry* find(uint32_t id) const { return last_ != nullptr && last_id_ == id ? last_ : find_other(id); }
   void clear();
 
  private:
+  const Entry* find_other(uint32_t id) const;
+
   std::unordered_map<uint32_t, Entry> entries_;
   uint64_t mapped_bytes_ = 0;
   mutable uint32_t last_id_ = 0;
