@@ -145,22 +145,29 @@ void Endpoint::establish() {
   events_.on_established();
 }
 
-Status Endpoint::excess(const SendWindow& window, uint32_t granted, const char* what) {
-  return Status::protocol_error("the peer returned " + std::to_string(window.returned_by(granted)) + " " + what +
-                                " credits, only " + std::to_string(window.in_flight()) + " were out");
-}
-
-inline Status Endpoint::check_header(const MessageHeader& header, Bytes message) {
+// Of a message of a whole header that isn't sound.
+Status Endpoint::what_is_wrong(const MessageHeader& header, Bytes message) const {
+  const auto excess = [](const SendWindow& window, uint32_t granted, const std::string& what) {
+    return Status::protocol_error("the peer returned " + std::to_string(window.returned_by(granted)) + what +
+                                  " credits, only " + std::to_string(window.in_flight()) + " were out");
+  };
   if (header.magic != kHeaderMagic) return Status::protocol_error("a message with a wrong magic");
   if (header.body_bytes != message.size() - sizeof(header))
     return Status::protocol_error("a message of " + std::to_string(message.size()) + " bytes announces a body of " +
                                   std::to_string(header.body_bytes));
   if (header.epoch != peer_epoch_) return Status::protocol_error("a message of another connection's epoch");
   if (header.type > kCreditType) return Status::protocol_error("unknown message type " + std::to_string(header.type));
+  if (send_data_.returned_by(header.data_granted) > send_data_.in_flight())
+    return excess(send_data_, header.data_granted, " data");
+  return excess(send_control_, header.control_granted, " control");
+}
+
+inline bool Endpoint::take_header(const MessageHeader& header, Bytes message) {
+  const bool sound = header.magic == kHeaderMagic && header.body_bytes == message.size() - sizeof(header) &&
+                     header.epoch == peer_epoch_ && header.type <= kCreditType;
+  if (!sound) return false;
   if (send_data_.returned_by(header.data_granted) != 0) arrived_unpaid_ = 0;
-  if (!send_data_.on_grant(header.data_granted)) return excess(send_data_, header.data_granted, "data");
-  if (!send_control_.on_grant(header.control_granted)) return excess(send_control_, header.control_granted, "control");
-  return {};
+  return send_data_.on_grant(header.data_granted) && send_control_.on_grant(header.control_granted);
 }
 
 // A peer that has taken all of this end's messages can't send a whole window more without saying so: what it needs
@@ -179,10 +186,9 @@ inline Status Endpoint::count_arrival(MessageClass message_class) {
 
 inline Status Endpoint::deliver(const MessageHeader& header, Bytes message) {
   if (!established_) return Status::protocol_error("a message arrived before the connection was established");
-  if (message.size() < sizeof(MessageHeader))
-    return Status::protocol_error("a message of " + std::to_string(message.size()) +
-                                  " bytes is shorter than its header");
-  RRPC_RETURN_IF_ERROR(check_header(header, message));
+  if (message.size() < sizeof(MessageHeader)) return Status::protocol_error("a message shorter than its header");
+  if (!take_header(header, message)) [[unlikely]]
+    return what_is_wrong(header, message);
   const MessageClass message_class = class_of(header.type);
   RRPC_RETURN_IF_ERROR(count_arrival(message_class));
   tally(&Counters::messages_received);

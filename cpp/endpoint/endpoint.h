@@ -177,8 +177,8 @@ class Endpoint {
   bool take_message(uint32_t slot, uint32_t length_bytes, MessageClass& message_class);
   Status deliver(const MessageHeader& header, Bytes message);
   Status count_arrival(MessageClass message_class);
-  Status check_header(const MessageHeader& header, Bytes message);
-  static Status excess(const SendWindow& window, uint32_t granted, const char* what);
+  bool take_header(const MessageHeader& header, Bytes message);
+  [[gnu::cold]] Status what_is_wrong(const MessageHeader& header, Bytes message) const;
   Status repost(uint32_t slot);
   void give_back_shared_receives();
   void tally_transfer(const FinishedTransfer& finished);
@@ -191,6 +191,7 @@ class Endpoint {
   Status open_to_peer(Exposure& exposure, std::byte* address, uint64_t owner_id, uint32_t access);
   void count_closed(const Exposure& exposure);
   size_t let_go_of_revoked();
+  void post_message(const MessageHeader& header, std::span<const Bytes> parts, Pushes pushes);
   SendBuffers::Buffer join(std::span<const provider::Sge> parts);
 
   DeviceContext context_;

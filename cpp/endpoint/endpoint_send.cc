@@ -44,14 +44,8 @@ void Endpoint::send(uint8_t type, std::span<const Bytes> parts, Pushes pushes) {
   header.epoch = epoch_;
   header.data_granted = receive_data_.granted();
   header.control_granted = receive_control_.granted();
-  SgeList sges;
-  sges.add(&header, sizeof(header));
   size_t body_bytes = 0;
-  for (const Bytes part : parts) {
-    if (part.empty()) continue;
-    sges.add(part.data(), part.size());
-    body_bytes += part.size();
-  }
+  for (const Bytes part : parts) body_bytes += part.size();
   RRPC_CHECK(body_bytes <= body_bytes_max_, "a message larger than a slot");
   header.body_bytes = static_cast<uint32_t>(body_bytes);
   if (class_of(type) == MessageClass::kData) send_data_.take();
@@ -60,16 +54,34 @@ void Endpoint::send(uint8_t type, std::span<const Bytes> parts, Pushes pushes) {
   receive_control_.announced();
   tally(&Counters::messages_sent);
   tally(&Counters::bytes_inline_sent, header.body_bytes);
+  const size_t length_bytes = sizeof(header) + body_bytes;
+  std::byte* slot = pushes.empty() ? qp_->reserve_message(static_cast<uint32_t>(length_bytes)) : nullptr;
+  if (slot == nullptr) return post_message(header, parts, pushes);
+  std::memcpy(slot, &header, sizeof(header));
+  slot += sizeof(header);
+  for (const Bytes part : parts) {
+    if (part.empty()) continue;
+    std::memcpy(slot, part.data(), part.size());
+    slot += part.size();
+  }
+  qp_->commit_message();
+}
+
+void Endpoint::post_message(const MessageHeader& header, std::span<const Bytes> parts, Pushes pushes) {
+  SgeList sges;
+  sges.add(&header, sizeof(header));
+  for (const Bytes part : parts)
+    if (!part.empty()) sges.add(part.data(), part.size());
+  const size_t length_bytes = sizeof(header) + header.body_bytes;
   WorkRequest request;
   request.pushes = pushes;
   request.sges = sges.view();
-  request.inline_data =
-      sizeof(header) + body_bytes <= limits_.inline_bytes_max && request.sges.size() <= limits_.sge_count_max;
+  request.inline_data = length_bytes <= limits_.inline_bytes_max && request.sges.size() <= limits_.sge_count_max;
   SendBuffers::Buffer buffer;
   Sge joined;
   if (!request.inline_data) {
     buffer = join(request.sges);
-    joined = {buffer.memory, static_cast<uint32_t>(sizeof(header) + body_bytes), buffer.region};
+    joined = {buffer.memory, static_cast<uint32_t>(length_bytes), buffer.region};
     request.sges = {&joined, 1};
   }
   send_buffers_.posted(buffer);

@@ -269,6 +269,10 @@ class QueuePair {
   virtual std::string_view bulk_method() const = 0;
 
   virtual Status post_receive(const ReceiveRequest& request) = 0;
+  // A send without a work request: where its bytes are to be written, at once, before commit_message() and any other
+  // call. It is as posted then, and completes nowhere. Null: post_send() it, which says why if that can't be either.
+  virtual std::byte* reserve_message(uint32_t /*length_bytes*/) { return nullptr; }
+  virtual void commit_message() {}
   // All or none is posted. ResourceExhausted when the send queue is full.
   virtual Status post_send(std::span<const WorkRequest> requests) = 0;
 

@@ -1,4 +1,5 @@
-// How a result comes: its message in a slot or fetched, its buffers into pool memory or the caller's own.
+// How a result comes, its message in a slot or fetched, its buffers into pool memory or the caller's own; and how a
+// call ends of it.
 #include <utility>
 
 #include "base/check.h"
@@ -8,6 +9,13 @@ namespace rrpc::rpc {
 namespace {
 
 using provider::WcStatus;
+
+[[gnu::cold]] Status unasked_reply(uint64_t call_id) {
+  return Status::protocol_error("a reply to call " + std::to_string(call_id) + ", which is not under way");
+}
+[[gnu::cold]] Status second_reply(uint64_t call_id) {
+  return Status::protocol_error("a second reply to call " + std::to_string(call_id));
+}
 
 // A deadline is named as this end names it, whichever end sees it first.
 Status status_of(const ClientCall& call, const ParsedReply& reply) {
@@ -19,14 +27,56 @@ Status status_of(const ClientCall& call, const ParsedReply& reply) {
 
 }  // namespace
 
+// The server has read what it wanted of the arguments and the items.
+void ClientSide::release(const ClientCallRef& call) {
+  exposed_bytes_ -= std::min(exposed_bytes_, call->exposures_.bytes());
+  call->exposures_.revoke_all(endpoint_);
+  if (call->stream_ != nullptr) streams_.peer_ended(call->stream_);
+}
+
+void ClientSide::finish(const ClientCallRef& call, Status status) {
+  if (call->done()) return;
+  call->stamps.mark(&CallStamps::fetched);
+  call->status_ = std::move(status);
+  endpoint_.tally(&endpoint::Counters::calls_ended);
+  call->done_.store(true, std::memory_order_release);
+  if (call->stream_ != nullptr) streams_.end(call->stream_, call->status_);
+  events_.on_call_done(call);
+}
+
+void ClientSide::erase(const ClientCallRef& call) {
+  call->state_ = ClientCall::State::kEnded;
+  call->out_ = {};
+  calls_.erase(call->id_);
+  in_flight_.store(calls_.size(), std::memory_order_relaxed);
+}
+
+void ClientSide::complete(const ClientCallRef& call, Status outcome) {
+  if (!Streams::idle(call->stream_)) {
+    call->state_ = ClientCall::State::kFetchingItems;
+    call->status_ = std::move(outcome);
+    return;
+  }
+  finish(call, std::move(outcome));
+  leave(call);
+}
+
+void ClientSide::leave(const ClientCallRef& call) {
+  if (call->state_ == ClientCall::State::kEnded) return;
+  call->state_ = ClientCall::State::kDraining;
+  if (call->transferring_ || !Streams::idle(call->stream_)) return;
+  if (!call->status_.ok()) call->blocks_.clear();
+  if (call->leased_ || Streams::saw_exposed(call->stream_)) done_.add(call->id_);
+  erase(call);
+}
+
 Status ClientSide::on_reply(Bytes body) {
   ByteReader reader(body);
   const auto call_id = reader.read<uint64_t>();
   const ClientCallRef call = find(call_id);
-  if (call == nullptr || call->state_ == ClientCall::State::kQueued)
-    return Status::protocol_error("a reply to call " + std::to_string(call_id) + ", which is not under way");
+  if (call == nullptr || call->state_ == ClientCall::State::kQueued) return unasked_reply(call_id);
   if (call->state_ != ClientCall::State::kSent && call->state_ != ClientCall::State::kCancelling)
-    return Status::protocol_error("a second reply to call " + std::to_string(call_id));
+    return second_reply(call_id);
   call->stamps.mark(&CallStamps::replied);
   return accept_reply(call, body);
 }
@@ -97,7 +147,7 @@ Status ClientSide::on_reply_bulk(Bytes body) {
   RRPC_ASSIGN_OR_RETURN(const BulkBody bulk, parse_bulk(body));
   const ClientCallRef call = find(bulk.call_id);
   if (call == nullptr || (call->state_ != ClientCall::State::kSent && call->state_ != ClientCall::State::kCancelling))
-    return Status::protocol_error("a reply to call " + std::to_string(bulk.call_id) + ", which is not under way");
+    return unasked_reply(bulk.call_id);
   call->stamps.mark(&CallStamps::replied);
   call->leased_ = true;
   release(call);

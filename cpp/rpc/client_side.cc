@@ -171,25 +171,6 @@ void ClientSide::note_sent(ClientCall& call) {
   if (call.stream_ != nullptr) streams_.open(call.stream_);
 }
 
-void ClientSide::complete(const ClientCallRef& call, Status outcome) {
-  if (!Streams::idle(call->stream_)) {
-    call->state_ = ClientCall::State::kFetchingItems;
-    call->status_ = std::move(outcome);
-    return;
-  }
-  finish(call, std::move(outcome));
-  leave(call);
-}
-
-void ClientSide::leave(const ClientCallRef& call) {
-  if (call->state_ == ClientCall::State::kEnded) return;
-  call->state_ = ClientCall::State::kDraining;
-  if (call->transferring_ || !Streams::idle(call->stream_)) return;
-  if (!call->status_.ok()) call->blocks_.clear();
-  if (call->leased_ || Streams::saw_exposed(call->stream_)) done_.add(call->id_);
-  erase(call);
-}
-
 void ClientSide::on_stream_idle(uint64_t call_id, TimeNs) {
   const ClientCallRef call = find(call_id);
   if (call == nullptr) return;
@@ -206,13 +187,6 @@ Result<StreamRef> ClientSide::stream_of(uint64_t call_id) const {
   if (call != nullptr && call->stream_ != nullptr && call->state_ != ClientCall::State::kQueued) return call->stream_;
   return Status::protocol_error("an item or a window for call " + std::to_string(call_id) +
                                 ", which has no streams under way");
-}
-
-// The server has read what it wanted of the arguments and the items.
-void ClientSide::release(const ClientCallRef& call) {
-  exposed_bytes_ -= std::min(exposed_bytes_, call->exposures_.bytes());
-  call->exposures_.revoke_all(endpoint_);
-  if (call->stream_ != nullptr) streams_.peer_ended(call->stream_);
 }
 
 // Ends a call whose result can't be fetched.
@@ -303,23 +277,6 @@ void ClientSide::fail_all(const Status& status) {
       erase(call);
   }
   done_.clear();
-}
-
-void ClientSide::finish(const ClientCallRef& call, Status status) {
-  if (call->done()) return;
-  call->stamps.mark(&CallStamps::fetched);
-  call->status_ = std::move(status);
-  endpoint_.tally(&endpoint::Counters::calls_ended);
-  call->done_.store(true, std::memory_order_release);
-  if (call->stream_ != nullptr) streams_.end(call->stream_, call->status_);
-  events_.on_call_done(call);
-}
-
-void ClientSide::erase(const ClientCallRef& call) {
-  call->state_ = ClientCall::State::kEnded;
-  call->out_ = {};
-  calls_.erase(call->id_);
-  in_flight_.store(calls_.size(), std::memory_order_relaxed);
 }
 
 }  // namespace rrpc::rpc

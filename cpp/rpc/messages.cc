@@ -42,15 +42,19 @@ size_t count_buffers(std::span<const Descriptor> list) {
   return static_cast<size_t>(std::ranges::count(list, false, &Descriptor::continues));
 }
 
-Status cut_short(const char* what) { return Status::protocol_error(std::string("a truncated ") + what + " message"); }
+[[gnu::cold]] Status unknown(const char* what, unsigned value) {
+  return Status::protocol_error(std::string("a ") + what + " " + std::to_string(value));
+}
+[[gnu::cold]] Status cut_short(const char* what) {
+  return Status::protocol_error(std::string("a truncated ") + what + " message");
+}
 
 }  // namespace
 
 Status parse_request(Bytes body, ParsedRequest& request) {
   ByteReader reader(body);
   request.fixed = reader.read<RequestFixed>();
-  if ((request.fixed.flags & ~kRequestFlags) != 0)
-    return Status::protocol_error("a request with unknown flags " + std::to_string(request.fixed.flags));
+  if ((request.fixed.flags & ~kRequestFlags) != 0) return unknown("request with unknown flags", request.fixed.flags);
   if (request.has_out()) {
     std::vector<Descriptor> out;
     RRPC_RETURN_IF_ERROR(read_descriptors(reader, 1, out));
@@ -67,10 +71,8 @@ Status parse_request(Bytes body, ParsedRequest& request) {
 Status parse_reply(Bytes body, ParsedReply& reply) {
   ByteReader reader(body);
   reply.fixed = reader.read<ReplyFixed>();
-  if (reply.fixed.status > kStatusCodeMax)
-    return Status::protocol_error("a reply with unknown status " + std::to_string(reply.fixed.status));
-  if ((reply.fixed.flags & ~kReplyFlags) != 0)
-    return Status::protocol_error("a reply with unknown flags " + std::to_string(reply.fixed.flags));
+  if (reply.fixed.status > kStatusCodeMax) return unknown("reply with unknown status", reply.fixed.status);
+  if ((reply.fixed.flags & ~kReplyFlags) != 0) return unknown("reply with unknown flags", reply.fixed.flags);
   RRPC_RETURN_IF_ERROR(read_descriptors(reader, reply.fixed.descriptor_count, reply.descriptors));
   if (reply.fixed.out_index != kNoOutIndex && reply.fixed.out_index >= count_buffers(reply.descriptors))
     return Status::protocol_error("a reply whose out index is past its buffers");

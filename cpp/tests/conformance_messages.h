@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 
 #include "conformance.h"
 
@@ -94,6 +95,46 @@ TEST_P(ConformanceTest, InlineBytesAreTakenBeforeThePostReturns) {
     EXPECT_EQ(buffers_[i].bytes[0], static_cast<std::byte>(i + 1));
     EXPECT_EQ(buffers_[i].bytes[length_bytes - 1], static_cast<std::byte>(i + 1));
   }
+}
+
+TEST_P(ConformanceTest, AReservedMessageGoesInTurnAndCompletesNowhere) {
+  constexpr uint64_t kCount = 30;
+  connect({}, {}, kCount);
+  Buffer& message = buffer(client_, 64, 3);
+  for (uint64_t i = 0; i < kCount; ++i) {
+    std::byte* const reserved = i % 3 == 1 ? nullptr : client_.qp->reserve_message(20 + static_cast<uint32_t>(i));
+    if (reserved != nullptr) {
+      std::memcpy(reserved, message.bytes.data(), 20 + i);
+      client_.qp->commit_message();
+    } else {
+      ASSERT_TRUE(post_send(client_, i, message.sge(0, 20 + static_cast<uint32_t>(i)), i % 3 == 1).ok());
+    }
+  }
+  ASSERT_TRUE(
+      wait_for([&] { return server_.completions.size() == kCount && client_.completions.size() >= kCount / 3; }));
+  EXPECT_EQ(client_.completions.size(), kCount / 3) << "those that were posted, and asked for it";
+  for (uint64_t i = 0; i < kCount; ++i) {
+    EXPECT_EQ(server_.completions[i].wr_id, 1000 + i);
+    EXPECT_EQ(server_.completions[i].length_bytes, 20 + i);
+    EXPECT_EQ(buffers_[i].text(20 + i), message.text(20 + i));
+  }
+}
+
+TEST_P(ConformanceTest, NothingIsReservedThatCannotBeSent) {
+  connect({}, {}, 1);
+  EXPECT_EQ(client_.qp->reserve_message(4097), nullptr) << "longer than the peer's receive";
+  std::byte* const reserved = client_.qp->reserve_message(4096);
+  if (reserved != nullptr) {
+    std::memset(reserved, 7, 4096);
+    client_.qp->commit_message();
+    EXPECT_EQ(client_.qp->reserve_message(8), nullptr) << "no receive is posted";
+    EXPECT_TRUE(connected(client_)) << "only post_send() ends a connection of that";
+    ASSERT_TRUE(wait_done(server_, 1000));
+    EXPECT_EQ(server_.completions[0].status, WcStatus::kSuccess);
+    post_receive(server_, 1001, buffer(server_, 4096).sge());
+  }
+  client_.qp->disconnect("enough");
+  EXPECT_EQ(client_.qp->reserve_message(8), nullptr) << "disconnected";
 }
 
 TEST_P(ConformanceTest, TooLongAnInlineSendIsRefused) {

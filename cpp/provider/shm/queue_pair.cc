@@ -34,6 +34,10 @@ uint32_t next_number() {
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
+[[gnu::cold]] Status queue_full(const char* which, uint32_t depth) {
+  return resource_exhausted(std::string(which) + " queue full: depth " + std::to_string(depth));
+}
+
 bool vm_forbidden_by_environment() {
   const char* value = std::getenv("RRPC_SHM_NO_VM_READV");
   return value != nullptr && value[0] != '\0' && std::string_view(value) != "0";
@@ -95,7 +99,7 @@ Status ShmQueuePair::why_unusable() const {
 
 Status ShmQueuePair::post_receive(const ReceiveRequest& request) {
   RRPC_RETURN_IF_ERROR(usable());
-  if (receives_.full()) return resource_exhausted("receive queue full: depth " + std::to_string(limits_.receive_depth));
+  if (receives_.full()) return queue_full("receive", limits_.receive_depth);
   const auto* region = static_cast<const ShmRegion*>(request.sge.region);
   if (region == nullptr || !region->contains(request.sge.address, request.sge.length_bytes))
     return invalid_argument("a receive outside its memory region");
@@ -129,7 +133,7 @@ Status ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
   }
   const size_t waiting_count = pending_.empty() ? 0 : pending_.size();
   if (waiting_count + ready_sends_count_ + requests.size() > limits_.send_depth)
-    return resource_exhausted("send queue full: depth " + std::to_string(limits_.send_depth));
+    return queue_full("send", limits_.send_depth);
   for (const WorkRequest& request : requests) post_one(request);
   return {};
 }
@@ -211,18 +215,20 @@ size_t ShmQueuePair::take_ready(std::span<Completion> out) {
   return used;
 }
 
+void ShmQueuePair::fail_of_length(uint32_t length_bytes) {
+  fail(Status::protocol_error("a message of " + std::to_string(length_bytes) + " bytes came for a shorter receive"));
+}
+
 size_t ShmQueuePair::take_landed(std::span<Completion> out) {
   size_t used = 0;
   while (used < out.size() && receives_.landed()) {
     Completion& completion = out[used++];
     completion = receives_.take_landed();
     completion.qp_number = number();
-    if (completion.status == WcStatus::kSuccess) continue;
-    fail(Status::protocol_error("a message of " + std::to_string(completion.length_bytes) +
-                                " bytes came for a shorter receive"));
-    return used;
+    if (completion.status != WcStatus::kSuccess) [[unlikely]]
+      return fail_of_length(completion.length_bytes), used;
   }
-  if (used > 0) disarm();
+  if (used > 0 && armed_) disarm();
   return used;
 }
 

@@ -51,6 +51,8 @@ class ShmQueuePair : public QueuePair {
   std::string local_description() const override;
   std::string_view bulk_method() const override { return peer_reads_us_ ? "process_vm_readv" : "staged"; }
   Status post_receive(const ReceiveRequest& request) override;
+  std::byte* reserve_message(uint32_t length_bytes) override;
+  void commit_message() override;
   Status post_send(std::span<const WorkRequest> requests) override;
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                           uint32_t access) override;
@@ -115,7 +117,7 @@ class ShmQueuePair : public QueuePair {
   // This process is a fork of the one that made the connection.
   bool inherited() const { return fork_generation() != fork_generation_; }
   Status usable() const { return state_ == QueuePairState::kError || inherited() ? why_unusable() : Status(); }
-  Status why_unusable() const;
+  [[gnu::cold]] Status why_unusable() const;
 
   // Requests and the end.
   const char* what_is_wrong(const WorkRequest& request, uint64_t length_bytes) const;
@@ -129,6 +131,7 @@ class ShmQueuePair : public QueuePair {
   size_t poll_busy(std::span<Completion> out, size_t& work_bytes);
   size_t take_ready(std::span<Completion> out);
   size_t take_landed(std::span<Completion> out);
+  [[gnu::cold]] void fail_of_length(uint32_t length_bytes);
   void fail(Status why, const std::string& goodbye);
   void fail(Status why);
   void flush_everything();
@@ -147,6 +150,7 @@ class ShmQueuePair : public QueuePair {
   // How bytes move.
   void run_pending(size_t& work_bytes);
   Outcome deliver(std::span<const Sge> sges, bool inline_data);
+  bool claim_receive(ReceiveEntry& entry, uint32_t length_bytes) const;
   std::byte* landing_place(const ReceiveEntry& entry, uint32_t length_bytes) const;
   Outcome look_for_landing_place(const ReceiveEntry& entry, uint32_t length_bytes, std::byte*& place);
   Outcome not_ready();

@@ -24,6 +24,14 @@ void ShmQueuePair::run_pending(size_t& work_bytes) {
   if (pending_.empty()) long_work_ = false;
 }
 
+inline bool ShmQueuePair::claim_receive(ReceiveEntry& entry, uint32_t length_bytes) const {
+  uint32_t expected = posted_state(send_sequence_);
+  if (!entry.state.compare_exchange_strong(expected, claimed_state(send_sequence_), std::memory_order_acq_rel))
+    return false;
+  entry.landed_bytes.store(length_bytes, std::memory_order_relaxed);
+  return true;
+}
+
 // Each field is read once: the peer may change it at any time. Null: not where this end knows its way about.
 inline std::byte* ShmQueuePair::landing_place(const ReceiveEntry& entry, uint32_t length_bytes) const {
   if (length_bytes > entry.posted_bytes.load(std::memory_order_relaxed)) return nullptr;
@@ -33,16 +41,38 @@ inline std::byte* ShmQueuePair::landing_place(const ReceiveEntry& entry, uint32_
   return slab->local(offset_bytes);
 }
 
-// A send copies into the peer's next posted slot; the slot's state changes hands, and that is all.
+// The peer's next posted slot: a send is written there, its state changes hands, and that is all.
+std::byte* ShmQueuePair::reserve_message(uint32_t length_bytes) {
+  if (state_ != QueuePairState::kConnected || inherited() || !pending_.empty() || channel_.backlogged()) return nullptr;
+  ReceiveEntry& entry = peer_.receive(send_sequence_);
+  if (!claim_receive(entry, length_bytes)) return nullptr;
+  std::byte* const place = landing_place(entry, length_bytes);
+  if (place == nullptr) [[unlikely]]
+    entry.state.store(posted_state(send_sequence_), std::memory_order_release);
+  return place;
+}
+
+// Without room for the bell the peer has something to read already.
+void ShmQueuePair::tell_poller() {
+  const bool asleep = peers_bits_ && reinterpret_cast<ReadyPage*>(peers_bits_->data())->raise(peers_bit_);
+  std::atomic<uint32_t>& armed = peer_.header().armed;
+  const bool armed_for_us =
+      armed.load(std::memory_order_seq_cst) != 0 && armed.exchange(0, std::memory_order_seq_cst) != 0;
+  if (asleep || armed_for_us) (void)channel_.send_now(Frame(MessageType::kDoorbell));
+}
+
+void ShmQueuePair::commit_message() {
+  peer_.receive(send_sequence_).state.exchange(landed_state(send_sequence_), std::memory_order_seq_cst);
+  ++send_sequence_;
+  tell_poller();
+}
+
 ShmQueuePair::Outcome ShmQueuePair::deliver(std::span<const Sge> sges, bool inline_data) {
   if (!inside_their_regions(sges, inline_data)) [[unlikely]]
     return {WcStatus::kLocalProtection, internal_error("a send from outside its memory region")};
-  ReceiveEntry& entry = peer_.receive(send_sequence_);
-  uint32_t expected = posted_state(send_sequence_);
-  if (!entry.state.compare_exchange_strong(expected, claimed_state(send_sequence_), std::memory_order_acq_rel))
-    return not_ready();
   const auto length_bytes = static_cast<uint32_t>(total_bytes(sges));
-  entry.landed_bytes.store(length_bytes, std::memory_order_relaxed);
+  ReceiveEntry& entry = peer_.receive(send_sequence_);
+  if (!claim_receive(entry, length_bytes)) return not_ready();
   Outcome outcome;
   std::byte* place = landing_place(entry, length_bytes);
   if (place == nullptr) [[unlikely]]
@@ -52,9 +82,7 @@ ShmQueuePair::Outcome ShmQueuePair::deliver(std::span<const Sge> sges, bool inli
     return outcome;
   }
   if (place != nullptr) gather(sges, place);
-  entry.state.exchange(landed_state(send_sequence_), std::memory_order_seq_cst);
-  ++send_sequence_;
-  tell_poller();
+  commit_message();
   return outcome;
 }
 
@@ -79,15 +107,6 @@ ShmQueuePair::Outcome ShmQueuePair::look_for_landing_place(const ReceiveEntry& e
   if (place != nullptr) return {};
   return {WcStatus::kRemoteOperation,
           Status::protocol_error("the peer posted a receive outside its slab " + std::to_string(slab_id))};
-}
-
-// Without room for the bell the peer has something to read already.
-void ShmQueuePair::tell_poller() {
-  const bool asleep = peers_bits_ && reinterpret_cast<ReadyPage*>(peers_bits_->data())->raise(peers_bit_);
-  std::atomic<uint32_t>& armed = peer_.header().armed;
-  const bool armed_for_us =
-      armed.load(std::memory_order_seq_cst) != 0 && armed.exchange(0, std::memory_order_seq_cst) != 0;
-  if (asleep || armed_for_us) (void)channel_.send_now(Frame(MessageType::kDoorbell));
 }
 
 // False while something is left to do.

@@ -73,8 +73,12 @@ Status VerbsQueuePair::post_receive(const ReceiveRequest& request) {
   if (region == nullptr || !region->contains(request.sge.address, request.sge.length_bytes)) {
     return invalid_argument("a receive outside its memory region");
   }
-  RRPC_ASSIGN_OR_RETURN(ibv_mr * registration, region->registration_in(domain_));
-  ibv_sge sge{reinterpret_cast<uint64_t>(request.sge.address), request.sge.length_bytes, registration->lkey};
+  if (region->id() != receive_region_id_) {
+    RRPC_ASSIGN_OR_RETURN(const ibv_mr* registration, region->registration_in(domain_));
+    receive_region_id_ = region->id();
+    receive_lkey_ = registration->lkey;
+  }
+  ibv_sge sge{reinterpret_cast<uint64_t>(request.sge.address), request.sge.length_bytes, receive_lkey_};
   ibv_recv_wr receive{};
   receive.wr_id = receive_id(receives_.end());
   receive.sg_list = &sge;
