@@ -1,6 +1,6 @@
 # The front door. Everything sets itself up: a first `make test` on a fresh clone needs only make, g++ and Python.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-fast test-cpp test-python test-vm test-dask test-ray test-frameworks faults soak fuzz check format tidy bench bench-vm asan tsan wheel-test clean
+.PHONY: help setup build demo test test-fast test-cpp test-python test-vm test-dask test-ray test-frameworks faults soak fuzz check format tidy bench bench-vm asan tsan wheel-test docs clean
 PY := .venv/bin/python
 # Without bytecode files every process compiles all it imports, and tests start thousands of them.
 export PYTHONDONTWRITEBYTECODE =
@@ -84,6 +84,9 @@ asan: setup ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitiz
 tsan: setup ## the C++ tests under ThreadSanitizer
 	@tools/build.sh tsan
 	@tools/ctest.sh tsan
+
+docs: setup ## the documentation as a site in build/site; any broken link fails. ARGS=serve shows it while you write
+	@tools/docs.sh $(ARGS)
 
 wheel-test: setup ## build sdist and wheel, use them in an empty environment
 	@tools/wheel_test.sh
