@@ -21,7 +21,7 @@ class Recycler {
   struct LetGo {
     void operator()(Recycler* recycler) const { recycler->let_go(); }
   };
-  // On the heap, where it stays as long as its owner and all pieces.
+  // Owns a recycler on the heap, which is deleted when the owner and all pieces are gone.
   using Owner = std::unique_ptr<Recycler, LetGo>;
   static Owner make() { return Owner(new Recycler); }
 
@@ -81,7 +81,7 @@ class Recycler {
   Free* free_ = nullptr;
 };
 
-// For std::allocate_shared, and for containers.
+// Allocator for std::allocate_shared() and for containers.
 template <typename T>
 class RecyclingAllocator {
  public:

@@ -50,7 +50,7 @@ class [[nodiscard]] Status {
 
   // The peer broke the protocol: its connection must close, nothing else may be disturbed.
   static Status protocol_error(std::string message) { return {StatusCode::kInternal, std::move(message), true}; }
-  // Out of line: whoever may fail isn't to be laid out for it.
+  // Out of line, to keep its callers small.
   [[gnu::cold]] static Status protocol_error(const char* message);
   // "what: strerror(error_number)", with the code that fits the errno.
   static Status from_errno(int error_number, std::string_view what);

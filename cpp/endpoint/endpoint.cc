@@ -145,7 +145,7 @@ void Endpoint::establish() {
   events_.on_established();
 }
 
-// Of a message of a whole header that isn't sound.
+// Says why take_header() refused a header.
 Status Endpoint::what_is_wrong(const MessageHeader& header, Bytes message) const {
   const auto excess = [](const SendWindow& window, uint32_t granted, const std::string& what) {
     return Status::protocol_error("the peer returned " + std::to_string(window.returned_by(granted)) + what +

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kMessagePartsMax = 8;
 
-// Only what is added is written.
+// Leaves the elements uninitialised that are not added.
 class SgeList {
  public:
   SgeList() {}  // NOLINT(modernize-use-equals-default): which a union member forbids

@@ -269,8 +269,9 @@ class QueuePair {
   virtual std::string_view bulk_method() const = 0;
 
   virtual Status post_receive(const ReceiveRequest& request) = 0;
-  // A send without a work request: where its bytes are to be written, at once, before commit_message() and any other
-  // call. It is as posted then, and completes nowhere. Null: post_send() it, which says why if that can't be either.
+  // Reserves room for a message and returns where to write it, or null if it must go through post_send(). Write all of
+  // it and call commit_message() before any other call on this queue pair. The message is then sent in order with the
+  // posted ones; it has no completion.
   virtual std::byte* reserve_message(uint32_t /*length_bytes*/) { return nullptr; }
   virtual void commit_message() {}
   // All or none is posted. ResourceExhausted when the send queue is full.

@@ -151,7 +151,7 @@ struct ParsedRequest {
 
   bool has_out() const { return (fixed.flags & kOutFirst) != 0; }
 };
-// Into one that is as it was made.
+// Fills a default-constructed `request`. The views in it point into `body`.
 Status parse_request(Bytes body, ParsedRequest& request);
 
 struct ParsedReply {

@@ -38,7 +38,7 @@ inline uint64_t body_overhead_max(const SessionOptions& options) {
   return 64 + uint64_t{options.buffers_max} * endpoint::kDescriptorWireBytes + 2 * UINT16_MAX;
 }
 
-// Each of these says why not where a message has too much of something. `whose`: "the request", "the reply", ...
+// The errors of the checks below, out of line to keep these small. `whose`: "the request", "the reply", ...
 namespace excess {
 [[gnu::cold]] Status message(uint64_t length_bytes, const SessionOptions& options, const char* whose);
 [[gnu::cold]] Status buffers(size_t count, uint32_t most, const char* whose);

@@ -1,4 +1,4 @@
-// Messages parsed by a name for each, as values.
+// Parsers that return the message, for tests.
 #pragma once
 
 #include "base/result.h"

@@ -110,7 +110,7 @@ Status ShmQueuePair::post_receive(const ReceiveRequest& request) {
   return {};
 }
 
-// Null: nothing.
+// Returns null for a valid request.
 inline const char* ShmQueuePair::what_is_wrong(const WorkRequest& request, uint64_t length_bytes) const {
   const bool is_read = request.opcode == Opcode::kRead;
   if (request.sges.size() > (is_read ? limits_.read_sge_count_max : limits_.sge_count_max))

@@ -32,7 +32,8 @@ inline bool ShmQueuePair::claim_receive(ReceiveEntry& entry, uint32_t length_byt
   return true;
 }
 
-// Each field is read once: the peer may change it at any time. Null: not where this end knows its way about.
+// Returns null if the receive is too short, or lies outside the writable slabs that are mapped here. Reads each field
+// once, since the peer may change it at any time.
 inline std::byte* ShmQueuePair::landing_place(const ReceiveEntry& entry, uint32_t length_bytes) const {
   if (length_bytes > entry.posted_bytes.load(std::memory_order_relaxed)) return nullptr;
   const uint64_t offset_bytes = entry.offset_bytes.load(std::memory_order_relaxed);
@@ -41,7 +42,7 @@ inline std::byte* ShmQueuePair::landing_place(const ReceiveEntry& entry, uint32_
   return slab->local(offset_bytes);
 }
 
-// The peer's next posted slot: a send is written there, its state changes hands, and that is all.
+// Claims the peer's next posted receive; commit_message() hands it over.
 std::byte* ShmQueuePair::reserve_message(uint32_t length_bytes) {
   if (state_ != QueuePairState::kConnected || inherited() || !pending_.empty() || channel_.backlogged()) return nullptr;
   ReceiveEntry& entry = peer_.receive(send_sequence_);
@@ -92,7 +93,7 @@ ShmQueuePair::Outcome ShmQueuePair::not_ready() {
   return {WcStatus::kRnrRetryExceeded, internal_error("receiver not ready: no receive was posted for a message")};
 }
 
-// The peer's notice of the file may still be in the socket.
+// Reads the socket first: the peer's notice of the file may still be there.
 ShmQueuePair::Outcome ShmQueuePair::look_for_landing_place(const ReceiveEntry& entry, uint32_t length_bytes,
                                                            std::byte*& place) {
   if (length_bytes > entry.posted_bytes.load(std::memory_order_relaxed))

@@ -152,10 +152,10 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
 
   SendLedger sends_;
   ReceiveLedger receives_;
-  uint64_t receive_region_id_ = 0;  // of the region in which they lie, as a rule; no region has 0
-  uint32_t receive_lkey_ = 0;       // and its
-  uint32_t unsignalled_run_ = 0;    // requests since the last of which the device tells
-  std::deque<Completion> stash_;    // taken from the device before anyone polled
+  uint64_t receive_region_id_ = 0;  // of the region whose lkey is cached; 0: none
+  uint32_t receive_lkey_ = 0;
+  uint32_t unsignalled_run_ = 0;  // requests since the last of which the device tells
+  std::deque<Completion> stash_;  // taken from the device before anyone polled
   std::vector<ibv_send_wr> chain_;
   std::vector<ibv_sge> chain_sges_;
   bool notification_requested_ = false;

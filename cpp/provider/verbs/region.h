@@ -15,7 +15,7 @@ class VerbsRegion final : public MemoryRegion {
   explicit VerbsRegion(const MemoryRange& range);
   ~VerbsRegion() override;
 
-  // Of no other region, ever.
+  // Unique in the process, never reused, not 0.
   uint64_t id() const { return id_; }
   // Thread-safe. The registration lives until this region or the domain goes.
   Result<ibv_mr*> registration_in(const std::shared_ptr<ProtectionDomain>& domain) const;
