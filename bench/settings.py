@@ -15,7 +15,7 @@ def turns_case(processes: int, each: int) -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """The full run's figures; :meth:`quick` and the command line narrow them."""
+    """The full run's figures; ``quick`` and the command line narrow them."""
 
     rounds: int = 5
     array_rounds: int = 3

@@ -1,7 +1,7 @@
 """RPC for Python over RDMA: small calls as messages, large arrays by remote read.
 
-Decorate a class with :func:`service` and its methods with :func:`method`, serve it with ``rrpc-serve`` or
-:class:`Server`, generate a typed client with ``rrpc-gen`` or call by name with :func:`connect`.
+Decorate a class with ``service`` and its methods with ``method``, serve it with ``rrpc-serve`` or
+``Server``, generate a typed client with ``rrpc-gen`` or call by name with ``connect``.
 """
 
 from collections.abc import Sequence
@@ -158,7 +158,7 @@ def stats() -> dict[str, int]:
     The core's counters, and of Python's own: ``packs`` and ``bytes_packed`` (arrays that weren't contiguous,
     packed before sending), ``unpacks`` and ``bytes_unpacked`` (large bytes, bytearrays and array.arrays,
     copied out of the landing memory, and arrays that JAX copied), ``device_copies`` and ``bytes_from_devices``
-    (tensors, see :func:`set_device_tensors`). ``bytes_copied`` has the core's copies and these.
+    (tensors, see ``set_device_tensors``). ``bytes_copied`` has the core's copies and these.
     """
     counts = _core.stats()
     ours = copies()

@@ -1,15 +1,15 @@
 """The C++ core as Python sees it. Private: users import from ``rrpc``.
 
 Every call that may wait releases the GIL. Timeouts are seconds; ``None`` means no deadline. Failures
-raise what the factory given to :func:`set_error_factory` makes of (code, message, protocol_error,
+raise what the factory given to ``set_error_factory`` makes of (code, message, protocol_error,
 details, metadata, not_executed), where ``details`` and ``metadata`` are the opaque bytes that a server passed to
-:meth:`Server.reply_error`, and ``not_executed`` says that the call was never sent, or refused before any handler saw it.
+``Server.reply_error``, and ``not_executed`` says that the call was never sent, or refused before any handler saw it.
 
 ``metadata`` is bytes that go with a request or a reply, at most ``metadata_bytes_max`` of them. A client packs a plain dict
-of names and values itself, and gives whatever else isn't bytes to the function of :func:`set_metadata_packer`.
+of names and values itself, and gives whatever else isn't bytes to the function of ``set_metadata_packer``.
 
 A *buffer* is any object whose ``PyBUF_SIMPLE`` export is contiguous; it is held until the peer has
-read it. A :class:`Block` is pool memory that returns to the pool when its last reference goes.
+read it. A ``Block`` is pool memory that returns to the pool when its last reference goes.
 """
 
 import enum
@@ -24,7 +24,7 @@ class Block:
     def nbytes(self) -> int: ...
 
 class Call:
-    """One call in flight, made by :meth:`Client.start`."""
+    """One call in flight, made by ``Client.start``."""
     def done(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> bool:
         """Drive the connection until the call is done (True) or the timeout has passed (False)."""
@@ -45,7 +45,7 @@ class Call:
 class LoopQueue:
     """What an event loop is told of; one for each loop, for its thread alone."""
     def fileno(self) -> int:
-        """Readable when :meth:`poll` should be called again after it gave None."""
+        """Readable when ``poll`` should be called again after it gave None."""
     def poll(self) -> list[tuple[Any, Any, Any]] | None:
         """Poll for what the loop awaits, without blocking, and give what has come: (target, first, second), as
         whatever was awaited says. None: nothing to poll for; the loop may rest until ``fileno()`` is readable or
@@ -57,8 +57,8 @@ class Client:
     def __init__(
         self, address: str, options: dict[str, Any], timeout: float | None, serve: Server | None = None
     ) -> None:
-        """Connect; ``options`` as in :func:`default_options`. ``serve`` takes the calls that the server makes to this
-        client (:meth:`Server.peer`), with its own workers; it need not listen. The connection ends with it."""
+        """Connect; ``options`` as in ``default_options``. ``serve`` takes the calls that the server makes to this
+        client (``Server.peer``), with its own workers; it need not listen. The connection ends with it."""
     def call(
         self,
         method: bytes,
@@ -70,7 +70,7 @@ class Client:
     ) -> tuple[bytes, list[Block | None] | None]:
         """A unary call. ``method`` may have an id of 6 bytes, the first of them 0, before the name: then that
         is sent, and the name is for errors. ``out`` is a writable buffer offered for one result buffer; in the reply's list
-        that buffer stands as None. The reply's metadata is dropped: :meth:`start` keeps it."""
+        that buffer stands as None. The reply's metadata is dropped: ``start`` keeps it."""
     def start(
         self,
         method: bytes,
@@ -93,7 +93,7 @@ class Client:
         metadata: _Metadata = b"",
         traced: bool = False,
     ) -> Call:
-        """As :meth:`start`, in the queue's thread; how it ended comes out of the queue's :meth:`~LoopQueue.poll` as
+        """As ``start``, in the queue's thread; how it ended comes out of the queue's ``poll`` as
         (target, payload, blocks) or (target, None, error)."""
     def open(
         self,
@@ -110,7 +110,7 @@ class Client:
     def usable(self) -> bool:
         """New calls can be begun: neither closed, nor failed, nor told that the server takes no more (GOAWAY). Cheap."""
     def on_unusable(self, callback: Callable[[], None]) -> None:
-        """Call back once, on whatever thread, soon after :meth:`usable` has become false (at once if it is). Held until
+        """Call back once, on whatever thread, soon after ``usable`` has become false (at once if it is). Held until
         then, so it must not refer to this client."""
     def calls_in_flight(self) -> int:
         """Begun and not over at both ends. Cheap."""
@@ -148,7 +148,7 @@ class Stream:
         """Wait for an item, and give up to ``count`` that are here; [] once the peer's items have ended. TimeoutError if
         none comes in time. At a client that includes the items before a reply that is an error, which is raised after."""
     def try_receive(self, count: int = 1) -> list[tuple[bytes, list[Block] | None]] | None:
-        """:meth:`receive`, or None where it would wait."""
+        """``receive``, or None where it would wait."""
     def land_in(self, allocate: Callable[[int], Any]) -> None:
         """Have buffers of items whose fetch hasn't begun land in what ``allocate(nbytes)`` gives, which is called by whoever
         receives. A memoryview of that then stands in a block's place."""
@@ -166,7 +166,7 @@ class Stream:
     def cancel(self) -> None:
         """Of a client's: give the call up, unless it has ended."""
     def ask_delivered(self) -> int:
-        """Asks the peer to say when it has all items sent so far; returns their number for :meth:`delivered`."""
+        """Asks the peer to say when it has all items sent so far; returns their number for ``delivered``."""
     def delivered(self, sequence: int) -> bool:
         """Whether the peer has the items before this number and has fetched their buffers, or the call ended well.
         Raises the call's error."""
@@ -179,7 +179,7 @@ class Stream:
     def on_end(self, callback: Callable[[], object]) -> None:
         """Calls back once the call has ended for this end, at once if it has, on a thread of rrpc's own or one that waits."""
     def park(self) -> None:
-        """Of a server's: the worker lets go of the call, and :meth:`Server.next` gives its handle again, with 8 in the
+        """Of a server's: the worker lets go of the call, and ``Server.next`` gives its handle again, with 8 in the
         kind, once there is room for what a try_send() was False for, or the call has ended; at once where there was
         none. Meanwhile another call may be handled in its place."""
     def notify(self, queue: LoopQueue, target: object, what: Awaited) -> None:
@@ -189,30 +189,30 @@ class Stream:
 class Server:
     def __init__(self, options: dict[str, Any]) -> None: ...
     def listen(self, address: str, for_others: bool = False) -> str:
-        """The address really bound. ``for_others``: its clients are sent on to where :meth:`redirect` says."""
+        """The address really bound. ``for_others``: its clients are sent on to where ``redirect`` says."""
     def redirect(self, bound: str, targets: Sequence[str]) -> None:
         """Where clients of the bound address go, in turn: ports of the same host, or of shm:// what follows the
         socket's path and a dot."""
     def add_to_hello(self, fields: dict[str, bytes]) -> None:
         """More for HELLO to say to whoever connects from now on, where the slots have room for it."""
     def name_methods(self, names: dict[bytes, bytes]) -> None:
-        """Requests with these ids come out of :meth:`next` under these names; ids as in :meth:`Client.call`."""
+        """Requests with these ids come out of ``next`` under these names; ids as in ``Client.call``."""
     def serve_apart(self, methods: Sequence[bytes]) -> None:
-        """Before :meth:`listen`: calls of these methods (names and ids), the built-in services', wait for no others, but
+        """Before ``listen``: calls of these methods (names and ids), the built-in services', wait for no others, but
         for who asks for them with ``next(builtin=True)``; no more than one runs at a time."""
     def next(self, timeout: float | None = None, builtin: bool = False) -> _Request | None:
         """(handle, method, payload, buffers, nanoseconds left or -1, metadata, traced, kind); None on timeout or
-        once drained/stopped. Traced: whether the metadata has :data:`rrpc.metadata.TRACE`. Kind: 0 for a unary call,
+        once drained/stopped. Traced: whether the metadata has ``rrpc.metadata.TRACE``. Kind: 0 for a unary call,
         else the sum of 2 (the client streams), 4 (the server does), and 8 where a call that was parked may go on,
         which then has neither payload nor metadata again."""
     def serve_in_loop(
         self, queue: LoopQueue, target: Any, methods: Sequence[bytes], max_concurrency: int, all: bool
     ) -> None:
-        """Before :meth:`listen`: calls of these methods (names and ids) go to an event loop, so many at a time, which
+        """Before ``listen``: calls of these methods (names and ids) go to an event loop, so many at a time, which
         polls for calls from now on. (target, None, None) out of its queue says that there are some. ``all``: there are
         no workers, so it gets what names no method, too, and any number of those that are served apart."""
     def next_in_loop(self) -> list[_Request]:
-        """In the loop's thread: the calls to handle now, as :meth:`next` gives them."""
+        """In the loop's thread: the calls to handle now, as ``next`` gives them."""
     def notify_given_up(self, handle: int) -> None:
         """Of a call in a loop: (target, handle, None) out of its queue says that nobody waits for the reply any more."""
     def reply(
@@ -235,7 +235,7 @@ class Server:
         out_index: int = -1,
         metadata: bytes = b"",
     ) -> _Request | None:
-        """:meth:`reply`, then :meth:`next` without a timeout, in one crossing."""
+        """``reply``, then ``next`` without a timeout, in one crossing."""
     def reply_error(
         self,
         handle: int,
@@ -245,22 +245,22 @@ class Server:
         metadata: bytes = b"",
         not_seen: bool = False,
     ) -> tuple[int, str] | None:
-        """Returns as :meth:`reply`. ``not_seen``: by any handler, so that the client may make the call again."""
+        """Returns as ``reply``. ``not_seen``: by any handler, so that the client may make the call again."""
     def stream(self, handle: int) -> Stream:
         """The streams of a call that is being handled, where its kind has some."""
     def peer(self, handle: int) -> Client:
         """For calls to the client that made this call, over the same connection, also after the reply; FailedPrecondition
-        where it takes none. Its :meth:`Client.close` leaves the connection open. A handler that waits for such a call
+        where it takes none. Its ``Client.close`` leaves the connection open. A handler that waits for such a call
         holds its worker; where that one calls again, another worker is needed."""
     def set_aside(self, handle: int) -> None:
-        """A worker lets go of a call: another may be handled in its place, until :meth:`next` gives it again, with 8
-        in the kind, after :meth:`bring_back`."""
+        """A worker lets go of a call: another may be handled in its place, until ``next`` gives it again, with 8
+        in the kind, after ``bring_back``."""
     def bring_back(self, handle: int) -> None:
         """From any thread; nothing where the call is answered."""
     def lend(self, handle: int) -> None:
         """The handler of a call is about to wait: another may run in its place. Its thread stays where it is."""
     def take_up(self, handle: int) -> None:
-        """Ends :meth:`lend`: waits until fewer than ``max_concurrency`` handlers run, or the server is stopped."""
+        """Ends ``lend``: waits until fewer than ``max_concurrency`` handlers run, or the server is stopped."""
     def out_bytes(self, handle: int) -> int:
         """The size of the caller's ``out`` memory, 0 when there is none."""
     def call_info(self, handle: int) -> tuple[str, int, int] | None:
@@ -272,7 +272,7 @@ class Server:
     def is_cancelled(self, handle: int) -> bool:
         """The client gave the call up, its connection is gone, its deadline has passed, or it is answered."""
     def on_cancel(self, handle: int, callback: Callable[[], None]) -> bool:
-        """Call back once, on whatever thread, soon after :meth:`is_cancelled` has become true (at once if it is).
+        """Call back once, on whatever thread, soon after ``is_cancelled`` has become true (at once if it is).
         Forgotten with the reply; False if the call is answered already."""
     def stop_listening(self) -> None:
         """No new clients: connecting fails from now on. Those that are connected go on."""
@@ -281,7 +281,7 @@ class Server:
         told before don't count."""
     def drain(self, timeout: float | None) -> tuple[int, int]:
         """Refuse new calls, let running ones finish and their results be fetched. Gives what isn't over in the
-        end: (calls, results that weren't fetched). Then :meth:`stop` it."""
+        end: (calls, results that weren't fetched). Then ``stop`` it."""
     def stop(self) -> None:
         """Close everything at once; every next() returns None."""
     def stopped(self) -> bool:
@@ -299,13 +299,13 @@ def default_options() -> dict[str, Any]:
     a sequence or "shm,verbs,tcp"; None: the environment's RRPC_TRANSPORTS, else all)."""
 
 KEYS_UNCHECKED: int
-"""Dicts and sets of so few keys need no :func:`keys_collide`."""
+"""Dicts and sets of so few keys need no ``keys_collide``."""
 
 OBJECTS_ALWAYS: int
 """A payload of so many bytes can't have too many objects."""
 
 def scan_payload(payload: bytes | memoryview) -> bool:
-    """Whether a map of more than :data:`KEYS_UNCHECKED` entries has a key that is neither str nor bin. Raises ValueError
+    """Whether a map of more than ``KEYS_UNCHECKED`` entries has a key that is neither str nor bin. Raises ValueError
     where no decoder should begin: nested too deep, more objects than the bytes are worth, a timestamp."""
 
 def keys_collide(keys: list[Any]) -> bool:

@@ -24,10 +24,10 @@ def check_arrays(on: bool = True) -> None:
 
     rrpc sends large arrays from where they are: what is changed meanwhile arrives with old and new values mixed. With
     this mode each is summed when it is sent and when its peer is done with it. If the sums differ, the logger
-    ``rrpc.arrays`` gets an error that says who sent it, and ``arrays_changed`` of :func:`rrpc.stats` counts it. What
+    ``rrpc.arrays`` gets an error that says who sent it, and ``arrays_changed`` of ``rrpc.stats`` counts it. What
     is sent then costs two more readings; it is for tests. In the environment: ``RRPC_CHECK_ARRAYS=1``.
 
-    :func:`rrpc.snapshot` makes what can be sent while the original changes.
+    ``rrpc.snapshot`` makes what can be sent while the original changes.
     """
     _core.watch_buffers(_watch if on else None)
 

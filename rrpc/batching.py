@@ -29,7 +29,7 @@ _BATCHERS = "__rrpc_batchers__"
 
 @dataclasses.dataclass(frozen=True)
 class _Rules:
-    """The arguments of :func:`batched`, and the method that they are for."""
+    """The arguments of ``batched``, and the method that they are for."""
 
     function: Callable[..., Any]
     names: tuple[str, ...]
@@ -58,8 +58,8 @@ def batched(
 
     Calls go together if their arrays have the same dtype and the same shape behind the first axis, and if their other
     arguments are equal. Calls that are cancelled, or whose deadline passes, leave the batch before it begins. An error
-    that the method raises goes to all its callers; an :class:`RpcError` in a list that it returns goes to the caller of
-    that row. A batch stands for no single call: it has no :func:`rrpc.context`.
+    that the method raises goes to all its callers; an ``RpcError`` in a list that it returns goes to the caller of
+    that row. A batch stands for no single call: it has no ``rrpc.context``.
 
     Args:
         max_batch: The most rows of one batch. A call with more goes alone.

@@ -1,6 +1,6 @@
 """Arrays in registered memory.
 
-An array from :func:`empty` or :func:`zeros` lives in the pool that is registered with the transport:
+An array from ``empty`` or ``zeros`` lives in the pool that is registered with the transport:
 passing it to a call costs neither a registration nor a copy. It behaves as any other array, and its
 memory goes back to the pool when the last array that uses it is gone.
 """
@@ -33,7 +33,7 @@ def empty(
     dtype: DTypeLike = float,
     order: Literal["C", "F"] = "C",
 ) -> np.ndarray[Any, Any]:
-    """A new array in registered memory, its items not initialised; as :func:`numpy.empty`.
+    """A new array in registered memory, its items not initialised; as ``numpy.empty``.
 
     ``dtype`` is any dtype of fixed size. Raises ValueError for a negative or too large shape, TypeError
     for an object dtype, ResourceExhausted when the pool's limit doesn't allow it.
@@ -56,7 +56,7 @@ def zeros(
     dtype: DTypeLike = float,
     order: Literal["C", "F"] = "C",
 ) -> np.ndarray[Any, Any]:
-    """As :func:`empty`, filled with zeros."""
+    """As ``empty``, filled with zeros."""
     array = empty(shape, dtype, order)
     array[...] = np.zeros((), array.dtype)
     return array
@@ -82,7 +82,7 @@ def set_pool_limit(nbytes: int) -> None:
 
 
 def set_pool_idle_timeout(seconds: float | None) -> None:
-    """Sets how long free pool memory rests before its pages go back to the system; None: until :func:`trim`.
+    """Sets how long free pool memory rests before its pages go back to the system; None: until ``trim``.
 
     10 s by default. A connection of this process must exist: its thread does the work. Raises ValueError for
     a negative time.

@@ -1,13 +1,13 @@
 """Calls on their way out: what every call does that isn't plain.
 
 A stub that has one connection, and nothing to ask of anybody, goes straight to the core (``rrpc/stubs.py``). Every
-other call is an :class:`OutgoingCall` that goes its :func:`course`: a :class:`rrpc.interceptors.Chain` of the links in
-:attr:`CallOptions.links`, the outermost first, with :func:`over` as the innermost, which makes it over a connection
+other call is an ``OutgoingCall`` that goes its ``course``: a ``rrpc.interceptors.Chain`` of the links in
+``CallOptions.links``, the outermost first, with ``over`` as the innermost, which makes it over a connection
 of its channel. A link is a generator function of the call, as interceptors' methods are; retries are one.
 
-A course does no I/O. It says what is to be done next, and a *driver* does that: a :class:`Sleep`, a :class:`Waiting`
-(for a connection), an :class:`Exchange` (of request and reply), in asyncio also whatever a link may await. There is a
-driver for each style: :func:`run` here blocks, ``rrpc/futures.py`` and ``rrpc/aio/driven.py`` go on in callbacks.
+A course does no I/O. It says what is to be done next, and a *driver* does that: a ``Sleep``, a ``Waiting``
+(for a connection), an ``Exchange`` (of request and reply), in asyncio also whatever a link may await. There is a
+driver for each style: ``run`` here blocks, ``rrpc/futures.py`` and ``rrpc/aio/driven.py`` go on in callbacks.
 
 What surrounds the caller, the handler of a call that it makes calls in, is found in ``context.current()``, the one
 context variable that every call looks at; where there is something, calls leave the fast path.
@@ -151,7 +151,7 @@ class OutgoingCall:
         self.channel = channel
         self.request = request
         self.deadline: float | None = None if wait is None or wait == inf else monotonic() + wait
-        """By :func:`time.monotonic`; it covers connecting, all attempts, and what is slept between them."""
+        """By ``time.monotonic``; it covers connecting, all attempts, and what is slept between them."""
         self.metadata: dict[str, Any] = joined(options.metadata, metadata)
         """What is sent; links may change it."""
         self.wait_for_ready = options.wait_for_ready
@@ -164,7 +164,7 @@ class OutgoingCall:
         self.reply_metadata: Metadata = EMPTY
         """What came with the last reply; an error has its own."""
         self.traced = False
-        """Whether the core is to read the clock for :meth:`stamps`."""
+        """Whether the core is to read the clock for ``stamps``."""
         self._stamps: Sequence[int] = ()
         self._result: Any = None
         self._cancelled = False
@@ -208,7 +208,7 @@ class OutgoingCall:
 
     @property
     def cancelled(self) -> bool:
-        """Whether :meth:`cancel` was called."""
+        """Whether ``cancel`` was called."""
         return self._cancelled
 
     def done(self) -> bool:

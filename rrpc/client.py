@@ -32,12 +32,12 @@ class Client(BaseClient):
     ``address`` is ``rrpc://host:port`` (the best way both ends share, out of those that the option
     ``transports`` lists), or ``shm://``, ``verbs://``, ``tcp://`` to insist on one. ``timeout`` is the
     default for calls, in seconds; None sets no deadline. ``poll`` is "adaptive", "busy" or "event". Other
-    ``options`` are those of :class:`Channel`, and the transport's; a name that isn't one raises TypeError.
+    ``options`` are those of ``Channel``, and the transport's; a name that isn't one raises TypeError.
 
     It connects at once, within ``connect_timeout`` seconds, or raises Unavailable or DeadlineExceeded; a generated
     client raises FailedPrecondition where the server's version of the interface doesn't fit its own. With ``lazy``
     it connects when a call needs it. A connection that is lost is made again when a call needs it. In place of an
-    address it takes a :class:`Channel`, which it then shares with others and doesn't close.
+    address it takes a ``Channel``, which it then shares with others and doesn't close.
 
     A client may be used from many threads. After a fork the child needs a client of its own.
     """
@@ -115,7 +115,7 @@ class Client(BaseClient):
         out: Any = None,
         **kwargs: Any,
     ) -> Future[Any]:
-        """As :meth:`call`, without waiting for the result."""
+        """As ``call``, without waiting for the result."""
         request = Untyped(method, args, kwargs, out)
         connection = plain_connection(self._channel, self._options)
         wait = self._options.timeout if timeout is None else seconds(timeout)
@@ -144,12 +144,12 @@ class Client(BaseClient):
         ``exposure`` is what keeps the peer to the arrays that are passed to it: "memory window" or "registration
         per call" by an adapter, "checked" in software. ``why_not`` has a reason for each transport not used.
         ``sent_on_to`` is the address of the process that answers, where several have one address. ``channel`` is what
-        :meth:`Channel.info` says, all there is where nothing was connected yet.
+        ``Channel.info`` says, all there is where nothing was connected yet.
         """
         return self._facts()
 
     def stats(self) -> dict[str, int]:
-        """What moved over the connections that there are now; keys as in :func:`rrpc.stats`."""
+        """What moved over the connections that there are now; keys as in ``rrpc.stats``."""
         total: dict[str, int] = {}
         for connection in self._channel.connections():
             for name, count in connection.core.stats().items():
@@ -159,7 +159,7 @@ class Client(BaseClient):
     def close(self, timeout: float | None = None) -> None:
         """End the connections; calls in flight fail with Unavailable. Closing twice does nothing.
 
-        One that was given its channel, or made by :meth:`with_options`, leaves the channel open.
+        One that was given its channel, or made by ``with_options``, leaves the channel open.
         """
         if self._owns:
             self._channel.close()
@@ -190,7 +190,7 @@ def connect(
     timeout: float | None = None,
     **options: Any,
 ) -> Client:
-    """A plain :class:`Client`, for calls by name."""
+    """A plain ``Client``, for calls by name."""
     return Client(address, timeout=timeout, **options)
 
 

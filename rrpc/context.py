@@ -1,4 +1,4 @@
-"""What a handler knows of the call that it serves: :func:`context`."""
+"""What a handler knows of the call that it serves: ``context``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Context:
     )
     _cancel_event: threading.Event
     links: tuple[Link, ...] = ()
-    """For clients: what stands around the calls that the handler makes; see :class:`Around`."""
+    """For clients: what stands around the calls that the handler makes; see ``Around``."""
 
     def __init__(self, core: Any, handle: int, name: bytes, ns_left: int, metadata: bytes) -> None:
         self._core = core
@@ -62,7 +62,7 @@ class Context:
         self._metadata: bytes | Metadata = metadata
         self._children: _Children | None = None
         self.deadline = None if ns_left < 0 else monotonic() + ns_left * 1e-9
-        """When the caller gives up, by :func:`time.monotonic`; None: never."""
+        """When the caller gives up, by ``time.monotonic``; None: never."""
         self.task: asyncio.Task[Any] | None = None
         """For servers: the task that the handler runs in, if it is a coroutine."""
         self.ended = False
@@ -142,7 +142,7 @@ class Context:
     def client(self, cls: type[_T]) -> _T: ...
     def client(self, cls: type[Any] | None = None) -> Any:
         """A client of the caller, for calls back over the same connection: of this class, or for calls by name (in
-        an event loop one of :mod:`rrpc.aio`).
+        an event loop one of ``rrpc.aio``).
 
         It may be kept, and works as long as the connection does. FailedPrecondition: the caller takes no calls, as
         it was connected without ``serve=``.
@@ -159,7 +159,7 @@ class Context:
         return timeout if left is None or (timeout is not None and timeout <= left) else left
 
     def adopt(self, call: Cancellable) -> None:
-        """For clients: have ``call``, which the handler makes, cancelled with this one; then :meth:`release` it."""
+        """For clients: have ``call``, which the handler makes, cancelled with this one; then ``release`` it."""
         if not self._is_elsewhere():
             self.add(call)
 
@@ -286,14 +286,14 @@ class Around:
         return not self.links or (gone and not self._lasts)
 
     def timeout_of(self, timeout: float | None) -> float | None:
-        """As :meth:`Context.timeout_of`."""
+        """As ``Context.timeout_of``."""
         source = self._source()
         if source is None:
             return timeout
         return source.least(timeout) if self._attached else source.timeout_of(timeout)
 
     def adopt(self, call: Cancellable) -> None:
-        """As :meth:`Context.adopt`."""
+        """As ``Context.adopt``."""
         source = self._source()
         if source is not None and self._attached:
             source.add(call)
@@ -301,7 +301,7 @@ class Around:
             source.adopt(call)
 
     def release(self, call: Cancellable) -> None:
-        """As :meth:`Context.release`."""
+        """As ``Context.release``."""
         if self.context is not None:
             self.context.release(call)
 

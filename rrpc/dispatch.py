@@ -46,7 +46,7 @@ class Handler:
                 *values
             )
         self.around: Callable[[Any], Any] | None = None
-        """Of a call with streams: takes the :class:`streams.ServedStream`, whose ``begin()`` calls the function."""
+        """Of a call with streams: takes the ``streams.ServedStream``, whose ``begin()`` calls the function."""
         self.is_async = _is_async(method, function)
 
 

@@ -1,7 +1,7 @@
-"""The errors rrpc raises: one class per status code, all of them :class:`RpcError`.
+"""The errors rrpc raises: one class per status code, all of them ``RpcError``.
 
 A handler that raises one of these has it raised again, same class and message, on the caller's side.
-Any other exception in a handler reaches the caller as :class:`RemoteError`.
+Any other exception in a handler reaches the caller as ``RemoteError``.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class ProtocolError(Internal):
 
 
 class RemoteError(Unknown):
-    """A handler raised an exception that isn't an :class:`RpcError`.
+    """A handler raised an exception that isn't an ``RpcError``.
 
     ``type_name`` is the exception's class as the server names it, ``message`` its text, and
     ``remote_traceback`` the server's traceback where the server allows that, else None.
@@ -233,7 +233,7 @@ def goes_elsewhere(error: RpcError) -> bool:
 
 
 def class_of(code: int) -> type[RpcError]:
-    """The class of a status code; :class:`Unknown` for one that nobody knows."""
+    """The class of a status code; ``Unknown`` for one that nobody knows."""
     return _CLASSES.get(code, Unknown)
 
 

@@ -12,17 +12,17 @@ __all__ = ["Front"]
 
 
 class Front:
-    """Listens and takes no calls. Threads of the core do all of it; ``options`` as for :class:`rrpc.Server`."""
+    """Listens and takes no calls. Threads of the core do all of it; ``options`` as for ``rrpc.Server``."""
 
     def __init__(self, **options: Any) -> None:
         self._core = _core.Server(merged(options))
 
     def listen(self, address: str) -> str:
-        """Gives the address really bound. Until :meth:`send_to` its clients are refused as Unavailable."""
+        """Gives the address really bound. Until ``send_to`` its clients are refused as Unavailable."""
         return self._core.listen(address, for_others=True)
 
     def send_to(self, bound: str, addresses: Sequence[str]) -> None:
-        """Send clients of ``bound`` on to ``addresses`` in turn, each one that :meth:`beside` gave, as bound."""
+        """Send clients of ``bound`` on to ``addresses`` in turn, each one that ``beside`` gave, as bound."""
         after = "." if bound.startswith("shm://") else ":"
         self._core.redirect(bound, [address.partition("?")[0].rpartition(after)[2] for address in addresses])
 
@@ -30,7 +30,7 @@ class Front:
     def beside(bound: str, name: str, port: int = 0, asked: str = "") -> str:
         """Where another process listens for clients of ``bound``: at another port, or a socket ``name`` beside it.
 
-        ``asked`` is what :meth:`listen` was given; what follows its question mark goes for that process too.
+        ``asked`` is what ``listen`` was given; what follows its question mark goes for that process too.
         """
         if bound.startswith("shm://"):
             return f"{bound}.{name}"

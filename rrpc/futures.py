@@ -27,10 +27,10 @@ _CALLBACK_SECONDS = 0.001
 
 
 class Future(concurrent.futures.Future[_T]):
-    """A call in flight: a :class:`concurrent.futures.Future`, for what takes those, too.
+    """A call in flight: a ``concurrent.futures.Future``, for what takes those, too.
 
-    Waiting drives the connection. A failed call raises its :class:`RpcError`, a cancelled one
-    :class:`Cancelled`; TimeoutError (not an RpcError) means that it isn't done yet.
+    Waiting drives the connection. A failed call raises its ``RpcError``, a cancelled one
+    ``Cancelled``; TimeoutError (not an RpcError) means that it isn't done yet.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Future(concurrent.futures.Future[_T]):
         return self._value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What :meth:`result` would raise, or None."""
+        """What ``result`` would raise, or None."""
         if self._decode is not None:
             self._refuse_in_coroutine(timeout)
             self._wait(timeout)
@@ -96,14 +96,14 @@ class Future(concurrent.futures.Future[_T]):
         return False
 
     def cancelled(self) -> bool:
-        """Whether the call ended by :meth:`cancel`."""
+        """Whether the call ended by ``cancel``."""
         return self._call.cancelled()
 
     def add_done_callback(self, fn: Callable[[Future[_T]], object]) -> None:
         """Have ``fn(self)`` called once the call has ended: at once if it has, else on a thread of rrpc's own or in one
         that waits for a call. It must not wait for anything.
 
-        Never amid :meth:`cancel`, or where a call is begun or answered: ``fn`` may take a lock that is held there.
+        Never amid ``cancel``, or where a call is begun or answered: ``fn`` may take a lock that is held there.
         """
         with _lock:
             first = self._callbacks is None
@@ -270,7 +270,7 @@ def _tell_waiters(future: Future[Any]) -> None:
 class Driven:
     """A call that goes its course in callbacks, on whatever thread they come; used as a ``_core.Call`` is.
 
-    Begun by :meth:`go`. No thread waits for it, unless somebody waits for its result.
+    Begun by ``go``. No thread waits for it, unless somebody waits for its result.
     """
 
     def __init__(self, chain: Chain) -> None:

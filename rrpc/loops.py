@@ -20,7 +20,7 @@ def loop_here() -> Callable[[], Any] | None:
 
 
 def refuse_blocking(call: str, instead: str, depth: int) -> None:
-    """:func:`refuse_in_coroutine`, where a loop runs in this thread."""
+    """``refuse_in_coroutine``, where a loop runs in this thread."""
     global _running
     if _running is None:
         _running = loop_here()

@@ -39,7 +39,7 @@ _unpack = msgpack.unpackb
 class Metadata(Mapping[str, str | bytes]):
     """Metadata as it was received: names and their values, text or bytes. It can't be changed.
 
-    ``metadata["name"]`` is the value, the first where there are several; :meth:`get_all` gives every one.
+    ``metadata["name"]`` is the value, the first where there are several; ``get_all`` gives every one.
     """
 
     __slots__ = ("_values",)

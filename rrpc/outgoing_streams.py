@@ -36,7 +36,7 @@ __all__ = [
 
 
 class StreamRequest(Protocol):
-    """As :class:`rrpc.calls.Request`, of a call with streams."""
+    """As ``rrpc.calls.Request``, of a call with streams."""
 
     out: None
     idempotent: bool
@@ -93,7 +93,7 @@ class OutgoingStream(OutgoingCall):
         self.chain.call = None  # a cycle, which would keep the arguments
 
     def goes_on_after(self, error: RpcError) -> bool:
-        """For :class:`rrpc.streams.Attempts`: whether the call may be made again."""
+        """For ``rrpc.streams.Attempts``: whether the call may be made again."""
         if self.cancelled or self.time_left() == 0:
             return False
         return goes_elsewhere(error) or (self.retries is not None and self.retries.may_follow(self, error))
@@ -143,7 +143,7 @@ def begun_course(
     timeout: float | None,
     metadata: MetadataLike | None,
 ) -> OutgoingStream:
-    """The call, with the course that it is to go in ``chain``; what comes of that is an :class:`Opened`."""
+    """The call, with the course that it is to go in ``chain``; what comes of that is an ``Opened``."""
     wait = None if timeout is None else seconds(timeout)
     call = OutgoingStream(channel, cast("Request", request), options, wait, metadata)
     call.retries = None
@@ -281,8 +281,8 @@ def open_stream(
 ) -> Any:
     """Call ``"Service.method"``, which has streams, without a generated client; the server checks arguments and items.
 
-    ``sends``: the method takes a stream; ``receives``: it gives one. What comes back is a :class:`ResponseStream`, a
-    :class:`RequestStream` or a :class:`DuplexStream` accordingly. An argument with the name of an option is given by
+    ``sends``: the method takes a stream; ``receives``: it gives one. What comes back is a ``ResponseStream``, a
+    ``RequestStream`` or a ``DuplexStream`` accordingly. An argument with the name of an option is given by
     its place.
     """
     if not isinstance(client, Client):

@@ -1,4 +1,4 @@
-"""Calling again where that is safe: after failures (:class:`RetryPolicy`), or before them (:class:`HedgingPolicy`).
+"""Calling again where that is safe: after failures (``RetryPolicy``), or before them (``HedgingPolicy``).
 
 Safe is a call that no handler has seen (``call.may_have_run``; an error may be of another call, which an interceptor
 made), and any call of a method that the interface calls idempotent. Rules and names are those of gRPC's retry design
@@ -241,7 +241,7 @@ class HedgingPolicy:
         object.__setattr__(self, "codes", _codes(self.codes))
 
     def over(self, call: OutgoingCall) -> Generator[Any, Any, Any]:
-        """In place of :func:`rrpc.calls.over`."""
+        """In place of ``rrpc.calls.over``."""
         if not call.idempotent or call.request.out is not None:  # attempts would all write there
             return (yield from over(call))
         hedge = _Hedge(self, call)

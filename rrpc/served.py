@@ -53,7 +53,7 @@ class IncomingCall:
 
     def __init__(self, handler: Handler, context: Context) -> None:
         self.context = context
-        """What the handler gets from :func:`rrpc.context`."""
+        """What the handler gets from ``rrpc.context``."""
         self._handler = handler
         self._hooks: StreamHooks | None = None
         self._peer = ""
@@ -88,7 +88,7 @@ class IncomingCall:
 
     @property
     def deadline(self) -> float | None:
-        """When the caller gives up, by :func:`time.monotonic`; None: never."""
+        """When the caller gives up, by ``time.monotonic``; None: never."""
         return self.context.deadline
 
     @property

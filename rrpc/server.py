@@ -33,9 +33,9 @@ class Server:
     it from above; with ``max_queue`` no more than so many calls wait for that, others are refused with
     ResourceExhausted; ``rate_limit`` bounds the calls that are taken in a second, and ``rate_burst`` those that come
     at once, see ``docs/transports.md``; with ``tracebacks`` a handler's exception carries its traceback to the caller;
-    ``observer`` is called by the workers, after each reply, with a :class:`rrpc.observe.ServedCall`; ``interceptors``
+    ``observer`` is called by the workers, after each reply, with a ``rrpc.observe.ServedCall``; ``interceptors``
     stand around every handler, the first is the outermost; ``builtin`` has it serve ``rrpc.Health``,
-    ``rrpc.Reflection`` and ``rrpc.Stats`` too (see :mod:`rrpc.std`). Other ``options`` as for :class:`Client`.
+    ``rrpc.Reflection`` and ``rrpc.Stats`` too (see ``rrpc.std``). Other ``options`` as for ``Client``.
     As a context manager it starts, and stops at the end.
     """
 
@@ -83,10 +83,10 @@ class Server:
         self.addresses: list[str] = []
         """What the server really listens on, in the order asked for."""
         self.unanswered: list[str] = []
-        """The methods whose handlers ran when :meth:`drain` gave up."""
+        """The methods whose handlers ran when ``drain`` gave up."""
         self._over = threading.Event()
         self.unfetched = 0
-        """Results that clients hadn't fetched when :meth:`drain` gave up."""
+        """Results that clients hadn't fetched when ``drain`` gave up."""
         apart = self._dispatch.add_builtin(_make_builtin(self, workers)) if builtin else []
         if alone:
             self._dispatch.change(apart, _to_loop)
@@ -96,7 +96,7 @@ class Server:
         self._core.name_methods(names)
         self._core.serve_apart(_with_ids(apart, names))
         self.lane = self._async_lane(names, alone, max_concurrency, tracebacks, observer)
-        """For :class:`rrpc.aio.Server`: what runs the ``async def`` handlers, if there are any."""
+        """For ``rrpc.aio.Server``: what runs the ``async def`` handlers, if there are any."""
 
     def _worker(self, builtin: bool) -> Worker:
         core: Any = self._core
@@ -144,7 +144,7 @@ class Server:
 
     @property
     def started(self) -> bool:
-        """Whether :meth:`start` was called."""
+        """Whether ``start`` was called."""
         return self._workers.started
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -152,7 +152,7 @@ class Server:
         return self._over.wait(timeout) if self._workers.count == 0 else self._workers.join(timeout)
 
     def stop_listening(self) -> None:
-        """No new clients: connecting fails from now on. Those that are connected go on; :meth:`listen` ends it."""
+        """No new clients: connecting fails from now on. Those that are connected go on; ``listen`` ends it."""
         self._core.stop_listening()
 
     def drain(self, grace: float | None = None) -> bool:
@@ -197,7 +197,7 @@ class Server:
     def stats(self) -> dict[str, int]:
         """How many there are now: ``connections``, ``calls_running`` and, of those, ``calls_waiting`` for a worker.
 
-        What moved: :func:`rrpc.stats`.
+        What moved: ``rrpc.stats``.
         """
         return self._core.stats()
 
@@ -222,7 +222,7 @@ class Server:
 def serve(
     *services: object, listen: str | Sequence[str] = "rrpc://127.0.0.1:7471", workers: int = 4, **options: Any
 ) -> Server:
-    """Start a :class:`Server`; stop it with ``stop()`` or use it in a ``with`` statement."""
+    """Start a ``Server``; stop it with ``stop()`` or use it in a ``with`` statement."""
     return Server(*services, listen=listen, workers=workers, **options).start()
 
 
@@ -266,7 +266,7 @@ class AsyncLane(Protocol):
         """As that, in the running loop."""
 
     async def close_here(self) -> None:
-        """As :meth:`close`, of one that was opened there."""
+        """As ``close``, of one that was opened there."""
 
     def running(self) -> list[str]:
         """The methods whose handlers run at this moment."""

@@ -33,7 +33,7 @@ class Status(NamedTuple):
 
 
 def status_of(method: str, error: BaseException, tracebacks: bool = False) -> Status:
-    """The status for what the handler of ``method`` raised; logged is what isn't an :class:`RpcError`, and Internal.
+    """The status for what the handler of ``method`` raised; logged is what isn't an ``RpcError``, and Internal.
 
     It's called while the exception is handled by the frame that called the handler: tracebacks leave that frame out.
     """
@@ -130,7 +130,7 @@ def from_status(
     metadata: bytes = b"",
     not_executed: bool = False,
 ) -> RpcError:
-    """The exception for a status; a code that nobody knows becomes :class:`Unknown`."""
+    """The exception for a status; a code that nobody knows becomes ``Unknown``."""
     error = _error(code, message, protocol_error, _decode(facts) if facts else {})
     error.not_executed = not_executed
     if metadata:

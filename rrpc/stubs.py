@@ -1,4 +1,4 @@
-"""What generated clients are made of: a class for each method, put into the client's class by :func:`stub`."""
+"""What generated clients are made of: a class for each method, put into the client's class by ``stub``."""
 
 from __future__ import annotations
 

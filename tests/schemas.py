@@ -1,4 +1,4 @@
-"""Interfaces made by hypothesis: every Module from :func:`modules` can be written as an .rrpc file.
+"""Interfaces made by hypothesis: every Module from ``modules`` can be written as an .rrpc file.
 
 Fields, parameters and enum members have plain lower-case or upper-case names, declarations capitalised ones
 with one capital letter, so that names made from them (``RowClient``) clash with none.

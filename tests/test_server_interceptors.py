@@ -21,7 +21,7 @@ Serving = Callable[..., Any]
 
 @pytest.fixture(params=[Shop, AsyncShop])
 def serving(request: pytest.FixtureRequest) -> Serving:
-    """:func:`styles.serving` with plain handlers, and with async ones."""
+    """``styles.serving`` with plain handlers, and with async ones."""
     served: Serving = partial(styles.serving, kind=request.param)
     return served
 

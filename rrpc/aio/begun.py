@@ -187,7 +187,7 @@ class Begun:
         return attempts.core is core
 
     async def _go_on(self, attempts: Attempts, core: _core.Stream, error: RpcError) -> None:
-        """As :meth:`rrpc.streams.Attempts.go_on`."""
+        """As ``rrpc.streams.Attempts.go_on``."""
         if attempts.core is core:
             await asyncio.shield(self._again(attempts, core, error))
 
@@ -305,7 +305,7 @@ class Begun:
                 items.close()
 
     def feed(self, items: Items) -> None:
-        """:meth:`send_all` in a task of its own; what ``items`` raise ends the call."""
+        """``send_all`` in a task of its own; what ``items`` raise ends the call."""
         self._feeder = asyncio.ensure_future(self._feed(items))
         _feeders.add(self._feeder)
         self._feeder.add_done_callback(_feeders.discard)

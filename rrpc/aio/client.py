@@ -25,7 +25,7 @@ _C = TypeVar("_C", bound="Client")
 class Client(BaseClient):
     """Calls to a server out of coroutines, by its methods' names or, of a generated class, by methods.
 
-    Arguments as of :class:`rrpc.Client`. It connects in ``async with``, or by ``await client``, or else when a call
+    Arguments as of ``rrpc.Client``. It connects in ``async with``, or by ``await client``, or else when a call
     needs it; none of them holds up the loop. One client may be used in many loops and threads.
     """
 
@@ -45,7 +45,7 @@ class Client(BaseClient):
         super().__init__(address, calls, options)
 
     async def connect(self: _C) -> _C:
-        """Connect now, within ``connect_timeout`` seconds; raises what :class:`rrpc.Client` does."""
+        """Connect now, within ``connect_timeout`` seconds; raises what ``rrpc.Client`` does."""
         import asyncio
 
         try:
@@ -64,7 +64,7 @@ class Client(BaseClient):
         out: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """As :meth:`rrpc.Client.call`."""
+        """As ``rrpc.Client.call``."""
         return await self.start(method, *args, timeout=timeout, metadata=metadata, out=out, **kwargs)
 
     def start(
@@ -77,7 +77,7 @@ class Client(BaseClient):
         out: Any = None,
         **kwargs: Any,
     ) -> Future[Any]:
-        """As :meth:`call`, without waiting for the result: await the future."""
+        """As ``call``, without waiting for the result: await the future."""
         from .starting import start_untyped
 
         return start_untyped(self, Untyped(method, args, kwargs, out), timeout, metadata)
@@ -86,11 +86,11 @@ class Client(BaseClient):
         return course(OutgoingCall(self._channel, request, self._options, timeout, metadata), self._options)
 
     def info(self) -> dict[str, Any]:
-        """As :meth:`rrpc.Client.info`."""
+        """As ``rrpc.Client.info``."""
         return self._facts()
 
     def stats(self) -> dict[str, int]:
-        """As :meth:`rrpc.Client.stats`."""
+        """As ``rrpc.Client.stats``."""
         total: dict[str, int] = {}
         for connection in self._channel.connections():
             for name, count in connection.core.stats().items():
@@ -101,7 +101,7 @@ class Client(BaseClient):
         """End the connections, at once; calls in flight fail with Unavailable. Closing twice does nothing.
 
         From any thread, in a loop or not; what it gives may be awaited, and needn't be. One that was given its channel,
-        or made by :meth:`with_options`, leaves the channel open.
+        or made by ``with_options``, leaves the channel open.
         """
         if self._owns:
             self._channel.close()
@@ -148,5 +148,5 @@ class _Done(Coroutine[Any, Any, None]):
 def connect(
     address: str | Sequence[str] | Channel, *, timeout: float | None = None, **options: Any
 ) -> Client:
-    """A plain :class:`Client`, for calls by name: ``client = await rrpc.aio.connect(...)``, or with ``async with``."""
+    """A plain ``Client``, for calls by name: ``client = await rrpc.aio.connect(...)``, or with ``async with``."""
     return Client(address, timeout=timeout, **options)

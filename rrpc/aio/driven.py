@@ -20,7 +20,7 @@ Tell = Callable[[Any, "BaseException | None"], object]
 
 
 class Driven:
-    """One call, in the context (contextvars) of who began it by :meth:`go`; its end is told to ``tell(value, error)``.
+    """One call, in the context (contextvars) of who began it by ``go``; its end is told to ``tell(value, error)``.
 
     Only what an interceptor awaits takes a task, and no longer than that lasts.
     """

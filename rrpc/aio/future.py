@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 class Future(asyncio.Future[_T]):
     """A call in flight, of the loop it was started in; await it. Cancelling it cancels the call.
 
-    A failed call raises its :class:`rrpc.RpcError`.
+    A failed call raises its ``rrpc.RpcError``.
     """
 
     # Set by who starts the call.

@@ -24,7 +24,7 @@ class Target(Protocol):
 
 
 class LoopDriver:
-    """Polls the queue of one loop; :meth:`poll_soon` after anything new was begun there."""
+    """Polls the queue of one loop; ``poll_soon`` after anything new was begun there."""
 
     __slots__ = ("_context", "_polling", "loop", "queue")
 

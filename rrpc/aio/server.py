@@ -16,7 +16,7 @@ __all__ = ["Server", "serve"]
 class Server:
     """Serves instances of service classes, whose methods may be ``async def`` or plain ones, side by side.
 
-    Arguments as of :class:`rrpc.Server`. Async handlers run in the event loop in which the server is started, up to
+    Arguments as of ``rrpc.Server``. Async handlers run in the event loop in which the server is started, up to
     ``max_concurrency`` at a time (1024 where nothing is said); plain ones in ``workers`` threads. When nobody waits for
     its reply any more, an async handler gets ``asyncio.CancelledError``.
     As an async context manager it starts, and stops at the end.
@@ -43,12 +43,12 @@ class Server:
 
     @property
     def unanswered(self) -> list[str]:
-        """The methods whose handlers ran when :meth:`drain` gave up."""
+        """The methods whose handlers ran when ``drain`` gave up."""
         return self._server.unanswered
 
     @property
     def unfetched(self) -> int:
-        """Results that clients hadn't fetched when :meth:`drain` gave up."""
+        """Results that clients hadn't fetched when ``drain`` gave up."""
         return self._server.unfetched
 
     def running(self) -> list[str]:
@@ -60,11 +60,11 @@ class Server:
         return self._server.interfaces()
 
     def stats(self) -> dict[str, int]:
-        """As :meth:`rrpc.Server.stats`."""
+        """As ``rrpc.Server.stats``."""
         return self._server.stats()
 
     def send_away(self, count: int) -> int:
-        """As :meth:`rrpc.Server.send_away`."""
+        """As ``rrpc.Server.send_away``."""
         return self._server.send_away(count)
 
     @property
@@ -88,7 +88,7 @@ class Server:
         return await asyncio.to_thread(self._server.listen, address)
 
     def stop_listening(self) -> None:
-        """As :meth:`rrpc.Server.stop_listening`."""
+        """As ``rrpc.Server.stop_listening``."""
         self._server.stop_listening()
 
     async def wait(self) -> None:
@@ -122,5 +122,5 @@ class Server:
 
 
 def serve(*services: object, listen: str | Sequence[str] = "rrpc://127.0.0.1:7471", **options: Any) -> Server:
-    """A :class:`Server`, to be started: ``server = await rrpc.aio.serve(...)``, or with ``async with``."""
+    """A ``Server``, to be started: ``server = await rrpc.aio.serve(...)``, or with ``async with``."""
     return Server(*services, listen=listen, **options)

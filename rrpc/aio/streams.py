@@ -222,7 +222,7 @@ def open_stream(
     metadata: MetadataLike | None = None,
     **kwargs: Any,
 ) -> Any:
-    """As :func:`rrpc.open_stream`, for coroutines."""
+    """As ``rrpc.open_stream``, for coroutines."""
     if not hasattr(type(client), "__await__"):
         raise TypeError(
             f"rrpc.aio.open_stream() takes an rrpc.aio.Client, not {type(client).__name__}; "

@@ -19,7 +19,7 @@ _R = TypeVar("_R")
 
 
 class UnaryMethod(stubs.UnaryMethod[_R]):
-    """The base of a generated asyncio client's methods: as :class:`rrpc.UnaryMethod`, to be awaited."""
+    """The base of a generated asyncio client's methods: as ``rrpc.UnaryMethod``, to be awaited."""
 
     def __init__(self, client: Client) -> None:
         from .starting import start_method

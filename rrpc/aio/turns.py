@@ -13,12 +13,12 @@ _SLICE_S = 0.002
 
 
 def turn_end() -> float:
-    """When, by :func:`time.monotonic`, whoever goes on now leaves the loop to others."""
+    """When, by ``time.monotonic``, whoever goes on now leaves the loop to others."""
     return monotonic() + _SLICE_S
 
 
 async def others_turn() -> float:
-    """Let the others go on; gives the next :func:`turn_end`."""
+    """Let the others go on; gives the next ``turn_end``."""
     await asyncio.sleep(0)
     return turn_end()
 

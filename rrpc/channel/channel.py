@@ -37,14 +37,14 @@ class Channel(Upkeep):
     """The way to a service: its addresses, and the connections to them.
 
     ``target`` is an address or several (a list, or ``rrpc://a:7471,b:7471``). A host's name stands for all of the
-    addresses that DNS has for it, other schemes for what :func:`rrpc.register_resolver` was given (``file:///path`` for
+    addresses that DNS has for it, other schemes for what ``rrpc.register_resolver`` was given (``file:///path`` for
     the lines of the file). Of several addresses ``policy`` takes one for each call: "pick_first", "round_robin" or
     "least_outstanding"; those where calls fail again and again are left out for a while, as ``ejection`` says.
 
     It connects when a call needs it, within ``connect_timeout`` seconds, and again after a connection was lost.
     Between attempts that fail it waits as ``backoff`` says; calls meanwhile fail with Unavailable, or wait if they are
-    told to. ``serve`` is a :class:`rrpc.Server`, started, whose services the servers may call over these connections
-    (:meth:`rrpc.Context.client`); it need not listen. Other ``options`` are the transport's, as for :class:`Client`.
+    told to. ``serve`` is a ``rrpc.Server``, started, whose services the servers may call over these connections
+    (``rrpc.Context.client``); it need not listen. Other ``options`` are the transport's, as for ``Client``.
 
     Many clients and threads may use it. After a fork the child needs a channel of its own.
     """
@@ -103,7 +103,7 @@ class Channel(Upkeep):
         return found
 
     def pick_soon(self, wait_for_ready: bool = False) -> Future[Connection]:
-        """As :meth:`pick_nowait`, with a future for what comes of it; to be cancelled by who waits no longer."""
+        """As ``pick_nowait``, with a future for what comes of it; to be cancelled by who waits no longer."""
         from concurrent.futures import Future
 
         future: Future[Connection] = Future()
@@ -197,7 +197,7 @@ class Channel(Upkeep):
         return f": {errors[0]}" if errors else ""
 
     def connect_failure(self, error: RpcError) -> RpcError:
-        """What :meth:`connect` says where a call is told ``error``: connect_timeout is no deadline of a call's."""
+        """What ``connect`` says where a call is told ``error``: connect_timeout is no deadline of a call's."""
         with self._lock:
             late = any(isinstance(s.error, DeadlineExceeded) for s in self._subchannels)
             alone = len(self._subchannels) == 1

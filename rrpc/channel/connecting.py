@@ -38,7 +38,7 @@ class Task:
         raise NotImplementedError
 
     def run_interruptibly(self, ended: Callable[[Any], object]) -> None:
-        """As :meth:`start`, but returns once it has ended.
+        """As ``start``, but returns once it has ended.
 
         The core connects without looking for signals, which Python gives to its main thread alone: so the main thread
         has another one connect, and waits for it. Interrupted, it leaves that one behind.
@@ -97,7 +97,7 @@ class Attempt(Task):
         super().__init__()
         self.address = address
         self.connection: Connection | None = None
-        """What came of it, or else :attr:`error`."""
+        """What came of it, or else ``error``."""
         self._options = options
         self._end = end
         self._contracts = list(contracts)

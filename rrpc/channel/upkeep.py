@@ -1,7 +1,7 @@
 """What goes on in a channel: which of its addresses are connected to, when, and who waits for that.
 
 Under the lock nothing is called that may run the code of others: futures are resolved, and the core is called (but for
-what :class:`Connection` calls cheap), without it. Only finalizers may run anywhere, in the thread that holds the lock,
+what ``Connection`` calls cheap), without it. Only finalizers may run anywhere, in the thread that holds the lock,
 and end calls or begin some: so it is one that a thread may take twice, and what ends a call is put off meanwhile.
 """
 
@@ -47,7 +47,7 @@ NEXT_ADDRESS_SECONDS = 0.5
 
 
 class Upkeep:
-    """The inner half of a :class:`Channel`."""
+    """The inner half of a ``Channel``."""
 
     def __init__(
         self,

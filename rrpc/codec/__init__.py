@@ -1,7 +1,7 @@
 """Values as message bytes plus the large buffers that travel beside them.
 
 A payload is MessagePack. What MessagePack has no type for goes as an extension (``wire.py`` lists the
-codes). Buffers of :data:`LIFT_BYTES` and more are *lifted*: they stand in the payload as an index
+codes). Buffers of ``LIFT_BYTES`` and more are *lifted*: they stand in the payload as an index
 into the message's buffer list, and the peer fetches their bytes by remote read.
 
 Payload of a request

@@ -14,7 +14,7 @@ _allocate: _Allocator = np.empty
 
 
 def use_allocator(allocator: _Allocator) -> None:
-    """Sets where :func:`allocate` takes memory from; the package puts registered memory here."""
+    """Sets where ``allocate`` takes memory from; the package puts registered memory here."""
     global _allocate
     _allocate = allocator
 

@@ -50,12 +50,12 @@ class Message(list[Any]):
 
 
 def encode(value: Any, message: Message) -> bytes:
-    """The payload for ``value``; large buffers are appended to ``message``. Raises :class:`Refused`."""
+    """The payload for ``value``; large buffers are appended to ``message``. Raises ``Refused``."""
     return pack(prepare(value, message), message)
 
 
 def pack(prepared: Any, message: Message) -> bytes:
-    """Pack what :func:`prepare` gave."""
+    """Pack what ``prepare`` gave."""
     global _packer
     try:
         payload: bytes = _packer.pack(prepared)

@@ -50,7 +50,7 @@ def _list_head(count: int) -> bytes:
 
 
 def decode_frames(payload: bytes, blocks: list[Any] | None) -> list[memoryview] | None:
-    """Returns what :func:`encode_frames` packed, each buffer writable; None for any other payload, right or wrong."""
+    """Returns what ``encode_frames`` packed, each buffer writable; None for any other payload, right or wrong."""
     count, at = _list_count(payload)
     if count < 0:
         return None

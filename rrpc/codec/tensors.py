@@ -34,7 +34,7 @@ def set_device_tensors(device: DeviceTensors) -> None:
     Args:
         device: "refuse" (the default) refuses them with InvalidArgument, as copying them takes time and the caller may
             have a better place for the copy. "stage" copies each once to registered host memory and sends that;
-            ``device_copies`` and ``bytes_from_devices`` of :func:`rrpc.stats` count it.
+            ``device_copies`` and ``bytes_from_devices`` of ``rrpc.stats`` count it.
 
     Raises:
         ValueError: ``device`` is neither.
@@ -53,7 +53,7 @@ def is_tensor(kind: type) -> bool:
 def array_in(value: Any) -> np.ndarray[Any, Any]:
     """Returns an array in the memory of a tensor on the host, read-only where that is.
 
-    A tensor on a device is copied, if :func:`set_device_tensors` allows it. Raises Refused with the way to send it.
+    A tensor on a device is copied, if ``set_device_tensors`` allows it. Raises Refused with the way to send it.
     """
     try:
         if isinstance(value, _class_of("torch", "Tensor")):

@@ -69,7 +69,7 @@ def emit(
     unit: Unit, version: str, homes: Mapping[Any, str] | None = None, sides: Sequence[str] = SIDES
 ) -> str:
     """The module's text, made by this version of rrpc-gen. ``homes``: the modules beside it that have some of
-    the classes (and by :class:`OneOfName` one-ofs). AnnotationError names what can't be written, and where."""
+    the classes (and by ``OneOfName`` one-ofs). AnnotationError names what can't be written, and where."""
     return _Emitter(unit, homes or {}, sides).text(version)
 
 

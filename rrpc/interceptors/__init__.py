@@ -1,6 +1,6 @@
 """Code that stands around calls, on either side: one definition for blocking calls, futures, asyncio and streams.
 
-Ready-made: :class:`ClientLogging`, :class:`ServerLogging`, :class:`ClientToken`, :class:`ServerToken`, :class:`Retry`,
+Ready-made: ``ClientLogging``, ``ServerLogging``, ``ClientToken``, ``ServerToken``, ``Retry``,
 and in ``rrpc.interceptors.otel`` ``ClientSpans`` and ``ServerSpans``.
 """
 

@@ -48,7 +48,7 @@ class Interceptor:
 
 
 class ClientInterceptor(Interceptor):
-    """Stands around the calls of a client; ``call`` is an :class:`OutgoingCall`.
+    """Stands around the calls of a client; ``call`` is an ``OutgoingCall``.
 
     ``result = yield call`` makes the call; it raises the call's error there. Yielding the call again makes it again,
     returning without that answers in its place. What is returned is the call's result.
@@ -58,7 +58,7 @@ class ClientInterceptor(Interceptor):
 
 
 class ServerInterceptor(Interceptor):
-    """Stands around the handlers of a server; ``call`` is a :class:`ServedCall`.
+    """Stands around the handlers of a server; ``call`` is a ``ServedCall``.
 
     ``result = yield call`` runs the handler, once; what it raises is raised there. Returning without that answers in
     its place. What is returned goes to the caller.

@@ -18,9 +18,9 @@ _ENDED = object()
 class Chain:
     """A stack of generators, the outermost interceptor's at the bottom.
 
-    :meth:`step` runs them until something is to be done that isn't theirs, and gives that: ``call`` (make it), a
-    :class:`Sleep`, or an awaitable. What came of it goes into the next :meth:`step`. Once ``done``, what
-    :meth:`step` gave is the call's result, and what it raised the call's error.
+    ``step`` runs them until something is to be done that isn't theirs, and gives that: ``call`` (make it), a
+    ``Sleep``, or an awaitable. What came of it goes into the next ``step``. Once ``done``, what
+    ``step`` gave is the call's result, and what it raised the call's error.
 
     Where there is an ``innermost`` link, that makes the call; it isn't an interceptor and may yield anything.
     """
@@ -86,7 +86,7 @@ class Chain:
             error = None  # whose traceback holds this frame
 
     def refuse(self, awaitable: Any) -> Any:
-        """In place of :meth:`step`, where nothing can be awaited: the interceptor ends with an error."""
+        """In place of ``step``, where nothing can be awaited: the interceptor ends with an error."""
         if hasattr(awaitable, "close"):
             awaitable.close()  # a coroutine complains when it is never awaited
         error = TypeError(
@@ -190,7 +190,7 @@ def drive(chain: Chain, make: Callable[[], Any], sleep: Callable[[float], object
 async def drive_async(
     chain: Chain, make: Callable[[], Awaitable[Any]], sleep: Callable[[float], Awaitable[object]]
 ) -> Any:
-    """As :func:`drive`, in a coroutine."""
+    """As ``drive``, in a coroutine."""
     asked = chain.step()
     while not chain.done:
         try:

@@ -94,7 +94,7 @@ class ClientLogging(_Logging, ClientInterceptor):
 
 
 class ServerLogging(_Logging, ServerInterceptor):
-    """Logs each call that a server handles, as :class:`ClientLogging` does, once it is answered."""
+    """Logs each call that a server handles, as ``ClientLogging`` does, once it is answered."""
 
     def unary(self, call: Any) -> Steps:
         began = perf_counter()

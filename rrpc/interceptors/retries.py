@@ -10,7 +10,7 @@ __all__ = ["Retry"]
 
 
 class Policy(Protocol):
-    """What :class:`rrpc.RetryPolicy` is."""
+    """What ``rrpc.RetryPolicy`` is."""
 
     def link(self, call: Any) -> Steps:
         """Around the call."""

@@ -92,7 +92,7 @@ class ServerToken(ServerInterceptor):
     """Lets only those call who send a token that is known; others get Unauthenticated.
 
     ``tokens`` are one or several, or a function of ``(token, call)`` that gives something true for a good one, or
-    raises what the caller shall get, such as :class:`rrpc.PermissionDenied` for one that may not call
+    raises what the caller shall get, such as ``rrpc.PermissionDenied`` for one that may not call
     ``call.method``. It may be ``async`` where all handlers are. ``exempt`` are services and methods that anybody may
     call: by default health checks, and what clients ask for whose version of the interface is another one.
     """

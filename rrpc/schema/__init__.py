@@ -1,6 +1,6 @@
 """What services offer, free of any language: types, declarations, services, as data.
 
-``.rrpc`` files (:mod:`rrpc.idl`) and decorated Python classes both become these values; stubs, the comparison
+``.rrpc`` files (``rrpc.idl``) and decorated Python classes both become these values; stubs, the comparison
 of versions, fingerprints and reflection are made from them.
 """
 

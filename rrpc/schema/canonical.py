@@ -2,7 +2,7 @@
 
 A type is a word (``"i32"``) or a map with one key that says what it is (``{"list": "i32"}``), a value is
 itself or, where JSON has no word for it, such a map too. What is empty or false is left out. Positions are left out
-as well: the paths of a server are nobody's business. What :func:`from_data` doesn't know it ignores, so that
+as well: the paths of a server are nobody's business. What ``from_data`` doesn't know it ignores, so that
 newer servers can say more.
 """
 
@@ -47,7 +47,7 @@ Data = dict[str, Any]
 
 
 def from_data(data: Any) -> Service:
-    """The service that :func:`to_data` turned into ``data``. ValueError says what is wrong with it, and where."""
+    """The service that ``to_data`` turned into ``data``. ValueError says what is wrong with it, and where."""
     try:
         return read_service(data)
     except BadData as error:
@@ -133,7 +133,7 @@ def _member(member: EnumMember) -> Data:
 
 
 def type_to_data(kind: Type, depth: int = 0) -> Any:
-    """A type alone, as it stands within :func:`to_data`'s result."""
+    """A type alone, as it stands within ``to_data``'s result."""
     if depth > DEPTH_MAX:
         raise ValueError(f"a type is nested deeper than {DEPTH_MAX} levels")
     return _TYPES[type(kind)](kind, lambda inner: type_to_data(inner, depth + 1))

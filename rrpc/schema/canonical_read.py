@@ -131,7 +131,7 @@ def _once(what: str, keys: Iterator[Any]) -> None:
 
 
 def read_service(data: Any) -> Service:
-    """The service; :class:`BadData` says what is wrong."""
+    """The service; ``BadData`` says what is wrong."""
     described = _described(data, dotted=True)
     methods = _each(data, "methods", _method)
     _once("methods", (method.name for method in methods))

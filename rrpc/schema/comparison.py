@@ -1,4 +1,4 @@
-"""What comparing two versions gives, and how types are judged; :mod:`rrpc.schema.compat` has the rules."""
+"""What comparing two versions gives, and how types are judged; ``rrpc.schema.compat`` has the rules."""
 
 from __future__ import annotations
 

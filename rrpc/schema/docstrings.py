@@ -25,7 +25,7 @@ def split_docstring(text: str | None) -> tuple[str, str | None]:
 
 
 def join_docstring(doc: str, deprecated: str | None) -> str:
-    """The docstring that :func:`split_docstring` takes apart."""
+    """The docstring that ``split_docstring`` takes apart."""
     if deprecated is None:
         return doc
     return f"{doc}\n\n{_MARK} {' '.join(deprecated.split())}".strip()

@@ -1,7 +1,7 @@
 """Decorated Python services to the schema.
 
 Whatever a service can be served with has a schema: an annotation or a default that the language has no word
-for becomes an :class:`Opaque`. Refused is only what has no meaning for a caller, two classes of one name.
+for becomes an ``Opaque``. Refused is only what has no meaning for a caller, two classes of one name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["module_of", "service_of"]
 
 
 def service_of(thing: Any) -> Service:
-    """The schema of a service class, of its instance or its :class:`Interface`.
+    """The schema of a service class, of its instance or its ``Interface``.
 
     Its package is that of the wire name: the classes that ``lab.search.Nearest`` uses are ``lab.search.Row``
     and so on. AnnotationError names what can't be resolved, and two classes of one name.
@@ -85,7 +85,7 @@ def _typed(what: str, annotation: Any, declarations: Declarations) -> Type:
 
 
 def module_of(services: Sequence[Any]) -> Module:
-    """One file with these services: schemas, or what :func:`service_of` takes. They share a package."""
+    """One file with these services: schemas, or what ``service_of`` takes. They share a package."""
     schemas = [thing if isinstance(thing, Service) else service_of(thing) for thing in services]
     packages = list(dict.fromkeys(schema.name.rpartition(".")[0] for schema in schemas))
     if len(packages) != 1:

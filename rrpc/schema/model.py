@@ -79,14 +79,14 @@ class Position:
 
 @dataclass(frozen=True)
 class Scalar:
-    """One of :data:`SCALARS`."""
+    """One of ``SCALARS``."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Array:
-    """A numpy array. ``item`` is one of :data:`ARRAY_ITEMS`; ``dims`` has a name (the same size wherever it
+    """A numpy array. ``item`` is one of ``ARRAY_ITEMS``; ``dims`` has a name (the same size wherever it
     stands in the call), a size, or None (any size) for each dimension; ``dims`` None: of any rank."""
 
     item: str
@@ -125,7 +125,7 @@ class Optional:
 
 @dataclass(frozen=True)
 class Union:
-    """One of several types, without a name of its own; None among them is an :class:`Optional` around it."""
+    """One of several types, without a name of its own; None among them is an ``Optional`` around it."""
 
     items: tuple[Type, ...]
 

@@ -11,7 +11,7 @@ A method's signature is its interface: every parameter and the result are annota
 int, float, complex, str, bytes, bytearray, memoryview, array.array, NDArray of a dtype, numpy scalars and those of
 ml_dtypes, date and time types, Decimal, UUID, paths, enums, dataclasses, attrs classes, Pydantic models, typed dicts,
 named tuples, Literal, Any, and lists, tuples, dicts, sets, Optional and Union of these; numbers of a size and arrays
-of a shape (:mod:`rrpc.types`).
+of a shape (``rrpc.types``).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def method(
     """Mark a method of a service as one that clients may call.
 
     ``idempotent``: calling it twice does no more than once. ``throws``: errors that callers should be ready for,
-    classes made with :func:`error`; any other error may come too.
+    classes made with ``error``; any other error may come too.
     """
 
     def mark(function: Any) -> Any:
@@ -108,7 +108,7 @@ def service(*, name: str | None = None) -> Callable[[_C], _C]: ...
 def service(cls: Any = None, /, *, name: str | None = None) -> Any:
     """Make a class a service, called ``name`` (the class's own name by default) on the wire.
 
-    Its methods are those marked with :func:`method`, inherited and overridden ones included. TypeError names a method
+    Its methods are those marked with ``method``, inherited and overridden ones included. TypeError names a method
     that can't be called remotely, and why.
     """
     if cls is None:
@@ -141,7 +141,7 @@ def _decorate(cls: Any, name: str | None) -> Any:
 
 
 def _mark_of(cls: type, member: str) -> dict[str, Any] | None:
-    """What :func:`method` noted; what overrides a marked method needs no mark of its own."""
+    """What ``method`` noted; what overrides a marked method needs no mark of its own."""
     marks = (getattr(getattr(base, member, None), _METHOD_MARK, None) for base in cls.__mro__)
     return next((mark for mark in marks if mark is not None), None)
 

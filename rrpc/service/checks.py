@@ -1,7 +1,7 @@
 """Annotations compiled to checks.
 
 A check takes a value and gives it back, converted where the annotation asks for it (a map into its
-dataclass, a value into its enum, an int into a float), or raises :class:`Mismatch`. Both sides use the
+dataclass, a value into its enum, an int into a float), or raises ``Mismatch``. Both sides use the
 same checks: before a value is sent, and again when it has arrived.
 """
 
@@ -43,7 +43,7 @@ __all__ = ["compile_check", "verify"]
 
 
 def compile_check(annotation: Any) -> Check:
-    """The check for ``annotation``; :class:`AnnotationError` if it can't be one of an rrpc method."""
+    """The check for ``annotation``; ``AnnotationError`` if it can't be one of an rrpc method."""
     try:
         return _cached(annotation)
     except TypeError as error:

@@ -33,7 +33,7 @@ OF_EVERY_ERROR |= {"details", "message", "add_note"}  # the last only from Pytho
 
 @dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field,))
 def error(cls: _E, /) -> _E:
-    """Make a subclass of a status's class, such as :class:`rrpc.NotFound`, an error that methods may declare::
+    """Make a subclass of a status's class, such as ``rrpc.NotFound``, an error that methods may declare::
 
         @rrpc.error
         class NotTrained(rrpc.FailedPrecondition):
@@ -98,7 +98,7 @@ def _fields(error: Any) -> dict[str, Any]:
 
 
 def is_declared(cls: Any) -> bool:
-    """Whether it is a class that :func:`error` has made."""
+    """Whether it is a class that ``error`` has made."""
     return isinstance(cls, type) and issubclass(cls, RpcError) and bool(cls._declared)
 
 
@@ -110,7 +110,7 @@ def _check(cls: Any) -> RecordCheck:
 def declared(error: RpcError) -> tuple[str, dict[str, Any]]:
     """What of an error travels beside its code and message: its name if it has one, its fields or details.
 
-    :class:`Internal` if a field isn't as its annotation says.
+    ``Internal`` if a field isn't as its annotation says.
     """
     cls: Any = type(error)
     if not is_declared(cls):

@@ -64,7 +64,7 @@ class Scope:
     def sizes(self, values: Sequence[Any]) -> Sizes:
         """The sizes in ``values``, in the order of the annotations, None for what isn't there.
 
-        :class:`Mismatch` says where two differ.
+        ``Mismatch`` says where two differ.
         """
         sizes: Sizes = {}
         for index, where, name in self._numbers:

@@ -30,7 +30,7 @@ RESERVED_METHODS |= {"abc", "rpc_fingerprints", "rrpc"}
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a method; ``default`` is :data:`MISSING` where there is none."""
+    """A parameter of a method; ``default`` is ``MISSING`` where there is none."""
 
     name: str
     annotation: Any
@@ -50,7 +50,7 @@ class Method:
     function: Callable[..., Any] = field(compare=False, repr=False)
     idempotent: bool = False
     errors: tuple[type[RpcError], ...] = ()
-    """Those that it declares, classes that :func:`error` made."""
+    """Those that it declares, classes that ``error`` made."""
     stream_parameter: str | None = None
     """The parameter for which the handler gets a server stream, once resolved."""
 
@@ -60,7 +60,7 @@ class Method:
         return kind_of(self.parameters, self.result)
 
     def resolved(self) -> Method:
-        """The same with every annotation an object; :class:`AnnotationError` names the one that isn't."""
+        """The same with every annotation an object; ``AnnotationError`` names the one that isn't."""
         hints = self._hints()
         by_hand = server_stream(self, hints)
         if by_hand is not None:

@@ -21,7 +21,7 @@ _QUALIFIERS = {"Required", "NotRequired", "ReadOnly"}
 
 
 class Member(NamedTuple):  # a dataclass can't have MISSING as a default
-    """A field; a dataclass's are told in the words of :mod:`dataclasses`, and so are the others'."""
+    """A field; a dataclass's are told in the words of ``dataclasses``, and so are the others'."""
 
     name: str
     """As the constructor takes it, and as it is sent."""
@@ -45,7 +45,7 @@ def is_typed_dict(kind: Any) -> bool:
 
 
 def has_members(annotation: Any) -> bool:
-    """Returns whether :func:`members_of` tells the fields of ``annotation``, such as ``Pair`` or ``Pair[int]``."""
+    """Returns whether ``members_of`` tells the fields of ``annotation``, such as ``Pair`` or ``Pair[int]``."""
     kind = typing.get_origin(annotation) or annotation
     return has_fields(kind) or is_typed_dict(kind)
 

@@ -46,7 +46,7 @@ class Target(np.ndarray[Any, Any]):
 
 
 def target_of(out: Any) -> np.ndarray[Any, Any] | None:
-    """Returns the array that ``out=`` means: itself, or a :class:`Target` in the memory of another object.
+    """Returns the array that ``out=`` means: itself, or a ``Target`` in the memory of another object.
 
     Raises InvalidArgument where it has no memory that it could share.
     """

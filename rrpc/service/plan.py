@@ -105,7 +105,7 @@ class Plan:
     ) -> Any:
         """The result of a reply; ``out`` takes the place of the array that was written into it.
 
-        ``sizes`` are those of the request's message, as in :meth:`encode_result` those of the arguments.
+        ``sizes`` are those of the request's message, as in ``encode_result`` those of the arguments.
         """
         if blocks is None and self._plain_result is not MISSING:
             try:
@@ -118,7 +118,7 @@ class Plan:
         return out.in_place(result) if type(out) is Target else result
 
     def check_result(self, value: Any, arguments: Sequence[Any]) -> Any:
-        """As of :meth:`decode_result`, a result that didn't come from the server."""
+        """As of ``decode_result``, a result that didn't come from the server."""
         return self._conforming(value, self._dimensions and self._dimensions.of_arguments(arguments))
 
     def _conforming(self, value: Any, sizes: Sizes | None) -> Any:

@@ -41,7 +41,7 @@ def item_of(annotation: Any) -> tuple[Any, bool]:
 
 
 def kind_of(parameters: Sequence[Parameter], result: Any) -> int:
-    """Of a method: :data:`SENDS`, :data:`RECEIVES`, both or 0."""
+    """Of a method: ``SENDS``, ``RECEIVES``, both or 0."""
     sends = any(item_of(parameter.annotation)[1] for parameter in parameters)
     return SENDS * sends | RECEIVES * item_of(result)[1]
 
@@ -49,7 +49,7 @@ def kind_of(parameters: Sequence[Parameter], result: Any) -> int:
 def check_streams(
     name: str, parameters: Sequence[Parameter], result: Any, function: Callable[..., Any]
 ) -> None:
-    """:class:`AnnotationError` where a method's streams stand as they can't."""
+    """``AnnotationError`` where a method's streams stand as they can't."""
     for parameter in parameters:
         if not item_of(parameter.annotation)[1]:
             continue

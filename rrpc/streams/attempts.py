@@ -55,7 +55,7 @@ class Attempts:
     def __init__(
         self, core: _core.Stream, call: Any, again: Callable[[Attempts, Any, RpcError], object]
     ) -> None:
-        """``again``: makes another attempt, which comes in by :meth:`move_to`; it may wait."""
+        """``again``: makes another attempt, which comes in by ``move_to``; it may wait."""
         self.core = core
         self.kept: list[tuple[bytes, Any]] | None = []
         self.under_way = False

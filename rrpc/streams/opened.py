@@ -96,7 +96,7 @@ class Opened:
         _send_all(self.attempts, self.encode, items, [])
 
     def feed(self, items: Iterable[Any]) -> None:
-        """:meth:`send_all` in a thread of its own; what ``items`` raise ends the call."""
+        """``send_all`` in a thread of its own; what ``items`` raise ends the call."""
         # The thread may wait for an item long after the stream was dropped: it doesn't keep it.
         attempts, encode, failures = self.attempts, self.encode, self.failures
 

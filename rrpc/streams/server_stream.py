@@ -51,7 +51,7 @@ class ServerEnd(Generic[_S, _T]):
         )
 
     def detach(self) -> None:
-        """Keeps the call open when the handler returns, until :meth:`finish` or :meth:`cancel`, or its client ends it.
+        """Keeps the call open when the handler returns, until ``finish`` or ``cancel``, or its client ends it.
 
         The handler's worker serves other calls then. The server cancels a call whose detached stream nobody keeps.
         """
@@ -103,7 +103,7 @@ class ServerStream(ServerEnd[_S, _T]):
             stream.detach()
 
     Clients see a method that gives an iterator of ``T`` (and takes one of ``S``). The call ends when the handler
-    returns, unless it has called :meth:`detach`.
+    returns, unless it has called ``detach``.
     """
 
     def __init__(self, call: ServedStream) -> None:

@@ -9,7 +9,7 @@ __all__ = ["Waker"]
 
 
 class Waker:
-    """What the generator of a response stream yields to be left alone until somebody calls :meth:`wake`.
+    """What the generator of a response stream yields to be left alone until somebody calls ``wake``.
 
     It has no worker meanwhile. A call that ends wakes it too, and closes the generator.
     """

@@ -43,7 +43,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Phase:
-    """One stretch of a call's time. Times are nanoseconds, as :func:`time.monotonic_ns` has them where the trace is."""
+    """One stretch of a call's time. Times are nanoseconds, as ``time.monotonic_ns`` has them where the trace is."""
 
     name: str
     side: str

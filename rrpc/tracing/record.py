@@ -22,7 +22,7 @@ _ANSWER_PART = 3 / 4  # of the metadata of a reply
 
 
 def record(call: Any) -> Recording:
-    """Note down what happens to a call of a client (:class:`rrpc.calls.OutgoingCall`), from now until ``end()``.
+    """Note down what happens to a call of a client (``rrpc.calls.OutgoingCall``), from now until ``end()``.
 
     For interceptors too, before they yield the call. A call is noted down once, whoever asks for it.
     """
@@ -61,7 +61,7 @@ def _around(call: Any, recording: Recording) -> Generator[Any, Any, Any]:
 
 
 def _around_stream(call: Any, recording: Recording) -> Generator[Any, Any, Any]:
-    """Of a call with streams (:class:`rrpc.outgoing_streams.OutgoingStream`), until its end."""
+    """Of a call with streams (``rrpc.outgoing_streams.OutgoingStream``), until its end."""
     traced = recording.traced
 
     def sent(item: Any) -> Any:

@@ -32,7 +32,7 @@ class RrpcComm(Comm):  # type: ignore[misc]
         stream: The stream, of a client or of a server.
         peer: Address of the other end.
         local: Address of this end; made up for clients, which have no port of their own.
-        deserialize: Whether :meth:`read` gives objects, or leaves serialized ones as they are.
+        deserialize: Whether ``read`` gives objects, or leaves serialized ones as they are.
         client: The client of the stream, kept while the comm is open.
     """
 

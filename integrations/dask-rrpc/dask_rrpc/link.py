@@ -52,7 +52,7 @@ class _Link(rrpc.aio.DuplexStreamMethod[Frames, Frames]):
 
 
 class LinksClient(rrpc.aio.Client):
-    """The client of :class:`Links`."""
+    """The client of ``Links``."""
 
     link = rrpc.stub(_Link)
 

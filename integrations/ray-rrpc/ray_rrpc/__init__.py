@@ -1,4 +1,4 @@
-"""Ray over rrpc: arrays from actor to actor by :func:`register`, services as Ray actors by :func:`serve`."""
+"""Ray over rrpc: arrays from actor to actor by ``register``, services as Ray actors by ``serve``."""
 
 from .replicas import Replicas, serve
 from .transport import FetchFailed, Held, RrpcTransport, register, target

@@ -54,7 +54,7 @@ def _carrier(dtype: Any) -> Any:
 
 
 def tensor_of(array: NDArray[Any], dtype: Any) -> Any:
-    """The tensor that :func:`array_of` made an array of; ``dtype`` is the tensor's."""
+    """The tensor that ``array_of`` made an array of; ``dtype`` is the tensor's."""
     if isinstance(dtype, np.dtype):
         return array
     import torch

@@ -31,7 +31,7 @@ class Peers:
             return client
 
     def give_back(self, address: str, keep: bool = True) -> None:
-        """Ends one :meth:`lend` of that address. Without ``keep`` its last user closes the client."""
+        """Ends one ``lend`` of that address. Without ``keep`` its last user closes the client."""
         with self._lock:
             client, users = self._used.pop(address)
             if users > 1:

@@ -100,7 +100,7 @@ def serve(
         timeout: Seconds until all of them must serve.
         actor_options: Ray's options of an actor: ``num_cpus``, ``resources``, ``scheduling_strategy``, ... The
             replicas are spread over the nodes unless these say otherwise.
-        server_options: Options of each :class:`rrpc.Server`: ``workers``, ``max_queue``, ...
+        server_options: Options of each ``rrpc.Server``: ``workers``, ``max_queue``, ...
 
     Returns:
         The replicas; their ``target`` is for clients: ``NearestClient(replicas.target, policy="round_robin")``.

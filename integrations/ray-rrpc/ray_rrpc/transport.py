@@ -149,7 +149,7 @@ class RrpcTransport(TensorTransportManager):
         return CommunicatorMetadata()
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> Held:
-        """Owner: holds the arrays of an object until :meth:`garbage_collect`, and tells where they are."""
+        """Owner: holds the arrays of an object until ``garbage_collect``, and tells where they are."""
         shapes = [(tensor.shape, tensor.dtype) for tensor in rdt_object]
         if not rdt_object:
             return Held(shapes, "cpu")
@@ -183,7 +183,7 @@ class RrpcTransport(TensorTransportManager):
         """Receiver: the tensors of a fetch.
 
         Args:
-            fetch_request: What :meth:`fetch_multiple_tensors` gave.
+            fetch_request: What ``fetch_multiple_tensors`` gave.
             timeout: Seconds to wait; below 0 as long as the fetch may take.
 
         Raises:

@@ -47,7 +47,7 @@ class Files:
         return {"dtype": str(value.dtype), "shape": list(value.shape), "file": str(file)}
 
     def binary(self, value: bytes, path: str) -> dict[str, Any] | None:
-        """As :meth:`array`; None if there is no folder for it."""
+        """As ``array``; None if there is no folder for it."""
         if not self._folder:
             return None
         file = self._place(path, ".bin")

@@ -41,7 +41,7 @@ class RestingHeap:
         self._moved = False
 
     def due_in(self) -> float | None:
-        """After how many seconds :meth:`tend` has something to do; None: never."""
+        """After how many seconds ``tend`` has something to do; None: never."""
         return None if self._rest is None else max(0.0, self._due_at - monotonic())
 
     def tend(self) -> None:

@@ -22,7 +22,7 @@ class Newcomers:
         self._uneven = False  # since the last newcomer nobody has sent clients away
 
     def add(self, process: Process, processes: Sequence[Process]) -> None:
-        """Has every process count its clients, for :meth:`spread`."""
+        """Has every process count its clients, for ``spread``."""
         now = time.monotonic()
         self._until[process] = now + _PATIENCE_SECONDS
         self._ask_at = now
@@ -46,7 +46,7 @@ class Newcomers:
     def spread(self, processes: Sequence[Process]) -> None:
         """Has those with the most clients send away as many as the newcomers lack: once, when all have counted theirs.
 
-        Call this after clients are sent to :meth:`first`.
+        Call this after clients are sent to ``first``.
         """
         counts = _clients_of([one for one in processes if one.addresses])
         if not self._uneven or not counts:
@@ -61,7 +61,7 @@ class Newcomers:
                 process.tell("send_away", count=count - left[process])
 
     def due(self) -> float | None:
-        """Returns when :meth:`tend` has something to do, by time.monotonic()."""
+        """Returns when ``tend`` has something to do, by time.monotonic()."""
         return self._ask_at if self._until else None
 
     def tend(self, now: float, processes: Sequence[Process]) -> bool:

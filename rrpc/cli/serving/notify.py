@@ -17,7 +17,7 @@ class Notifier:
         address = os.environ.pop("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog_interval = _watchdog_interval() if address else None
-        """How often :meth:`watchdog` must be called, in seconds; None: never."""
+        """How often ``watchdog`` must be called, in seconds; None: never."""
         if address and not address.startswith(("/", "@")):
             _log().warning("NOTIFY_SOCKET is %s, which is no Unix socket: nothing is told", address)
             self._address = ""
@@ -26,7 +26,7 @@ class Notifier:
         self._send("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
 
     def reloading(self) -> None:
-        """To be followed by :meth:`ready`."""
+        """To be followed by ``ready``."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:

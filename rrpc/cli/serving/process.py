@@ -84,7 +84,7 @@ class Process:
         self.tell("numbers")
 
     def numbers(self, until: float) -> dict[str, Any]:
-        """What it answers, on another thread than :meth:`hear`; its last answer where none comes in time."""
+        """What it answers, on another thread than ``hear``; its last answer where none comes in time."""
         self._told_numbers.wait(max(0.0, until - time.monotonic()))
         return self._numbers
 

@@ -40,7 +40,7 @@ class Signals:
         os.write(self._write_fd, bytes([number]))
 
     def fileno(self) -> int:
-        """Readable when :meth:`wait` has something."""
+        """Readable when ``wait`` has something."""
         return self._read_fd
 
     def _on_end(self, number: int, frame: FrameType | None) -> None:

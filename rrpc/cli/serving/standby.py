@@ -34,7 +34,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, **message: Any) -> None:
-        """The other end may be gone, which :meth:`receive` tells."""
+        """The other end may be gone, which ``receive`` tells."""
         with contextlib.suppress(OSError):
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 

@@ -1,6 +1,6 @@
 """Tables of Arrow as values of rrpc, and back.
 
-A table travels as a :class:`Record` called ``ArrowTable`` with the fields
+A table travels as a ``Record`` called ``ArrowTable`` with the fields
 
 ``schema``
     the bytes of Arrow's IPC message of the schema,

@@ -77,7 +77,7 @@ def _chunked(kind: Any, chunks: Any) -> Any:
 
 
 def _array(kind: Any, node: Any) -> Any:
-    """The array of a node: what the values are, :func:`_chunked` has Arrow check."""
+    """The array of a node: what the values are, ``_chunked`` has Arrow check."""
     pa = pyarrow()
     layout = layout_of(kind)
     if layout.kind == has.EXTENSION:
