@@ -153,12 +153,13 @@ __version__: str
 
 
 def stats() -> dict[str, int]:
-    """What this process moved and how often it was copied, since it started.
+    """Returns counters of what this process has moved and copied since it started.
 
-    The core's counters, and of Python's own: ``packs`` and ``bytes_packed`` (arrays that weren't contiguous,
-    packed before sending), ``unpacks`` and ``bytes_unpacked`` (large bytes, bytearrays and array.arrays,
-    copied out of the landing memory, and arrays that JAX copied), ``device_copies`` and ``bytes_from_devices``
-    (tensors, see ``set_device_tensors``). ``bytes_copied`` has the core's copies and these.
+    Besides the core's counters there are Python's. ``packs`` and ``bytes_packed`` count arrays that weren't
+    contiguous and were packed before sending. ``unpacks`` and ``bytes_unpacked`` count large bytes,
+    bytearrays and array.arrays that were copied out of the landing memory, and arrays that JAX copied.
+    ``device_copies`` and ``bytes_from_devices`` count tensors (see ``set_device_tensors``). ``bytes_copied``
+    is the sum of the core's copies and these.
     """
     counts = _core.stats()
     ours = copies()

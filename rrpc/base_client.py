@@ -1,4 +1,4 @@
-"""What clients of every style have: a channel, and what their calls over it ask for."""
+"""Base of the clients of every style: a channel, and the options of the calls over it."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def zeros(
     dtype: DTypeLike = float,
     order: Literal["C", "F"] = "C",
 ) -> np.ndarray[Any, Any]:
-    """As ``empty``, filled with zeros."""
+    """Returns a new array in registered memory, filled with zeros. Arguments and errors as for ``empty``."""
     array = empty(shape, dtype, order)
     array[...] = np.zeros((), array.dtype)
     return array
@@ -127,5 +127,5 @@ def _dimensions(shape: Any) -> tuple[int, ...]:
 
 
 def memory_of(out: Any) -> Any:
-    """What the core writes a result into; an array without bytes needs no writing."""
+    """Returns the array that the core writes a result into, or None if ``out`` is None or has no bytes."""
     return None if out is None or not out.nbytes else out

@@ -56,7 +56,7 @@ STAMPS = ("begun", "arguments exposed", "request sent", "reply received", "resul
 
 @dataclass(frozen=True)
 class CallOptions:
-    """What a client asks for with each of its calls."""
+    """Options that a client applies to each of its calls."""
 
     timeout: float | None = None
     metadata: MetadataLike | None = None
@@ -83,7 +83,7 @@ class CallOptions:
 
 
 class Request(Protocol):
-    """What is called with which arguments; it knows how to put that to a connection."""
+    """A method and its arguments, with the means to encode them for a connection."""
 
     @property
     def method(self) -> str:
@@ -107,7 +107,7 @@ class Request(Protocol):
         """The result."""
 
     def error(self, error: RpcError) -> RpcError:
-        """As the class that the method declares it as."""
+        """Returns the error as the class that the method declares for it."""
 
     def check(self, result: Any) -> Any:
         """A result that came from somewhere else, as the interface has it; raises Internal."""
@@ -175,7 +175,7 @@ class OutgoingCall:
 
     @property
     def links_around(self) -> tuple[Link, ...]:
-        """Those of what surrounds the caller."""
+        """Returns the links that the caller's context puts around the call."""
         return () if self._around is None else self._around.links
 
     @property
@@ -199,7 +199,7 @@ class OutgoingCall:
         return self.channel.target if self.connection is None else self.connection.address
 
     def stamps(self) -> dict[str, int]:
-        """Of a ``traced`` call: what time.monotonic_ns() was when it got so far, in the last attempt."""
+        """Returns ``time.monotonic_ns()`` at each stage that a ``traced`` call's last attempt reached."""
         return {name: stamp for name, stamp in zip(STAMPS, self._stamps) if stamp}  # noqa: B905
 
     def time_left(self) -> float | None:
@@ -216,7 +216,7 @@ class OutgoingCall:
         return self._done
 
     def end(self) -> None:
-        """For drivers: it has ended."""
+        """Marks the call as ended. Drivers call this."""
         self._done = True
         if self._around is not None:
             self._around.release(self)
@@ -229,13 +229,13 @@ class OutgoingCall:
             interrupt()
 
     def interrupt_with(self, interrupt: Callable[[], object] | None) -> None:
-        """For drivers: what cuts short that which is waited for now."""
+        """Sets the callable that cancels a driver's wait, or None. Runs it if the call was cancelled already."""
         self._interrupt = interrupt
         if interrupt is not None and self._cancelled:
             interrupt()
 
     def nap(self, seconds: float) -> tuple[float, bool]:
-        """For drivers: how long to sleep, and whether it is the deadline that ends it; timers may be early."""
+        """Returns the seconds to sleep and, for ``check``, whether the deadline ends that; timers may be early."""
         left = self.time_left()
         return (seconds, False) if left is None or seconds < left else (left, True)
 
@@ -252,7 +252,7 @@ class OutgoingCall:
         raise error if self.attempt else unsent(error)
 
     def late(self) -> RpcError:
-        """What ends the call when its time is up while it waits for answers."""
+        """Returns the error for a call that waits for answers when its time is up or it is cancelled."""
         if self._cancelled:
             return Cancelled("the call was cancelled by its caller")
         return DeadlineExceeded(f"{self.method}(): no attempt was answered within its timeout")
@@ -273,7 +273,7 @@ class OutgoingCall:
         self._result, self._stamps = branch._result, branch._stamps
 
     def unconnected(self) -> RpcError:
-        """What ends the call when it has waited long enough for a connection."""
+        """Returns the error for a call that waits for a connection when its time is up or it is cancelled."""
         if self._cancelled:
             return unsent(Cancelled("the call was cancelled by its caller"))
         why = self.channel.why_not()
@@ -316,7 +316,7 @@ class Exchange:
 
 
 def course(call: OutgoingCall, options: CallOptions) -> Chain:
-    """What is done for the call, step by step: a driver carries it out."""
+    """Returns the steps that make the call, as a chain. A driver carries them out."""
     links = (_conforming, *options.links) if options.interceptors else options.links
     return Chain((*call.links_around, *links), call, innermost=options.innermost)
 
@@ -329,7 +329,7 @@ def _conforming(call: OutgoingCall) -> Generator[Any, Any, Any]:
 
 
 def connected(call: OutgoingCall) -> Generator[Any, Any, Connection]:
-    """For a step of a course: the connection that its channel picks."""
+    """Picks a connection of the call's channel, waiting if needed. A step of a course uses ``yield from``."""
     picked = call.channel.pick_nowait(call.wait_for_ready)
     if picked is None:
         soon = call.channel.pick_soon(call.wait_for_ready)

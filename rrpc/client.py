@@ -115,7 +115,7 @@ class Client(BaseClient):
         out: Any = None,
         **kwargs: Any,
     ) -> Future[Any]:
-        """As ``call``, without waiting for the result."""
+        """Starts a call like ``call``, and returns its future without waiting for the result."""
         request = Untyped(method, args, kwargs, out)
         connection = plain_connection(self._channel, self._options)
         wait = self._options.timeout if timeout is None else seconds(timeout)
@@ -149,7 +149,7 @@ class Client(BaseClient):
         return self._facts()
 
     def stats(self) -> dict[str, int]:
-        """What moved over the connections that there are now; keys as in ``rrpc.stats``."""
+        """Returns transfer counters, summed over the current connections, with the keys of ``rrpc.stats``."""
         total: dict[str, int] = {}
         for connection in self._channel.connections():
             for name, count in connection.core.stats().items():

@@ -1,4 +1,4 @@
-"""What a handler knows of the call that it serves: ``context``."""
+"""The ``context`` of a handler: caller, metadata, deadline and cancellation of the call that it serves."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Context:
 
     @property
     def peer(self) -> str:
-        """Where the call comes from, as text; empty once it is answered.
+        """The caller's address as text; empty once the call is answered.
 
         ``host:port``, or ``pid 4711 uid 1000 (train.py)`` of a process on this host that calls over shared memory.
         """
@@ -90,7 +90,7 @@ class Context:
 
     @property
     def metadata(self) -> Metadata:
-        """What the caller sent beside the arguments."""
+        """The metadata that the caller sent with the call."""
         metadata = self._metadata
         if not isinstance(metadata, Metadata):
             metadata = self._metadata = unpack(metadata)
@@ -101,7 +101,10 @@ class Context:
         self.sent = pack(merged(unpack(self.sent), metadata) if self.sent else metadata)
 
     def send_initial_metadata(self, metadata: MetadataLike) -> None:
-        """Of a call with streams: send this ahead of the items, once and before the first of them."""
+        """Sends metadata ahead of the items of a call with streams.
+
+        Call it at most once, and before the first item is sent.
+        """
         self._core.stream(self._handle).send_initial_metadata(pack(metadata))
 
     def time_left(self) -> float | None:
@@ -150,7 +153,11 @@ class Context:
         return _client_of(self._core.peer(self._handle), cls)
 
     def timeout_of(self, timeout: float | None) -> float | None:
-        """For clients: of a call that is made by the handler, where ``timeout`` is the call's own."""
+        """Returns the timeout for a call that the handler makes, in seconds, for clients.
+
+        It is the shorter one of the call's own ``timeout`` and the time left. A call in a task that the
+        handler has started keeps its own.
+        """
         return timeout if self._is_elsewhere() else self.least(timeout)
 
     def least(self, timeout: float | None) -> float | None:
@@ -159,7 +166,10 @@ class Context:
         return timeout if left is None or (timeout is not None and timeout <= left) else left
 
     def adopt(self, call: Cancellable) -> None:
-        """For clients: have ``call``, which the handler makes, cancelled with this one; then ``release`` it."""
+        """Cancels ``call``, which the handler makes, when this call is cancelled (for clients).
+
+        Call ``release`` when ``call`` has ended. A call in a task that the handler has started isn't adopted.
+        """
         if not self._is_elsewhere():
             self.add(call)
 
@@ -172,7 +182,10 @@ class Context:
         children.add(call)
 
     def release(self, call: Cancellable) -> None:
-        """For clients: an adopted call has ended. One that nobody waits for may be left to the context."""
+        """Forgets an adopted call, which has ended (for clients).
+
+        A call that nobody waits for needs no ``release``: the context forgets ended calls by itself.
+        """
         children = self._children
         if children is not None:
             children.calls.discard(call)
@@ -192,7 +205,7 @@ class Context:
             return False
 
     def end(self) -> None:
-        """For servers: the call is answered, or is about to be."""
+        """Marks the call as answered, for servers; they call this when it is answered or is about to be."""
         self.ended = True
         self._children = None
 
@@ -232,7 +245,10 @@ _client_of: Callable[[Any, type[Any] | None], Any] = _no_client
 
 
 def use_client(make: Callable[[Any, type[Any] | None], Any]) -> None:
-    """What makes a client, of a class or a plain one, of the core's; they are of a layer above this one."""
+    """Sets the function that makes a client, of a class or a plain one, from the core's client.
+
+    Client classes belong to a layer above this module.
+    """
     global _client_of
     _client_of = make
 
@@ -286,14 +302,14 @@ class Around:
         return not self.links or (gone and not self._lasts)
 
     def timeout_of(self, timeout: float | None) -> float | None:
-        """As ``Context.timeout_of``."""
+        """Does the same as ``Context.timeout_of``."""
         source = self._source()
         if source is None:
             return timeout
         return source.least(timeout) if self._attached else source.timeout_of(timeout)
 
     def adopt(self, call: Cancellable) -> None:
-        """As ``Context.adopt``."""
+        """Does the same as ``Context.adopt``."""
         source = self._source()
         if source is not None and self._attached:
             source.add(call)
@@ -301,18 +317,18 @@ class Around:
             source.adopt(call)
 
     def release(self, call: Cancellable) -> None:
-        """As ``Context.release``."""
+        """Does the same as ``Context.release``."""
         if self.context is not None:
             self.context.release(call)
 
     def _source(self) -> Context | None:
-        """What calls inherit from."""
+        """Returns the context that calls inherit from, or None."""
         context = self.context
         return None if context is None or context.ended or not self._inherits else context
 
 
 def around() -> Around:
-    """What surrounds the caller, also where nothing does."""
+    """Returns the caller's ``Around``, or a new one with the caller's context, if any."""
     found = _current.get()
     return found if isinstance(found, Around) else Around(found)
 

@@ -1,4 +1,4 @@
-"""What a server does with a method's name: the handlers of its services."""
+"""Dispatch of calls: the handlers of a server's services, by the method's name."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Dispatch:
         return handler if part is None else part.around(handler)
 
     def trace(self, context: Any, stamps: tuple[int, int, int] | None) -> Any:
-        """What notes that down, or None where the caller doesn't ask for it."""
+        """Returns the recorder of a traced call's times, or None if the caller doesn't ask for them."""
         reached_ns = monotonic_ns()  # before the import, which takes its time once
         from .tracing.served import traced_call
 
@@ -137,14 +137,14 @@ class Dispatch:
 
 
 def check_memory(core: Any, handle: int, out: Any) -> None:
-    """That the memory which the caller offers is what its ``out=`` says."""
+    """Raises InvalidArgument if the memory that the caller offers doesn't have the size of its ``out=``."""
     offered = core.out_bytes(handle)  # 0 where the caller fetches the result into it itself
     if offered not in (0, out.nbytes):
         raise InvalidArgument(f"out= is {out}, but the memory offered has {offered} bytes")
 
 
 def _how_to_call(name: str, kind: int) -> str:
-    """How a client without a stub calls a method with these streams."""
+    """Returns the Python code by which a client without a stub calls a method with these streams."""
     if not kind:
         return f"client.call({name!r}, ...)"
     options = ", sends=True" * bool(kind & SENDS) + ", receives=False" * (not kind & RECEIVES)

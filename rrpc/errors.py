@@ -41,7 +41,7 @@ __all__ = [
 
 
 class StatusCode(enum.IntEnum):
-    """How a call ended; names and numbers are gRPC's."""
+    """Status codes of calls; names and numbers are those of gRPC."""
 
     OK = 0
     CANCELLED = 1
@@ -115,13 +115,13 @@ class DeadlineExceeded(RpcError, TimeoutError):
 
 
 class NotFound(RpcError):
-    """What was asked for doesn't exist."""
+    """The requested thing doesn't exist."""
 
     code = StatusCode.NOT_FOUND
 
 
 class AlreadyExists(RpcError):
-    """What was to be created exists already."""
+    """The thing to be created already exists."""
 
     code = StatusCode.ALREADY_EXISTS
 

@@ -28,9 +28,10 @@ class Front:
 
     @staticmethod
     def beside(bound: str, name: str, port: int = 0, asked: str = "") -> str:
-        """Where another process listens for clients of ``bound``: at another port, or a socket ``name`` beside it.
+        """Returns the address where another process listens for clients of ``bound``.
 
-        ``asked`` is what ``listen`` was given; what follows its question mark goes for that process too.
+        It has the same host and the port ``port``, or is a socket ``name`` beside that of ``bound``.
+        ``asked`` is the address given to ``listen``; its query (after ``?``) applies to that process too.
         """
         if bound.startswith("shm://"):
             return f"{bound}.{name}"

@@ -63,14 +63,14 @@ class Future(concurrent.futures.Future[_T]):
         return self._value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What ``result`` would raise, or None."""
+        """Returns the exception that ``result`` would raise, or None."""
         if self._decode is not None:
             self._refuse_in_coroutine(timeout)
             self._wait(timeout)
         return self._error
 
     def metadata(self, timeout: float | None = None) -> Mapping[str, Any]:
-        """What the server sent with the reply or the error, waiting for that at most ``timeout`` seconds."""
+        """Returns the metadata of the reply or the error; waits for it at most ``timeout`` seconds."""
         error = self.exception(timeout)
         if error is not None:
             found: Mapping[str, Any] = getattr(error, "metadata", EMPTY)
@@ -255,7 +255,7 @@ os.register_at_fork(after_in_child=_anew)
 
 
 def only(value: Any, out: Any) -> Any:
-    """Of a call that went its course: the result, as it is."""
+    """Returns the result of a call driven by a chain unchanged, without decoding it."""
     return value
 
 
@@ -376,7 +376,7 @@ class Driven:
         return True
 
     def _abandon(self) -> None:
-        """What has begun, if Ctrl-C came right after it did."""
+        """Cancels the exchange that ``_begin`` started, for example if Ctrl-C came right after the start."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.cancel()

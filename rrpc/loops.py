@@ -14,7 +14,10 @@ _running: Callable[[], Any] | None = None
 
 
 def loop_here() -> Callable[[], Any] | None:
-    """What gives the loop that runs in a thread, or None; None where nobody has imported asyncio yet."""
+    """Returns the function that gets the loop running in the calling thread, None if there is no such loop.
+
+    Returns None in place of the function if nobody has imported asyncio yet.
+    """
     asyncio = sys.modules.get("asyncio")
     return None if asyncio is None else getattr(asyncio, "_get_running_loop", None)
 

@@ -79,7 +79,7 @@ EMPTY = Metadata()
 
 
 def pack(metadata: MetadataLike) -> bytes:
-    """As it travels. InvalidArgument says what can't be sent, and why."""
+    """Packs metadata for sending. Raises InvalidArgument, which says what can't be sent and why."""
     values = metadata if _plain(metadata) else _checked(metadata)
     try:
         packed: bytes = _pack(values) if values else b""
@@ -105,7 +105,7 @@ def joined(*given: MetadataLike | None) -> dict[str, Any]:
 
 
 def together(own: MetadataLike | None, given: MetadataLike | None) -> MetadataLike:
-    """What goes with a call of a client that has its own; the core packs it."""
+    """Joins a client's own metadata with that of one call, which takes precedence; the core packs it."""
     if given is None:
         return own or {}
     return joined(own, given) if own else given
@@ -165,7 +165,7 @@ def _shown(thing: Any) -> str:
 
 
 def unpack(packed: bytes) -> Metadata:
-    """What came from a peer; ProtocolError says what is wrong with it."""
+    """Unpacks metadata from a peer. Raises ProtocolError, which says what is malformed."""
     if not packed:
         return EMPTY
     try:

@@ -117,10 +117,10 @@ class Observation:
 
 
 class ObservedCore:
-    """What a worker needs of the core's server; each call is shown to the observer after its reply.
+    """Wraps the core's server for a worker and shows each call to the observer after its reply.
 
-    It stands in the core's place where there is an observer, so that without one nothing is spent. One for each
-    worker: a worker has one call at a time. Calls with streams have observations of their own.
+    It replaces the core only if there is an observer, so that nothing is spent without one. Each worker has
+    its own, because a worker handles one call at a time. Calls with streams have observations of their own.
     """
 
     def __init__(self, core: _core.Server, observer: Observer, known: Container[bytes]) -> None:
@@ -143,7 +143,7 @@ class ObservedCore:
         return request
 
     def begin(self, request: _Request) -> None:
-        """For one that takes its requests from elsewhere: from now on it handles this one."""
+        """Starts observing ``request``. A worker calls this if it doesn't take its requests from ``next``."""
         self._call = Observation(self._core, self._observer, request[1] in self._known, request)
 
     def reply(

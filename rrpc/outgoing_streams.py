@@ -36,7 +36,7 @@ __all__ = [
 
 
 class StreamRequest(Protocol):
-    """As ``rrpc.calls.Request``, of a call with streams."""
+    """Request of a call with streams, similar to ``rrpc.calls.Request``."""
 
     out: None
     idempotent: bool
@@ -78,7 +78,7 @@ class OutgoingStream(OutgoingCall):
         self._hooks.on_end(self.chain.depth, function)
 
     def opened(self, found: Any) -> Opened:
-        """For drivers: what the course has come to."""
+        """Checks and returns the chain's result for a driver. Raises TypeError if it isn't an ``Opened``."""
         if not isinstance(found, Opened):
             raise TypeError(
                 f"{self.method}(): an interceptor's stream() returned {type(found).__name__}; "
@@ -87,13 +87,13 @@ class OutgoingStream(OutgoingCall):
         return found
 
     def failed(self, error: BaseException) -> None:
-        """For drivers: the course has come to nothing."""
+        """Ends the call for a driver after its chain failed with ``error``."""
         self.end()
         self._hooks.end(error)
         self.chain.call = None  # a cycle, which would keep the arguments
 
     def goes_on_after(self, error: RpcError) -> bool:
-        """For ``rrpc.streams.Attempts``: whether the call may be made again."""
+        """Returns whether ``rrpc.streams.Attempts`` may make the call again after ``error``."""
         if self.cancelled or self.time_left() == 0:
             return False
         return goes_elsewhere(error) or (self.retries is not None and self.retries.may_follow(self, error))
@@ -199,7 +199,7 @@ def _over(call: OutgoingStream) -> Generator[Any, Any, Any]:
 
 
 def _attend(call: OutgoingStream, opened: Opened, intercepted: bool) -> None:
-    """What is done at the call's end, and to its items."""
+    """Sets up the cleanup at the call's end and, if ``intercepted``, the functions for its items."""
     hooks = call.chain.hooks
     assert hooks is not None
 
@@ -261,7 +261,7 @@ class UntypedStream:
 
 
 def kind_of(sends: bool, receives: bool) -> int:
-    """As methods have it."""
+    """Returns ``SENDS``, ``RECEIVES`` or both. Raises TypeError if there is neither."""
     kind = SENDS * bool(sends) | RECEIVES * bool(receives)
     if not kind:
         raise TypeError("a call without streams is client.call()")

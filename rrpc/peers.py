@@ -1,4 +1,4 @@
-"""What users are shown of the process at the other end of a connection."""
+"""Names the process at the other end of a connection for users."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _program(pid: str) -> str:
 
 
 def _python_program(words: list[str]) -> str:
-    """Of Python's command line; "" where it has neither a script nor a module."""
+    """Returns the script or module in Python's command line, or "" if it has neither."""
     rest = iter(words)
     for word in rest:
         if word == "-m":

@@ -125,9 +125,9 @@ class RetryPolicy:
     def delay(
         self, call: OutgoingCall, error: RpcError, attempt: int, in_a_row: int | None = None
     ) -> float | None:
-        """How long to wait before ``call`` is made again, of which that many attempts failed; None: it isn't.
+        """Returns the seconds to wait before ``call`` is made again, or None if it must not be made again.
 
-        ``in_a_row``: how many of them since the server last said when.
+        ``attempt`` attempts have failed, ``in_a_row`` of them since the server last asked for a delay.
         """
         if error.code not in self.codes:
             return None
@@ -304,7 +304,7 @@ class _Hedge:
         return count < self._most and (not count or budget is None or budget.allows())
 
     def _set_timer(self, delay: float) -> None:
-        """For the next attempt, in place of the one that was set for it."""
+        """Sets the timer of the next attempt in place of the old one; sets none if no attempt is left."""
         if self._timer is not None:
             self._timer.cancel()
         count = len(self._attempts)

@@ -78,12 +78,12 @@ class IncomingCall:
 
     @property
     def metadata(self) -> Metadata:
-        """What the caller sent."""
+        """Metadata that the caller sent."""
         return self.context.metadata
 
     @property
     def peer(self) -> str:
-        """Where the call comes from, as text."""
+        """Address of the caller, as text."""
         return self._peer or self.context.peer
 
     @property

@@ -191,13 +191,13 @@ class Server:
         return sorted(names if self.lane is None else [*names, *self.lane.running()])
 
     def interfaces(self) -> list[Interface]:
-        """Of every service, the built-in ones last."""
+        """Returns the interfaces of all services, the built-in ones last."""
         return list(self._dispatch.interfaces.values())
 
     def stats(self) -> dict[str, int]:
-        """How many there are now: ``connections``, ``calls_running`` and, of those, ``calls_waiting`` for a worker.
+        """Returns the current numbers of ``connections`` and ``calls_running``.
 
-        What moved: ``rrpc.stats``.
+        ``calls_waiting`` counts those running calls that wait for a worker. ``rrpc.stats`` counts transfers.
         """
         return self._core.stats()
 
@@ -251,22 +251,25 @@ def _stop_all() -> None:
 
 
 def use_builtin(make: Callable[[Server, int], Sequence[object]]) -> None:
-    """What makes the built-in services of a server with so many workers; they are of a layer above this one."""
+    """Sets the function that makes the built-in services of a server from it and its number of workers.
+
+    The function belongs to a layer above this one, which this module may not import.
+    """
     global _make_builtin
     _make_builtin = make
 
 
 class AsyncLane(Protocol):
-    """What runs ``async def`` handlers, in a loop."""
+    """Runs the ``async def`` handlers of a server in an event loop."""
 
     def open(self) -> None:
         """Before the server listens: in a loop of its own, if it isn't open."""
 
     def open_here(self) -> None:
-        """As that, in the running loop."""
+        """Opens the lane in the running event loop, before the server listens."""
 
     async def close_here(self) -> None:
-        """As ``close``, of one that was opened there."""
+        """Cancels the running handlers of a lane opened by ``open_here``, and waits for them."""
 
     def running(self) -> list[str]:
         """The methods whose handlers run at this moment."""
@@ -281,9 +284,14 @@ def _with_ids(methods: list[bytes], names: dict[bytes, bytes]) -> list[bytes]:
 
 
 def use_async(make: Callable[..., AsyncLane], to_loop: Callable[[Handler], None]) -> None:
-    """What makes the lane of a server, out of its core, dispatch, async methods (names and ids), whether there are no
-    others, how many calls may run at a time, tracebacks and observer; and what makes a plain handler one for the loop.
-    They are of a layer above this one."""
+    """Sets the functions that make async lanes and convert handlers; they belong to a layer above this one.
+
+    Args:
+        make: Makes the lane of a server from its core, its dispatch, its async methods (names and ids),
+            whether the server has no other methods, the maximum number of calls at a time, tracebacks and
+            observer.
+        to_loop: Converts a plain handler in place to one that runs in the event loop.
+    """
     global _make_lane, _to_loop
     _make_lane, _to_loop = make, to_loop
 

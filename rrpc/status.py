@@ -1,4 +1,4 @@
-"""How a call's failure travels: an exception to code, message and details, and back."""
+"""Conversion of a call's exception to a status code, message and details for the wire, and back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ANSWERED = "answered"
 
 
 class Status(NamedTuple):
-    """What a server says of a call that failed."""
+    """Status that a server sends for a failed call."""
 
     code: int
     message: str

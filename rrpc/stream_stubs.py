@@ -1,4 +1,4 @@
-"""What generated clients are made of, where methods have streams: beside ``rrpc/stubs.py``."""
+"""Streaming methods of generated clients; ``rrpc/stubs.py`` has the methods without streams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 class StreamMethod(RemoteMethod):
-    """What the three kinds have."""
+    """Base of the three kinds of streaming methods."""
 
     def _begin(
         self,

@@ -1,4 +1,4 @@
-"""What generated clients are made of: a class for each method, put into the client's class by ``stub``."""
+"""Methods of generated clients: one class per method, which ``stub`` puts into the client's class."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Caller(Protocol):
 
 
 class RemoteMethod:
-    """What the methods of a generated client have, those with streams (``rrpc/stream_stubs.py``) too.
+    """Base of all methods of a generated client, including streaming ones (``rrpc/stream_stubs.py``).
 
     A subclass has ``rpc_name`` and defines ``__call__`` with the method's own parameters, then the keyword-only
     ``timeout`` and ``metadata`` (unless the method has a parameter of that name). Its annotations are the checks.
@@ -75,7 +75,7 @@ class RemoteMethod:
         return f"<remote method {self.rpc_name}>"
 
     def _bind(self, connection: Connection) -> tuple[Any, ...]:
-        """What it takes to make calls over the connection; from now on plain ones go that way."""
+        """Returns the parts for calls over the connection; plain calls use this connection from now on."""
         key = self._contract, type(self)
         found = connection.bound.get(key)
         if found is None:
@@ -243,7 +243,7 @@ def _plan_of(cls: type[RemoteMethod]) -> Plan:
 
 
 def _result(hint: Any) -> Any:
-    """What the interface says where the method gives a stream."""
+    """Returns the interface's result type: ``Iterator[T]`` for a stream of T, otherwise ``hint``."""
     if not getattr(typing.get_origin(hint), "gives_items", False):
         return hint
     return _ITERATOR[typing.get_args(hint)[0]]
@@ -275,7 +275,7 @@ class _Stub(Generic[_M]):
         return bound
 
     def _function(self) -> Callable[..., Any]:
-        """What a class shows of its methods: for help(), inspect and mocks."""
+        """Makes the function that the class shows as the method, for help(), inspect and mocks."""
         name = self._name
 
         @functools.wraps(self.kind.__call__)
@@ -287,7 +287,7 @@ class _Stub(Generic[_M]):
 
 
 def contract_of(cls: type[Caller]) -> Contract | None:
-    """What connections are to agree on for a generated client."""
+    """Returns the contract that a client's connections must agree on; None without fingerprints."""
     if not cls.rpc_fingerprints:
         return None
     found: Contract | None = cls.__dict__.get("_rpc_contract")
@@ -297,7 +297,7 @@ def contract_of(cls: type[Caller]) -> Contract | None:
 
 
 def _interface_of(cls: type[Caller], service: str) -> Interface:
-    """What the class's methods say of the interface of a service."""
+    """Builds the interface of a service from the methods of the client's class."""
     methods: dict[str, Method] = {}
     for member in [member for base in reversed(cls.__mro__) for member in base.__dict__.values()]:
         if isinstance(member, _Stub) and member.kind.rpc_name.rpartition(".")[0] == service:

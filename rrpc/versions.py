@@ -50,7 +50,7 @@ Describe = Callable[[str], Any]
 
 
 def introduce(interfaces: Sequence[Interface]) -> tuple[dict[str, bytes], dict[bytes, bytes]]:
-    """What HELLO says of a server's services, and its methods' names by their ids."""
+    """Returns the HELLO entries that describe a server's services, and the methods' names by their ids."""
     prints: list[bytes] = []
     names: dict[bytes, bytes] = {}
     for number, interface in enumerate(interfaces[:_SERVICES_MAX]):
@@ -77,7 +77,7 @@ def _id(number: int, method: str) -> bytes:
 
 
 class Agreement:
-    """How a client's requests name methods, and which arguments they carry."""
+    """Method ids and parameters that a client's requests use on a connection."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -91,7 +91,7 @@ class Agreement:
         self._others[method] = parameters
 
     def wire_name(self, method: str) -> bytes:
-        """What the core takes for a method's name: the id, if there is one, before it."""
+        """Returns the method name for the core: the full name, after the method's id if it has one."""
         service, _, short = method.rpartition(".")
         number = self._numbers.get(service)
         return method.encode() if number is None else _id(number, short) + method.encode()

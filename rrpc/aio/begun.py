@@ -79,7 +79,7 @@ class Begun:
 
     @property
     def opened(self) -> Opened | None:
-        """What there is already."""
+        """Returns the opened call, or None if it isn't open yet or opening it failed."""
         if self._opening is not None and self._opening.done() and not self._opening.cancelled():
             self._opened = None if self._opening.exception() else self._opening.result()
         return self._opened
@@ -136,7 +136,7 @@ class Begun:
         return False
 
     async def items(self, held: object) -> AsyncGenerator[Any, None]:
-        """What the server sends, then how the call ended; ``held`` is kept until then."""
+        """Yields the server's items, then raises the call's error if it failed. Keeps ``held`` until then."""
         try:
             opened = await self.get()
             first = await self._first_items(opened.attempts)
@@ -161,7 +161,10 @@ class Begun:
         return opened.result()
 
     async def _first_items(self, attempts: Attempts) -> list[Any]:
-        """What the server sends first; there may be no such items."""
+        """Waits for the first batch of items, over several attempts if needed, and returns it.
+
+        The batch is empty if the server sends no items.
+        """
         while True:
             core = attempts.core
             try:
@@ -187,7 +190,10 @@ class Begun:
         return attempts.core is core
 
     async def _go_on(self, attempts: Attempts, core: _core.Stream, error: RpcError) -> None:
-        """As ``rrpc.streams.Attempts.go_on``."""
+        """Makes another attempt if ``core`` is still the current one, like ``rrpc.streams.Attempts.go_on``.
+
+        Raises the call's error if there is to be no other attempt.
+        """
         if attempts.core is core:
             await asyncio.shield(self._again(attempts, core, error))
 
@@ -330,7 +336,10 @@ def _look_at(task: asyncio.Task[Any]) -> None:
 
 
 class Held:
-    """Whoever has it wants the call: its stream, and whoever iterates. Tasks that open the call or feed it don't."""
+    """Keeps the call open. Deleting it ends the call with ``let_go``.
+
+    The call's stream and its iterators hold a reference. Tasks that open the call or feed it hold none.
+    """
 
     __slots__ = ("_call",)
 

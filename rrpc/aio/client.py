@@ -64,7 +64,7 @@ class Client(BaseClient):
         out: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """As ``rrpc.Client.call``."""
+        """Calls a method by name and returns its result, like ``rrpc.Client.call``."""
         return await self.start(method, *args, timeout=timeout, metadata=metadata, out=out, **kwargs)
 
     def start(
@@ -77,7 +77,7 @@ class Client(BaseClient):
         out: Any = None,
         **kwargs: Any,
     ) -> Future[Any]:
-        """As ``call``, without waiting for the result: await the future."""
+        """Starts a call and returns its future; the arguments are those of ``call``."""
         from .starting import start_untyped
 
         return start_untyped(self, Untyped(method, args, kwargs, out), timeout, metadata)
@@ -86,11 +86,11 @@ class Client(BaseClient):
         return course(OutgoingCall(self._channel, request, self._options, timeout, metadata), self._options)
 
     def info(self) -> dict[str, Any]:
-        """As ``rrpc.Client.info``."""
+        """Returns facts about the connection, like ``rrpc.Client.info``."""
         return self._facts()
 
     def stats(self) -> dict[str, int]:
-        """As ``rrpc.Client.stats``."""
+        """Returns the counters of the present connections, like ``rrpc.Client.stats``."""
         total: dict[str, int] = {}
         for connection in self._channel.connections():
             for name, count in connection.core.stats().items():
@@ -130,7 +130,7 @@ class Client(BaseClient):
 
 
 class _Done(Coroutine[Any, Any, None]):
-    """What has been done already: awaiting it, or making a task of it, waits for nothing; nor must it be."""
+    """Awaitable that is complete already: awaiting it returns at once, and is optional."""
 
     def send(self, value: Any) -> Any:
         raise StopIteration

@@ -90,12 +90,12 @@ class _Wait:
         self._driven: Driven | None = driven
 
     def give_up(self) -> bool:
-        """What comes is of no use; False: it is waited for all the same."""
+        """Gives up the wait and ignores its outcome. Returns False if the call still waits for it."""
         self._ended()
         return True
 
     def _ended(self) -> Driven | None:
-        """Who is to go on, which happens once."""
+        """Ends the wait. Returns the ``Driven`` that continues the call, the first time; then None."""
         driven, self._driven = self._driven, None
         if driven is not None:
             driven.call.interrupt_with(None)
@@ -128,7 +128,7 @@ class _Exchanging(_Wait):
 
 
 class _Waited(_Wait):
-    """For a connection, or for several attempts."""
+    """A wait for a connection, or for several attempts."""
 
     __slots__ = ("_timer", "_waiting")
 
@@ -184,7 +184,7 @@ class _Slept(_Wait):
 
 
 class _Awaited(_Wait):
-    """What an interceptor awaits: a coroutine in a task of its own."""
+    """A wait for an awaitable that an interceptor yielded. A coroutine runs in a task of its own."""
 
     __slots__ = ("_future", "_late", "_timer")
 

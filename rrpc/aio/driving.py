@@ -25,7 +25,7 @@ async def going(chain: Chain, call: OutgoingCall, asked: Any) -> Any:
 
 
 async def _wait(call: OutgoingCall, waiting: Waiting) -> Any:
-    """For a connection, or for several attempts."""
+    """Waits for a connection, or for several attempts, until the call's deadline."""
     call.interrupt_with(waiting.future.cancel)
     future = asyncio.wrap_future(waiting.future)
     try:
@@ -52,7 +52,7 @@ async def _sleep(call: OutgoingCall, sleep: Sleep) -> None:
 
 
 async def _await(call: OutgoingCall, awaitable: Any) -> Any:
-    """What an interceptor yielded."""
+    """Awaits an awaitable that an interceptor yielded, until the call's deadline."""
     loop, future = asyncio.get_running_loop(), asyncio.ensure_future(awaitable)
     call.interrupt_with(lambda: loop.call_soon_threadsafe(future.cancel))
     try:

@@ -44,7 +44,7 @@ class Future(asyncio.Future[_T]):
 
     @classmethod
     def of_chain(cls, chain: Chain, loop: asyncio.AbstractEventLoop) -> Future[Any]:
-        """For a call that isn't plain; it is begun."""
+        """Begins a call that isn't plain and returns its future. ``chain`` is the call's course."""
         future: Future[Any] = cls(loop=loop)
         future._go(chain)
         return future
@@ -58,7 +58,7 @@ class Future(asyncio.Future[_T]):
         return True
 
     def metadata(self) -> Mapping[str, Any]:
-        """What the server sent with the reply or the error, once the call is done."""
+        """Returns the metadata that the server sent with the reply or the error. The call must be done."""
         error = self.exception()
         if error is not None:
             found: Mapping[str, Any] = getattr(error, "metadata", EMPTY)
@@ -124,7 +124,7 @@ class Watched(Future[_T]):
         self._around = around
 
     def timeout_of(self, timeout: float | None) -> float | None:
-        """Of the call, where ``timeout`` is its own."""
+        """Returns ``timeout``, limited by the time that the handler's call has left."""
         return timeout if self._around is None else self._around.timeout_of(timeout)
 
     def begun(self) -> None:

@@ -33,7 +33,7 @@ _IDLE_RUNNERS_MAX = 64
 
 
 class Lane:
-    """What one server has its loop do. ``alone``: there are no workers."""
+    """The part of a server that runs in an event loop. ``alone`` means that the server has no workers."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class _Runner:
 
 @types.coroutine
 def _rest(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
-    """What is left of a coroutine that has begun, and waits."""
+    """Runs the rest of a started coroutine and returns its result. ``waits_for`` is what it yielded first."""
     try:
         while True:
             try:

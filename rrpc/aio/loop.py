@@ -1,7 +1,8 @@
-"""What an event loop has of the core: the queue that calls end into, and the polling of it.
+"""An event loop's queue in the core, which receives the ends of calls, and the polling of that queue.
 
-While anything is awaited the loop polls, a moment in each of its rounds; where nothing comes for a while it sleeps
-on the queue's descriptor. So many loops may run in a process, each in its thread, with clients in common.
+While anything is awaited, the loop polls for a moment in each of its rounds. If nothing arrives for a while,
+it sleeps on the queue's descriptor. Many loops may run in a process, each in its own thread, and they may
+share clients.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["LoopDriver", "Target", "running_driver"]
 
 
 class Target(Protocol):
-    """What things come to out of a loop's queue."""
+    """Receiver of events from a loop's queue."""
 
     def arrived(self, first: Any, second: Any, /) -> object:
         """In the loop, as a callback of it. What the two are is between the target and what it awaits."""
@@ -64,7 +65,7 @@ _drivers: dict[AbstractEventLoop, LoopDriver] = {}
 
 
 def running_driver() -> LoopDriver:
-    """That of the loop which runs in this thread; RuntimeError where none does."""
+    """Returns the driver of the loop that runs in this thread. Raises RuntimeError if no loop runs."""
     try:
         loop = get_running_loop()
     except RuntimeError:

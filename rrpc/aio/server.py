@@ -28,12 +28,15 @@ class Server:
 
     @property
     def addresses(self) -> list[str]:
-        """What the server really listens on, in the order asked for."""
+        """Returns the addresses that the server is actually bound to, in the order asked for."""
         return self._server.addresses
 
     @property
     def health(self) -> Health:
-        """What ``rrpc.Health`` answers: ``server.health.set("Nearest", False)``."""
+        """Returns the states that ``rrpc.Health`` reports.
+
+        To change one: ``server.health.set("Nearest", False)``.
+        """
         return self._server.health
 
     @property
@@ -56,15 +59,18 @@ class Server:
         return self._server.running()
 
     def interfaces(self) -> list[Interface]:
-        """Of every service, the built-in ones last."""
+        """Returns the interface of every service, with the built-in services last."""
         return self._server.interfaces()
 
     def stats(self) -> dict[str, int]:
-        """As ``rrpc.Server.stats``."""
+        """Returns the numbers of connections and of calls, like ``rrpc.Server.stats``."""
         return self._server.stats()
 
     def send_away(self, count: int) -> int:
-        """As ``rrpc.Server.send_away``."""
+        """Tells ``count`` of the clients to connect again, like ``rrpc.Server.send_away``.
+
+        Returns how many were told.
+        """
         return self._server.send_away(count)
 
     @property
@@ -88,7 +94,7 @@ class Server:
         return await asyncio.to_thread(self._server.listen, address)
 
     def stop_listening(self) -> None:
-        """As ``rrpc.Server.stop_listening``."""
+        """Refuses new clients from now on, like ``rrpc.Server.stop_listening``."""
         self._server.stop_listening()
 
     async def wait(self) -> None:

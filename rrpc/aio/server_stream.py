@@ -20,9 +20,9 @@ _T = TypeVar("_T")
 
 
 class ServerStream(ServerEnd[_S, _T]):
-    """As ``rrpc.ServerStream``, for ``async def`` handlers: ``async for``, ``await stream.send(item)``.
+    """The ``rrpc.ServerStream`` for ``async def`` handlers: ``async for``, ``await stream.send(item)``.
 
-    Any task of the server's event loop may send and receive; ``try_send`` is for other threads, too.
+    Any task of the server's event loop may send and receive. Other threads may call ``try_send``, too.
     """
 
     rpc_awaits = True

@@ -1,4 +1,4 @@
-"""How calls begin in a loop."""
+"""Starts calls without streams in an event loop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def start_method(
     metadata: MetadataLike | None,
     out: Any,
 ) -> Future[Any]:
-    """Of a stub."""
+    """Starts a call of a stub's method and returns its future."""
     driver = running_driver()
     if out is not None:
         out = target_of(out)
@@ -113,8 +113,10 @@ def start_untyped(
 
 
 def _watched(channel: Channel, options: CallOptions, loop: AbstractEventLoop) -> Watched[Any] | None:
-    """For a call over a connection that the channel picks, or in a handler. None: it has to go its course, which then
-    tells what there is to tell."""
+    """Returns the future for a call over a connection that the channel picks, or for a call in a handler.
+
+    Returns None if the call has to go its course. The course then raises the error, if there is one.
+    """
     around = current()
     if around is not None and around.ended:
         around = None
@@ -128,7 +130,7 @@ def _watched(channel: Channel, options: CallOptions, loop: AbstractEventLoop) ->
 
 
 def _bound(stub: UnaryMethod[Any], connection: Connection) -> tuple[Any, ...] | None:
-    """As the stub's, or None where the two ends don't agree."""
+    """Binds the stub to the connection, like ``stub._bind``. Returns None if the two ends don't agree."""
     try:
         return stub._bind(connection)
     except RpcError:

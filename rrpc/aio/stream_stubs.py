@@ -1,4 +1,4 @@
-"""What generated asyncio clients are made of, where methods have streams."""
+"""Base classes of the methods with streams in generated asyncio clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _T = TypeVar("_T")
 
 
 class _StreamMethod(stream_stubs.StreamMethod):
-    """What the three kinds have. What needs asyncio is imported with the first call."""
+    """Base of the three kinds of methods with streams.
+
+    The first call imports the modules that need asyncio.
+    """
 
     def _begun(
         self, arguments: tuple[Any, ...], timeout: float | None, metadata: MetadataLike | None

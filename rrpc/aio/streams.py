@@ -26,7 +26,7 @@ _C = TypeVar("_C", bound="_Stream")
 
 
 class _Stream:
-    """What all of them have. Leaving its ``async with`` statement cancels a call that hasn't ended."""
+    """Base of all streams. Leaving its ``async with`` statement cancels a call that hasn't ended."""
 
     def __init__(self, call: Begun) -> None:
         self._call = call
@@ -78,12 +78,15 @@ class _Stream:
         return "" if opened is None else peer_name(opened.core.addresses()[1])
 
     def initial_metadata(self) -> Metadata:
-        """What the server sent ahead of its items; empty where it has sent none, or not yet."""
+        """Returns the metadata that the server sent ahead of its items.
+
+        It is empty if the server has sent none, or none yet.
+        """
         opened = self._call.opened
         return EMPTY if opened is None else unpack(opened.core.initial_metadata() or b"")
 
     def metadata(self) -> Metadata:
-        """What the server sent with the call's end; empty until then."""
+        """Returns the metadata that the server sent with the end of the call; empty until then."""
         opened = self._call.opened
         return EMPTY if opened is None else unpack(opened.core.metadata())
 
@@ -222,7 +225,7 @@ def open_stream(
     metadata: MetadataLike | None = None,
     **kwargs: Any,
 ) -> Any:
-    """As ``rrpc.open_stream``, for coroutines."""
+    """Calls a method with streams by name, like ``rrpc.open_stream``, but for coroutines."""
     if not hasattr(type(client), "__await__"):
         raise TypeError(
             f"rrpc.aio.open_stream() takes an rrpc.aio.Client, not {type(client).__name__}; "

@@ -1,4 +1,4 @@
-"""What generated asyncio clients are made of."""
+"""Base class of the methods without streams in generated asyncio clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where async handlers run: the lane of a server, and the loop it is opened in."""
+"""Runs a server's async handlers, in a running loop or in a thread with a loop of its own."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Channel(Upkeep):
 
     @property
     def target(self) -> str:
-        """What was given to the constructor; several with commas between them."""
+        """Returns the target given to the constructor; several addresses are joined by commas."""
         return self._names.text
 
     @property
@@ -103,7 +103,10 @@ class Channel(Upkeep):
         return found
 
     def pick_soon(self, wait_for_ready: bool = False) -> Future[Connection]:
-        """As ``pick_nowait``, with a future for what comes of it; to be cancelled by who waits no longer."""
+        """Returns a future for a connection, picked like ``pick_nowait`` does. Errors go to the future.
+
+        Cancel the future when you no longer wait for it.
+        """
         from concurrent.futures import Future
 
         future: Future[Connection] = Future()
@@ -191,13 +194,17 @@ class Channel(Upkeep):
             return {"target": self.target, "state": self._state(), "addresses": addresses}
 
     def why_not(self) -> str:
-        """For errors: ": " and why there is no connection, or nothing."""
+        """Returns ": " and why there is no connection, for error messages; empty if no reason is known."""
         with self._lock:
             errors = [s.error.message for s in self._subchannels if s.error is not None]
         return f": {errors[0]}" if errors else ""
 
     def connect_failure(self, error: RpcError) -> RpcError:
-        """What ``connect`` says where a call is told ``error``: connect_timeout is no deadline of a call's."""
+        """Returns the error that ``connect`` raises where a call gets ``error``.
+
+        If the only address timed out, ``connect`` raises DeadlineExceeded. A call gets another error then, as
+        connect_timeout isn't the call's deadline.
+        """
         with self._lock:
             late = any(isinstance(s.error, DeadlineExceeded) for s in self._subchannels)
             alone = len(self._subchannels) == 1

@@ -1,4 +1,7 @@
-"""What a channel has to wait for, connecting and resolving: each in a thread of its own, or in its caller's."""
+"""Slow tasks of a channel: connecting and resolving.
+
+Each task runs in a thread of its own, or in its caller's.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +41,11 @@ class Task:
         raise NotImplementedError
 
     def run_interruptibly(self, ended: Callable[[Any], object]) -> None:
-        """As ``start``, but returns once it has ended.
+        """Runs the task and calls ``ended(self)``, like ``start``, but returns once the task has ended.
 
-        The core connects without looking for signals, which Python gives to its main thread alone: so the main thread
-        has another one connect, and waits for it. Interrupted, it leaves that one behind.
+        The core doesn't check for signals while it connects, and Python delivers signals only to its main
+        thread. So the main thread starts another thread for the task and waits for it. If the wait is
+        interrupted, the other thread is left behind.
         """
         if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():
             try:

@@ -22,7 +22,7 @@ _BY_NAME = Agreement()
 
 
 class Contract:
-    """What a generated client knows of its services: their fingerprints, and the interfaces if those are asked for."""
+    """Fingerprints of a generated client's services, and their interfaces on request."""
 
     __slots__ = ("fingerprints", "interface")
 
@@ -73,10 +73,11 @@ class Connection:
         return cls(address, core)
 
     def agreement(self, contract: Contract | None, end: float | None = None) -> Agreement:
-        """How calls of the contract's services are made here.
+        """Returns the agreement on how the contract's services are called over this connection.
 
-        Where the server has another version of a service, it is asked for its description the first time, until
-        ``end`` by the clock. FailedPrecondition: the versions can't work together.
+        If the server has another version of a service, the first call of ``agreement`` asks the server for
+        its description, until ``end`` by the clock. Raises FailedPrecondition if the versions can't work
+        together.
         """
         if contract is None or not contract.fingerprints:
             return _BY_NAME
@@ -95,7 +96,7 @@ class Connection:
         return agree(contract.fingerprints, hello, describe, contract.interface, self.address)
 
     def why_unusable(self) -> RpcError | None:
-        """What calls get here now; None if they can be begun. Cheap."""
+        """Returns the error that calls get here now, or None if calls can be begun. Cheap."""
         if not self.usable():
             try:
                 self.core.start(b"", b"", None, None, 0.0)  # refused before anything is sent

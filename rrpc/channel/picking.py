@@ -1,4 +1,4 @@
-"""Which of several connections a call takes."""
+"""Policies that pick one of several connections for a call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Policy", "policy_named"]
 
 
 class Policy(Protocol):
-    """How a channel uses its addresses."""
+    """Rule by which a channel uses its addresses."""
 
     keeps_all: bool
     """Whether it wants a connection to every address, not only to the first that can be had."""

@@ -1,4 +1,7 @@
-"""Where the addresses of a channel come from: given as they are, from DNS, or from a resolver of the user's."""
+"""Resolves the targets of a channel to addresses.
+
+Addresses are given directly, or come from DNS or from a resolver that the user registered.
+"""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ _STRIKES = frozenset({StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED})
 
 @dataclass(frozen=True)
 class Backoff:
-    """How long to wait before connecting again after so many failures in a row.
+    """Delay before the next attempt to connect, in seconds. It grows with each failure in a row.
 
-    The rule is gRPC's (its doc/connection-backoff.md), the times are shorter.
+    The rule is gRPC's (its doc/connection-backoff.md); the times are shorter.
     """
 
     initial: float = 0.1
@@ -64,7 +64,7 @@ class Ejection:
 
 
 class Record:
-    """How the last calls to an address ended."""
+    """Outcome of the last calls to an address: failures in a row and ejections."""
 
     __slots__ = ("ejected_until", "ejections", "strikes")
 

@@ -1,8 +1,9 @@
-"""What goes on in a channel: which of its addresses are connected to, when, and who waits for that.
+"""Upkeep of a channel: which addresses it connects to and when, and which calls wait for a connection.
 
-Under the lock nothing is called that may run the code of others: futures are resolved, and the core is called (but for
-what ``Connection`` calls cheap), without it. Only finalizers may run anywhere, in the thread that holds the lock,
-and end calls or begin some: so it is one that a thread may take twice, and what ends a call is put off meanwhile.
+No code of others may run under the lock. So the channel releases the lock before it resolves futures or calls
+the core (except for the operations that ``Connection`` documents as cheap). Only finalizers may run anywhere,
+also in the thread that holds the lock, and they may end or begin calls. Therefore the lock is reentrant, and
+the handling of ended calls is put off while the thread holds the lock.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Upkeep:
         return None if self._connect_timeout is None else monotonic() + self._connect_timeout
 
     def _changed(self, choose: Callable[[], Choice]) -> Choice:
-        """What ``choose`` gives under the lock; the tasks that it found to be due are begun."""
+        """Calls ``choose`` under the lock, starts the tasks that became due, and returns the choice."""
         self.check_process()
         next_due: list[tuple[Task, Subchannel]] = []
         with self._lock:
@@ -124,7 +125,10 @@ class Upkeep:
         return found
 
     def _choose(self, wait_for_ready: bool, since: float) -> Choice:
-        """For a call that wants a connection since then."""
+        """Chooses a connection, or an error, for a call that has waited since ``since``.
+
+        Returns (None, None) if the call has to wait. The lock is held.
+        """
         if self._closed:
             return None, unsent(Unavailable("the client is closed"))
         now = monotonic()
@@ -148,7 +152,7 @@ class Upkeep:
         return None, failure(self._subchannels)
 
     def _publish(self) -> list[Subchannel]:
-        """Those that are ready; and the one for the fast path."""
+        """Sets ``ready``, the connection of the fast path, and returns the subchannels that are ready."""
         ready = [subchannel for subchannel in self._subchannels if subchannel.state == READY]
         alone = not self._policy.keeps_all or len(self._subchannels) == 1
         self.ready = ready[0].connection if ready and alone else None
@@ -185,7 +189,10 @@ class Upkeep:
         return Attempt(subchannel.address, self._options, end, self._contracts)
 
     def _set_timer(self, now: float) -> bool:
-        """For the next attempt that isn't asked for by a call which comes in time. False: there is no thread for it."""
+        """Sets a timer for the next attempt to connect, in case no call asks for it earlier.
+
+        Returns False if no thread can be had for the timer.
+        """
         later = [s.retry_at for s in self._subchannels if s.state == TRANSIENT_FAILURE]
         if not later:
             return True

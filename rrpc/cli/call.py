@@ -210,7 +210,7 @@ def _bound(interface: Interface, name: str, arguments: Sequence[str]) -> tuple[P
 
 
 def _call_untyped(client: rrpc.Client, options: Any) -> Any:
-    """For servers without reflection: the server checks the arguments."""
+    """Calls a method of a server without reflection. The server checks the arguments."""
     if "." not in options.target:
         raise BadInput(f"{options.target!r} is no method: write service.method")
     positional, named = split(options.arguments)
@@ -233,7 +233,7 @@ def _result(
 
 
 class _Output:
-    """What ``-o`` names."""
+    """The file or folder that ``-o`` names."""
 
     def __init__(self, text: str) -> None:
         self.path = Path(text)

@@ -1,4 +1,4 @@
-"""What rrpc:// would choose between an address of this machine and a server's, and why."""
+"""The transport that rrpc:// would choose between an address of this machine and a server's, and why."""
 
 from __future__ import annotations
 

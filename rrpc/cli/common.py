@@ -1,4 +1,4 @@
-"""What the commands share: their arguments, how they end, finding a service, saying what is wrong in one line."""
+"""Shared parts of the commands: arguments, ending, finding a service, and error messages of one line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class BadInput(Exception):
-    """What the user gave can't be used; the message is the line to show."""
+    """Input from the user that can't be used; the message is the line to show."""
 
 
 class _ShowVersion(argparse.Action):
@@ -142,7 +142,10 @@ def find_service(target: str) -> tuple[type, Interface]:
 
 
 def find(target: str, form: str, there_is: Callable[[Any], str] = lambda module: "") -> Any:
-    """What ``module:name`` names; ``form`` is how to write it. Raises BadInput."""
+    """Imports the module and returns the object that ``target``, ``module:name``, names. Raises BadInput.
+
+    Errors show ``form`` as the way to write a target, and end with the text that ``there_is(found)`` returns.
+    """
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
         raise BadInput(f"{target!r} isn't of the form {form}")

@@ -25,7 +25,10 @@ class Given(NamedTuple):
 def distribute(
     names: Sequence[str], arguments: Sequence[str], from_file: Sequence[Mapping[str, Given]] = ()
 ) -> dict[str, dict[str, Given]]:
-    """What is meant for each of the services called ``names``; ``arguments`` win. Raises BadInput."""
+    """Returns the constructor arguments of each service in ``names``. Raises BadInput.
+
+    ``arguments``, from the command line, override ``from_file``.
+    """
     given: dict[str, dict[str, Given]] = {name: {} for name in names}
     for name, table in zip(names, from_file, strict=False):
         given[name].update(table)

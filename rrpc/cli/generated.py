@@ -1,4 +1,4 @@
-"""Where rrpc-gen writes to, and whether what is there is what it would write."""
+"""The output of rrpc-gen: writes generated files, or checks that the existing ones are up to date."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ __all__ = ["interceptors"]
 
 
 def interceptors(options: Any) -> list[ServerInterceptor]:
-    """Those of ``--interceptor``. Raises BadInput."""
+    """Returns the interceptors that ``--interceptor`` names. Raises BadInput."""
     place = options.where["interceptor"]() if "interceptor" in options.where else "--interceptor"
     made = []
     for target in options.interceptor or ():

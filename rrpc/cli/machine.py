@@ -1,4 +1,4 @@
-"""What rrpc-info knows of this machine: limits, and for every problem its cure."""
+"""Facts about this machine for rrpc-info: limits, and a cure for every problem."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _CURES = (
 
 
 def split_reason(reason: str) -> tuple[str, str]:
-    """What is wrong, without the advice behind it; and the cure."""
+    """Returns the problem, without the advice that follows it in ``reason``, and the cure."""
     sign, cure = next((sign, cure) for sign, cure in _CURES if sign in reason)
     outside = re.sub(r"\([^)]*\)", lambda aside: "." * len(aside[0]), reason)
     end = re.search(r"[;:] ", outside) if sign else None
@@ -54,7 +54,7 @@ def split_reason(reason: str) -> tuple[str, str]:
 
 
 def limits() -> dict[str, Any]:
-    """What the kernel allows this process. None: without limit, or not there."""
+    """Returns what the kernel allows this process. None means that there is no limit, or no such setting."""
     memlock_soft, memlock_hard = _resource(resource.RLIMIT_MEMLOCK)
     files_soft, files_hard = _resource(resource.RLIMIT_NOFILE)
     capabilities = _capabilities()
@@ -95,7 +95,7 @@ def _number(path: str) -> int | None:
 
 
 def _chosen(path: str) -> str | None:
-    """Of a file like ``always [madvise] never``."""
+    """Returns the word in brackets in a file like ``always [madvise] never``, or None."""
     try:
         return Path(path).read_text().partition("[")[2].partition("]")[0] or None
     except OSError:
@@ -158,7 +158,7 @@ def _device(path: str) -> str:
 
 
 def _socket_folder() -> dict[str, Any]:
-    """Where shm:// names stand, and whether they can."""
+    """Returns the folder of the sockets of shm:// names, and whether this process can write to it."""
     given = os.environ.get("XDG_RUNTIME_DIR")
     parent = given or "/tmp"
     path = f"{given}/rrpc" if given else f"/tmp/rrpc-{os.getuid()}"
@@ -170,7 +170,7 @@ def problems(
     adapters: Sequence[Mapping[str, str]],
     limits: Mapping[str, Any],
 ) -> list[dict[str, str]]:
-    """What keeps rrpc from its best here: {"about", "what", "cure"}."""
+    """Returns the problems that slow or restrict rrpc on this machine, each as {"about", "what", "cure"}."""
     found = [
         *_of_transports(transports),
         *_of_adapters(adapters, limits),

@@ -180,7 +180,7 @@ def _soonest(*seconds: float | None) -> float | None:
 
 
 def _reload(arguments: Sequence[str] | None, observing: Observing) -> None:
-    """What can change without a restart: the log level, and the file that the access log is in."""
+    """Reopens the access log's file and sets the log level: both can change without a restart."""
     observing.reopen()
     log = logging.getLogger("rrpc.serve")
     try:

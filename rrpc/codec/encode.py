@@ -212,7 +212,7 @@ def _fields(type_name: str, members: dict[str, Any], message: Message, depth: in
 
 
 def record_mark(type_name: str) -> Any:
-    """What stands before the map of a dataclass's fields."""
+    """Returns the extension that precedes the map of a dataclass's fields."""
     return _ext(wire.RECORD, type_name.encode())
 
 
@@ -260,7 +260,7 @@ def _array_head(value: np.ndarray[Any, Any], flags: int) -> bytes:
 
 
 def _strided(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """As it is where the peer can fetch it in a few large pieces, else packed."""
+    """Returns the array itself if the peer can fetch it in a few large pieces, otherwise a packed copy."""
     if not has_padding(value.dtype) and goes_in_pieces(value):
         return value
     return _pack_array(value)
@@ -289,7 +289,7 @@ def _out(value: np.ndarray[Any, Any], message: Message) -> Any:
 
 
 def _tensor(value: Any, message: Message, depth: int) -> Any:
-    """As an array, whichever library it is of."""
+    """Encodes a tensor of any library as an array."""
     array = array_in(value)
     return _out(array, message) if value is message.out else _array_as(array, message, 0)
 

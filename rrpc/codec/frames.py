@@ -78,7 +78,7 @@ def decode_frames(payload: bytes, blocks: list[Any] | None) -> list[memoryview] 
 
 
 def _list_count(payload: bytes) -> tuple[int, int]:
-    """How many items the list has that the payload is, and where they begin; -1 if it isn't a list."""
+    """Returns the number of items in the payload's list and their offset; -1 and 0 if it isn't a list."""
     first = payload[0] if payload else 0
     if first & 0xF0 == 0x90:
         return first & 15, 1

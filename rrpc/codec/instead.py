@@ -1,4 +1,4 @@
-"""What to do instead, for types that users try and that aren't sent as they are."""
+"""Advice for types that users try to send and that can't be sent as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How arrays lie in memory: which strided ones go as they are, in pieces; which have bytes that are nobody's."""
+"""Memory layout of arrays: strided arrays that are sent in pieces, unpacked, and dtypes with padding."""
 
 from __future__ import annotations
 

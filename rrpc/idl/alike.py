@@ -1,4 +1,4 @@
-"""Which types look the same when their values arrive."""
+"""Finds types whose values can't be told apart when they arrive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LookAlikes:
         self._known: dict[tuple[str, str], bool] = {}
 
     def problem(self, items: tuple[Type, ...]) -> str | None:
-        """What is wrong with a union of these."""
+        """Returns the problem with a union of ``items``, or None."""
         for first, second in combinations(items, 2):
             if self.alike(first, second):
                 a, b = type_text(first, self._package), type_text(second, self._package)
@@ -63,7 +63,7 @@ class LookAlikes:
         return self._family(first) == self._family(second)
 
     def _family(self, kind: Type) -> str:
-        """What a value looks like on the wire."""
+        """Returns a name for the form that values of the type have on the wire."""
         if isinstance(kind, Scalar):
             return "int" if is_integer(kind) else _FAMILIES.get(kind.name, kind.name)
         if isinstance(kind, Named):

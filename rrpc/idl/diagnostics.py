@@ -1,4 +1,4 @@
-"""What is wrong with a file, and where."""
+"""Collects the problems in a file and formats them with their places."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Diagnostic:
 
 
 def _window(text: str, column: int) -> tuple[str, int]:
-    """What of a long line is shown, and the caret's column in it; nothing in it moves the caret."""
+    """Returns the shown part of a line and the caret's column in it; replaces what would move the caret."""
     shown = "".join(c if c.isprintable() else " " if c == "\t" else "\ufffd" for c in text)
     if len(shown) <= _WIDTH:
         return shown, column

@@ -40,7 +40,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-    """How a client's methods are called, and what those of a base are."""
+    """Style of generated code: how clients call methods and how bases define them."""
 
     prefix: str
     module: str
@@ -65,7 +65,7 @@ def base_name(interface: Interface, style: Style = BLOCKING) -> str:
 
 
 def method_classes(interface: Interface, prefix: str, taken: Collection[str] = ()) -> dict[str, str]:
-    """What the classes behind the client's methods are called, none as in ``taken``."""
+    """Returns the names of the classes behind the client's methods, by method; avoids names in ``taken``."""
     classes: dict[str, str] = {}
     for name in interface.methods:
         kind = f"_{prefix}{camel(name)}"
@@ -114,7 +114,7 @@ def _class_of(method: Method, kind: str, types: Types, style: Style) -> str:
 
 
 class _AnyIterable:
-    """What an asyncio client takes items from."""
+    """Type of the iterables that an asyncio client takes items from: asynchronous or plain."""
 
     def __getitem__(self, item: Any) -> Any:
         return AsyncIterable[item] | Iterable[item]

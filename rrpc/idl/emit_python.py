@@ -56,8 +56,8 @@ class Constant:
 
 @dataclass(frozen=True)
 class Unit:
-    """What one file is made of. ``source`` says in its header where it comes from; ``declared`` are classes,
-    one-ofs and constants by name that it has whether or not a method names them."""
+    """Contents of one generated file. Its header names ``source`` as the origin. ``declared`` has classes,
+    one-ofs and constants by name; the file contains them whether or not a method names them."""
 
     source: str
     interfaces: Sequence[Interface]
@@ -105,7 +105,7 @@ class _Emitter:
         return "\n\n".join([f"{head}\n{_imports(types)}\n\n{self._all(constants)}", *definitions])
 
     def _method_classes(self) -> dict[tuple[str, Style], dict[str, str]]:
-        """What the classes behind each client's methods are called."""
+        """Returns the names of the classes behind each client's methods, by interface name and style."""
         several = len(self._interfaces) > 1
         classes: dict[tuple[str, Style], dict[str, str]] = {}
         for style in _STYLES:

@@ -1,4 +1,4 @@
-"""What the parser could go on with, in the words of someone who writes a file."""
+"""Describes the tokens that the parser would accept next, in the words of a file's author."""
 
 from __future__ import annotations
 

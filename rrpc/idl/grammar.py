@@ -32,7 +32,7 @@ class Grammar:
         return self.parser.parse_interactive(start="statement")
 
     def spelling(self, terminal: str) -> str | None:
-        """What a terminal with only one spelling looks like in a file."""
+        """Returns the spelling of a terminal in a file, or None if it has several."""
         pattern = self.parser.get_terminal(terminal).pattern
         return str(pattern.value) if pattern.type == "str" else None
 

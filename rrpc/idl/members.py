@@ -41,7 +41,7 @@ class Members:
     def attributes(
         self, attributes: Sequence[syntax.Attribute], allowed: Sequence[str] = ("deprecated",)
     ) -> dict[str, str]:
-        """Those that are there, with their texts."""
+        """Returns the texts of the valid attributes by name; reports unknown, repeated and misused ones."""
         found: dict[str, str] = {}
         for attribute in attributes:
             name = attribute.name.text

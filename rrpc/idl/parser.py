@@ -187,7 +187,7 @@ def _member(tokens: Tokens, place: int) -> tuple[int, int]:
 
 
 def _depths(tokens: Tokens) -> Iterator[int]:
-    """How many braces are open at each token; those themselves are inside."""
+    """Yields the number of open braces before each token: ``{`` has the outer depth, ``}`` the inner one."""
     depth = 0
     for token in tokens:
         if token.type == "LBRACE":

@@ -50,7 +50,7 @@ def print_module(module: Module) -> str:
 
 
 def _read(text: str, module: Module) -> Module:
-    """What the text means. What the language refuses shows here."""
+    """Parses the printed text into a module. Raises AnnotationError if the language refuses the text."""
     source, diagnostics = Source(module.package or "<text>", text), Diagnostics()
     file = parse_source(source, diagnostics)
     imports = {s: module.imports[str(s.path.value)] for s in file.statements if isinstance(s, syntax.Import)}

@@ -144,7 +144,7 @@ class Types:
         return f"Annotated[{', '.join([self.text(annotation), *parts])}]"
 
     def _array_notes(self, annotation: Any, notes: Sequence[Any]) -> list[str]:
-        """What notes say of an array or a tensor: the items of the latter, and the shape."""
+        """Returns the notes of an array or a tensor as text: the item type of a tensor, and the shape."""
         parts = []
         if library_of(annotation) is not None and (item := item_note(notes)) is not np.generic:
             parts.append(self._numpy(item))
@@ -213,7 +213,7 @@ class Types:
         return name
 
     def _name(self, thing: Any, full_name: str) -> tuple[str, bool]:
-        """What the file calls it, and whether its definition is still to be written here."""
+        """Returns the name of ``thing`` in the file, and whether its definition must be written there."""
         name = full_name.rpartition(".")[2]
         home = self._homes.get(thing)
         known = self._known.setdefault(name, thing)

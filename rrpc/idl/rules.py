@@ -1,4 +1,4 @@
-"""Which names may be given to what. Each function says what is wrong with a name, or nothing."""
+"""Rules for the names of declarations and their parts. Each check returns a name's problem, or None."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ _ALIASES = {
 
 
 def type_hint(name: str) -> str:
-    """What another language's name of a type is here."""
+    """Returns a hint with this language's name for a type of another language, or an empty string."""
     return f"; here it is {_ALIASES[name]}" if name in _ALIASES else ""
 
 

@@ -122,7 +122,7 @@ class Scope:
         return found[0]
 
     def hint(self, word: str, kinds: Iterable[str]) -> str:
-        """What the word may have been meant to be, among declarations of these kinds."""
+        """Returns a hint with the name that was probably meant, among declarations of these kinds."""
         is_type = "struct" in kinds
         if is_type and (hint := type_hint(word)):
             return hint

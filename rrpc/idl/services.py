@@ -106,7 +106,7 @@ class Services:
         return Parameter(node.name.text, kind, default, keyword_only, positional_only, node.stream, **notes)
 
     def _markers(self, node: syntax.Method) -> tuple[int, int]:
-        """Where ``*`` and ``/`` stand among the parameters; -1 for none."""
+        """Returns the places of ``*`` and ``/`` among the parameters, -1 for none; reports misplaced ones."""
         places = {"*": -1, "/": -1}
         for place, item in enumerate(node.parameters):
             if not isinstance(item, syntax.Marker):

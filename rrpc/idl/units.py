@@ -1,4 +1,4 @@
-"""Which Python files there are to write for ``.rrpc`` files and Python services, and what stands in each."""
+"""Determines the Python files to write for ``.rrpc`` files and Python services, and the contents of each."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Values:
         return Problem(node.at, f"expected {_expected(kind, text)}, found {_described(node)}{hint}")
 
     def _without_constants(self, node: syntax.Value, kind: Type) -> syntax.Value:
-        """What a name stands for, where it is a constant's and no member of the enum that is expected."""
+        """Replaces a constant's name by its value, unless the expected enum has a member of that name."""
         if not isinstance(node, syntax.Word) or node.text in _WORDS or self._is_member(node.text, kind):
             return node
         found = self._scope.find(node.text)
@@ -127,7 +127,7 @@ class Values:
         raise Problem(node.at, f"expected a member of {text}, found {_described(node)}")
 
     def _of_one(self, node: syntax.Value, kind: Type) -> Any:
-        """Of the first alternative that takes it; a whole number goes to one that is of integers."""
+        """Returns the value for the first alternative that accepts it; whole numbers prefer integer types."""
         choices = alternatives_of(kind, self._scope.lookup)
         whole = isinstance(node, syntax.Plain) and type(node.value) is int
         order = sorted(choices, key=lambda choice: choice in _INEXACT) if whole else choices
@@ -183,7 +183,7 @@ class Values:
 
 
 class _Nothing:
-    """Of a node that is no plain value."""
+    """Marker for a node that isn't a plain value."""
 
 
 _PYTHON: dict[str, tuple[type, ...]] = {

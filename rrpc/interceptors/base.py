@@ -1,4 +1,4 @@
-"""What interceptors are: classes whose generator methods stand around a call, whatever its style."""
+"""Base classes of interceptors, whose generator methods run around a call of any style."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Chain:
 
     @property
     def depth(self) -> int:
-        """How many interceptors have been entered: that of the one that runs, counted from 1."""
+        """Returns the number of interceptors entered: the depth of the running one, counted from 1."""
         return len(self._stack)
 
     def step(self, value: Any = None, error: BaseException | None = None) -> Any:
@@ -146,7 +146,7 @@ class Chain:
             )
 
     def _fault(self, asked: Any) -> BaseException | None:
-        """What is wrong with what the innermost yielded, if it isn't the call or may not be."""
+        """Returns an error if the running interceptor didn't yield the call, or may not yield it again."""
         if asked is not self.call:
             return TypeError(
                 f"{self._where()} yielded {_short(asked)}: an interceptor yields its call, "
@@ -190,7 +190,7 @@ def drive(chain: Chain, make: Callable[[], Any], sleep: Callable[[float], object
 async def drive_async(
     chain: Chain, make: Callable[[], Awaitable[Any]], sleep: Callable[[float], Awaitable[object]]
 ) -> Any:
-    """As ``drive``, in a coroutine."""
+    """Runs the chain like ``drive``, but in a coroutine."""
     asked = chain.step()
     while not chain.done:
         try:

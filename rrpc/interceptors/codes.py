@@ -1,4 +1,4 @@
-"""What ready-made interceptors say of a call's outcome."""
+"""Status codes and messages that the ready-made interceptors report for a call's outcome."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def code_of(error: BaseException | None) -> StatusCode:
 
 
 def short_message(error: BaseException) -> str:
-    """What the log and spans say of it, whatever a stranger put in it."""
+    """Returns the error as one short printable line for logs and spans, whatever text a peer put in it."""
     try:
         text = " ".join(str(error).split())
     except Exception:

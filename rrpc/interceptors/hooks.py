@@ -1,4 +1,4 @@
-"""What interceptors do to the items of a stream, and at its end."""
+"""Functions that interceptors run on the items of a stream and at its end."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class StreamHooks:
-    """Of one call with streams; ``depth`` is that of the interceptor that asks, 1 being the outermost.
+    """Functions of the interceptors of one call with streams.
 
-    What a caller sends passes the outermost first, what it receives passes it last. A handler stands at the other
-    end of the interceptors, so on a server it is the other way round.
+    ``depth`` is the depth of the interceptor that adds a function; the outermost has depth 1. Items that a
+    caller sends pass the outermost interceptor first; items that it receives pass the outermost last. On a
+    server the order is reversed, because the handler is at the inner end of the interceptors.
     """
 
     __slots__ = ("_ends", "_received", "_sent", "_serving", "ended")
@@ -46,13 +47,13 @@ class StreamHooks:
             asked[:] = [entry for entry in asked if entry[0] <= depth]
 
     def sent(self, item: Any) -> Any:
-        """What goes out in place of ``item``."""
+        """Returns the item to send in place of ``item``."""
         for _, function in self._sent:
             item = function(item)
         return item
 
     def received(self, item: Any) -> Any:
-        """What is handed on in place of ``item``."""
+        """Returns the item to hand on in place of the received ``item``."""
         for _, function in self._received:
             item = function(item)
         return item

@@ -97,7 +97,7 @@ class _Spans(Interceptor):
 
 
 def _moments(stamps: dict[str, int]) -> dict[str, int]:
-    """What time.time_ns() was at the stamps that there are."""
+    """Converts monotonic stamps to ``time.time_ns()`` values; leaves out stamps that aren't set."""
     offset = time.time_ns() - time.monotonic_ns()
     return {name: stamp + offset for name, stamp in stamps.items() if stamp}
 

@@ -10,7 +10,7 @@ __all__ = ["Retry"]
 
 
 class Policy(Protocol):
-    """What ``rrpc.RetryPolicy`` is."""
+    """Interface of ``rrpc.RetryPolicy``."""
 
     def link(self, call: Any) -> Steps:
         """Around the call."""

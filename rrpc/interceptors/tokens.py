@@ -1,4 +1,4 @@
-"""Who calls: a token in the metadata of each call, as HTTP's ``Authorization: Bearer``."""
+"""Authenticates callers by a token in the metadata of each call, like HTTP's ``Authorization: Bearer``."""
 
 from __future__ import annotations
 

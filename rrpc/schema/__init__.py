@@ -1,4 +1,4 @@
-"""What services offer, free of any language: types, declarations, services, as data.
+"""Interfaces of services as data, independent of any language: types, declarations, services.
 
 ``.rrpc`` files (``rrpc.idl``) and decorated Python classes both become these values; stubs, the comparison
 of versions, fingerprints and reflection are made from them.

@@ -47,7 +47,7 @@ DEPTH_MAX = 40
 
 
 class BadData(Exception):
-    """What is wrong; the path to it grows on the way out."""
+    """Error in the data. The path to the faulty place grows while the exception propagates."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -114,7 +114,7 @@ def _special(name: str) -> bool:
 
 
 def _described(data: Any, dotted: bool = False) -> dict[str, Any]:
-    """What every described thing has."""
+    """Reads the name, the doc and, if there is one, the deprecation text."""
     name = _need(data, "name", str)
     with _at(".name"):
         _name(name, dotted)

@@ -1,4 +1,4 @@
-"""What types and methods name, directly and through what they name."""
+"""Finds the declarations that types and methods name, directly and through other declarations."""
 
 from __future__ import annotations
 

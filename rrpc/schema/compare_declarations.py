@@ -31,7 +31,7 @@ Uses = dict[str, Use]
 
 
 def uses_of(services: Iterable[Service], declared: Mapping[str, Declaration]) -> Uses:
-    """Where the services use each declaration, by full name."""
+    """Returns the uses (argument, result or both) of each declaration that services use, by full name."""
     uses: Uses = {}
 
     def walk(kind: Type, use: Use) -> None:
@@ -62,7 +62,7 @@ def compare_declarations(
     new_uses: Uses,
     all_of: tuple[Mapping[str, Declaration], Mapping[str, Declaration]],
 ) -> None:
-    """Those used in both versions, and all that ``all_of`` has of each."""
+    """Compares the declarations used in both versions, and all those in ``all_of`` of each version."""
     old_names, new_names = dict.fromkeys([*old_uses, *all_of[0]]), dict.fromkeys([*new_uses, *all_of[1]])
     by_bare = {bare(name): name for name in new_names}
     for name in old_names:

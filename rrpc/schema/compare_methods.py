@@ -110,7 +110,7 @@ def _pairs(
     before: Mapping[str, Parameter],
     after: Mapping[str, Parameter],
 ) -> dict[str, str] | None:
-    """Which parameter of the old version is which of the new one; None where their order isn't the same."""
+    """Maps each old parameter's name to the matching new one's. Returns None if the order has changed."""
     by_place = [[p for p in each if not p.keyword_only] for each in (old, new)]
     pairs: dict[str, str] = {}
     for was, now in zip(*by_place, strict=False):

@@ -1,4 +1,4 @@
-"""What comparing two versions gives, and how types are judged; ``rrpc.schema.compat`` has the rules."""
+"""Collects the changes between two versions and judges types; ``rrpc.schema.compat`` has the rules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Broken(enum.Flag):
 
 
 class Use(enum.Flag):
-    """Where a type stands."""
+    """Uses of a type: in arguments, in results or both."""
 
     NONE = 0
     ARGUMENT = 1

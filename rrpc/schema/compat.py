@@ -1,7 +1,7 @@
-"""What changed between two versions of an interface, and whether a peer of the other version notices.
+"""Finds the changes between two versions of an interface, and whether a peer of the other version notices.
 
-There are four pairs of client and server. Two are of one version; a change is *breaking* if one of the others
-fails, other than where a caller uses what only the new version has.
+Clients and servers of two versions form four pairs. In two of them the versions differ; a change is
+*breaking* if one of these two fails, except where a caller uses something that only the new version has.
 
 =====================================  ==========================================================================
 change                                 verdict
@@ -44,8 +44,8 @@ name of a dimension changed            nothing, where it means the same for the 
 constant changed, removed              note: it doesn't travel
 =====================================  ==========================================================================
 
-A struct's fields are judged as arguments, results or both, by where the services use the struct; one that no
-service uses as both.
+A struct's fields are judged as arguments, results or both, depending on where the services use the struct. If
+no service uses it, its fields are judged as both.
 """
 
 from __future__ import annotations

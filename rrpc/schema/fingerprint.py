@@ -122,7 +122,7 @@ class _Canonical:
         return [_bare(struct.name), *_sorted(fields)]
 
     def _alternatives(self, kind: Type) -> list[_Form]:
-        """Those of one-ofs within one-ofs too; a literal has one for each value."""
+        """Returns the forms of a type's alternatives: one per literal value, with nested one-ofs expanded."""
         match kind:
             case Optional(item):
                 return ["none", *self._alternatives(item)]

@@ -42,8 +42,8 @@ _KIND_OF = {bool: "bool", int: "int", str: "string", bytes: "bytes"}
 
 
 class Fit(enum.IntEnum):
-    """How much of what is sent the receiver takes. ``MOST``: all but the members that a one-of of the sender has
-    more than the receiver's."""
+    """Part of the sent values that the receiver accepts. ``MOST``: all except the members of a one-of that
+    only the sender has."""
 
     NO = 0
     MOST = 1
@@ -63,7 +63,7 @@ class Receiver:
         self._open: list[tuple[Type, Type]] = []
 
     def takes(self, own: Type, sent: Type) -> Fit:
-        """How much of ``sent`` fits ``own``."""
+        """Returns which part of the values of ``sent`` fits ``own``."""
         if (own, sent) in self._open:
             return Fit.ALL  # of one-ofs that name themselves
         self._open.append((own, sent))
@@ -127,7 +127,7 @@ def _when(fits: bool) -> Fit:
 
 
 def _alternatives(kind: Type, declared: Mapping[str, Declaration], seen: tuple[str, ...] = ()) -> list[Type]:
-    """What a value of the type may be, one-ofs within one-ofs written out; literals are one."""
+    """Returns the types that a value may have; expands nested one-ofs and merges all literals into one."""
     found: list[Type] = []
     match kind:
         case Optional(item):

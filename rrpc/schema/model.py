@@ -67,7 +67,7 @@ MISSING: Final = _Missing()
 
 @dataclass(frozen=True)
 class Position:
-    """Where something stands in a file; both count from 1."""
+    """Place in a file; ``line`` and ``column`` count from 1."""
 
     file: str
     line: int
@@ -112,7 +112,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Tuple:
-    """Of these items in this order; ``variadic``: any number of the one item."""
+    """Tuple of these items in this order; if ``variadic``, of any number of the one item."""
 
     items: tuple[Type, ...]
     variadic: bool = False

@@ -317,7 +317,7 @@ def _numbers(kind: Any, names: list[str]) -> tuple[dict[str, int], tuple[int | s
 
 
 def _docs_of(kind: type, name: str) -> dict[str, Any]:
-    """Of a field or a member."""
+    """Returns the doc and the deprecation text of a field or a member."""
     doc, deprecated = split_docstring(kind.__dict__.get(DOCS, {}).get(name))
     return {"doc": doc, "deprecated": deprecated}
 

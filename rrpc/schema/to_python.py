@@ -329,7 +329,7 @@ def _namespace(name: str, struct: Struct | Error) -> dict[str, Any]:
 
 
 def _numbers(struct: Struct | Error) -> dict[str, Any]:
-    """What the order of the fields doesn't say of their numbers."""
+    """Returns class attributes for field numbers other than 1, 2, 3, ... and reserved numbers and names."""
     numbers = {member.name: member.number for member in struct.fields}
     said: dict[str, Any] = {}
     if list(numbers.values()) != list(range(1, len(numbers) + 1)):

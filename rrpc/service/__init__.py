@@ -141,7 +141,10 @@ def _decorate(cls: Any, name: str | None) -> Any:
 
 
 def _mark_of(cls: type, member: str) -> dict[str, Any] | None:
-    """What ``method`` noted; what overrides a marked method needs no mark of its own."""
+    """Returns the options given to ``method`` for this member; None if it isn't marked.
+
+    A method that overrides a marked method needs no mark of its own.
+    """
     marks = (getattr(getattr(base, member, None), _METHOD_MARK, None) for base in cls.__mro__)
     return next((mark for mark in marks if mark is not None), None)
 

@@ -52,7 +52,7 @@ def substituted(annotation: Any, meaning: Mapping[Any, Any]) -> Any:
 
 
 def alias_check(annotation: Any, compile_inner: Compile) -> Check:
-    """Of an alias that names itself: compiled at first use."""
+    """Makes the check for a recursive alias; the check is compiled at first use."""
     known: Check | None = None
 
     def check(value: Any) -> Any:

@@ -108,9 +108,9 @@ def _check(cls: Any) -> RecordCheck:
 
 
 def declared(error: RpcError) -> tuple[str, dict[str, Any]]:
-    """What of an error travels beside its code and message: its name if it has one, its fields or details.
+    """Returns the data sent with an error's code and message: its name, and its fields or details.
 
-    ``Internal`` if a field isn't as its annotation says.
+    The name is empty if the error has none. Raises Internal if a field doesn't match its annotation.
     """
     cls: Any = type(error)
     if not is_declared(cls):

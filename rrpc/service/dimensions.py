@@ -77,13 +77,16 @@ class Scope:
 
     @staticmethod
     def of_fields(annotations: Mapping[str, Any], compile_inner: Compile) -> Scope | None:
-        """Of a dataclass or named tuple; None where no dimension has a name."""
+        """Makes the scope of a dataclass or named tuple; returns None if no dimension has a name."""
         scope = Scope(annotations, ".{}", compile_inner)
         return scope if scope.names else None
 
 
 class Dimensions:
-    """Those of a method, or none. ``label`` is what messages call its result."""
+    """Named dimensions of a method; false if it has none.
+
+    ``label`` names the method's result in error messages.
+    """
 
     def __init__(
         self,
@@ -146,7 +149,7 @@ def _is_integer(annotation: Any) -> bool:
 
 
 def _visitor(annotation: Any, compile_inner: Compile) -> _Visit | None:
-    """What notes the sizes in a checked value; None where there is nothing to note."""
+    """Makes the function that records the sizes in a checked value; None if no dimension has a name."""
     if isinstance(annotation, typing.NewType):
         return _visitor(annotation.__supertype__, compile_inner)
     if not set(_names(annotation)):

@@ -1,4 +1,4 @@
-"""What a service offers, as data: its methods, their parameters, annotations and documentation."""
+"""Interface of a service as data: its methods, their parameters, annotations and documentation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Method:
 
     @property
     def kind(self) -> int:
-        """Which streams a resolved method has: ``streams.SENDS``, ``streams.RECEIVES``, both or 0."""
+        """Streams of a resolved method: ``streams.SENDS``, ``streams.RECEIVES``, both or 0."""
         return kind_of(self.parameters, self.result)
 
     def resolved(self) -> Method:
@@ -86,7 +86,10 @@ class Method:
             raise AnnotationError(f"{self.name}(): an annotation can't be resolved: {error}") from None
 
     def verify(self) -> None:
-        """What decoration can't know yet: dataclasses that name each other, and defaults."""
+        """Checks dataclasses that refer to each other, and defaults, which the decorator can't check yet.
+
+        Raises AnnotationError if one is wrong.
+        """
         for parameter in self.parameters:
             what = f"{self.name}(): parameter {parameter.name!r}"
             _must(_verify_item, what, parameter.annotation)

@@ -35,10 +35,10 @@ _NO_BUFFERS = Message()  # of plain values, which are packed without a look at i
 
 
 class Items:
-    """Those that a method sends or receives, checked against their annotation at both ends.
+    """Encodes and decodes the items of a stream; both ends check the items against their annotation.
 
-    ``argument`` is the parameter that they're given by, "" for those of the result. ``dimensions`` are the method's,
-    whose result is an item.
+    ``argument`` names the parameter that takes the stream; it is "" if the stream is the result.
+    ``dimensions`` are the named dimensions of the method, with an item as its result.
     """
 
     def __init__(self, method: str, argument: str, annotation: Any, dimensions: Dimensions | None) -> None:

@@ -1,4 +1,4 @@
-"""What a check is, what it raises, and how values and annotations are called in messages."""
+"""Type of checks, the errors that they raise, and the names of values and annotations in messages."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Mismatch(Exception):
 
 
 def value_text(value: Any) -> str:
-    """What a value is, in few words."""
+    """Describes the type of a value briefly, for error messages."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype} array of shape {value.shape}"
     if value is None:

@@ -83,7 +83,7 @@ class OutSpec:
 
     @staticmethod
     def of(out: np.ndarray[Any, Any]) -> OutSpec:
-        """Of the caller's array; InvalidArgument says what keeps it from being used."""
+        """Returns the spec of the caller's array; raises InvalidArgument if the array can't take a result."""
         if not out.flags.c_contiguous:
             raise InvalidArgument("out= must be C-contiguous; use np.ascontiguousarray or rrpc.empty")
         if not out.flags.writeable:

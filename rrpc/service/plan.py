@@ -1,4 +1,4 @@
-"""What is worked out once per method, so that a call only runs it.
+"""Plans, which prepare encoding, decoding and checks once per method so that calls only run them.
 
 Both sides use the same plan: the caller encodes arguments and decodes the result, the server the other
 way round, and both check values against the annotations.
@@ -118,7 +118,7 @@ class Plan:
         return out.in_place(result) if type(out) is Target else result
 
     def check_result(self, value: Any, arguments: Sequence[Any]) -> Any:
-        """As of ``decode_result``, a result that didn't come from the server."""
+        """Checks a result that didn't come from the server, as ``decode_result`` does, and returns it."""
         return self._conforming(value, self._dimensions and self._dimensions.of_arguments(arguments))
 
     def _conforming(self, value: Any, sizes: Sizes | None) -> Any:

@@ -20,7 +20,7 @@ _NOTHING: dict[str, Any] = {}
 
 
 def class_check(annotation: Any, compile_inner: Compile) -> Check:
-    """Of any class that has members, such as ``Pair`` or ``Pair[int]``."""
+    """Makes the check for any class that has members, such as ``Pair`` or ``Pair[int]``."""
     kind = typing.get_origin(annotation) or annotation
     if is_typed_dict(kind):
         return _TypedDictCheck(annotation, compile_inner)
@@ -134,7 +134,7 @@ def _members(fields: dict[str, Check], members: dict[str, Any]) -> dict[str, Any
 
 
 def _another_class(value: Any, kind: Any) -> str:
-    """What ``expected Point, got Point`` means."""
+    """Returns the hint that tells two classes of the same name apart; empty if the names differ."""
     found = type(value)
     if found.__name__ != kind.__name__:
         return ""
@@ -142,7 +142,7 @@ def _another_class(value: Any, kind: Any) -> str:
 
 
 def _model_check(kind: Any) -> Check:
-    """Of a Pydantic model, by its own validation."""
+    """Makes the check for a Pydantic model, which uses the model's own validation."""
     expected = kind.__name__
 
     def check(value: Any) -> Any:
@@ -161,7 +161,7 @@ def _model_check(kind: Any) -> Check:
 
 
 def _faults(error: Any) -> str:
-    """What Pydantic's ValidationError has to say, in one line."""
+    """Summarizes Pydantic's ValidationError in one line, with at most three faults."""
     if not hasattr(error, "errors"):
         return str(error)
     faults = error.errors(include_url=False, include_context=False, include_input=False)

@@ -21,7 +21,10 @@ SENDS, RECEIVES = 2, 4
 
 
 def item_of(annotation: Any) -> tuple[Any, bool]:
-    """What of an annotation is sent, and whether any number of times."""
+    """Returns the type that is sent for an annotation, and whether it is a stream of items of that type.
+
+    Raises AnnotationError if an iterator has no item type.
+    """
     origin = typing.get_origin(annotation)
     if origin in (
         typing.Union,
@@ -41,7 +44,7 @@ def item_of(annotation: Any) -> tuple[Any, bool]:
 
 
 def kind_of(parameters: Sequence[Parameter], result: Any) -> int:
-    """Of a method: ``SENDS``, ``RECEIVES``, both or 0."""
+    """Returns which streams a method has: ``SENDS``, ``RECEIVES``, both or 0."""
     sends = any(item_of(parameter.annotation)[1] for parameter in parameters)
     return SENDS * sends | RECEIVES * item_of(result)[1]
 

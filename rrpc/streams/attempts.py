@@ -19,7 +19,7 @@ _KEPT_BYTES_MAX = 8 << 20  # and one item more: the windows that servers have un
 
 
 class Call(Protocol):
-    """What an outgoing call is to its attempts."""
+    """Interface of an outgoing call that its attempts use."""
 
     def goes_on_after(self, error: RpcError) -> bool:
         """Whether it may be made again, when it has failed so before anything came of it."""
@@ -190,7 +190,10 @@ class Attempts:
                 self.under_way = False
 
     def cause(self, core: _core.Stream, error: RpcError) -> RpcError:
-        """What the attempt failed with, when nothing had come of it; else raises what the caller is to have."""
+        """Returns the attempt's error, if no metadata had arrived and the call may be attempted again.
+
+        Raises the error for the caller otherwise.
+        """
         if (told := self._error) is not None:
             raise told
         own = self._failure(core) if self.kept is not None else None
@@ -270,7 +273,7 @@ class Attempts:
         self.kept = None
 
     def outcome(self, error: RpcError) -> RpcError:
-        """What the call failed with, whose last attempt failed so."""
+        """Returns the error of the call, given the ``error`` of its last attempt."""
         told = self._error
         if told is not None:
             return told
@@ -287,7 +290,7 @@ class Attempts:
 
     @staticmethod
     def _failure(core: _core.Stream) -> RpcError | None:
-        """What the call itself failed with, over this stream."""
+        """Returns the error that ended this stream; None if it is open, succeeded or got initial metadata."""
         if not core.done():
             return None
         try:

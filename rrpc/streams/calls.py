@@ -25,7 +25,10 @@ _C = TypeVar("_C", bound="_Stream")
 
 
 class _Stream:
-    """What all of them have. Leaving its ``with`` statement, or dropping it, cancels a call that hasn't ended."""
+    """Base of the client's streams.
+
+    Leaving the ``with`` statement of a stream, or dropping the stream, cancels a call that hasn't ended.
+    """
 
     def __init__(self, call: Opened) -> None:
         self._call = call
@@ -76,11 +79,11 @@ class _Stream:
         return peer_name(self._call.core.addresses()[1])
 
     def initial_metadata(self) -> Metadata:
-        """What the server sent ahead of its items; empty where it has sent none, or not yet."""
+        """Returns the metadata that the server sent before its items; empty if it has sent none so far."""
         return unpack(self._call.core.initial_metadata() or b"")
 
     def metadata(self) -> Metadata:
-        """What the server sent with the call's end; empty until then."""
+        """Returns the metadata that the server sent at the end of the call; empty until then."""
         return unpack(self._call.core.metadata())
 
     def __enter__(self: _C) -> _C:

@@ -83,7 +83,7 @@ class Opened:
         return result
 
     def items(self) -> Generator[Any, None, None]:
-        """What the server sends, then how the call ended."""
+        """Yields the items that the server sends; raises the call's error if the call failed."""
         try:
             first = self.attempts.first_items(1)
             yield from received(self.attempts.core.receive, self.decode, first=first)
@@ -126,7 +126,10 @@ class Opened:
         self.ended(failed)
 
     def unsent(self, error: RpcError) -> BaseException:
-        """What is to be raised where an item couldn't be sent; the call may have ended with that."""
+        """Returns the exception to raise when an item couldn't be sent.
+
+        If the call has ended, this also reports its end to ``on_end``.
+        """
         error = self.attempts.outcome(error)
         if self.core.done():
             self.let_go()

@@ -15,11 +15,11 @@ Decode = Callable[..., Any]
 
 
 class Pace:
-    """How many items to take at a time.
+    """Number of items to take from the core at a time.
 
-    What was taken makes room for the sender. So whoever is slow takes one: then the window is all that a sender can
-    be ahead. Whoever is fast takes many, and items with buffers are taken one by one, since a crossing costs little
-    beside them.
+    Taking an item makes room for the sender. A slow receiver therefore takes one item at a time, so that
+    the sender is never ahead by more than the window. A fast receiver takes up to 128. Items with buffers
+    are taken one by one, since a call into the core costs little compared with them.
     """
 
     __slots__ = ("_since_ns", "count")
@@ -41,7 +41,7 @@ class Pace:
 def received(
     receive: Callable[..., list[Any]], decode: Decode, *, first: list[Any] | None = None
 ) -> Generator[Any, None, None]:
-    """What comes out of the core's ``receive``, decoded; ``first`` is what has come out already."""
+    """Yields the decoded items of the core's ``receive``; ``first`` is a batch received before, if any."""
     pace = Pace()
     batch = receive(pace.count, None) if first is None else first
     while batch:

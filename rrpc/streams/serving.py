@@ -39,7 +39,7 @@ _LEND_AFTER_S = 0.001
 
 
 class ServedStreams:
-    """Those of one server that are under way."""
+    """Streams that are under way in one server."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class ServedStream:
         return self._handler
 
     def arguments(self) -> Sequence[Any]:
-        """Those that aren't a stream, decoded when they are first asked for; none once the call has begun."""
+        """Returns the arguments that aren't streams, decoded at first use; none once the call has begun."""
         if self._request is not None:
             self._arguments, _, sizes = self._handler.decode(*self._request)
             self._request = None
@@ -311,7 +311,7 @@ class ServedStream:
         self._conclude(None, instead)
 
     def _fail(self, error: BaseException) -> None:
-        """What the handler raised, or the call's end while the handler was at it."""
+        """Fails the call with an error that the handler raised, or that ended the call meanwhile."""
         self._close()
         self._answer_trace()
         if self._seen is not None:

@@ -9,9 +9,9 @@ __all__ = ["Waker"]
 
 
 class Waker:
-    """What the generator of a response stream yields to be left alone until somebody calls ``wake``.
+    """Suspends the generator of a response stream that yields it, until ``wake`` is called.
 
-    It has no worker meanwhile. A call that ends wakes it too, and closes the generator.
+    A suspended generator occupies no worker. The end of the call also wakes the generator, and closes it.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Waker:
             resume()
 
     def wait(self, resume: Callable[[], object]) -> None:
-        """For who serves the stream: it waits from now on."""
+        """Starts the wait: ``resume()`` is called at the next ``wake``, or now if one came already."""
         with self._lock:
             woken, self._woken = self._woken, False
             if not woken:

@@ -1,4 +1,4 @@
-"""Where the time of calls went: what ``with rrpc.trace() as trace:`` collects, and how it is shown."""
+"""Collection and display of traces (``with rrpc.trace() as trace:``): where calls spend their time."""
 
 from .model import PHASES, Phase, Place, TracedCall
 from .record import Recording, record

@@ -1,4 +1,4 @@
-"""What a trace has of each call: its phases on one time line, and the calls that its handler made."""
+"""Data of a traced call: its phases on one time line, and the calls that its handler made."""
 
 from __future__ import annotations
 
@@ -89,7 +89,10 @@ class TracedCall:
         return ((self.end_ns or last) - self.begin_ns) * 1e-9
 
     def phase_seconds(self, name: str, side: str | None = None) -> float:
-        """What the phases of that name take together, at both ends or at one."""
+        """Returns the total time of the phases called ``name``, in seconds.
+
+        ``side`` selects ``client`` or ``server``; None selects both. Raises ValueError for an unknown name.
+        """
         if name not in PHASES:
             raise ValueError(f"there is no phase {name!r}; there is {', '.join(PHASES)}")
         return sum(p.seconds for p in self.phases if p.name == name and side in (None, p.side))

@@ -37,7 +37,7 @@ def record(call: Any) -> Recording:
 
 
 def link(call: Any, calls: list[TracedCall]) -> Generator[Any, Any, Any]:
-    """What stands around all others of the call's links: the call becomes one of ``calls``."""
+    """Traces a call and adds it to ``calls``; this is the outermost of the call's links."""
     seen = isinstance(call.request, _Noted)  # by a trace around this one
     recording = record(call)
     calls.append(recording.traced)
@@ -61,7 +61,7 @@ def _around(call: Any, recording: Recording) -> Generator[Any, Any, Any]:
 
 
 def _around_stream(call: Any, recording: Recording) -> Generator[Any, Any, Any]:
-    """Of a call with streams (``rrpc.outgoing_streams.OutgoingStream``), until its end."""
+    """Traces a call with streams (``rrpc.outgoing_streams.OutgoingStream``) until it ends."""
     traced = recording.traced
 
     def sent(item: Any) -> Any:
@@ -83,7 +83,7 @@ def _around_stream(call: Any, recording: Recording) -> Generator[Any, Any, Any]:
 
 
 class Recording:
-    """What is noted down of one call on its way."""
+    """Times recorded for one call while it is under way."""
 
     def __init__(self, call: Any) -> None:
         self.traced = TracedCall(call.method, here(), monotonic_ns())
@@ -103,7 +103,7 @@ class Recording:
         self._attempts[-1].decoded_ns = monotonic_ns()
 
     def opened(self, core: Any) -> Any:
-        """Of a call with streams: the request is on its way; gives the core's stream to use."""
+        """Records that the request of a call with streams was sent; returns the core's stream to use."""
         self._attempts[-1].opened_ns = monotonic_ns()
         self._stream = _CountedCore(core, self.traced)
         return self._stream
@@ -115,7 +115,7 @@ class Recording:
             self._attempts[-1].stamps = self._call.stamps()
 
     def _drop_losers(self) -> None:
-        """Of attempts at the same time (hedging) those that began after the one that was answered."""
+        """Removes the hedged attempts that began after the attempt that was answered."""
         begun_ns = self._call.stamps().get(STAMPS[0], 0)
         while len(self._attempts) > 1 and 0 < begun_ns < self._attempts[-1].begin_ns:
             loser = self._attempts.pop()
@@ -135,7 +135,7 @@ class Recording:
         return traced
 
     def _said(self, error: BaseException | None) -> ServerPart | None:
-        """What the server told with its last answer."""
+        """Returns the server's part of the trace, from its last reply; None if it sent none."""
         metadata = getattr(error, "metadata", EMPTY) if error is not None else self._call.reply_metadata
         if error is None and self._stream is not None:
             metadata = unpack_metadata(self._stream.metadata())
@@ -215,7 +215,7 @@ class _Noted:
         return result
 
     def open(self, connection: Any, *arguments: Any) -> Any:
-        """Of a call with streams."""
+        """Starts an attempt at a call with streams; returns the core's stream to use."""
         self.recording.begin_attempt()
         return self.recording.opened(self._request.open(connection, *arguments))
 

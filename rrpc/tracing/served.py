@@ -23,7 +23,7 @@ _OVERHEAD_BYTES = 16  # of a name and a value in the metadata
 
 
 class _Part:
-    """What a server notes down of one call."""
+    """Phases and outgoing calls that a server records for one traced call."""
 
     def __init__(
         self, context: Context, stamps: tuple[int, int, int], reached_ns: int, answer_bytes: int
@@ -39,11 +39,11 @@ class _Part:
         enter(Around(context, links=(self._link,)))
 
     def around(self, handler: Any) -> _TracedHandler:
-        """What stands in the handler's place for this call."""
+        """Wraps the handler so that its phases are recorded for this call."""
         return _TracedHandler(handler, self)
 
     def ends(self, phase: str) -> None:
-        """That phase ends now."""
+        """Records that ``phase`` ends now."""
         self._ends.append((phase, monotonic_ns()))
 
     def answer(self) -> None:

@@ -91,7 +91,7 @@ def _time(seconds: float) -> str:
 
 
 def _bar(begin: float, share: float) -> str:
-    """Where the phase stands in the call's time; something of it shows however short it is."""
+    """Draws the phase's part of the call's time as a bar, at least one eighth of a cell wide."""
     first = int(begin * _BAR_CELLS)
     eighths = max(1, round(share * _BAR_CELLS * 8))
     whole, rest = divmod(eighths, 8)

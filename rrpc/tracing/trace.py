@@ -50,12 +50,12 @@ class Trace:
         return link(call, self.calls)
 
     def all_calls(self) -> Iterator[TracedCall]:
-        """Those made by handlers too."""
+        """Yields all traced calls, including the calls that handlers made."""
         for call in self.calls:
             yield from call.all_calls()
 
     def table(self) -> Table:
-        """For rich, which must be installed."""
+        """Returns the trace as a table of the ``rich`` package, which must be installed."""
         return show.as_table(self.calls)
 
     def print(self, file: TextIO | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a server tells of a traced call in the reply's metadata: its phases, and the calls that the handler made."""
+"""Server's part of a trace in the reply's metadata: its phases, and the calls that the handler made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIDES = (CLIENT, SERVER)
 
 @dataclass
 class ServerPart:
-    """What the server did for one call; times are of its own clock."""
+    """Server's part of one traced call; times are those of the server's clock."""
 
     place: Place
     begin_ns: int

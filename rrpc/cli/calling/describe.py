@@ -70,14 +70,17 @@ def _with_methods(service: Service, methods: Sequence[Method]) -> Service:
 
 
 def _files(service: Service) -> str:
-    """As an .rrpc file, or one for each package that it uses."""
+    """Returns the text of the service's .rrpc file, or of one file for each package that it uses."""
     modules = modules_of([service])
     texts = [(path, print_module(module).rstrip()) for path, module in modules.items()]
     return "\n\n".join(text if len(texts) == 1 else f"// {path}\n{text}" for path, text in texts)
 
 
 def _text(service: Service) -> str:
-    """As files, which the whole service or all but some methods may be; those as Python has them."""
+    """Returns the text of a service's .rrpc files.
+
+    Methods that .rrpc can't express follow as comments: the reason and the Python signature.
+    """
     try:
         return _files(service)
     except AnnotationError:

@@ -81,7 +81,7 @@ def unwrapped(annotation: Any) -> Any:
 
 
 def alternatives(kind: Any) -> tuple[Any, ...]:
-    """Of a union; empty for anything else."""
+    """Returns the alternatives of a union, and an empty tuple for any other annotation."""
     return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else ()
 
 

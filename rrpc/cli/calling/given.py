@@ -26,7 +26,10 @@ _BINARY_KINDS = (bytes, bytearray, memoryview)
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Those by position, and those with a name. BadInput for one that can't be."""
+    """Returns the positional arguments and the named ones.
+
+    Raises BadInput for a positional argument after a named one, and for a name that is given twice.
+    """
     positional: list[str] = []
     named: dict[str, str] = {}
     for argument in arguments:

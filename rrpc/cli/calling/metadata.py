@@ -17,7 +17,10 @@ _BINARY = "-bin"
 
 
 def metadata_of(given: Sequence[str]) -> Metadata:
-    """What was given; a name that ends in ``-bin`` has bytes, in base64. A name may be given more than once."""
+    """Returns the metadata given as ``NAME=VALUE`` texts. Raises BadInput.
+
+    The value of a name that ends in ``-bin`` is bytes in base64. A name may be given more than once.
+    """
     values: dict[str, list[str | bytes]] = {}
     for text in given:
         name, equals, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""What a server says that it offers."""
+"""The services that a server offers, read by reflection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Offered:
         self._names: list[str] | None = None
 
     def names(self) -> list[str]:
-        """Of all services, the built-in ones last."""
+        """Returns the names of all services, with the built-in ones last."""
         if self._names is None:
             names = self._client.call("rrpc.Reflection.services")
             if type(names) is not list or not all(type(name) is str for name in names):
@@ -37,7 +37,7 @@ class Offered:
             raise rrpc.Internal(f"what the server says of {name} can't be read: {error}") from None
 
     def method(self, target: str) -> tuple[schema.Service, schema.Method]:
-        """What ``service.method`` names."""
+        """Returns the service and the method that ``service.method`` names. Raises BadInput."""
         service, dot, name = target.rpartition(".")
         if not dot:
             raise BadInput(f"{target!r} is no method: write service.method{self._owner(name)}")
@@ -49,7 +49,7 @@ class Offered:
         raise BadInput(f"{service} has no method {name!r}{did_you_mean(name, names)}")
 
     def _owner(self, method: str) -> str:
-        """Where a method of this name is, if one service has one."""
+        """Returns a hint with the full name of the method if exactly one service has it, otherwise ""."""
         owners = [
             f"{name}.{method}"
             for name in self.names()

@@ -47,7 +47,7 @@ class Files:
         return {"dtype": str(value.dtype), "shape": list(value.shape), "file": str(file)}
 
     def binary(self, value: bytes, path: str) -> dict[str, Any] | None:
-        """As ``array``; None if there is no folder for it."""
+        """Saves bytes as ``array`` saves an array; returns None if the target isn't a folder."""
         if not self._folder:
             return None
         file = self._place(path, ".bin")
@@ -68,7 +68,7 @@ class Files:
 
 
 def to_json(value: Any, files: Files | None = None, whole: bool = False) -> Any:
-    """What ``json.dumps`` takes. Arrays and bytes that are large are only described, unless ``whole``."""
+    """Converts a value for ``json.dumps``. Large arrays and bytes are only described, unless ``whole``."""
     return _Writer(files, whole).json(value, "")
 
 
@@ -131,7 +131,7 @@ class _Writer:
 
 
 def _summary(value: Any) -> dict[str, Any]:
-    """Of a large array."""
+    """Returns the first items of a large array, and the minimum and maximum of real numbers."""
     first = {"first": _nested(value.reshape(-1)[:6].tolist())}
     if value.dtype.kind not in "iuf":
         return first

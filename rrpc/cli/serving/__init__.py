@@ -1,3 +1,3 @@
-"""What rrpc-serve is made of: its options and configuration file, logs, metrics, and how it is kept running."""
+"""Parts of rrpc-serve: options, configuration file, logs, metrics, and supervision of its processes."""
 
 __all__: list[str] = []

@@ -88,7 +88,11 @@ class ConfigFile:
         return f"{self.path}:{match[2]}:{match[3]}: {match[1]}"
 
     def _line_of(self, keys: tuple[str, ...]) -> int:
-        """Where a key stands. The parser tells no positions, but what parses and lacks the key ends before it."""
+        """Returns the line number of a key.
+
+        The parser gives no positions, so this finds the longest beginning of the file that parses and lacks
+        the key: the key is on the next line.
+        """
         lines = self._text.split("\n")
         before = 0
         for count in range(len(lines) + 1):

@@ -58,7 +58,7 @@ class RestingHeap:
 
 
 def _transfers() -> int:
-    """How many arrays were fetched, placed or shown to a peer so far."""
+    """Returns the number of arrays that were fetched, placed or exposed to a peer so far."""
     counters = rrpc.stats()
     opened = sum(count for name, count in counters.items() if name.startswith("exposures_by_"))
     return counters["reads"] + counters["writes"] + opened

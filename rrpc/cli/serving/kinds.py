@@ -1,4 +1,4 @@
-"""What values an option may have: read from a flag's text or from a TOML value."""
+"""Kinds of option values, read from a flag's text or from a TOML value."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _size(value: str | int) -> int:
 
 
 def host_and_port(value: str) -> tuple[str, int]:
-    """Of "host:port", "[::1]:port" or ":port"; ValueError where it is neither."""
+    """Splits "host:port", "[::1]:port" or ":port". Raises ValueError for any other text."""
     host, colon, port = value.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and not host.startswith("[")):
         raise ValueError(value)

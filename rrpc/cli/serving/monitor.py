@@ -61,7 +61,7 @@ class _Http(ThreadingHTTPServer):
         super().__init__(found[0][4][:2], _Handler)  # type: ignore[arg-type]
 
     def server_bind(self) -> None:
-        """As of TCPServer: HTTPServer's own looks the host's name up, which may take long."""
+        """Binds as TCPServer does. HTTPServer also looks up the host's name, which may take long."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()

@@ -1,4 +1,4 @@
-"""What looks at a server while it serves: the access log, the numbers, the port where they are read."""
+"""Observation of a running server: the access log, the metrics, and the HTTP port that serves the metrics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Observing:
 
     @property
     def observer(self) -> Observer | None:
-        """For the server; None where nobody wants to see calls."""
+        """The observer for the server; None if there is neither an access log nor metrics."""
         watching: list[Observer] = [one for one in (self._access, self._calls) if one is not None]
         if len(watching) < 2:
             return watching[0] if watching else None
@@ -54,7 +54,7 @@ class Observing:
 
     @property
     def url(self) -> str:
-        """Where numbers are read; "" where they aren't."""
+        """The URL of the HTTP port; "" if there is none."""
         return self._monitor.url if self._monitor is not None else ""
 
     def ready(self, server: rrpc.Server) -> None:
@@ -98,7 +98,7 @@ def open_monitor(address: str, numbers: Callable[[], dict[str, Any]], state: Cal
 
 
 def write_whole(path: str, text: str) -> None:
-    """Whoever sees the file sees all of it."""
+    """Writes the file atomically: no reader sees a part of the text. Raises BadInput."""
     beside = f"{path}.{os.getpid()}"
     try:
         with open(beside, "w") as file:

@@ -1,4 +1,4 @@
-"""What a supervisor shows of its processes together: their numbers, whether they are ready, where they listen."""
+"""A supervisor's combined view of its processes: their metrics, readiness and addresses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Overview:
 
     @property
     def url(self) -> str:
-        """Where numbers are read; "" where they aren't."""
+        """The URL of the HTTP port; "" if there is none."""
         return self._monitor.url if self._monitor is not None else ""
 
     def ready(self, addresses: Sequence[str]) -> None:

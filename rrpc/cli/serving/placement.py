@@ -1,4 +1,4 @@
-"""Which processors the server runs on, and the memory of which NUMA node it uses."""
+"""Placement of the server: the processors that it runs on, and the NUMA node whose memory it uses."""
 
 from __future__ import annotations
 
@@ -81,7 +81,10 @@ def _cpus_of_node(node: int, allowed: set[int]) -> set[int]:
 
 
 def _prefer_memory_of(node: int) -> None:
-    """For this thread and those it starts; memory taken before stays where it is."""
+    """Makes this thread, and the threads it starts, prefer memory of NUMA node ``node``. Raises BadInput.
+
+    Memory that was allocated before stays where it is.
+    """
     number = _SET_MEMPOLICY.get(platform.machine())
     if number is None:
         raise BadInput(

@@ -84,7 +84,10 @@ class Process:
         self.tell("numbers")
 
     def numbers(self, until: float) -> dict[str, Any]:
-        """What it answers, on another thread than ``hear``; its last answer where none comes in time."""
+        """Returns the process's answer to ``ask_for_numbers``, or its last answer if none comes in time.
+
+        Waits until ``until``, by ``time.monotonic``. Call it on another thread than ``hear``.
+        """
         self._told_numbers.wait(max(0.0, until - time.monotonic()))
         return self._numbers
 

@@ -168,7 +168,7 @@ class _Files:
         self._seen = seen
 
     def settle(self) -> None:
-        """What there is now is what the next server is made of."""
+        """Records the current state of the files as the one that the next server is made of."""
         self._seen = self._look()
 
     def changed(self) -> str | None:

@@ -1,4 +1,4 @@
-"""What rrpc-serve was told: defaults, then the configuration file, then the flags."""
+"""Settings of rrpc-serve: the configuration file overrides defaults, and flags override both."""
 
 from __future__ import annotations
 
@@ -102,7 +102,10 @@ def settings(arguments: Sequence[str] | None = None) -> Settings:
 
 
 def core_options(made: Settings) -> dict[str, Any]:
-    """What goes to the Server as it is; what isn't given keeps the core's own default."""
+    """Returns the options to pass to the Server unchanged.
+
+    Options that aren't given are left out, so that they keep the core's own default.
+    """
     given = {option.attribute: getattr(made, option.attribute) for option in OPTIONS if option.core}
     return {name: value for name, value in given.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""What a server is told by signals."""
+"""Signals that ask a server to end or to reload."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ class Signals:
         return "reload" if signal.SIGHUP in told else ""
 
     def tell(self, number: int) -> None:
-        """As if the signal had come, from any thread; it doesn't count as a first one."""
+        """Makes ``wait`` return as if the signal had come. May be called from any thread.
+
+        It doesn't count as the first signal: the next SIGTERM or SIGINT doesn't end the process at once.
+        """
         os.write(self._write_fd, bytes([number]))
 
     def fileno(self) -> int:

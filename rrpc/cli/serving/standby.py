@@ -57,7 +57,7 @@ class Channel:
 
     @staticmethod
     def environment(fd: int) -> dict[str, str]:
-        """For the child that has the other end."""
+        """Returns the environment for the child process that has the other end, ``fd``."""
         return {**os.environ, _VARIABLE: str(fd), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -113,7 +113,10 @@ def user_files() -> Iterator[str]:
 
 
 def _files_of(error: BaseException | None) -> Iterator[str]:
-    """Where it went wrong: modules whose import failed are no longer among sys.modules."""
+    """Yields the files in the tracebacks of an error and of its causes.
+
+    A module whose import failed is no longer in ``sys.modules``, so ``user_files`` misses its file.
+    """
     while error is not None:
         if isinstance(error, SyntaxError) and error.filename:
             yield os.path.abspath(error.filename)

@@ -131,6 +131,6 @@ def _sum(a: Any, b: Any) -> Any:
 
 
 def counters(one: _Snapshot) -> _Snapshot:
-    """What stays true of a process that has ended: what it counted."""
+    """Returns the counters of a snapshot, without gauges: they stay true after the process has ended."""
     core = {name: number for name, number in one.get("core", {}).items() if name not in GAUGES}
     return {"methods": one.get("methods", {}), "core": core}

@@ -89,7 +89,10 @@ class _Supervisor:
         self._selector.register(process.exit_fd, selectors.EVENT_READ, partial(self._on_exit, process))
 
     def _port(self, index: int, number: int) -> int:
-        """Of that process for the address of that index, in the order of addresses and then of processes; 0: any."""
+        """Returns the port of process ``number`` for the address at ``index``; 0 means any port.
+
+        Ports are numbered by address first, then by process.
+        """
         first: int | None = self._options.process_ports
         return 0 if first is None else first + index * int(self._options.processes) + number - 1
 

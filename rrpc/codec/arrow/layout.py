@@ -1,4 +1,4 @@
-"""Which types of Arrow are sent, and what their arrays are made of."""
+"""Arrow types that can be sent, and the buffers that their arrays consist of."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ def check_schema(schema: Any) -> None:
 
 
 def _count(field: Any, depth: int) -> int:
-    """How many fields it is made of; raises UnicodeDecodeError where a text of one can't be read."""
+    """Returns the number of fields, including this field and the nested ones.
+
+    Raises ValueError if they are nested too deep, and UnicodeDecodeError if a name or time zone isn't UTF-8.
+    """
     if depth > NESTING_MAX:
         raise ValueError(f"nested deeper than {NESTING_MAX} levels")
     kind = field.type
