@@ -46,7 +46,7 @@ class _Echo(rrpc.UnaryMethod[bytes]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[bytes]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((data,), timeout, metadata)
 
 
@@ -69,7 +69,7 @@ class _Send(rrpc.UnaryMethod[int]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[int]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((array,), timeout, metadata)
 
 
@@ -97,7 +97,7 @@ class _Fetch(rrpc.UnaryMethod[NDArray[np.float32]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> rrpc.Future[NDArray[np.float32]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((nbytes,), timeout, metadata, out)
 
 
@@ -123,7 +123,7 @@ class _Prepare(rrpc.UnaryMethod[None]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[None]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((nbytes,), timeout, metadata)
 
 
@@ -151,7 +151,7 @@ class _FetchFresh(rrpc.UnaryMethod[NDArray[np.float32]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> rrpc.Future[NDArray[np.float32]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((nbytes,), timeout, metadata, out)
 
 
@@ -177,7 +177,7 @@ class _Numbers(rrpc.UnaryMethod[list[int]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[list[int]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((count,), timeout, metadata)
 
 
@@ -205,7 +205,7 @@ class _FetchPool(rrpc.UnaryMethod[NDArray[np.float32]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> rrpc.Future[NDArray[np.float32]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((nbytes,), timeout, metadata, out)
 
 
@@ -286,7 +286,7 @@ class _Counters(rrpc.UnaryMethod[dict[str, int]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[dict[str, int]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 
@@ -330,7 +330,7 @@ class _AsyncEcho(rrpc.aio.UnaryMethod[bytes]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[bytes]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((data,), timeout, metadata)
 
 
@@ -353,7 +353,7 @@ class _AsyncSend(rrpc.aio.UnaryMethod[int]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[int]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((array,), timeout, metadata)
 
 
@@ -381,7 +381,7 @@ class _AsyncFetch(rrpc.aio.UnaryMethod[NDArray[np.float32]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> rrpc.aio.Future[NDArray[np.float32]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((nbytes,), timeout, metadata, out)
 
 
@@ -407,7 +407,7 @@ class _AsyncPrepare(rrpc.aio.UnaryMethod[None]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[None]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((nbytes,), timeout, metadata)
 
 
@@ -435,7 +435,7 @@ class _AsyncFetchFresh(rrpc.aio.UnaryMethod[NDArray[np.float32]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> rrpc.aio.Future[NDArray[np.float32]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((nbytes,), timeout, metadata, out)
 
 
@@ -461,7 +461,7 @@ class _AsyncNumbers(rrpc.aio.UnaryMethod[list[int]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[list[int]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((count,), timeout, metadata)
 
 
@@ -489,7 +489,7 @@ class _AsyncFetchPool(rrpc.aio.UnaryMethod[NDArray[np.float32]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> rrpc.aio.Future[NDArray[np.float32]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((nbytes,), timeout, metadata, out)
 
 
@@ -570,7 +570,7 @@ class _AsyncCounters(rrpc.aio.UnaryMethod[dict[str, int]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[dict[str, int]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 

@@ -67,7 +67,7 @@ class _Whole(rrpc.UnaryMethod[Batch]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | NDArray[np.int64] | None = None,
     ) -> rrpc.Future[Batch]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((split,), timeout, metadata, out)
 
 
@@ -111,7 +111,7 @@ class _Counters(rrpc.UnaryMethod[dict[str, int]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[dict[str, int]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 
@@ -153,7 +153,7 @@ class _AsyncWhole(rrpc.aio.UnaryMethod[Batch]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | NDArray[np.int64] | None = None,
     ) -> rrpc.aio.Future[Batch]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((split,), timeout, metadata, out)
 
 
@@ -197,7 +197,7 @@ class _AsyncCounters(rrpc.aio.UnaryMethod[dict[str, int]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[dict[str, int]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 

@@ -43,7 +43,7 @@ class _Begin(rrpc.UnaryMethod[str]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[str]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((name,), timeout, metadata)
 
 
@@ -73,7 +73,7 @@ class _Write(rrpc.UnaryMethod[None]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[None]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((upload, offset, chunk), timeout, metadata)
 
 
@@ -105,7 +105,7 @@ class _Commit(rrpc.UnaryMethod[None]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[None]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((upload, name, size, digest), timeout, metadata)
 
 
@@ -131,7 +131,7 @@ class _Abort(rrpc.UnaryMethod[None]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[None]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((upload,), timeout, metadata)
 
 
@@ -157,7 +157,7 @@ class _Stat(rrpc.UnaryMethod[tuple[int, str, str]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[tuple[int, str, str]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((name,), timeout, metadata)
 
 
@@ -191,7 +191,7 @@ class _Read(rrpc.UnaryMethod[NDArray[np.uint8]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.uint8] | None = None,
     ) -> rrpc.Future[NDArray[np.uint8]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((name, version, offset, count), timeout, metadata, out)
 
 
@@ -215,7 +215,7 @@ class _Names(rrpc.UnaryMethod[list[tuple[str, int]]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[list[tuple[str, int]]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 
@@ -241,7 +241,7 @@ class _Delete(rrpc.UnaryMethod[None]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[None]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((name,), timeout, metadata)
 
 
@@ -284,7 +284,7 @@ class _AsyncBegin(rrpc.aio.UnaryMethod[str]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[str]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((name,), timeout, metadata)
 
 
@@ -314,7 +314,7 @@ class _AsyncWrite(rrpc.aio.UnaryMethod[None]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[None]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((upload, offset, chunk), timeout, metadata)
 
 
@@ -346,7 +346,7 @@ class _AsyncCommit(rrpc.aio.UnaryMethod[None]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[None]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((upload, name, size, digest), timeout, metadata)
 
 
@@ -372,7 +372,7 @@ class _AsyncAbort(rrpc.aio.UnaryMethod[None]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[None]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((upload,), timeout, metadata)
 
 
@@ -398,7 +398,7 @@ class _AsyncStat(rrpc.aio.UnaryMethod[tuple[int, str, str]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[tuple[int, str, str]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((name,), timeout, metadata)
 
 
@@ -432,7 +432,7 @@ class _AsyncRead(rrpc.aio.UnaryMethod[NDArray[np.uint8]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.uint8] | None = None,
     ) -> rrpc.aio.Future[NDArray[np.uint8]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((name, version, offset, count), timeout, metadata, out)
 
 
@@ -456,7 +456,7 @@ class _AsyncNames(rrpc.aio.UnaryMethod[list[tuple[str, int]]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[list[tuple[str, int]]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 
@@ -482,7 +482,7 @@ class _AsyncDelete(rrpc.aio.UnaryMethod[None]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[None]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((name,), timeout, metadata)
 
 

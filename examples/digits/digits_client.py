@@ -41,7 +41,7 @@ class _Read(rrpc.UnaryMethod[NDArray[np.int64]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.int64] | None = None,
     ) -> rrpc.Future[NDArray[np.int64]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((images,), timeout, metadata, out)
 
 
@@ -70,7 +70,7 @@ class _ReadAlone(rrpc.UnaryMethod[NDArray[np.int64]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.int64] | None = None,
     ) -> rrpc.Future[NDArray[np.int64]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((images,), timeout, metadata, out)
 
 
@@ -95,7 +95,7 @@ class _BatchSizes(rrpc.UnaryMethod[dict[int, int]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[dict[int, int]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 
@@ -136,7 +136,7 @@ class _AsyncRead(rrpc.aio.UnaryMethod[NDArray[np.int64]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.int64] | None = None,
     ) -> rrpc.aio.Future[NDArray[np.int64]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((images,), timeout, metadata, out)
 
 
@@ -165,7 +165,7 @@ class _AsyncReadAlone(rrpc.aio.UnaryMethod[NDArray[np.int64]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.int64] | None = None,
     ) -> rrpc.aio.Future[NDArray[np.int64]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((images,), timeout, metadata, out)
 
 
@@ -190,7 +190,7 @@ class _AsyncBatchSizes(rrpc.aio.UnaryMethod[dict[int, int]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[dict[int, int]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 

@@ -73,7 +73,7 @@ class _KMeansFit(rrpc.UnaryMethod[Fit]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float64] | None = None,
     ) -> rrpc.Future[Fit]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((digest, k, seed), timeout, metadata, out)
 
 
@@ -116,7 +116,7 @@ class _AsyncKMeansFit(rrpc.aio.UnaryMethod[Fit]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float64] | None = None,
     ) -> rrpc.aio.Future[Fit]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((digest, k, seed), timeout, metadata, out)
 
 
@@ -181,7 +181,7 @@ class _DeskRows(rrpc.UnaryMethod[Annotated[NDArray[np.float64], rrpc.Shape("n", 
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float64] | None = None,
     ) -> rrpc.Future[Annotated[NDArray[np.float64], rrpc.Shape("n", "d")]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata, out)
 
 
@@ -213,7 +213,7 @@ class _DeskReport(rrpc.UnaryMethod[None]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[None]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((server, seed, rounds, inertia), timeout, metadata)
 
 
@@ -251,7 +251,7 @@ class _AsyncDeskRows(rrpc.aio.UnaryMethod[_RowsResult]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float64] | None = None,
     ) -> rrpc.aio.Future[_RowsResult]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata, out)
 
 
@@ -283,7 +283,7 @@ class _AsyncDeskReport(rrpc.aio.UnaryMethod[None]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[None]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((server, seed, rounds, inertia), timeout, metadata)
 
 

@@ -42,7 +42,7 @@ class _Search(rrpc.UnaryMethod[tuple[NDArray[np.int64], NDArray[np.float32]]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.int64] | NDArray[np.float32] | None = None,
     ) -> rrpc.Future[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((queries, k), timeout, metadata, out)
 
 
@@ -72,7 +72,7 @@ class _Classify(rrpc.UnaryMethod[NDArray[np.int64]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.int64] | None = None,
     ) -> rrpc.Future[NDArray[np.int64]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((queries, k), timeout, metadata, out)
 
 
@@ -96,7 +96,7 @@ class _Size(rrpc.UnaryMethod[int]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[int]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 
@@ -122,7 +122,7 @@ class _Count(rrpc.UnaryMethod[int]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[int]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((rows,), timeout, metadata)
 
 
@@ -152,7 +152,7 @@ class _Repeated(rrpc.UnaryMethod[NDArray[np.float32]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> rrpc.Future[NDArray[np.float32]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((count, registered), timeout, metadata, out)
 
 
@@ -176,7 +176,7 @@ class _Counters(rrpc.UnaryMethod[dict[str, int]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[dict[str, int]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 
@@ -221,7 +221,7 @@ class _AsyncSearch(rrpc.aio.UnaryMethod[tuple[NDArray[np.int64], NDArray[np.floa
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.int64] | NDArray[np.float32] | None = None,
     ) -> rrpc.aio.Future[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((queries, k), timeout, metadata, out)
 
 
@@ -251,7 +251,7 @@ class _AsyncClassify(rrpc.aio.UnaryMethod[NDArray[np.int64]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.int64] | None = None,
     ) -> rrpc.aio.Future[NDArray[np.int64]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((queries, k), timeout, metadata, out)
 
 
@@ -275,7 +275,7 @@ class _AsyncSize(rrpc.aio.UnaryMethod[int]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[int]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 
@@ -301,7 +301,7 @@ class _AsyncCount(rrpc.aio.UnaryMethod[int]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[int]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((rows,), timeout, metadata)
 
 
@@ -331,7 +331,7 @@ class _AsyncRepeated(rrpc.aio.UnaryMethod[NDArray[np.float32]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> rrpc.aio.Future[NDArray[np.float32]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((count, registered), timeout, metadata, out)
 
 
@@ -355,7 +355,7 @@ class _AsyncCounters(rrpc.aio.UnaryMethod[dict[str, int]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[dict[str, int]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 

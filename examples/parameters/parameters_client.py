@@ -54,7 +54,7 @@ class _Pull(rrpc.UnaryMethod[NDArray[np.float32]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> rrpc.Future[NDArray[np.float32]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata, out)
 
 
@@ -80,7 +80,7 @@ class _Push(rrpc.UnaryMethod[int]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[int]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((change,), timeout, metadata)
 
 
@@ -105,7 +105,7 @@ class _Counters(rrpc.UnaryMethod[dict[str, int]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[dict[str, int]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 
@@ -154,7 +154,7 @@ class _AsyncPull(rrpc.aio.UnaryMethod[NDArray[np.float32]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> rrpc.aio.Future[NDArray[np.float32]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata, out)
 
 
@@ -180,7 +180,7 @@ class _AsyncPush(rrpc.aio.UnaryMethod[int]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[int]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((change,), timeout, metadata)
 
 
@@ -205,7 +205,7 @@ class _AsyncCounters(rrpc.aio.UnaryMethod[dict[str, int]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[dict[str, int]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 

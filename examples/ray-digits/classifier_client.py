@@ -46,7 +46,7 @@ class _Classify(rrpc.UnaryMethod[tuple[NDArray[np.int64], int]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.int64] | None = None,
     ) -> rrpc.Future[tuple[NDArray[np.int64], int]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((pictures,), timeout, metadata, out)
 
 
@@ -85,7 +85,7 @@ class _AsyncClassify(rrpc.aio.UnaryMethod[tuple[NDArray[np.int64], int]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.int64] | None = None,
     ) -> rrpc.aio.Future[tuple[NDArray[np.int64], int]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((pictures,), timeout, metadata, out)
 
 

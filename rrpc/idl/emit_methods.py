@@ -214,7 +214,7 @@ class _Method:
             *broken(f"        {returns}{style.call}(", passed, ")", "        "),
             "",
             *broken("    def start(", signature, f") -> {style.module}.Future[{result}]:", "    "),
-            '        """As calling it, without waiting for the result."""',
+            '        """Starts the call and returns its future."""',
             *broken("        return self._start(", passed, ")", "        "),
         ]
         return "\n".join(lines) + "\n"

@@ -101,7 +101,7 @@ class _RrpcHealthCheck(rrpc.UnaryMethod[HealthStatus]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[HealthStatus]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((service,), timeout, metadata)
 
 
@@ -163,7 +163,7 @@ class _AsyncRrpcHealthCheck(rrpc.aio.UnaryMethod[HealthStatus]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[HealthStatus]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((service,), timeout, metadata)
 
 
@@ -261,7 +261,7 @@ class _RrpcReflectionServices(rrpc.UnaryMethod[list[str]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[list[str]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 
@@ -294,7 +294,7 @@ class _RrpcReflectionDescribe(rrpc.UnaryMethod[dict[str, Any]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[dict[str, Any]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((service,), timeout, metadata)
 
 
@@ -330,7 +330,7 @@ class _AsyncRrpcReflectionServices(rrpc.aio.UnaryMethod[list[str]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[list[str]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 
@@ -363,7 +363,7 @@ class _AsyncRrpcReflectionDescribe(rrpc.aio.UnaryMethod[dict[str, Any]]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[dict[str, Any]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((service,), timeout, metadata)
 
 
@@ -443,7 +443,7 @@ class _RrpcStatsProcess(rrpc.UnaryMethod[ProcessStats]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[ProcessStats]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 
@@ -478,7 +478,7 @@ class _AsyncRrpcStatsProcess(rrpc.aio.UnaryMethod[ProcessStats]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[ProcessStats]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 

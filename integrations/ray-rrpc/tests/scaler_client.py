@@ -39,7 +39,7 @@ class _Scale(rrpc.UnaryMethod[NDArray[np.float64]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float64] | None = None,
     ) -> rrpc.Future[NDArray[np.float64]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((rows,), timeout, metadata, out)
 
 
@@ -61,7 +61,7 @@ class _Pid(rrpc.UnaryMethod[int]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[int]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 
@@ -83,7 +83,7 @@ class _Node(rrpc.UnaryMethod[str]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.Future[str]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 
@@ -121,7 +121,7 @@ class _AsyncScale(rrpc.aio.UnaryMethod[NDArray[np.float64]]):
         metadata: rrpc.MetadataLike | None = None,
         out: NDArray[np.float64] | None = None,
     ) -> rrpc.aio.Future[NDArray[np.float64]]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((rows,), timeout, metadata, out)
 
 
@@ -143,7 +143,7 @@ class _AsyncPid(rrpc.aio.UnaryMethod[int]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[int]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 
@@ -165,7 +165,7 @@ class _AsyncNode(rrpc.aio.UnaryMethod[str]):
         timeout: float | None = None,
         metadata: rrpc.MetadataLike | None = None,
     ) -> rrpc.aio.Future[str]:
-        """As calling it, without waiting for the result."""
+        """Starts the call and returns its future."""
         return self._start((), timeout, metadata)
 
 
