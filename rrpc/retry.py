@@ -241,7 +241,7 @@ class HedgingPolicy:
         object.__setattr__(self, "codes", _codes(self.codes))
 
     def over(self, call: OutgoingCall) -> Generator[Any, Any, Any]:
-        """In place of ``rrpc.calls.over``."""
+        """Makes the call with hedged attempts, like ``rrpc.calls.over`` makes it with one."""
         if not call.idempotent or call.request.out is not None:  # attempts would all write there
             return (yield from over(call))
         hedge = _Hedge(self, call)

@@ -86,7 +86,10 @@ class Chain:
             error = None  # whose traceback holds this frame
 
     def refuse(self, awaitable: Any) -> Any:
-        """In place of ``step``, where nothing can be awaited: the interceptor ends with an error."""
+        """Ends the interceptor that yielded an awaitable where nothing can be awaited.
+
+        Continues the chain with a TypeError and returns its next step, like ``step``.
+        """
         if hasattr(awaitable, "close"):
             awaitable.close()  # a coroutine complains when it is never awaited
         error = TypeError(

@@ -26,7 +26,7 @@ class Notifier:
         self._send("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
 
     def reloading(self) -> None:
-        """To be followed by ``ready``."""
+        """Tells systemd that the server reloads. Call ``ready`` when it has."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:
