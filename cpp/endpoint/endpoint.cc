@@ -151,6 +151,9 @@ Status Endpoint::what_is_wrong(const MessageHeader& header, Bytes message) const
     return Status::protocol_error("the peer returned " + std::to_string(window.returned_by(granted)) + what +
                                   " credits, only " + std::to_string(window.in_flight()) + " were out");
   };
+  if (message.size() < sizeof(header))
+    return Status::protocol_error("a message of " + std::to_string(message.size()) +
+                                  " bytes is shorter than its header");
   if (header.magic != kHeaderMagic) return Status::protocol_error("a message with a wrong magic");
   if (header.body_bytes != message.size() - sizeof(header))
     return Status::protocol_error("a message of " + std::to_string(message.size()) + " bytes announces a body of " +
@@ -163,8 +166,9 @@ Status Endpoint::what_is_wrong(const MessageHeader& header, Bytes message) const
 }
 
 inline bool Endpoint::take_header(const MessageHeader& header, Bytes message) {
-  const bool sound = header.magic == kHeaderMagic && header.body_bytes == message.size() - sizeof(header) &&
-                     header.epoch == peer_epoch_ && header.type <= kCreditType;
+  const bool sound = message.size() >= sizeof(header) && header.magic == kHeaderMagic &&
+                     header.body_bytes == message.size() - sizeof(header) && header.epoch == peer_epoch_ &&
+                     header.type <= kCreditType;
   if (!sound) return false;
   if (send_data_.returned_by(header.data_granted) != 0) arrived_unpaid_ = 0;
   return send_data_.on_grant(header.data_granted) && send_control_.on_grant(header.control_granted);
@@ -186,7 +190,6 @@ inline Status Endpoint::count_arrival(MessageClass message_class) {
 
 inline Status Endpoint::deliver(const MessageHeader& header, Bytes message) {
   if (!established_) return Status::protocol_error("a message arrived before the connection was established");
-  if (message.size() < sizeof(MessageHeader)) return Status::protocol_error("a message shorter than its header");
   if (!take_header(header, message)) [[unlikely]]
     return what_is_wrong(header, message);
   const MessageClass message_class = class_of(header.type);

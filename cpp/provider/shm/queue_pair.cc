@@ -131,8 +131,7 @@ Status ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
     if (const char* wrong = what_is_wrong(request, total_bytes(request.sges)); wrong != nullptr)
       return invalid_argument(wrong);
   }
-  const size_t waiting_count = pending_.empty() ? 0 : pending_.size();
-  if (waiting_count + ready_sends_count_ + requests.size() > limits_.send_depth)
+  if (pending_.size() + ready_sends_count_ + requests.size() > limits_.send_depth)
     return queue_full("send", limits_.send_depth);
   for (const WorkRequest& request : requests) post_one(request);
   return {};
@@ -144,8 +143,7 @@ inline void ShmQueuePair::post_one(const WorkRequest& request) {
   } else if (request.opcode == Opcode::kSend && pending_.empty() && !channel_.backlogged()) {
     Outcome outcome = deliver(request.sges, request.inline_data);
     if (outcome.later) return queue_request(request);
-    if (request.signalled || outcome.status != WcStatus::kSuccess)
-      finish(request.wr_id, request.opcode, request.signalled, std::move(outcome));
+    finish(request.wr_id, request.opcode, request.signalled, std::move(outcome));
   } else {
     queue_request(request);
   }
