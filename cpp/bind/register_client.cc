@@ -135,7 +135,8 @@ class PyClient {
   static rpc::ClientCallRef begin(const ClientRef& client, const py::bytes& method, const py::bytes& payload,
                                   py::handle buffers, py::handle out, py::handle timeout, py::handle metadata,
                                   bool traced = false, const std::shared_ptr<driver::LoopCall>& in_loop = nullptr) {
-    const rpc::ClientCallRef call = in_loop != nullptr ? in_loop : client->new_call();
+    rpc::ClientCallRef call = in_loop;
+    if (call == nullptr) call = client->new_call();
     if (traced) call->stamps.clock = now_ns;
     call->stamps.mark(&rpc::CallStamps::started);
     const PackedMetadata packed(metadata);
