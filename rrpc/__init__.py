@@ -4,19 +4,28 @@ Decorate a class with ``service`` and its methods with ``method``, serve it with
 ``Server``, generate a typed client with ``rrpc-gen`` or call by name with ``connect``.
 """
 
-from collections.abc import Sequence
-from os import environ as _environ
 from typing import TYPE_CHECKING, Any
 
-from . import _core, aio, interceptors
-from .array_checks import check_arrays
-from .bulk import empty, prefault_pool, set_pool_idle_timeout, set_pool_limit, snapshot, trim, zeros
-from .channel import Backoff, Channel, Ejection, register_resolver
-from .client import Client, connect
-from .codec import Record, copies, set_device_tensors
-from .codec import use_allocator as _use_allocator
-from .context import Context, attached, context, detached
-from .context import use_client as _use_client
+from . import aio, interceptors
+from ._call.context import Context, attached, context, detached
+from ._call.retry import RetryBudget, RetryPolicy
+from ._channel import Backoff, Channel, Ejection, register_resolver
+from ._client.array_checks import check_arrays
+from ._client.client import Client, connect
+from ._client.futures import Future
+from ._client.hedging import HedgingPolicy
+from ._client.outgoing_stream import open_stream
+from ._client.stream_stubs import DuplexStreamMethod, RequestStreamMethod, ResponseStreamMethod
+from ._client.streams import DuplexStream, RequestStream, ResponseStream
+from ._client.stubs import UnaryMethod, stub
+from ._interface import AnnotationError, error
+from ._interface.decorators import method, service
+from ._server.health import Health
+from ._server.server import Server, serve
+from ._server.server_stream import ServerStream
+from ._toplevel import adapters, stats, trace, transports
+from ._toplevel import version as _version
+from .codec import Record, set_device_tensors
 from .errors import (
     Aborted,
     AddressInUse,
@@ -40,26 +49,13 @@ from .errors import (
     Unimplemented,
     Unknown,
 )
-from .futures import Future
-from .health import Health
 from .interceptors import ClientInterceptor, ServerInterceptor
+from .memory import empty, prefault_pool, set_pool_idle_timeout, set_pool_limit, snapshot, trim, zeros
 from .metadata import Metadata, MetadataLike
-from .metadata import pack as _pack_metadata
-from .outgoing_streams import open_stream
-from .retry import HedgingPolicy, RetryBudget, RetryPolicy
-from .server import Server, serve
-from .server import use_async as _use_async
-from .server import use_builtin as _use_builtin
-from .service import AnnotationError, error, method, service
-from .status import from_status as _from_status
-from .stream_stubs import DuplexStreamMethod, RequestStreamMethod, ResponseStreamMethod
-from .streams import DuplexStream, RequestStream, ResponseStream, ServerStream
-from .stubs import UnaryMethod, stub
 from .types import Shape, Sized, f32, i8, i16, i32, i64, u8, u16, u32, u64
 
 if TYPE_CHECKING:
-    from .batching import batch_sizes, batched
-    from .tracing import Trace
+    from ._server.batching import batch_sizes, batched
 
 __all__ = [
     "Aborted",
@@ -152,107 +148,22 @@ __all__ = [
 __version__: str
 
 
-def stats() -> dict[str, int]:
-    """Returns counters of what this process has moved and copied since it started.
-
-    Besides the core's counters there are Python's. ``packs`` and ``bytes_packed`` count arrays that weren't
-    contiguous and were packed before sending. ``unpacks`` and ``bytes_unpacked`` count large bytes,
-    bytearrays and array.arrays that were copied out of the landing memory, and arrays that JAX copied.
-    ``device_copies`` and ``bytes_from_devices`` count tensors (see ``set_device_tensors``). ``bytes_copied``
-    is the sum of the core's copies and these.
-    """
-    counts = _core.stats()
-    ours = copies()
-    copied = ours["bytes_packed"] + ours["bytes_unpacked"] + ours["bytes_from_devices"]
-    return counts | ours | {"bytes_copied": counts.get("bytes_copied", 0) + copied}
-
-
-def trace() -> "Trace":
-    """In a ``with`` statement: collects the calls made there, with what each did when, at both ends.
-
-    ``print(trace)`` shows them, ``trace.save("calls.json")`` writes what https://ui.perfetto.dev opens.
-    """
-    from .tracing import Trace
-
-    return Trace()
-
-
-def transports() -> dict[str, str]:
-    """The address schemes: "" for one that can be used here, else the reason why it can't."""
-    return _core.transports()
-
-
-def adapters() -> list[dict[str, str]]:
-    """The InfiniBand, RoCE and iWARP adapters of this machine: an entry for each port, as ``rrpc-info`` shows it.
-
-    One that can't be used has the reason under ``why_not``. Empty too where ``transports()["verbs"]`` has a reason.
-    """
-    return _core.adapters()
-
-
-def _version() -> str:
-    """From the name of the installed metadata's folder: importlib.metadata costs more than all else here."""
-    import os
-    import sys
-
-    for folder in sys.path:
-        try:
-            names = os.listdir(folder or ".")
-        except OSError:  # a zip file, or not there
-            continue
-        for name in names:
-            if name.startswith("rrpc_rdma-") and name.endswith(".dist-info"):
-                return name[len("rrpc_rdma-") : -len(".dist-info")]
-    return "0+uninstalled"  # a checkout, built in place
-
-
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
     import sys
 
     if name in ("batch_sizes", "batched"):  # they need asyncio
-        from . import batching
+        from ._server import batching
 
         return getattr(batching, name)
     # With the name and the module, Python's traceback says "Did you mean: ...".
     raise AttributeError(f"module 'rrpc' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 
-def _client_of(core: _core.Client, cls: type[Any] | None) -> Any:
-    from .channel.peer import PeerChannel
-    from .loops import loop_here
+for _name in __all__:  # tracebacks, pickles and repr() name the classes as users import them
+    if getattr(globals().get(_name), "__module__", "").startswith("rrpc._"):
+        globals()[_name].__module__ = "rrpc"
 
-    if cls is None:
-        running = loop_here()
-        cls = Client if running is None or running() is None else aio.Client
-    return cls(PeerChannel(core))
-
-
-def _builtin(server: Server, workers: int) -> Sequence[object]:
-    from .std.server import builtin
-
-    return builtin(server, workers)
-
-
-def _async_lane(*parts: Any) -> Any:
-    from .aio.thread import ThreadedLane
-
-    return ThreadedLane(*parts)
-
-
-def _to_loop(handler: Any) -> None:
-    from .aio.plain import to_loop
-
-    to_loop(handler)
-
-
-# The one place where the layers that may not see each other are joined.
-_core.set_error_factory(_from_status)
-_core.set_metadata_packer(_pack_metadata)
-_use_allocator(empty)
-_use_builtin(_builtin)
-_use_client(_client_of)
-_use_async(_async_lane, _to_loop)
-if _environ.get("RRPC_CHECK_ARRAYS", "0") not in ("", "0"):
-    check_arrays()
+# Last, as it sees all of the above.
+from . import _registration as _registration  # noqa: E402

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from .peers import peer_name
+from rrpc._call.peer_names import peer_name
 
 if TYPE_CHECKING:
-    from . import _core
+    from rrpc import _core
 
     _Request = tuple[int, bytes, bytes, "list[_core.Block] | None", int, bytes, bool, int]
 

@@ -11,7 +11,7 @@ import core_server
 
 import rrpc
 from rrpc import _core
-from rrpc.options import merged
+from rrpc._options import merged
 
 Use = Callable[[_core.Client], object]
 ROUNDS = 60

@@ -16,7 +16,7 @@ from processes import child_environment
 
 import rrpc
 from rrpc import _core
-from rrpc.options import merged
+from rrpc._options import merged
 
 
 def echo(server: _core.Server, request: tuple[Any, ...]) -> None:

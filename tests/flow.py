@@ -13,8 +13,8 @@ from lab import TRANSIENT, TRANSPORTS, LabServer, address_to_listen_on
 from processes import ServeFactory, eventually, patience
 
 import rrpc
+from rrpc._interface.decorators import interface_of
 from rrpc.idl.emit_python import Unit, emit
-from rrpc.service import interface_of
 
 FLOW = (Path(__file__).parent / "flow_service.py").read_text()
 

@@ -4,7 +4,7 @@ import socket
 import struct
 from typing import Any
 
-from rrpc.service import untyped_request
+from rrpc._interface import untyped_request
 
 FRAME = struct.Struct("<BBHIQII")  # magic, type, detail, rkey, address, length, tag
 OFFER = struct.Struct("<IHHIII")  # magic, version, flags, slots, slot bytes, epoch

@@ -15,6 +15,7 @@ from made import examples
 from numpy.typing import NDArray
 from schemas import INTS, modules
 
+from rrpc._interface import compile_check
 from rrpc.cli.calling.from_json import BadValue, from_json
 from rrpc.cli.calling.to_json import pretty, to_json
 from rrpc.schema import (
@@ -36,7 +37,6 @@ from rrpc.schema import (
 )
 from rrpc.schema.closure import inner_types, types_in
 from rrpc.schema.to_python import PythonTypes
-from rrpc.service import compile_check
 
 EXAMPLES = 15
 PHASES = [Phase.generate]  # interfaces are slow to shrink

@@ -253,7 +253,7 @@ def test_tracebacks_when_the_server_allows(serve: ServeFactory, transport: str) 
         assert "lab_service.py" in there
         assert "in fail" in there
         assert "ValueError: bad" in there
-        assert "rrpc/server.py" not in there
+        assert "rrpc/_server/server.py" not in there
 
 
 def test_results_that_cannot_be_sent(lab: rrpc.Client) -> None:

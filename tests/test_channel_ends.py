@@ -19,7 +19,8 @@ from fleet import Fleet, fleet, nursery, scheme
 from processes import eventually, patience
 
 import rrpc
-from rrpc.calls import Waiting, _wait
+from rrpc._call.outgoing import Waiting
+from rrpc._client.blocking_driver import _wait
 
 __all__ = ["fleet", "nursery", "scheme"]
 

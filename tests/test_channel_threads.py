@@ -11,7 +11,7 @@ from fleet import Fleet, fleet, nursery, scheme
 from processes import eventually, patience
 
 import rrpc
-from rrpc.channel import timers, upkeep
+from rrpc._channel import timers, upkeep
 
 __all__ = ["fleet", "nursery", "scheme"]
 

@@ -19,9 +19,9 @@ from fleet import Fleet, fleet, nursery, scheme, wait_until_gone
 from processes import eventually, patience
 
 import rrpc
-from rrpc.channel import Contract
-from rrpc.channel.connecting import Attempt
-from rrpc.channel.subchannel import Record
+from rrpc._channel import Contract
+from rrpc._channel.connecting import Attempt
+from rrpc._channel.ejection import Record
 
 __all__ = ["fleet", "nursery", "scheme"]
 

@@ -7,8 +7,7 @@ from test_fingerprint import edits
 
 from rrpc import idl
 from rrpc import schema as s
-from rrpc.schema import fit
-from rrpc.schema.compat import Broken, compare, compare_services
+from rrpc.schema.compatibility import Broken, compare, compare_services, fit
 
 OLD, NEW, BOTH, NOTE = "OLD_CLIENT", "NEW_CLIENT", "BOTH", "NONE"
 

@@ -14,7 +14,7 @@ from processes import child_environment, eventually
 
 import rrpc
 from rrpc import _core
-from rrpc.options import merged
+from rrpc._options import merged
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from processes import child_environment, eventually, patience
 
 import rrpc
 from rrpc import _core
+from rrpc._options import merged
 from rrpc.metadata import pack
-from rrpc.options import merged
 
 LIMIT = 8192
 

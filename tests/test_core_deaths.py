@@ -18,7 +18,7 @@ from processes import child_environment, eventually
 
 import rrpc
 from rrpc import _core
-from rrpc.options import merged
+from rrpc._options import merged
 
 # A client that serves. It starts calls, nested both ways and with large buffers, and cancels some, for ever.
 CALLER = """

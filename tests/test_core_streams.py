@@ -12,7 +12,7 @@ from processes import eventually
 
 import rrpc
 from rrpc import _core
-from rrpc.options import merged
+from rrpc._options import merged
 
 CLIENT, SERVER, BOTH = 2, 4, 6
 Connect = Callable[..., _core.Client]

@@ -14,9 +14,9 @@ from lab import TRANSPORTS, LabServer, address_to_listen_on
 from processes import ServeFactory, eventually, patience
 
 import rrpc
+from rrpc._interface import AnnotationError
 from rrpc.cli.gen import main
 from rrpc.schema import service_of
-from rrpc.service import AnnotationError
 
 IDL = """
 package lab;

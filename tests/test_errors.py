@@ -7,7 +7,7 @@ import pytest
 
 import rrpc
 from rrpc import errors
-from rrpc.status import from_status
+from rrpc._call.status import from_status
 
 CODES = [code for code in rrpc.StatusCode if code is not rrpc.StatusCode.OK]
 CLASSES = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, rrpc.RpcError)]

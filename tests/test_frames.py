@@ -14,8 +14,8 @@ from processes import eventually, patience
 from two_versions import generate
 
 import rrpc
+from rrpc._interface.stream_items import Items
 from rrpc.codec import LIFT_BYTES, decode, decode_frames, encode_frames
-from rrpc.service.items import Items
 
 Frames = list[memoryview]
 Row = NDArray[np.float32]

@@ -17,11 +17,12 @@ from lab import lab, lab_address, lab_server
 from processes import eventually, patience, volume
 
 import rrpc
-from rrpc import futures
-from rrpc.client import Untyped
-from rrpc.context import current, enter
-from rrpc.futures import only
-from rrpc.interceptors import Chain, Sleep
+from rrpc._call.chain import Chain
+from rrpc._call.context import current, enter
+from rrpc._client import futures
+from rrpc._client.client import Untyped
+from rrpc._client.futures import only
+from rrpc.interceptors import Sleep
 
 __all__ = ["lab", "lab_address", "lab_server"]
 

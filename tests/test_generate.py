@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from processes import ROOT, run
 
 import rrpc
+from rrpc._interface import AnnotationError
+from rrpc._interface.decorators import interface_of
+from rrpc.cli.common import tool_version
 from rrpc.cli.gen import main
-from rrpc.cli.generated import tool_version
 from rrpc.idl import Unit, emit
 from rrpc.schema import service_of
-from rrpc.schema.fingerprint import fingerprint
-from rrpc.service import AnnotationError, interface_of
+from rrpc.schema.fingerprints import fingerprint
 
 MODULE = '''
 import array

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from rrpc._interface.decorators import interface_of
 from rrpc.cli.gen import main
 from rrpc.idl import load
 from rrpc.schema import service_of
-from rrpc.service import interface_of
 
 GOLDEN = Path(__file__).parent / "golden"
 ONE = "package lab;\n\nservice One {\n  get(name: string) -> int;\n}\n"

@@ -16,7 +16,7 @@ import rrpc
 from rrpc.cli.gen import main
 from rrpc.idl import PythonFiles, load
 from rrpc.schema import service_of
-from rrpc.schema.fingerprint import fingerprint
+from rrpc.schema.fingerprints import fingerprint
 
 GOLDEN = Path(__file__).parent / "golden"
 NAME = "lab.search.Nearest"

@@ -15,7 +15,7 @@ from two_versions import make_module
 import rrpc
 from rrpc.idl import PythonFiles, parse, print_module
 from rrpc.schema import Method, Module, Service, service_of
-from rrpc.schema.fingerprint import fingerprint
+from rrpc.schema.fingerprints import fingerprint
 
 # Finding a smaller example takes longer than reading a large one.
 MADE = settings(

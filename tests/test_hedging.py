@@ -14,8 +14,8 @@ from processes import eventually, patience
 
 import rrpc
 from rrpc import HedgingPolicy
-from rrpc.channel.timers import Timer
-from rrpc.retry import PUSH_BACK
+from rrpc._call.retry import PUSH_BACK
+from rrpc._channel.timers import Timer
 
 __all__ = ["fleet", "nursery", "scheme"]
 
@@ -182,7 +182,7 @@ def test_a_failure_while_the_time_of_the_next_attempt_comes(
         timer.cancel()
         return timer
 
-    monkeypatch.setattr("rrpc.retry.after", fired)
+    monkeypatch.setattr("rrpc._client.hedging.after", fired)
     (server,) = fleet.members(1, "shm")
     hedging = HedgingPolicy(delay=0.01, max_attempts=3, budget=None)
     with CountedClient(server.address, hedging=hedging) as client:

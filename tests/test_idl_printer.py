@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import rrpc
+from rrpc._interface import AnnotationError
 from rrpc.idl import load, parse, print_module
 from rrpc.schema import (
     Array,
@@ -30,7 +31,6 @@ from rrpc.schema import (
     module_of,
     modules_of,
 )
-from rrpc.service import AnnotationError
 
 
 def with_parameter(kind: Type, *default: Any) -> Module:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from rrpc import interceptors
-from rrpc.interceptors import Chain, ClientInterceptor, ServerInterceptor, Sleep, StreamHooks
+from rrpc._call.chain import Chain
+from rrpc._call.stream_hooks import StreamHooks
+from rrpc.interceptors import ClientInterceptor, ServerInterceptor, Sleep
 
 Steps = Generator[Any, Any, Any]
 Unary = Callable[[Any], Steps]

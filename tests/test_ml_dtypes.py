@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from two_versions import generate
 
 import rrpc
+from rrpc._interface.decorators import interface_of
 from rrpc.codec import describe_dtype, parse_dtype
 from rrpc.idl.emit_python import Unit, emit
 from rrpc.schema import ARRAY_ITEMS, Array, from_data, service_of, to_data
 from rrpc.schema.model import ML_ITEMS
 from rrpc.schema.to_python import to_interface
-from rrpc.service import interface_of
 
 NAMES = sorted(name for name in ML_ITEMS if hasattr(ml_dtypes, name))
 

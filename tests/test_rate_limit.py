@@ -7,7 +7,7 @@ import pytest
 from processes import ServeFactory, eventually
 
 import rrpc
-from rrpc.retry import PUSH_BACK
+from rrpc._call.retry import PUSH_BACK
 
 SLOW = 0.01
 """Calls a second: none is taken after the burst while a test runs."""

@@ -13,7 +13,7 @@ from processes import eventually, patience
 
 import rrpc
 from rrpc import HedgingPolicy, RetryBudget, RetryPolicy, StatusCode
-from rrpc.retry import PUSH_BACK
+from rrpc._call.retry import PUSH_BACK
 
 __all__ = ["fleet", "nursery", "scheme"]
 

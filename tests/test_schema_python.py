@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import rrpc
 from rrpc import schema
+from rrpc._interface.decorators import interface_of
 from rrpc.schema import (
     MISSING,
     Array,
@@ -34,7 +35,6 @@ from rrpc.schema import (
     service_of,
     split_docstring,
 )
-from rrpc.service import interface_of
 from rrpc.types import Shape, f32, i8, u64
 
 INT, STRING, ANY = Scalar("int"), Scalar("string"), Scalar("any")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import rrpc
 from rrpc import Shape, idl
 from rrpc.schema import Service, module_of, service_of
-from rrpc.schema.fingerprint import fingerprint
+from rrpc.schema.fingerprints import fingerprint
 from rrpc.schema.to_python import to_interface
 
 

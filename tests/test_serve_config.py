@@ -8,9 +8,9 @@ from processes import ServeFactory, run_python, run_serve
 
 import rrpc
 from rrpc.cli.common import BadInput
-from rrpc.cli.serving.options import OPTIONS
+from rrpc.cli.serving.serve_options import OPTIONS
 from rrpc.cli.serving.settings import settings
-from rrpc.cli.serving.show import as_toml
+from rrpc.cli.serving.show_settings import as_toml
 
 MODULE = """
 from pathlib import Path

@@ -16,7 +16,7 @@ from processes import child_environment, eventually, patience
 from two_versions import generate
 
 import rrpc
-from rrpc.service import AnnotationError
+from rrpc._interface import AnnotationError
 
 Bytes = NDArray[np.uint8]
 

@@ -11,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 import rrpc
-from rrpc.service import MISSING, Parameter, interface_of, signature_text
+from rrpc._interface import MISSING, Parameter, signature_text
+from rrpc._interface.decorators import interface_of
 
 
 @rrpc.service

@@ -221,7 +221,7 @@ def test_a_handler_s_exception_comes_with_type_message_and_traceback(desk: rrpc.
     assert (error.type_name, error.message) == ("KeyError", "'unknown'")
     assert error.remote_traceback is not None
     assert "raise KeyError(how)" in error.remote_traceback
-    assert "rrpc/server.py" not in error.remote_traceback
+    assert "rrpc/_server/server.py" not in error.remote_traceback
 
 
 def test_tracebacks_stay_on_the_server_by_default() -> None:

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 import rrpc
+from rrpc._interface import Mismatch, Parameter, Plan, compile_check
 from rrpc.codec import decode
-from rrpc.service import Mismatch, Parameter, Plan, compile_check
 
 
 class Colour(enum.Enum):

@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 import rrpc
-from rrpc.service import RECEIVES, SENDS, Plan, interface_of
-from rrpc.service.items import Items
+from rrpc._interface import RECEIVES, SENDS, Plan
+from rrpc._interface.decorators import interface_of
+from rrpc._interface.stream_items import Items
 
 
 @dataclass

@@ -15,12 +15,12 @@ from processes import ServeFactory, eventually, patience
 
 import rrpc
 from rrpc import std
+from rrpc._server.health import Health
 from rrpc.cli import gen
-from rrpc.health import Health
 from rrpc.idl import load, print_module
 from rrpc.schema import fingerprint, from_data, service_of
 from rrpc.std import HealthClient, HealthStatus, ProcessStats, ReflectionClient, StatsClient
-from rrpc.std.server import HealthService
+from rrpc.std.builtin_services import HealthService
 
 BUILTIN = ["rrpc.Health", "rrpc.Reflection", "rrpc.Stats"]
 SERVING, NOT_SERVING = HealthStatus.SERVING, HealthStatus.NOT_SERVING
@@ -82,7 +82,7 @@ def client(server: rrpc.Server) -> Iterator[rrpc.Client]:
 
 def test_the_stubs_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    assert gen.main([*FILES, "-o", "rrpc/std/stubs.py", "--check"]) == 0
+    assert gen.main([*FILES, "-o", "rrpc/std/generated_stubs.py", "--check"]) == 0
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -20,10 +20,9 @@ from lab import LabServer
 from processes import ROOT, Served, ServeFactory, child_environment, cpu_seconds, eventually, patience, volume
 
 import rrpc
-from rrpc.dispatch import Dispatch
-from rrpc.streams import ServedStreams
-from rrpc.streams.serving import PARKED
-from rrpc.worker import Worker
+from rrpc._server.dispatch import Dispatch
+from rrpc._server.served_stream import PARKED, ServedStreams
+from rrpc._server.worker import Worker
 
 WINDOW = 16
 IN_HANDS = 2  # an item that was taken, and one that waits for room

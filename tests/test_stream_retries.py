@@ -13,9 +13,9 @@ from processes import patience
 
 import rrpc
 from rrpc import RetryBudget, RetryPolicy, StatusCode
+from rrpc._call.retry import PUSH_BACK
 from rrpc.errors import unsent
 from rrpc.interceptors import Retry
-from rrpc.retry import PUSH_BACK
 
 QUICK: dict[str, Any] = {"max_attempts": 4, "initial_backoff": 0.001, "max_backoff": 0.01}
 

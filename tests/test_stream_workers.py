@@ -11,7 +11,7 @@ from processes import ServeFactory, eventually, patience
 from raw_peer import CALL, RawPeer, message, request
 
 import rrpc
-from rrpc import workers
+from rrpc._server import worker_pool as workers
 from rrpc.std import StatsClient
 
 CLIENT_STREAMS = 2

@@ -16,9 +16,9 @@ from flow_service import Flow
 from processes import eventually, patience
 
 import rrpc
-import rrpc.aio.lane
-import rrpc.status
-import rrpc.streams.serving
+import rrpc._call.status
+import rrpc._server.served_stream
+import rrpc.aio.handler_tasks
 
 __all__ = ["scheme"]
 
@@ -34,10 +34,10 @@ class ShuttingDown(rrpc.Unavailable):
 @pytest.fixture(autouse=True)
 def _without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def status_of(method: str, error: BaseException, *rest: Any) -> Any:
-        status = rrpc.status.status_of(method, error, *rest)
+        status = rrpc._call.status.status_of(method, error, *rest)
         return status._replace(facts=b"") if isinstance(error, ShuttingDown) else status
 
-    for module in (rrpc.streams.serving, rrpc.aio.lane):
+    for module in (rrpc._server.served_stream, rrpc.aio.handler_tasks):
         monkeypatch.setattr(module, "status_of", status_of)
 
 

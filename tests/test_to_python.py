@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from schemas import modules
 
 import rrpc
+from rrpc._interface import MISSING as NO_DEFAULT
+from rrpc._interface import RECEIVES, AnnotationError, Mismatch, Plan, compile_check
 from rrpc.schema import (
     Array,
     Const,
@@ -43,8 +45,6 @@ from rrpc.schema import (
 )
 from rrpc.schema.closure import closure
 from rrpc.schema.to_python import PythonTypes, to_interface
-from rrpc.service import MISSING as NO_DEFAULT
-from rrpc.service import RECEIVES, AnnotationError, Mismatch, Plan, compile_check
 
 
 def as_python_has_it(service: Service) -> Service:

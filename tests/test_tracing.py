@@ -20,7 +20,7 @@ from tracing_checks import TRACED, assert_in_order, assert_nested, assert_no_gap
 import rrpc
 import rrpc.aio
 import rrpc.tracing
-from rrpc.dispatch import Dispatch
+from rrpc._server.dispatch import Dispatch
 
 
 def test_phases_add_up(traced: rrpc.Client, traced_servers: list[LabServer]) -> None:

@@ -12,10 +12,10 @@ from tracing_checks import assert_nested, assert_no_gap
 
 from rrpc.tracing import PHASES, Phase, Place, TracedCall
 from rrpc.tracing.chrome import events
-from rrpc.tracing.record import _Attempt
+from rrpc.tracing.client_recorder import _Attempt
+from rrpc.tracing.server_part import ServerPart, pack, unpack
 from rrpc.tracing.show import as_table, as_text
 from rrpc.tracing.timeline import chain, join
-from rrpc.tracing.wire import ServerPart, pack, unpack
 
 HERE = Place("host", 10, "caller", 11, "MainThread")
 THERE = Place("host", 20, "server", 21, "worker")

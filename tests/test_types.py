@@ -15,7 +15,7 @@ from shapes_service import Rows, Table, Weights
 
 import rrpc
 from rrpc import Shape, Sized
-from rrpc.service import Mismatch, Parameter, Plan, compile_check
+from rrpc._interface import Mismatch, Parameter, Plan, compile_check
 from rrpc.types import f32, i8, i64, u8, u64
 
 Cube = Annotated[NDArray[np.float32], Shape("n", 3, None)]

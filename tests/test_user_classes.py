@@ -19,10 +19,11 @@ from two_versions import generate
 from typing_extensions import NotRequired, TypeAliasType
 
 import rrpc
+from rrpc._interface import AnnotationError, Mismatch, compile_check
+from rrpc._interface.decorators import interface_of
 from rrpc.codec import Record
 from rrpc.idl.emit_python import Unit, emit
 from rrpc.schema import Field, List, Opaque, Optional, Scalar, Struct, service_of, to_data
-from rrpc.service import AnnotationError, Mismatch, compile_check, interface_of
 
 T = TypeVar("T")
 U = TypeVar("U")

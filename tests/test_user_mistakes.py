@@ -21,7 +21,7 @@ from processes import eventually
 from styles import STYLES, calling
 
 import rrpc
-from rrpc.std.stubs import HealthClient
+from rrpc.std.generated_stubs import HealthClient
 
 
 @rrpc.service

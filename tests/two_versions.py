@@ -5,8 +5,8 @@ import types
 from typing import Any
 
 import rrpc
+from rrpc._interface.decorators import interface_of
 from rrpc.idl import Unit, emit
-from rrpc.service import interface_of
 
 OLD = """
 import enum

@@ -7,6 +7,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 # C++: each folder of cpp/ and the folders it may include from, besides itself.
@@ -45,149 +46,46 @@ CPP_WORDS_NOT_IN = [
     ("thread call", r"\bpthread_(?!atfork)\w+", _PURE),
 ]
 
-# Python: each module of rrpc and the modules it may import, besides itself.
-_VALUES = ("errors", "codec", "bulk")
-_HANDLING = (*_VALUES, "service", "metadata", "context", "dispatch", "status")
-_STREAMING = ("outgoing_streams", "stream_stubs")
-_CALLING = (
-    "options",
-    "channel",
-    "calls",
-    "futures",
-    "loops",
-    "retry",
-    "stubs",
-    "base_client",
-    "client",
-    *_STREAMING,
-)
-_SHELLS = (
-    *_HANDLING,
-    "types",
-    "health",
-    "interceptors",
-    "schema",
-    "versions",
-    *_CALLING,
-    "observe",
-    "streams",
-    "tracing",
-    "server",
-)
-PY_LAYERS: dict[str, tuple[str, ...]] = {
-    "errors": (),
-    "codec": ("errors", "bulk"),
-    "bulk": ("errors",),
-    "array_checks": ("context", "stubs"),
-    "batching": ("errors", "bulk", "context"),
-    "types": (),
-    "service": (*_VALUES, "types"),
-    "schema": (*_VALUES, "types", "service"),
-    "options": ("errors",),
-    "front": ("options",),
-    "health": ("errors",),
-    "interceptors": (*_VALUES, "peers"),
-    "versions": (*_VALUES, "service", "schema"),
-    "channel": (*_VALUES, "options", "service", "versions"),
-    "calls": ("errors", "bulk", "channel", "context", "retry", "interceptors", "metadata", "options"),
-    "futures": ("errors", "calls", "channel", "interceptors", "loops", "metadata"),
-    "loops": (),
-    "retry": ("errors", "calls", "channel", "futures", "interceptors"),
-    "stubs": (
-        "loops",
-        "errors",
-        "bulk",
-        "calls",
-        "channel",
-        "client",
-        "context",
-        "futures",
-        "interceptors",
-        "metadata",
-        "options",
-        "service",
-    ),
-    "outgoing_streams": (
-        *(
-            "errors",
-            "codec",
-            "calls",
-            "channel",
-            "client",
-            "interceptors",
-            "loops",
-            "metadata",
-            "options",
-            "retry",
-        ),
-        "service",
-        "streams",
-    ),
-    "stream_stubs": ("errors", "channel", "loops", "metadata", "outgoing_streams", "streams", "stubs"),
-    "base_client": ("calls", "channel", "interceptors", "metadata", "options", "peers", "retry", "stubs"),
-    "client": (
-        *_VALUES,
-        "base_client",
-        "calls",
-        "channel",
-        "futures",
-        "interceptors",
-        "loops",
-        "metadata",
-        "options",
-        "retry",
-        "service",
-        "stubs",
-    ),
-    "peers": (),
-    "observe": ("peers",),
-    "metadata": ("errors",),
-    "context": ("metadata", "peers"),
-    "tracing": ("errors", "context", "metadata"),
-    "dispatch": ("errors", "service", "tracing"),
-    "status": ("errors", "codec", "context", "metadata", "service"),
-    "workers": (),
-    "worker": ("observe", "context", "dispatch", "metadata", "status", "streams"),
-    "served": ("errors", "metadata", "context", "dispatch", "interceptors", "streams"),
-    "streams": (*_HANDLING, "loops", "observe", "peers"),
-    "server": (
-        *(
-            "dispatch",
-            "errors",
-            "health",
-            "interceptors",
-            "observe",
-            "options",
-            "served",
-            "service",
-            "streams",
-            "versions",
-            "worker",
-            "workers",
-        ),
-    ),
-    "aio": (*_SHELLS, "peers"),
-    "__init__": (*_SHELLS, "aio", "std", "array_checks", "batching"),
-    "std": (*_SHELLS, "__init__"),
-    "idl": _SHELLS,
-    "cli": (*_SHELLS, "front", "aio", "idl", "std", "__init__"),
-}
-PY_MAY_IMPORT_CORE = {
+# Python: the rooms of rrpc/ in their order. A module imports only from its own room and from rooms above it, also for
+# types and within functions; there are no circles within a room.
+PY_LAYERS = [
     "errors",
+    "types",
+    "metadata",
+    "memory",
     "codec",
-    "bulk",
+    "_interface",
+    "schema",
+    "_options",
+    "_channel",
+    "_call",
     "observe",
-    "options",
-    "array_checks",
-    "front",
-    "calls",
-    "channel",
-    "futures",
-    "server",
-    "streams",
-    "worker",
+    "interceptors",
+    "tracing",
+    "_client",
+    "_server",
     "aio",
+    "_toplevel",
     "__init__",
+    "std",
+    "idl",
+    "cli",
+    "_registration",
+]
+# The one import that goes down the list; rrpc/_registration.py says why.
+PY_REGISTRATION = ("__init__", "_registration")
+PY_MAY_IMPORT_CORE = {
+    "memory",
+    "codec",
+    "_options",
+    "_channel",
+    "_call",
+    "observe",
+    "_client",
+    "_server",
+    "aio",
+    "_toplevel",
+    "_registration",
 }
 GENERATED_MARK = "generated by rrpc-gen"
 
@@ -259,25 +157,78 @@ def imported_modules(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[
 
 def check_python_file(path: Path, root: Path) -> Iterator[tuple[int, str]]:
     inside = path.relative_to(root / "rrpc")
-    unit = inside.parts[0].removesuffix(".py")
-    if unit not in PY_LAYERS:
-        yield 1, f"rrpc/{unit} is no layer: tools/check_layers.py doesn't know it"
+    room = inside.parts[0].removesuffix(".py")
+    if room not in PY_LAYERS:
+        yield 1, f"rrpc/{room} is no layer: tools/check_layers.py doesn't know it"
         return
-    modules = {p.name.removesuffix(".py") for p in (root / "rrpc").iterdir()} | {"_core"}
-    for line, name in imported_modules(ast.parse(path.read_text()), ("rrpc", *inside.parts[:-1])):
-        first, _, rest = name.partition(".")
-        if first != "rrpc":
-            continue
-        target = rest.split(".")[0]
-        target = target if target in modules else "__init__"  # `from rrpc import Client`
+    tree = ast.parse(path.read_text())
+    if inside.name == "__init__.py":
+        yield from _hidden_modules(tree, path)
+    for line, name in imported_modules(tree, ("rrpc", *inside.parts[:-1])):
+        target = _room_of(name, root)
         if target == "_core":
-            if unit not in PY_MAY_IMPORT_CORE:
-                yield line, f"rrpc.{unit} may not import the core"
-        elif target != unit and target not in PY_LAYERS[unit]:
-            yield (
-                line,
-                f"rrpc.{unit} may not import {'rrpc itself' if target == '__init__' else f'rrpc.{target}'}",
-            )
+            if room not in PY_MAY_IMPORT_CORE:
+                yield line, f"rrpc.{room} may not import the core"
+        elif target and not _may_import(room, target):
+            what = "rrpc itself" if target == "__init__" else f"rrpc.{target}"
+            yield line, f"rrpc.{room} may not import {what}, which stands below it"
+
+
+def _room_of(name: str, root: Path) -> str:
+    """Returns the room of an imported name, "" for what isn't rrpc's."""
+    first, _, rest = name.partition(".")
+    if first != "rrpc":
+        return ""
+    room = rest.split(".")[0]
+    if room == "_core" or any((root / "rrpc" / found).exists() for found in (room, f"{room}.py") if room):
+        return room
+    return "__init__"  # `from rrpc import Client`
+
+
+def _may_import(room: str, target: str) -> bool:
+    if (room, target) == PY_REGISTRATION:
+        return True
+    return target in PY_LAYERS and PY_LAYERS.index(target) <= PY_LAYERS.index(room)
+
+
+def _hidden_modules(tree: ast.Module, path: Path) -> Iterator[tuple[int, str]]:
+    """Names of a package that hide a module of it: ``from package import name`` is then not what a reader expects."""
+    for node in tree.body:
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [alias.asname or alias.name for alias in node.names]
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names = [node.name]
+        for name in names:
+            if (path.parent / f"{name}.py").exists() or (path.parent / name).is_dir():
+                yield node.lineno, f"{name} hides the module of that name in {path.parent.name}/"
+
+
+def check_python_modules(root: Path) -> Iterator[str]:
+    """Rules for all modules together: no circles, no two of one name."""
+    modules = {}
+    for path in sorted((root / "rrpc").rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    named: dict[str, Path] = {}
+    for path in modules.values():
+        if path.name != "__init__.py":
+            other = named.setdefault(path.name, path)
+            if other != path:
+                yield f"{path.relative_to(root)}:1: {other.relative_to(root)} has the same name"
+    needs = {name: set(_needs(name, path, modules)) for name, path in modules.items() if name != "rrpc"}
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        yield f"rrpc: a circle of imports: {' -> '.join(reversed(error.args[1]))}"
+
+
+def _needs(name: str, path: Path, modules: dict[str, Path]) -> Iterator[str]:
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for _, imported in imported_modules(ast.parse(path.read_text()), tuple(package.split("."))):
+        needed = imported if imported in modules else imported.rpartition(".")[0]
+        if needed in modules and needed not in (name, "rrpc"):
+            yield needed
 
 
 def check_generated_file(path: Path) -> Iterator[tuple[int, str]]:
@@ -299,6 +250,7 @@ def violations(root: Path) -> Iterator[str]:
     for path in sorted((root / "rrpc").rglob("*.py")):
         for line, problem in check_python_file(path, root):
             yield f"{path.relative_to(root)}:{line}: {problem}"
+    yield from check_python_modules(root)
     for folder in ("examples", "tests", "bench"):
         for path in sorted((root / folder).rglob("*.py")):
             for line, problem in check_generated_file(path):

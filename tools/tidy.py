@@ -19,9 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "tidy"
 CLANG_TIDY = Path(sys.executable).with_name("clang-tidy")
 UNKNOWN_TO_CLANG = "--extra-arg=-Wno-unknown-warning-option"  # the compile commands are GCC's
-# The analyzer's default of 225,000 nodes a function takes half a minute for some sources. Its own shallow mode has 75,000, which
-# are used here with the calls followed as deep as by default.
-ANALYZER_NODES = [f"--extra-arg={word}" for word in ("-Xclang", "-analyzer-config", "-Xclang", "max-nodes=75000")]
+# The analyzer's default of 225,000 nodes a function takes half a minute for some sources. Its own shallow mode has
+# 75,000, which are used here with calls followed as deep as by default.
+ANALYZER_NODES = [
+    f"--extra-arg={word}" for word in ("-Xclang", "-analyzer-config", "-Xclang", "max-nodes=75000")
+]
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 

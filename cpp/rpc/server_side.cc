@@ -15,7 +15,7 @@ using provider::WcStatus;
 // After its deadline a handler at work is told to stop, unless the client's CANCEL has done so: it may be on its way.
 constexpr TimeNs kCancelGrace = 20 * kMillisecond;
 
-// As metadata: a map of one name, PUSH_BACK of rrpc/retry.py, to the number as text.
+// As metadata: a map of one name, PUSH_BACK of rrpc/_call/retry.py, to the number as text.
 static std::string retry_after(int64_t milliseconds) {
   if (milliseconds <= 0) return "";
   constexpr std::string_view kName = "retry-after-ms";

@@ -11,15 +11,15 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .client import Client, connect
-from .stream_stubs import DuplexStreamMethod, RequestStreamMethod, ResponseStreamMethod
-from .stubs import UnaryMethod
+from .async_client import Client, connect
+from .async_stream_stubs import DuplexStreamMethod, RequestStreamMethod, ResponseStreamMethod
+from .async_stubs import UnaryMethod
 
 if TYPE_CHECKING:
-    from .future import Future
-    from .server import Server, serve
-    from .server_stream import ServerStream
-    from .streams import DuplexStream, RequestStream, ResponseStream, open_stream
+    from .async_future import Future
+    from .async_server import Server, serve
+    from .async_server_stream import ServerStream
+    from .async_streams import DuplexStream, RequestStream, ResponseStream, open_stream
 
 __all__ = [
     "Client",

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rrpc
-from rrpc.options import did_you_mean
+from rrpc._interface import RECEIVES, SENDS, Interface, Method, Mismatch, Plan, compile_check
+from rrpc._options import did_you_mean
 from rrpc.schema import Service
-from rrpc.service import RECEIVES, SENDS, Interface, Method, Mismatch, Plan, compile_check
 
 from .calling.given import split, value_of
-from .calling.metadata import metadata_of, show_metadata
+from .calling.metadata_option import metadata_of, show_metadata
 from .calling.offered import Offered
 from .calling.to_json import Files, pretty, to_json
 from .common import BadInput, Parser, command, debugging, one_line, problem, takes_files
@@ -180,7 +180,7 @@ def _call(client: rrpc.Client, service: Service, name: str, options: Any) -> Any
 def _stream(
     client: rrpc.Client, method: Method, by_place: Sequence[Any], by_name: dict[str, Any], options: Any
 ) -> Any:
-    from .calling.streams import call_stream
+    from .calling.stream_calls import call_stream
 
     client = client.with_options(timeout=options.timeout, metadata=metadata_of(options.metadata))
     if method.kind & RECEIVES and options.output is not None:

@@ -6,13 +6,17 @@ import argparse
 import functools
 import importlib
 import os
+import re
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
-from rrpc.service import Interface, interface_of
+import rrpc
+from rrpc._interface import Interface
+from rrpc._interface.decorators import interface_of
 
 __all__ = [
     "BadInput",
@@ -24,12 +28,26 @@ __all__ = [
     "one_line",
     "problem",
     "takes_files",
+    "tool_version",
     "user_line",
 ]
 
 
 class BadInput(Exception):
     """Input from the user that can't be used; the message is the line to show."""
+
+
+def tool_version() -> str:
+    """The version for the headers of generated files: of the installed package, or of this checkout."""
+    if not rrpc.__version__.startswith("0+"):
+        return rrpc.__version__
+    project = Path(rrpc.__file__).resolve().parent.parent / "pyproject.toml"
+    found = (
+        re.search(r'^version = "(.+?)"', project.read_text(encoding="utf-8"), re.M)
+        if project.is_file()
+        else None
+    )
+    return found[1] if found else rrpc.__version__
 
 
 class _ShowVersion(argparse.Action):
@@ -39,8 +57,6 @@ class _ShowVersion(argparse.Action):
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="show the version, and end")
 
     def __call__(self, parser: argparse.ArgumentParser, *parsed: Any) -> None:
-        from .generated import tool_version
-
         print(f"{parser.prog.partition(' ')[0]} {tool_version()}")
         parser.exit()
 

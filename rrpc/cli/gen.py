@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rrpc._interface import AnnotationError
 from rrpc.idl import SIDES, IdlError, PythonFiles, load
 from rrpc.schema import Module
-from rrpc.service import AnnotationError
 
-from .common import BadInput, Parser, command, debugging, find_service, problem, takes_files
-from .generated import Output, tool_version
+from .common import BadInput, Parser, command, debugging, find_service, problem, takes_files, tool_version
+from .generated_files import Output
 
 if TYPE_CHECKING:
-    from rrpc.schema.comparison import Change
+    from rrpc.schema.compatibility import Change
 
 __all__ = ["main"]
 
@@ -142,7 +142,7 @@ def _check(arguments: Sequence[str]) -> int:
 
 def _changes(versions: tuple[str, str], include: Sequence[Path]) -> list[Change]:
     from rrpc.schema import service_of
-    from rrpc.schema.compat import compare, compare_services
+    from rrpc.schema.compatibility import compare, compare_services
 
     python = {given: service_of(find_service(given)[1]) for given in versions if not given.endswith(".rrpc")}
     files = {given: _load(given, include) for given in versions if given not in python}

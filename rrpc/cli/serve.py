@@ -13,14 +13,14 @@ import traceback
 from collections.abc import Sequence
 
 from rrpc import RpcError, Server, prefault_pool, set_pool_idle_timeout, set_pool_limit
-from rrpc.service import AnnotationError, Interface
+from rrpc._interface import AnnotationError, Interface
 
 from .common import BadInput, command, debugging, find_service, one_line, problem
 from .construct import construct, distribute
-from .interceptors import interceptors
+from .interceptor_option import interceptors
 from .serving.assignment import Assignment
 from .serving.heap import RestingHeap, use_one_arena
-from .serving.logs import announce, announce_serving, set_level, set_up_logging
+from .serving.log_format import announce, announce_serving, set_level, set_up_logging
 from .serving.notify import Notifier
 from .serving.observing import Observing
 from .serving.placement import place
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.reload and options.processes > 1:
             raise BadInput("--reload is for one process: leave --processes out")
         if options.print_config:
-            from .serving.show import as_toml
+            from .serving.show_settings import as_toml
 
             print(as_toml(options), end="")
             return 0

@@ -16,21 +16,20 @@ A payload that holds tuples, sets or dataclasses starts with the byte 0xC1, whic
 uses: the rest is decoded with a hook for every list. Others do without that cost.
 """
 
-from .allocator import use_allocator
+from .advice import instead_of
 from .arrow import NAME as ARROW_TABLE
 from .arrow import one_batch, pyarrow, table_in, table_of
+from .buffer_lists import decode_frames, encode_frames
 from .classes import fields_in, has_attrs, has_fields, is_model
-from .counters import count_unpack
-from .counters import snapshot as copies
-from .decode import Record, decode
+from .copy_counters import count_unpack
+from .copy_counters import snapshot as copies
+from .decoder import Record, decode
 from .dtypes import describe as describe_dtype
 from .dtypes import parse as parse_dtype
 from .dtypes import plain_kind
-from .encode import Message, encode, pack, prepare, record_mark
-from .frames import decode_frames, encode_frames
-from .instead import instead_of
-from .refused import Refused, refusal
+from .encoder import Message, encode, pack, prepare, record_mark
 from .tensors import array_in, is_tensor, ml_type, set_device_tensors
+from .unsendable import Refused, refusal
 from .wire import LIFT_BYTES, MAX_DEPTH
 
 __all__ = [
@@ -66,5 +65,4 @@ __all__ = [
     "set_device_tensors",
     "table_in",
     "table_of",
-    "use_allocator",
 ]

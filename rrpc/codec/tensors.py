@@ -10,9 +10,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from .allocator import allocate
-from .counters import count_device_copy, count_pack
-from .refused import Refused
+from rrpc.memory import empty
+
+from .copy_counters import count_device_copy, count_pack
+from .unsendable import Refused
 
 __all__ = ["array_in", "is_tensor", "ml_type", "set_device_tensors"]
 
@@ -125,7 +126,7 @@ def _of_torch(tensor: Any, torch: Any) -> np.ndarray[Any, Any]:
         array = tensor.numpy()
     else:
         _must_stage(tensor.device)
-        array = allocate(tuple(tensor.shape), torch.empty(0, dtype=tensor.dtype).numpy().dtype)
+        array = empty(tuple(tensor.shape), torch.empty(0, dtype=tensor.dtype).numpy().dtype)
         torch.from_numpy(array).copy_(tensor)
         _counted(array)
     return array if kind is None else array.view(kind)  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ from itertools import combinations
 from rrpc.schema import Array, Enum, List, Literal, Map, Named, Scalar, Set, Tuple, Type
 
 from .spell import Lookup, alternatives_of, type_text
-from .types import is_integer
+from .type_resolver import is_integer
 
 __all__ = ["LookAlikes"]
 

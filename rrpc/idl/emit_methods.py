@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rrpc.service import (
+from rrpc._interface import (
     MISSING,
     RECEIVES,
     SENDS,
@@ -20,11 +20,11 @@ from rrpc.service import (
     item_of,
     streams_as,
 )
-from rrpc.service.libraries import library_of
-from rrpc.service.members import fields_of, has_members
+from rrpc._interface.libraries import library_of
+from rrpc._interface.members import fields_of, has_members
 
-from .python_text import WIDTH, broken, camel, docstring, quoted, width
-from .python_types import Types
+from .emit_text import WIDTH, broken, camel, docstring, quoted, width
+from .emit_types import Types
 
 __all__ = [
     "ASYNC",

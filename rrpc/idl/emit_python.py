@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rrpc._interface import AnnotationError, Interface
 from rrpc.schema import service_of
-from rrpc.schema.fingerprint import fingerprint
-from rrpc.service import AnnotationError, Interface
+from rrpc.schema.fingerprints import fingerprint
 
+from .emit_classes import define
 from .emit_methods import (
     ASYNC,
     BLOCKING,
@@ -24,9 +25,8 @@ from .emit_methods import (
     client_name,
     method_classes,
 )
-from .python_classes import define
-from .python_text import WIDTH, broken, camel, docstring, quoted, width
-from .python_types import Types
+from .emit_text import WIDTH, broken, camel, docstring, quoted, width
+from .emit_types import Types
 
 __all__ = ["SIDES", "Constant", "Unit", "emit"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from rrpc._interface import AnnotationError
 from rrpc.schema import (
     MISSING,
     Const,
@@ -21,7 +22,6 @@ from rrpc.schema import (
     Type,
     Union,
 )
-from rrpc.service import AnnotationError
 
 from . import syntax
 from .diagnostics import Diagnostics, IdlError, Source

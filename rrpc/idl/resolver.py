@@ -11,13 +11,13 @@ from rrpc.schema.closure import closure
 
 from . import rules, syntax
 from .alike import LookAlikes
-from .checks import UNION_DEPTH_MAX, contains_itself, deep_unions, endless, unhashable
 from .diagnostics import DIAGNOSTICS_MAX, At, Diagnostics, Source
-from .members import Members
+from .member_resolver import Members
 from .scope import Scope
-from .services import Services
+from .service_resolver import Services
 from .spell import type_text
-from .types import Types
+from .type_checks import UNION_DEPTH_MAX, contains_itself, deep_unions, endless, unhashable
+from .type_resolver import Types
 from .values import Values
 
 __all__ = ["resolve"]

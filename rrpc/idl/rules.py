@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import keyword
 
+from rrpc._interface import OF_EVERY_ERROR
+from rrpc._interface.interface import RESERVED_METHODS, RESERVED_PARAMETERS
 from rrpc.errors import StatusCode
 from rrpc.schema import ARRAY_ITEMS, SCALARS
-from rrpc.service import OF_EVERY_ERROR
-from rrpc.service.interface import RESERVED_METHODS, RESERVED_PARAMETERS
 
 __all__ = [
     "CONTAINERS",

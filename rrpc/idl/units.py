@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
+from rrpc._interface import AnnotationError, Interface
 from rrpc.schema import Const, Declaration, Module, OneOf
 from rrpc.schema.to_python import OneOfName, PythonTypes, documentation
-from rrpc.service import AnnotationError, Interface
 
 from .emit_python import SIDES, Constant, Unit, emit
 

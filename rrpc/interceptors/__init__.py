@@ -6,17 +6,16 @@ and in ``rrpc.interceptors.otel`` ``ClientSpans`` and ``ServerSpans``.
 
 from typing import TYPE_CHECKING, Any
 
-from .base import ClientInterceptor, Interceptor, ServerInterceptor, Sleep, checked, links
-from .chain import Chain, drive, drive_async
-from .hooks import StreamHooks
+from rrpc._call.chain import Sleep
+
+from .base import ClientInterceptor, Interceptor, ServerInterceptor, checked, links
 
 if TYPE_CHECKING:
-    from .logs import ClientLogging, ServerLogging
+    from .call_logs import ClientLogging, ServerLogging
     from .retries import Retry
     from .tokens import ClientToken, ServerToken
 
 __all__ = [
-    "Chain",
     "ClientInterceptor",
     "ClientLogging",
     "ClientToken",
@@ -26,16 +25,13 @@ __all__ = [
     "ServerLogging",
     "ServerToken",
     "Sleep",
-    "StreamHooks",
     "checked",
-    "drive",
-    "drive_async",
     "links",
 ]
 
 _WHERE = {
-    "ClientLogging": "logs",
-    "ServerLogging": "logs",
+    "ClientLogging": "call_logs",
+    "ServerLogging": "call_logs",
     "ClientToken": "tokens",
     "ServerToken": "tokens",
     "Retry": "retries",

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
+
+from rrpc._call.chain import Link, Sleep, Steps
 
 __all__ = ["ClientInterceptor", "Interceptor", "Link", "ServerInterceptor", "Sleep", "checked", "links"]
 
-Steps = Generator[Any, Any, Any]
-Link = Callable[[Any], Steps]
 _I = TypeVar("_I", bound="Interceptor")
-
-
-class Sleep:
-    """Yielded by an interceptor to wait for so many seconds, in whatever way the call's style waits.
-
-    It ends early, with the call's own error raised at the ``yield``, where the call's deadline passes or it is
-    cancelled.
-    """
-
-    __slots__ = ("seconds",)
-
-    def __init__(self, seconds: float) -> None:
-        if not seconds >= 0:
-            raise ValueError(f"Sleep takes a number of seconds from 0 up, not {seconds!r}")
-        self.seconds = float(seconds)
-
-    def __repr__(self) -> str:
-        return f"Sleep({self.seconds:g})"
 
 
 class Interceptor:

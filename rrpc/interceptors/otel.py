@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from rrpc._call.chain import Steps
+from rrpc._call.peer_names import peer_name
 from rrpc.errors import StatusCode
-from rrpc.peers import peer_name
 
-from .base import ClientInterceptor, Interceptor, ServerInterceptor, Steps
-from .codes import code_of, short_message, within
+from .base import ClientInterceptor, Interceptor, ServerInterceptor
+from .outcomes import code_of, short_message, within
 
 try:
     from opentelemetry import context as contexts

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from .base import ClientInterceptor, Steps
+from rrpc._call.chain import Steps
+
+from .base import ClientInterceptor
 
 __all__ = ["Retry"]
 

@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from time import monotonic
 from typing import Any
 
+from rrpc._call.chain import Steps
 from rrpc.errors import Unauthenticated
 
-from .base import ClientInterceptor, ServerInterceptor, Steps
-from .codes import within
+from .base import ClientInterceptor, ServerInterceptor
+from .outcomes import within
 
 __all__ = ["ClientToken", "ServerToken"]
 

@@ -6,7 +6,7 @@ of versions, fingerprints and reflection are made from them.
 
 from .canonical import from_data, to_data
 from .docstrings import join_docstring, split_docstring
-from .fingerprint import fingerprint
+from .fingerprints import fingerprint
 from .from_python import module_of, service_of
 from .model import (
     ARRAY_ITEMS,

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rrpc._interface import MISSING as NO_DEFAULT
+from rrpc._interface import AnnotationError, Interface, item_of
+from rrpc._interface import Method as PythonMethod
+from rrpc._interface import Parameter as PythonParameter
+from rrpc._interface.decorators import interface_of
 from rrpc.errors import RpcError
-from rrpc.service import MISSING as NO_DEFAULT
-from rrpc.service import AnnotationError, Interface, interface_of, item_of
-from rrpc.service import Method as PythonMethod
-from rrpc.service import Parameter as PythonParameter
 
+from .annotations import Declarations
 from .docstrings import split_docstring
 from .model import MISSING, Declaration, Method, Module, Parameter, Service, Type
-from .python_types import Declarations
 
 __all__ = ["module_of", "service_of"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from rrpc.service import AnnotationError
+from rrpc._interface import AnnotationError
 
 from .closure import names_in, types_in
 from .model import Declaration, Module, Service, Type

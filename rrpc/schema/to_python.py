@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrpc import types
+from rrpc._interface import MISSING as NO_DEFAULT
+from rrpc._interface import AnnotationError, Interface, error
+from rrpc._interface import Method as LiveMethod
+from rrpc._interface import Parameter as LiveParameter
 from rrpc.errors import StatusCode, class_of
-from rrpc.service import MISSING as NO_DEFAULT
-from rrpc.service import AnnotationError, Interface, error
-from rrpc.service import Method as LiveMethod
-from rrpc.service import Parameter as LiveParameter
 
 from .docstrings import DOCS, join_docstring
 from .model import (

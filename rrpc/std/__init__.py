@@ -7,10 +7,11 @@
     with HealthClient("rrpc://127.0.0.1:7471") as health:
         assert health.check("Nearest") is HealthStatus.SERVING
 
-``idl/std/`` has their interfaces, from which ``rrpc-gen idl/std/*.rrpc -o rrpc/std/stubs.py`` makes the stubs.
+``idl/std/`` has their interfaces, of which ``rrpc-gen idl/std/*.rrpc -o rrpc/std/generated_stubs.py`` makes the
+stubs.
 """
 
-from .stubs import (
+from .generated_stubs import (
     HealthBase,
     HealthClient,
     HealthStatus,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from .model import CLIENT, SERVER, Phase, Place, TracedCall
+from .traced_call import CLIENT, SERVER, Phase, Place, TracedCall
 
 __all__ = ["events"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from .model import TracedCall
+from .traced_call import TracedCall
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from .model import CLIENT, SERVER, Phase, TracedCall
-from .wire import ServerPart
+from .server_part import ServerPart
+from .traced_call import CLIENT, SERVER, Phase, TracedCall
 
 __all__ = ["chain", "join"]
 

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rrpc.context import around as surroundings
-from rrpc.context import current, enter
+from rrpc._call.context import around as surroundings
+from rrpc._call.context import current, enter
 
 from . import chrome, show
-from .model import TracedCall
-from .record import link
+from .client_recorder import link
+from .traced_call import TracedCall
 
 if TYPE_CHECKING:
     from rich.table import Table

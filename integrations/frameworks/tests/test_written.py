@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from processes import ROOT, run_python
 
 import rrpc
+from rrpc._interface import AnnotationError, compile_check
+from rrpc._interface.decorators import interface_of
 from rrpc.idl import Unit, emit, print_module
 from rrpc.schema import module_of, service_of
-from rrpc.schema.fingerprint import fingerprint
+from rrpc.schema.fingerprints import fingerprint
 from rrpc.schema.model import Array, Opaque
-from rrpc.service import AnnotationError, compile_check, interface_of
 
 INTERFACES = [interface_of(kind) for kind in (frameworks_service.Tensors, frameworks_service.Tables)]
 TEXT = emit(Unit("a test", INTERFACES), "0.1.0")  # type: ignore[arg-type]

@@ -6,12 +6,12 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
+from rrpc._interface import AnnotationError, signature_text
 from rrpc.cli.common import BadInput, one_line
 from rrpc.idl import print_module
 from rrpc.schema import Method, Service, modules_of, to_data
 from rrpc.schema.closure import closure
 from rrpc.schema.to_python import to_interface
-from rrpc.service import AnnotationError, signature_text
 
 from .offered import Offered
 

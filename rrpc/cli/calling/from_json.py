@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from rrpc._interface.members import has_members, members_of
+from rrpc._interface.mismatch import item_type, type_text
 from rrpc.codec import plain_kind
-from rrpc.service.members import has_members, members_of
-from rrpc.service.mismatch import item_type, type_text
 
 __all__ = ["TYPE_KEY", "BadValue", "alternatives", "from_json", "hint", "unwrapped"]
 
@@ -120,7 +120,7 @@ def _one_of(data: Any, kind: Any) -> Any:
 
 
 def _check(item: Any, value: Any, data: Any) -> None:
-    from rrpc.service import Mismatch, compile_check
+    from rrpc._interface import Mismatch, compile_check
 
     try:
         compile_check(item)(value)

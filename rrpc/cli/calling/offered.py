@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import rrpc
 from rrpc import schema
+from rrpc._options import did_you_mean
 from rrpc.cli.common import BadInput
-from rrpc.options import did_you_mean
 
 __all__ = ["Offered"]
 

@@ -12,7 +12,7 @@ from rrpc import StatusCode
 from rrpc.cli.common import BadInput
 from rrpc.observe import ServedCall
 
-from .logs import utc
+from .log_format import utc
 
 __all__ = ["AccessLog"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rrpc import Server
-from rrpc.bulk import share_memory
+from rrpc.memory import share_memory
 
 from .settings import Settings
 from .signals import Signals

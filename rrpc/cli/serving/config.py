@@ -12,7 +12,7 @@ from typing import Any
 
 from rrpc.cli.common import BadInput
 
-from .options import BY_NAME, Option
+from .serve_options import BY_NAME, Option
 
 __all__ = ["ConfigFile", "dotted", "quoted"]
 

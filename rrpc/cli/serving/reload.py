@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .logs import announce
+from .log_format import announce
 from .notify import Notifier
 from .settings import Settings
 from .signals import Signals

@@ -11,7 +11,7 @@ from typing import Any
 from rrpc.cli.common import Parser, takes_files
 from rrpc.cli.construct import Given
 
-from .options import GROUPS, OPTIONS, Option
+from .serve_options import GROUPS, OPTIONS, Option
 
 __all__ = ["Settings", "core_options", "settings", "where"]
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from rrpc._server.front import Front
 from rrpc.cli.common import BadInput, one_line
-from rrpc.front import Front
 
-from .logs import announce, announce_serving
+from .log_format import announce, announce_serving
 from .newcomers import Newcomers
 from .notify import Notifier
 from .overview import Overview

@@ -6,8 +6,8 @@ import functools
 import sys
 from typing import Any, Final, NamedTuple
 
-from rrpc.codec.instead import instead_of
-from rrpc.codec.refused import Refused
+from rrpc.codec.advice import instead_of
+from rrpc.codec.unsendable import Refused
 
 __all__ = ["NAME", "Layout", "check_schema", "is_tabular", "layout_of", "pyarrow", "table_in"]
 

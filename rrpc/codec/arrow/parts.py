@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from rrpc.codec.counters import count_pack
-from rrpc.codec.decode import Record
-from rrpc.codec.refused import Refused
+from rrpc.codec.copy_counters import count_pack
+from rrpc.codec.decoder import Record
+from rrpc.codec.unsendable import Refused
 
 from . import layout as has
 from .layout import NAME, check_schema, layout_of, table_in

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rrpc.codec.counters import count_pack
-from rrpc.codec.decode import Record
+from rrpc.codec.copy_counters import count_pack
+from rrpc.codec.decoder import Record
 
 from . import layout as has
 from .layout import EMPTY_ITEMS_MAX, check_schema, inner_types, layout_of, pyarrow

@@ -1,0 +1,256 @@
+"""One call's way through its interceptors. The chain has no I/O, so that one serves every style of calling."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any
+
+from .stream_hooks import StreamHooks
+
+__all__ = ["Chain", "Link", "Sleep", "Steps", "drive", "drive_async"]
+
+Steps = Generator[Any, Any, Any]
+Link = Callable[[Any], Steps]
+
+_CALLS_MAX = 1000
+_ENDED = object()
+
+
+class Sleep:
+    """Yielded by an interceptor to wait for so many seconds, in whatever way the call's style waits.
+
+    It ends early, with the call's own error raised at the ``yield``, where the call's deadline passes or it is
+    cancelled.
+    """
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        if not seconds >= 0:
+            raise ValueError(f"Sleep takes a number of seconds from 0 up, not {seconds!r}")
+        self.seconds = float(seconds)
+
+    def __repr__(self) -> str:
+        return f"Sleep({self.seconds:g})"
+
+
+class Chain:
+    """A stack of generators, the outermost interceptor's at the bottom.
+
+    ``step`` runs them until something is to be done that isn't theirs, and gives that: ``call`` (make it), a
+    ``Sleep``, or an awaitable. What came of it goes into the next ``step``. Once ``done``, what
+    ``step`` gave is the call's result, and what it raised the call's error.
+
+    Where there is an ``innermost`` link, that makes the call; it isn't an interceptor and may yield anything.
+    """
+
+    __slots__ = ("_begun", "_counts", "_links", "_once", "_outer", "_stack", "call", "done", "hooks")
+
+    def __init__(
+        self,
+        links: Sequence[Link],
+        call: Any,
+        *,
+        innermost: Link | None = None,
+        once: bool = False,
+        hooks: StreamHooks | None = None,
+    ) -> None:
+        """``once``: an interceptor may not yield the call a second time. ``hooks``: of a call with streams."""
+        self.call = call
+        self.done = False
+        self.hooks = hooks
+        self._outer = len(links)
+        self._links = links if innermost is None else (*links, innermost)
+        self._once = once
+        self._begun = False
+        self._stack: list[Steps] = []
+        self._counts: list[int] = []  # how often each has yielded the call
+
+    @property
+    def intercepts(self) -> bool:
+        """Whether there are interceptors."""
+        return self._outer > 0
+
+    @property
+    def depth(self) -> int:
+        """Returns the number of interceptors entered: the depth of the running one, counted from 1."""
+        return len(self._stack)
+
+    def step(self, value: Any = None, error: BaseException | None = None) -> Any:
+        """Go on with what came of the last step."""
+        try:
+            if not self._begun:
+                self._begun = True
+                error = self._enter()
+            while self._stack:
+                asked, value, error = self._resume(value, error)
+                if asked is _ENDED:
+                    continue
+                if len(self._stack) > self._outer or type(asked) is Sleep:
+                    return asked
+                if asked is not self.call and isinstance(asked, Awaitable):
+                    return asked
+                error = self._fault(asked)
+                if error is not None:
+                    self._leave()
+                elif len(self._stack) == len(self._links):
+                    return asked
+                else:
+                    error = self._enter()
+            self.done = True
+            if error is not None:
+                raise error
+            return value
+        finally:
+            error = None  # whose traceback holds this frame
+
+    def refuse(self, awaitable: Any) -> Any:
+        """Ends the interceptor that yielded an awaitable where nothing can be awaited.
+
+        Continues the chain with a TypeError and returns its next step, like ``step``.
+        """
+        if hasattr(awaitable, "close"):
+            awaitable.close()  # a coroutine complains when it is never awaited
+        error = TypeError(
+            f"{self._where()} yielded an awaitable ({type(awaitable).__name__}), but nothing can be awaited here: "
+            "this call isn't made or handled in an event loop; rrpc.interceptors.Sleep waits everywhere"
+        )
+        self._leave()
+        return self.step(None, error)
+
+    def close(self) -> None:
+        """End a call that nobody waits for any more: what the interceptors have in a ``finally`` runs."""
+        while self._stack:
+            self._leave()
+        self.done = True
+
+    def _enter(self) -> BaseException | None:
+        """Begin the next interceptor; gives the error where there can be none."""
+        link = self._links[len(self._stack)]
+        try:
+            steps = link(self.call)
+        except BaseException as raised:
+            return raised
+        if not isinstance(steps, types.GeneratorType):
+            return _no_generator(link, steps)
+        self._stack.append(steps)
+        self._counts.append(0)
+        return None
+
+    def _resume(self, value: Any, error: BaseException | None) -> tuple[Any, Any, BaseException | None]:
+        """Run the innermost interceptor on; gives (what it yielded or _ENDED, its value, its error)."""
+        steps = self._stack[-1]
+        try:
+            return (steps.send(value) if error is None else steps.throw(error)), None, None
+        except StopIteration as stop:
+            value, error = stop.value, None
+        except BaseException as raised:
+            # A StopIteration that passes through a generator comes out as the cause of a RuntimeError.
+            passed = isinstance(error, StopIteration) and raised.__cause__ is error
+            value, error = None, error if passed else raised
+        try:
+            self._leave()
+            return _ENDED, value, error
+        finally:
+            value = error = None
+
+    def _leave(self) -> None:
+        steps = self._stack.pop()
+        self._counts.pop()
+        try:
+            steps.close()
+        except BaseException as error:
+            import logging
+
+            name = _name(self._links[len(self._stack)])
+            logging.getLogger("rrpc.interceptors").error(
+                "%s() raised while it was closed", name, exc_info=error
+            )
+
+    def _fault(self, asked: Any) -> BaseException | None:
+        """Returns an error if the running interceptor didn't yield the call, or may not yield it again."""
+        if asked is not self.call:
+            return TypeError(
+                f"{self._where()} yielded {_short(asked)}: an interceptor yields its call, "
+                "rrpc.interceptors.Sleep(seconds) or, in asyncio, an awaitable"
+            )
+        self._counts[-1] += 1
+        if self._once and self._counts[-1] > 1:
+            return RuntimeError(f"{self._where()} yielded the call a second time, but a handler runs once")
+        if self._counts[-1] > _CALLS_MAX:
+            return RuntimeError(f"{self._where()} yielded the call {_CALLS_MAX} times without returning")
+        if self.hooks is not None:
+            self.hooks.keep_to(len(self._stack))
+        return None
+
+    def _where(self) -> str:
+        frame = getattr(self._stack[-1], "gi_frame", None)
+        line = f" in line {frame.f_lineno}" if frame is not None else ""
+        return f"{_name(self._links[len(self._stack) - 1])}(){line}"
+
+
+def drive(chain: Chain, make: Callable[[], Any], sleep: Callable[[float], object]) -> Any:
+    """In the calling thread: the call's result. ``make`` makes the call, ``sleep`` waits."""
+    asked = chain.step()
+    while not chain.done:
+        try:
+            if asked is chain.call:
+                value = make()
+            elif type(asked) is Sleep:
+                value = sleep(asked.seconds)
+            else:
+                asked = chain.refuse(asked)
+                continue
+        except BaseException as error:
+            value = None
+            asked = chain.step(None, error)
+        else:
+            asked = chain.step(value)
+    return asked
+
+
+async def drive_async(
+    chain: Chain, make: Callable[[], Awaitable[Any]], sleep: Callable[[float], Awaitable[object]]
+) -> Any:
+    """Runs the chain like ``drive``, but in a coroutine."""
+    asked = chain.step()
+    while not chain.done:
+        try:
+            if asked is chain.call:
+                value = await make()
+            elif type(asked) is Sleep:
+                value = await sleep(asked.seconds)
+            else:
+                value = await asked
+        except BaseException as error:  # noqa: PERF203
+            value = None
+            asked = chain.step(None, error)
+        else:
+            asked = chain.step(value)
+    return asked
+
+
+def _name(link: Link) -> str:
+    owner = getattr(link, "__self__", None)
+    name = getattr(link, "__name__", repr(link))
+    return name if owner is None else f"{type(owner).__module__}.{type(owner).__qualname__}.{name}"
+
+
+def _no_generator(link: Link, got: Any) -> TypeError:
+    if isinstance(got, Awaitable):
+        if isinstance(got, types.CoroutineType):
+            got.close()
+        why = "is `async def`: leave out `async`, and yield what would be awaited"
+    elif isinstance(got, types.AsyncGeneratorType):
+        why = "is `async def`: leave out `async`; a plain generator serves asyncio too"
+    else:
+        why = (
+            f"has no `yield` in it and gave {_short(got)}: write `result = yield call`, then `return result`"
+        )
+    return TypeError(f"{_name(link)}() {why}")
+
+
+def _short(thing: Any) -> str:
+    text = repr(thing)
+    return text if len(text) <= 80 else f"{text[:77]}..."

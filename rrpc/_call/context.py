@@ -1,0 +1,354 @@
+"""The ``context`` of a handler: caller, metadata, deadline and cancellation of the call that it serves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+
+from rrpc.metadata import Metadata, MetadataLike, merged, pack, unpack
+
+from .peer_names import peer_name
+from .registry import upper
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["Around", "Context", "around", "attached", "context", "current", "detached", "enter"]
+
+_T = TypeVar("_T")
+_current: ContextVar[Context | Around | None] = ContextVar("rrpc.context", default=None)
+current = _current.get
+"""For clients: what the calls made here inherit from, unless it's None or has ended; all that they cost elsewhere."""
+enter = _current.set
+"""For servers: this thread or task runs the handler of this call from now on, until the context has ended."""
+_WAIT_STEP = 0.25
+Link = Callable[[Any], Generator[Any, Any, Any]]
+
+
+class Cancellable(Protocol):
+    """A call that a handler makes."""
+
+    def cancel(self) -> object: ...
+    def done(self) -> bool: ...
+
+
+class Context:
+    """One call, as its handler sees it."""
+
+    __slots__ = (
+        "_cancel_event",
+        "_children",
+        "_core",
+        "_handle",
+        "_metadata",
+        "_name",
+        "deadline",
+        "ended",
+        "on_end",
+        "sent",
+        "task",
+        "unseen",
+    )
+    _cancel_event: threading.Event
+    links: tuple[Link, ...] = ()
+    """For clients: what stands around the calls that the handler makes; see ``Around``."""
+
+    def __init__(self, core: Any, handle: int, name: bytes, ns_left: int, metadata: bytes) -> None:
+        self._core = core
+        self._handle = handle
+        self._name = name
+        self._metadata: bytes | Metadata = metadata
+        self._children: _Children | None = None
+        self.deadline = None if ns_left < 0 else monotonic() + ns_left * 1e-9
+        """When the caller gives up, by ``time.monotonic``; None: never."""
+        self.task: asyncio.Task[Any] | None = None
+        """For servers: the task that the handler runs in, if it is a coroutine."""
+        self.ended = False
+        """Whether the call is answered. The context stays where it was entered until another one is."""
+        self.on_end: Callable[[BaseException | None], object] | None = None
+        """For servers: called once the call is answered, with its error or None."""
+        self.sent = b""
+        """For servers: the reply's metadata."""
+        self.unseen = False
+        """For servers: whether the call failed before a handler saw it."""
+
+    @property
+    def method(self) -> str:
+        """``Service.method``."""
+        return self._name.decode(errors="replace")
+
+    @property
+    def peer(self) -> str:
+        """The caller's address as text; empty once the call is answered.
+
+        ``host:port``, or ``pid 4711 uid 1000 (train.py)`` of a process on this host that calls over shared memory.
+        """
+        info = self._core.call_info(self._handle)
+        return "" if info is None else peer_name(info[0])
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata that the caller sent with the call."""
+        metadata = self._metadata
+        if not isinstance(metadata, Metadata):
+            metadata = self._metadata = unpack(metadata)
+        return metadata
+
+    def set_metadata(self, metadata: MetadataLike) -> None:
+        """Have the reply, be it a result or an error, carry this too; a name that was set before gets new values."""
+        self.sent = pack(merged(unpack(self.sent), metadata) if self.sent else metadata)
+
+    def send_initial_metadata(self, metadata: MetadataLike) -> None:
+        """Sends metadata ahead of the items of a call with streams.
+
+        Call it at most once, and before the first item is sent.
+        """
+        self._core.stream(self._handle).send_initial_metadata(pack(metadata))
+
+    def time_left(self) -> float | None:
+        """Seconds until the deadline, 0 behind it; None: there is none."""
+        return None if self.deadline is None else max(0.0, self.deadline - monotonic())
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the result any more: the caller gave up or is gone, or the deadline has passed."""
+        cancelled: bool = self._core.is_cancelled(self._handle)
+        return cancelled
+
+    def add_cancel_callback(self, callback: Callable[[], object]) -> None:
+        """Have ``callback()`` called once the call is cancelled, on whatever thread; at once if it is.
+
+        It must not wait for anything. Once the call is answered it's never called.
+        """
+        self._core.on_cancel(self._handle, callback)
+
+    def wait_cancelled(self, timeout: float | None = None) -> bool:
+        """Wait until the call is cancelled, at most ``timeout`` seconds; whether it is."""
+        try:
+            event = self._cancel_event
+        except AttributeError:
+            event = self._cancel_event = threading.Event()
+            self.add_cancel_callback(event.set)
+        end = None if timeout is None else monotonic() + timeout
+        while not self.cancelled:  # the callback is forgotten where another thread answers the call meanwhile
+            left = _WAIT_STEP if end is None else min(_WAIT_STEP, end - monotonic())
+            if left <= 0:
+                return False
+            event.wait(left)
+        return True
+
+    @overload
+    def client(self) -> Any: ...
+    @overload
+    def client(self, cls: type[_T]) -> _T: ...
+    def client(self, cls: type[Any] | None = None) -> Any:
+        """A client of the caller, for calls back over the same connection: of this class, or for calls by name (in
+        an event loop one of ``rrpc.aio``).
+
+        It may be kept, and works as long as the connection does. FailedPrecondition: the caller takes no calls, as
+        it was connected without ``serve=``.
+        """
+        return upper().client_over(self._core.peer(self._handle), cls)
+
+    def timeout_of(self, timeout: float | None) -> float | None:
+        """Returns the timeout for a call that the handler makes, in seconds, for clients.
+
+        It is the shorter one of the call's own ``timeout`` and the time left. A call in a task that the
+        handler has started keeps its own.
+        """
+        return timeout if self._is_elsewhere() else self.least(timeout)
+
+    def least(self, timeout: float | None) -> float | None:
+        """Returns the shorter one of ``timeout`` and the time left, in seconds."""
+        left = self.time_left()
+        return timeout if left is None or (timeout is not None and timeout <= left) else left
+
+    def adopt(self, call: Cancellable) -> None:
+        """Cancels ``call``, which the handler makes, when this call is cancelled (for clients).
+
+        Call ``release`` when ``call`` has ended. A call in a task that the handler has started isn't adopted.
+        """
+        if not self._is_elsewhere():
+            self.add(call)
+
+    def add(self, call: Cancellable) -> None:
+        """Cancels ``call`` with this one."""
+        children = self._children
+        if children is None:
+            children = self._children = _Children()
+            self.add_cancel_callback(children.cancel)
+        children.add(call)
+
+    def release(self, call: Cancellable) -> None:
+        """Forgets an adopted call, which has ended (for clients).
+
+        A call that nobody waits for needs no ``release``: the context forgets ended calls by itself.
+        """
+        children = self._children
+        if children is not None:
+            children.calls.discard(call)
+
+    def _is_elsewhere(self) -> bool:
+        """Returns whether this is a task that the handler has started, which may outlive the call."""
+        if self.task is None:
+            return False
+        import asyncio
+
+        try:
+            return asyncio.current_task() not in (
+                self.task,
+                None,
+            )  # None: a callback, for what goes on with a call
+        except RuntimeError:  # a thread, in which the handler has something run
+            return False
+
+    def end(self) -> None:
+        """Marks the call as answered, for servers; they call this when it is answered or is about to be."""
+        self.ended = True
+        self._children = None
+
+    def __repr__(self) -> str:
+        return f"<rrpc.Context of {self.method}>"
+
+
+class _Children:
+    """The calls that a handler makes, to be cancelled with the one that it serves."""
+
+    __slots__ = ("calls", "cancelled", "sweep_at")
+
+    def __init__(self) -> None:
+        self.calls: set[Cancellable] = set()
+        self.cancelled = False
+        self.sweep_at = 16
+
+    def add(self, call: Cancellable) -> None:
+        if len(self.calls) >= self.sweep_at:
+            self.calls.difference_update([other for other in list(self.calls) if other.done()])
+            self.sweep_at = 2 * len(self.calls) + 16
+        self.calls.add(call)
+        if self.cancelled:  # looked at after it was added, as cancel() looks for calls after it has said so
+            call.cancel()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        for call in list(self.calls):
+            call.cancel()
+
+
+class Around:
+    """Stands in a context's place: calls made there inherit less from the handler's, or have links around them."""
+
+    __slots__ = ("_attached", "_inherits", "_lasts", "context", "links")
+
+    def __init__(
+        self,
+        context: Context | None,
+        *,
+        links: tuple[Link, ...] = (),
+        inherits: bool = True,
+        lasts: bool = False,
+        attached: bool = False,
+    ) -> None:
+        """``lasts``: its links don't end with the context. ``attached``: it inherits in any task."""
+        self.context = context
+        self.links = links
+        self._inherits = inherits
+        self._lasts = lasts
+        self._attached = attached
+
+    def with_link(self, link: Link) -> Around:
+        """With this one too, inside of the others, until somebody takes it back."""
+        links = () if self.ended else self.links
+        return Around(
+            self.context,
+            links=(*links, link),
+            inherits=self._inherits,
+            lasts=True,
+            attached=self._attached,
+        )
+
+    def detached(self) -> Around:
+        """With the links alone."""
+        return Around(self.context, links=self.links, inherits=False, lasts=self._lasts)
+
+    def attached(self) -> Around:
+        """Returns one that inherits in any task."""
+        return Around(self.context, links=self.links, lasts=self._lasts, attached=True)
+
+    @property
+    def ended(self) -> bool:
+        """Whether calls needn't look at it: they inherit nothing and have no links."""
+        gone = self.context is None or self.context.ended
+        if self._attached and not gone:
+            return False
+        return not self.links or (gone and not self._lasts)
+
+    def timeout_of(self, timeout: float | None) -> float | None:
+        """Does the same as ``Context.timeout_of``."""
+        source = self._source()
+        if source is None:
+            return timeout
+        return source.least(timeout) if self._attached else source.timeout_of(timeout)
+
+    def adopt(self, call: Cancellable) -> None:
+        """Does the same as ``Context.adopt``."""
+        source = self._source()
+        if source is not None and self._attached:
+            source.add(call)
+        elif source is not None:
+            source.adopt(call)
+
+    def release(self, call: Cancellable) -> None:
+        """Does the same as ``Context.release``."""
+        if self.context is not None:
+            self.context.release(call)
+
+    def _source(self) -> Context | None:
+        """Returns the context that calls inherit from, or None."""
+        context = self.context
+        return None if context is None or context.ended or not self._inherits else context
+
+
+def around() -> Around:
+    """Returns the caller's ``Around``, or a new one with the caller's context, if any."""
+    found = _current.get()
+    return found if isinstance(found, Around) else Around(found)
+
+
+def context() -> Context:
+    """In a handler: the call that it serves. RuntimeError elsewhere."""
+    found = _current.get()
+    if isinstance(found, Around):
+        found = found.context
+    if found is None or found.ended:
+        raise RuntimeError(
+            "rrpc.context() is for handlers, while they run; a thread that a handler starts needs it passed on"
+        )
+    return found
+
+
+@contextmanager
+def detached() -> Iterator[None]:
+    """In a ``with`` statement: calls made inherit neither deadline nor cancellation from the call that is served."""
+    token = _current.set(around().detached())
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def attached() -> Iterator[None]:
+    """In a ``with`` statement: calls inherit deadline and cancellation from the handler that started this task.
+
+    The handler's own calls always do. Tasks that it starts may outlive its call, so theirs don't, except here.
+    """
+    token = _current.set(around().attached())
+    try:
+        yield
+    finally:
+        _current.reset(token)

@@ -1,0 +1,50 @@
+"""Ejection of addresses at which calls fail one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rrpc.errors import RpcError, StatusCode
+
+__all__ = ["Ejection", "Record"]
+
+_STRIKES = frozenset({StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED})
+
+
+@dataclass(frozen=True)
+class Ejection:
+    """When an address is left out for a while, though it can be connected to: after so many ``failures`` of calls in a
+    row (Unavailable and DeadlineExceeded), for ``initial`` seconds, and ``multiplier`` times longer each time that the
+    first call afterwards fails again, up to ``maximum``."""
+
+    failures: int = 5
+    initial: float = 1.0
+    maximum: float = 60.0
+    multiplier: float = 2.0
+
+
+class Record:
+    """Outcome of the last calls to an address: failures in a row and ejections."""
+
+    __slots__ = ("ejected_until", "ejections", "strikes")
+
+    def __init__(self) -> None:
+        self.strikes = 0
+        """Failures in a row."""
+        self.ejections = 0
+        self.ejected_until = 0.0
+
+    def failed(self, error: RpcError, now: float, ejection: Ejection) -> None:
+        if error.code not in _STRIKES or now < self.ejected_until:
+            return
+        self.strikes += 1
+        if self.strikes >= ejection.failures:
+            grown = ejection.initial * ejection.multiplier ** min(self.ejections, 64)
+            self.ejections += 1
+            self.ejected_until = now + min(ejection.maximum, grown)
+            self.strikes = ejection.failures - 1  # let in again, it has one try
+
+    def succeeded(self, now: float) -> None:
+        self.strikes = 0
+        if now >= self.ejected_until:
+            self.ejections = 0

@@ -1,0 +1,233 @@
+"""Versions of interfaces: what client and server agree on when they connect.
+
+A server's HELLO has the fingerprints of its services. Where a client's own is among them, both have the same
+interface, and requests name methods by ids. Where it isn't, the client asks for the server's description, compares
+the two and goes on, with the arguments that the server knows, or fails at once. docs/protocol.md has the bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rrpc._interface import AnnotationError, Interface, OutSpec, Parameter, Plan
+from rrpc.codec import Message
+from rrpc.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    NotFound,
+    ProtocolError,
+    ResourceExhausted,
+    RpcError,
+    Unavailable,
+    Unimplemented,
+)
+
+if TYPE_CHECKING:
+    from rrpc.schema import Parameter as SchemaParameter
+    from rrpc.schema import Service
+
+__all__ = ["DESCRIPTION_VERSION", "Agreement", "Describe", "Encoder", "agree", "introduce"]
+
+SERVICES = "services"
+"""The field of HELLO: 16 bytes for each service, whose place is the service's number."""
+
+DESCRIPTION_VERSION = 1
+"""Of what ``rrpc.Reflection.describe`` gives."""
+
+_ID = struct.Struct("<BBI")  # 0, the service's number, the CRC-32 of the method's name
+_PRINT_BYTES = 16
+_NOTHING = bytes(_PRINT_BYTES)  # of a service that can't be described: nobody has this fingerprint
+_SERVICES_MAX = 256
+_SHOWN_MAX = 3
+
+Encoder = Callable[..., tuple[bytes, Message]]
+Describe = Callable[[str], Any]
+"""Calls the server's ``rrpc.Reflection.describe``."""
+
+
+def introduce(interfaces: Sequence[Interface]) -> tuple[dict[str, bytes], dict[bytes, bytes]]:
+    """Returns the HELLO entries that describe a server's services, and the methods' names by their ids."""
+    prints: list[bytes] = []
+    names: dict[bytes, bytes] = {}
+    for number, interface in enumerate(interfaces[:_SERVICES_MAX]):
+        ids = {_id(number, name): method.name.encode() for name, method in interface.methods.items()}
+        # Two methods with one id: clients then find no fingerprint of theirs and go by names.
+        described = _fingerprint(interface) if len(ids) == len(interface.methods) else _NOTHING
+        if described is not _NOTHING:
+            names |= ids
+        prints.append(described)
+    return {SERVICES: b"".join(prints)}, names
+
+
+def _fingerprint(interface: Interface) -> bytes:
+    from rrpc.schema import fingerprint, service_of
+
+    try:
+        return bytes.fromhex(fingerprint(service_of(interface)))
+    except AnnotationError:  # two classes of one name
+        return _NOTHING
+
+
+def _id(number: int, method: str) -> bytes:
+    return _ID.pack(0, number, zlib.crc32(method.encode()))
+
+
+class Agreement:
+    """Method ids and parameters that a client's requests use on a connection."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._others: dict[str, Sequence[SchemaParameter]] = {}
+
+    def use_ids(self, service: str, number: int) -> None:
+        self._numbers[service] = number
+
+    def use_parameters(self, method: str, parameters: Sequence[SchemaParameter]) -> None:
+        """``method``, by its full name, has these at the server."""
+        self._others[method] = parameters
+
+    def wire_name(self, method: str) -> bytes:
+        """Returns the method name for the core: the full name, after the method's id if it has one."""
+        service, _, short = method.rpartition(".")
+        number = self._numbers.get(service)
+        return method.encode() if number is None else _id(number, short) + method.encode()
+
+    def encoder(self, plan: Plan) -> Encoder:
+        """Encodes the arguments of a method."""
+        there = self._others.get(plan.name)
+        if there is not None:  # what is a stream is no argument
+            there = [parameter for parameter in there if not parameter.stream]
+        if there is None or [parameter.name for parameter in there] == list(plan.names):
+            return plan.encode_arguments
+        return _Adapted(plan, there)
+
+
+def agree(
+    fingerprints: Mapping[str, str],
+    hello: Mapping[bytes, bytes],
+    describe: Describe,
+    interface: Callable[[str], Interface],
+    address: str,
+) -> Agreement:
+    """Compare a client's services, given by their fingerprints, with the server's.
+
+    ``interface`` gives the client's own interface of a service; it and ``describe`` are asked only where
+    fingerprints differ. Raises FailedPrecondition where the two can't work together, or where that can't be told.
+    """
+    agreement = Agreement()
+    offered = hello.get(SERVICES.encode(), b"")
+    numbers = {
+        offered[at : at + _PRINT_BYTES]: at // _PRINT_BYTES for at in range(0, len(offered), _PRINT_BYTES)
+    }
+    for service, fingerprint in fingerprints.items():
+        number = numbers.get(bytes.fromhex(fingerprint))
+        if number is not None and number < _SERVICES_MAX:
+            agreement.use_ids(service, number)
+            continue
+        try:
+            theirs = _described(describe(service))
+        except (Cancelled, DeadlineExceeded, ProtocolError, ResourceExhausted, Unavailable):
+            raise
+        except NotFound:
+            continue  # no such service there: its calls will say so
+        except (RpcError, ValueError) as error:
+            describes_none = isinstance(error, Unimplemented)
+            why = "it describes none (builtin=False, --no-builtin)" if describes_none else str(error)
+            raise _unknown(service, fingerprint, address, why) from None
+        if problem := _compare(agreement, interface(service), theirs, fingerprint, address):
+            raise FailedPrecondition(problem)
+    return agreement
+
+
+def _described(description: Any) -> Service:
+    """Read what a server says of a service; ValueError if that is of a later release, or of no rrpc server."""
+    from rrpc.schema import from_data
+
+    try:
+        if description["version"] != DESCRIPTION_VERSION:
+            raise ValueError(f"version {description['version']!r:.20}")
+        return from_data(description["service"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"its description can't be read: {error!r:.200}") from None
+
+
+def _unknown(service: str, fingerprint: str, address: str, why: str) -> FailedPrecondition:
+    """Refuses to connect: nothing is called on the chance that it fits."""
+    return FailedPrecondition(
+        f"{service}: the server at {address} doesn't have this client's version of the interface ({fingerprint}), "
+        f"and whether its own fits can't be told: {why}. Generate the client from the server's version with "
+        f"rrpc-gen, or call by name with rrpc.connect(), which compares nothing"
+    )
+
+
+def _compare(agreement: Agreement, own: Interface, theirs: Service, fingerprint: str, address: str) -> str:
+    """Why the two versions can't work together; what the client has to heed if they can."""
+    from rrpc.schema import fingerprint as fingerprint_of
+    from rrpc.schema import service_of
+    from rrpc.schema.compatibility import compare_services, obstacles
+
+    other = fingerprint_of(theirs)
+    if other == fingerprint:  # HELLO had no room for it
+        return ""
+    ours = service_of(own)
+    found = obstacles(ours, theirs)
+    if found:
+        shown = "; ".join(map(str, found[:_SHOWN_MAX]))
+        more = f"; and {len(found) - _SHOWN_MAX} more" if len(found) > _SHOWN_MAX else ""
+        return (
+            f"{own.name}: this client's version of the interface ({fingerprint}) doesn't fit the one at {address} "
+            f"({other}). From the client's to the server's: {shown}{more}. Generate the client again with "
+            f"rrpc-gen, or have the server updated"
+        )
+    for change in compare_services(ours, theirs):
+        _debug("%s: from the client's version to the server's: %s", own.name, change)
+    for method in theirs.methods:
+        agreement.use_parameters(f"{own.name}.{method.name}", method.parameters)
+    return ""
+
+
+def _debug(text: str, *values: object) -> None:
+    import logging
+
+    logging.getLogger("rrpc.client").debug(text, *values)
+
+
+class _Adapted:
+    """Encodes the arguments of a method that has other parameters at the server."""
+
+    def __init__(self, plan: Plan, there: Sequence[SchemaParameter]) -> None:
+        self._plan = plan
+        self._by_place: list[int] = []
+        self._by_name: dict[str, int] = {}
+        self._unknown: list[tuple[int, Parameter]] = []
+        known = {parameter.name for parameter in there}
+        places = [parameter for parameter in there if not parameter.keyword_only]
+        for place, parameter in enumerate(plan.parameters):
+            same_place = not parameter.keyword_only and place == len(self._by_place) < len(places)
+            if same_place and (places[place].name == parameter.name or places[place].positional_only):
+                self._by_place.append(place)
+            elif parameter.name in known:
+                self._by_name[parameter.name] = place
+            else:
+                self._unknown.append((place, parameter))
+
+    def __call__(self, arguments: Sequence[Any], out: OutSpec | None = None) -> tuple[bytes, Message]:
+        for place, parameter in self._unknown:
+            if not _is_default(arguments[place], parameter.default):
+                raise Unimplemented(
+                    f"{self._plan.name}(): the server's version has no parameter {parameter.name!r}: leave it out, "
+                    f"or have the server updated"
+                )
+        return self._plan.encode_arguments(arguments, out, self._arrange)
+
+    def _arrange(self, values: Sequence[Any]) -> dict[str, Any]:
+        named = {name: values[place] for name, place in self._by_name.items()}
+        return {"a": [values[place] for place in self._by_place], "k": named}
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return value is default or (type(value) is type(default) and bool(value == default))

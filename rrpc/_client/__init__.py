@@ -1,0 +1,1 @@
+"""Clients: channels, stubs, blocking calls and futures."""

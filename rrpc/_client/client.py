@@ -1,0 +1,238 @@
+"""Clients: the base of generated ones, usable untyped too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rrpc._call.chain import Chain
+from rrpc._call.outgoing import OutgoingCall, course, plain_connection
+from rrpc._call.retry import RetryPolicy
+from rrpc._channel import Channel, Connection
+from rrpc._interface import OutSpec, decode_into, target_of, untyped_request
+from rrpc._options import seconds
+from rrpc.codec import decode
+from rrpc.errors import RpcError, Unavailable, goes_elsewhere
+from rrpc.interceptors import ClientInterceptor
+from rrpc.memory import memory_of
+from rrpc.metadata import MetadataLike, together
+
+from .base_client import BaseClient, call_options, links_of
+from .blocking_driver import run
+from .blocking_guard import loop_here, refuse_blocking, refuse_in_coroutine
+from .futures import Future
+from .hedging import HedgingPolicy
+from .stubs import start_call
+
+__all__ = ["Client", "Untyped", "connect", "links_of"]
+
+_C = TypeVar("_C", bound="Client")
+
+
+class Client(BaseClient):
+    """Calls to a server, by its methods' names or, of a generated class, by methods.
+
+    ``address`` is ``rrpc://host:port`` (the best way both ends share, out of those that the option
+    ``transports`` lists), or ``shm://``, ``verbs://``, ``tcp://`` to insist on one. ``timeout`` is the
+    default for calls, in seconds; None sets no deadline. ``poll`` is "adaptive", "busy" or "event". Other
+    ``options`` are those of ``Channel``, and the transport's; a name that isn't one raises TypeError.
+
+    It connects at once, within ``connect_timeout`` seconds, or raises Unavailable or DeadlineExceeded; a generated
+    client raises FailedPrecondition where the server's version of the interface doesn't fit its own. With ``lazy``
+    it connects when a call needs it. A connection that is lost is made again when a call needs it. In place of an
+    address it takes a ``Channel``, which it then shares with others and doesn't close.
+
+    A client may be used from many threads. After a fork the child needs a client of its own.
+    """
+
+    def __init__(
+        self,
+        address: str | Sequence[str] | Channel,
+        *,
+        timeout: float | None = None,
+        metadata: MetadataLike | None = None,
+        wait_for_ready: bool = False,
+        interceptors: Iterable[ClientInterceptor] | None = None,
+        retry: RetryPolicy | None = None,
+        hedging: HedgingPolicy | None = None,
+        lazy: bool = False,
+        **options: Any,
+    ) -> None:
+        calls = call_options(timeout, metadata, wait_for_ready, interceptors, retry, hedging)
+        super().__init__(address, calls, options)
+        if self._owns and not lazy:
+            self._connect()
+
+    def _connect(self) -> None:
+        name = type(self).__name__
+        refuse_blocking(
+            f"{name}(...)", "a client of rrpc.aio, or lazy=True for one that is used elsewhere", 1
+        )
+        try:
+            self._channel.connect()
+        except BaseException:
+            self._channel.close()
+            raise
+
+    def call(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        metadata: MetadataLike | None = None,
+        out: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call ``"Service.method"`` without a generated client; the server checks the arguments.
+
+        A dataclass in the result comes as a dict, an enum as its value. ``metadata`` goes with the call; an argument
+        of that name is given by its place. ``out`` is a writable C-contiguous array that the one array of the
+        result with its dtype and shape is written into.
+        """
+        running = loop_here()
+        if running is not None and running() is not None:
+            refuse_in_coroutine(f"{type(self).__name__}.call()", "rrpc.aio.Client.call()", 1)
+        request = Untyped(method, args, kwargs, out)
+        connection = plain_connection(self._channel, self._options)
+        wait = self._options.timeout if timeout is None else seconds(timeout)
+        end = None if wait is None else monotonic() + wait
+        if out is None and connection is not None and wait != 0.0:
+            try:
+                sent = together(self._options.metadata, metadata)
+                reply, blocks = connection.core.call(*request.encoded(), None, wait, sent)
+            except Unavailable as error:
+                if not goes_elsewhere(error):
+                    raise
+            else:
+                return decode(reply, blocks)
+        return run(self._course(request, None if end is None else end - monotonic(), metadata))
+
+    def start(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        metadata: MetadataLike | None = None,
+        out: Any = None,
+        **kwargs: Any,
+    ) -> Future[Any]:
+        """Starts a call like ``call``, and returns its future without waiting for the result."""
+        request = Untyped(method, args, kwargs, out)
+        connection = plain_connection(self._channel, self._options)
+        wait = self._options.timeout if timeout is None else seconds(timeout)
+        if connection is None or wait == 0.0:
+            return start_call(self._course(request, wait, metadata))
+        end = None if wait is None else monotonic() + wait
+
+        def again() -> Chain:
+            return self._course(request, None if end is None else end - monotonic(), metadata)
+
+        try:
+            sent = together(self._options.metadata, metadata)
+            call = connection.core.start(*request.encoded(), memory_of(request.out), wait, sent)
+        except Unavailable as error:
+            if not goes_elsewhere(error):
+                raise
+            return start_call(again())
+        return Future(call, decode_into, request.out, again)
+
+    def _course(self, request: Untyped, timeout: float | None, metadata: MetadataLike | None) -> Chain:
+        return course(OutgoingCall(self._channel, request, self._options, timeout, metadata), self._options)
+
+    def info(self) -> dict[str, Any]:
+        """Facts of the connection: address, transport, bulk_method, exposure, peer, adapter (verbs), state, why_not.
+
+        ``exposure`` is what keeps the peer to the arrays that are passed to it: "memory window" or "registration
+        per call" by an adapter, "checked" in software. ``why_not`` has a reason for each transport not used.
+        ``sent_on_to`` is the address of the process that answers, where several have one address. ``channel`` is what
+        ``Channel.info`` says, all there is where nothing was connected yet.
+        """
+        return self._facts()
+
+    def stats(self) -> dict[str, int]:
+        """Returns transfer counters, summed over the current connections, with the keys of ``rrpc.stats``."""
+        total: dict[str, int] = {}
+        for connection in self._channel.connections():
+            for name, count in connection.core.stats().items():
+                total[name] = total.get(name, 0) + count
+        return total
+
+    def close(self, timeout: float | None = None) -> None:
+        """End the connections; calls in flight fail with Unavailable. Closing twice does nothing.
+
+        One that was given its channel, or made by ``with_options``, leaves the channel open.
+        """
+        if self._owns:
+            self._channel.close()
+
+    def __enter__(self: _C) -> _C:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    if not TYPE_CHECKING:  # what checkers refuse without it
+
+        async def __aenter__(self):
+            raise TypeError(
+                f"{type(self).__name__} blocks: use it with `with`, or `async with` a client of rrpc.aio"
+            )
+
+        async def __aexit__(self, *exc_info):
+            pass
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.address!r})"
+
+
+def connect(
+    address: str | Sequence[str] | Channel,
+    *,
+    timeout: float | None = None,
+    **options: Any,
+) -> Client:
+    """A plain ``Client``, for calls by name."""
+    return Client(address, timeout=timeout, **options)
+
+
+class Untyped:
+    """A call by name: all that is known is what is given. Encoded once, however often it is sent."""
+
+    __slots__ = ("_args", "_encoded", "_kwargs", "method", "out")
+    idempotent = False
+
+    def __init__(self, method: str, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+        if not isinstance(method, str):
+            raise TypeError(f"the method must be a str such as 'Service.method', not {type(method).__name__}")
+        self.method = method
+        self.out = target_of(out)
+        self._args, self._kwargs = args, kwargs
+        self._encoded: tuple[bytes, bytes, Any] | None = None
+
+    def encode(self, connection: Connection) -> tuple[bytes, bytes, Any]:
+        return self.encoded()
+
+    def encoded(self) -> tuple[bytes, bytes, Any]:
+        """The wire name, the payload, the buffers or None."""
+        if self._encoded is None:
+            spec = None if self.out is None else OutSpec.of(self.out)
+            payload, message = untyped_request(self._args, self._kwargs, spec)
+            self._encoded = self.method.encode(errors="replace"), payload, message or None
+        return self._encoded
+
+    def decode(self, payload: bytes, blocks: list[Any] | None, message: Any) -> Any:
+        return decode_into(payload, blocks, self.out)
+
+    def error(self, error: RpcError) -> RpcError:
+        return error
+
+    def named(self) -> Mapping[str | int, Any]:
+        arguments: dict[str | int, Any] = dict(enumerate(self._args))
+        arguments.update(self._kwargs)
+        return arguments
+
+    def check(self, result: Any) -> Any:
+        return result

@@ -1,0 +1,266 @@
+"""The futures that calls give, and calls that go their course in callbacks."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextvars
+import os
+import threading
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from rrpc import _core
+from rrpc._call.chain import Chain
+from rrpc._channel.timers import elsewhere
+from rrpc.errors import RpcError, goes_elsewhere
+from rrpc.metadata import EMPTY, unpack
+
+from .blocking_guard import refuse_blocking
+from .callback_driver import Driven
+
+__all__ = ["Future", "only"]
+
+_T = TypeVar("_T")
+_lock = threading.RLock()  # a finalizer that ends a call may run wherever it is held
+
+
+class Future(concurrent.futures.Future[_T]):
+    """A call in flight: a ``concurrent.futures.Future``, for what takes those, too.
+
+    Waiting drives the connection. A failed call raises its ``RpcError``, a cancelled one
+    ``Cancelled``; TimeoutError (not an RpcError) means that it isn't done yet.
+    """
+
+    def __init__(
+        self,
+        call: _core.Call | Driven,
+        decode: Callable[..., _T],
+        out: Any = None,
+        again: Callable[[], Chain] | None = None,
+        typed: Callable[[RpcError], RpcError] | None = None,
+    ) -> None:
+        # Not the base's __init__: what it makes is made here when it is asked for.
+        self._call = call
+        self._decode: Callable[..., _T] | None = decode
+        self._out = out
+        self._typed = typed
+        self._again = again  # for a call that turns out never to have reached a handler
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[Any], object]] | None = None
+
+    def result(self, timeout: float | None = None) -> _T:
+        """The call's result, waiting for it at most ``timeout`` seconds."""
+        if self._decode is not None:
+            self._refuse_in_coroutine(timeout)
+            self._wait(timeout)
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                del self  # the traceback would hold the future, and that its connection, until a collection
+        return self._value
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Returns the exception that ``result`` would raise, or None."""
+        if self._decode is not None:
+            self._refuse_in_coroutine(timeout)
+            self._wait(timeout)
+        return self._error
+
+    def metadata(self, timeout: float | None = None) -> Mapping[str, Any]:
+        """Returns the metadata of the reply or the error; waits for it at most ``timeout`` seconds."""
+        error = self.exception(timeout)
+        if error is not None:
+            found: Mapping[str, Any] = getattr(error, "metadata", EMPTY)
+            return found
+        packed = self._call.metadata()
+        return unpack(packed) if isinstance(packed, bytes) else packed
+
+    def done(self) -> bool:
+        """Whether the call has ended, in whatever way."""
+        return self._decode is None or (self._call.done() and not self._goes_on())
+
+    def running(self) -> bool:
+        """Whether the call has not ended."""
+        return not self.done()
+
+    def cancel(self) -> bool:
+        """Cancel the call; False if it had ended."""
+        for _ in range(2):  # it may move on meanwhile, once
+            if self.done():
+                return False
+            if self._call.cancel():
+                return True
+        return False
+
+    def cancelled(self) -> bool:
+        """Whether the call ended by ``cancel``."""
+        return self._call.cancelled()
+
+    def add_done_callback(self, fn: Callable[[Future[_T]], object]) -> None:
+        """Have ``fn(self)`` called once the call has ended: at once if it has, else on a thread of rrpc's own or in one
+        that waits for a call. It must not wait for anything.
+
+        Never amid ``cancel``, or where a call is begun or answered: ``fn`` may take a lock that is held there.
+        """
+        with _lock:
+            first = self._callbacks is None
+            if self._callbacks is None:
+                self._callbacks = []
+            self._callbacks.append(fn)
+        if first:
+            self._call.on_done(self._ended)
+        elif self.done():
+            self._run_callbacks()
+
+    def __await__(self) -> NoReturn:
+        raise TypeError(
+            "this future is a blocking client's: await one of rrpc.aio's clients, or asyncio.wrap_future(...) of it"
+        )
+
+    def __repr__(self) -> str:
+        state = "cancelled" if self.cancelled() else "finished" if self.done() else "running"
+        return f"<rrpc.Future at {id(self):#x}, {state}>"
+
+    def _refuse_in_coroutine(self, timeout: float | None) -> None:
+        if timeout != 0 and not self._call.done():
+            refuse_blocking("a future's result()", "asyncio.wrap_future(...) of it", 2)
+
+    def _wait(self, timeout: float | None) -> None:
+        end = None if timeout is None else monotonic() + timeout
+        while True:
+            call = self._call  # in this order: what moves on decodes in its own way before it is the call
+            if (decode := self._decode) is None:
+                return
+            try:
+                reply = call.result(timeout if timeout is None else max(0.0, timeout))
+                self._end(decode(*reply, self._out), None)
+            except RpcError as error:
+                if not self._moves_on(call, error, Driven.go):
+                    self._end(None, error if self._typed is None else self._typed(error))
+                elif end is not None:
+                    timeout = end - monotonic()
+
+    def _end(self, value: Any, error: BaseException | None) -> None:
+        with _lock:
+            if self._decode is not None:  # else another thread was first: all get the same value
+                self._value: _T = value
+                self._error = error
+                self._decode = self._out = self._again = None
+
+    def _goes_on(self) -> bool:
+        """Whether the call, which is done, is to be made again because no handler has seen it, or has been."""
+        with _lock:
+            call, again = self._call, self._again
+        if again is None:
+            return not call.done()
+        try:
+            call.result(0.0)
+        except RpcError as error:
+            return self._moves_on(call, error, lambda driven: elsewhere(driven.go))
+        return False
+
+    def _moves_on(self, call: Any, error: RpcError, go: Callable[[Driven], object]) -> bool:
+        """Make the call again over another connection, if it may be."""
+        if not goes_elsewhere(error):
+            return False
+        again = self._again
+        # Whoever waits for it: it is the call that was begun where nothing surrounded it.
+        driven = None if again is None else Driven(contextvars.Context().run(again))
+        with _lock:
+            if self._call is not call:
+                return True
+            if driven is None or self._again is None:
+                return False
+            self._again = None
+            self._decode = only
+            self._call = driven
+            watched = self._callbacks is not None
+        if watched:
+            driven.on_done(self._ended)
+        go(driven)
+        return True
+
+    if not TYPE_CHECKING:  # where they are attributes, as the base has them
+        # What concurrent.futures.wait() and as_completed() look at, with the condition held: the state mustn't change
+        # meanwhile, so from their first look on it is the one that was last shown.
+
+        @property
+        def _condition(self):
+            found = self.__dict__.get("_condition_")
+            if found is None:
+                self.__dict__.setdefault("_waiters_", [])
+                mine = threading.Condition()
+                found = self.__dict__.setdefault("_condition_", mine)
+                if found is mine:
+                    self.add_done_callback(_tell_waiters)
+            return found
+
+        @property
+        def _state(self):
+            return (
+                self.__dict__.get("_shown_", "RUNNING")
+                if "_condition_" in self.__dict__
+                else self._end_state()
+            )
+
+        @property
+        def _waiters(self):
+            return self.__dict__.setdefault("_waiters_", [])
+
+        def _end_state(self):
+            if not self.done():
+                return "RUNNING"
+            return "CANCELLED_AND_NOTIFIED" if self.cancelled() else "FINISHED"
+
+    def _show_end(self) -> None:
+        self.__dict__["_shown_"] = "CANCELLED_AND_NOTIFIED" if self.cancelled() else "FINISHED"
+
+    def _ended(self) -> None:
+        # On whatever thread: where that is in a handler, what is called here is no call of that handler's.
+        contextvars.Context().run(self._go_on_or_tell)
+
+    def _go_on_or_tell(self) -> None:
+        if not self._goes_on():
+            self._run_callbacks()
+
+    def _run_callbacks(self) -> None:
+        with _lock:
+            callbacks, self._callbacks = self._callbacks or [], []
+        left = iter(callbacks)
+        try:
+            for callback in left:
+                self._run(callback)
+        finally:  # Ctrl-C may have come in one
+            for callback in left:
+                self._run(callback)
+
+    def _run(self, callback: Callable[[Any], object]) -> None:
+        try:
+            callback(self)
+        except Exception:
+            import logging
+
+            logging.getLogger("rrpc.client").exception("a done callback raised")
+
+
+def _anew() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_anew)
+
+
+def only(value: Any, out: Any) -> Any:
+    """Returns the result of a call driven by a chain unchanged, without decoding it."""
+    return value
+
+
+def _tell_waiters(future: Future[Any]) -> None:
+    with future._condition:
+        future._show_end()
+        for waiter in future._waiters:
+            waiter.add_cancelled(future) if future.cancelled() else waiter.add_result(future)
+        future._condition.notify_all()

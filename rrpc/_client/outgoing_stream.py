@@ -1,0 +1,309 @@
+"""Calls with streams on their way out: the one way in which they begin, for stubs and by name, with interceptors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from rrpc._call.chain import Chain
+from rrpc._call.outgoing import CallOptions, OutgoingCall, connected
+from rrpc._call.stream_attempts import Attempts
+from rrpc._call.stream_hooks import StreamHooks
+from rrpc._interface import RECEIVES, SENDS, Plan, untyped_request
+from rrpc._interface.stream_items import untyped_item
+from rrpc._options import seconds
+from rrpc.codec import decode
+from rrpc.errors import RpcError, Unavailable, goes_elsewhere
+from rrpc.metadata import MetadataLike
+
+from .blocking_driver import going
+from .blocking_guard import refuse_blocking
+from .client import Client
+from .stream_call import Opened
+from .streams import DuplexStream, RequestStream, ResponseStream
+
+if TYPE_CHECKING:
+    from rrpc._call.outgoing import Request
+    from rrpc._call.retry import StreamRetries
+    from rrpc._channel import Channel, Connection
+
+__all__ = [
+    "OutgoingStream",
+    "StreamRequest",
+    "UntypedStream",
+    "begin",
+    "begun_course",
+    "kind_of",
+    "open_stream",
+    "opened_by",
+]
+
+
+class StreamRequest(Protocol):
+    """Request of a call with streams, similar to ``rrpc._call.outgoing.Request``."""
+
+    out: None
+    idempotent: bool
+
+    @property
+    def method(self) -> str:
+        """The full name."""
+
+    def named(self) -> Mapping[str | int, Any]:
+        """The arguments that aren't a stream, by name, or by place where the parameters' names aren't known."""
+
+    def open(self, connection: Connection, timeout: float | None, metadata: MetadataLike) -> Any:
+        """Send it: the core's stream."""
+
+    def opened(self, attempts: Attempts) -> Opened:
+        """The call that has begun so."""
+
+
+class OutgoingStream(OutgoingCall):
+    """A call with streams, as a client's interceptors see it: they may reach its items and its end."""
+
+    __slots__ = ("chain", "ran_before", "retries")
+    chain: Chain
+    retries: StreamRetries | None
+    """By whose policy it is made again when it has failed and nothing has come of it."""
+    ran_before: bool
+    """What ``may_have_run`` was before the last attempt."""
+
+    def map_sent(self, function: Callable[[Any], Any]) -> None:
+        """Have what ``function(item)`` gives sent in place of each item."""
+        self._hooks.map_sent(self.chain.depth, function)
+
+    def map_received(self, function: Callable[[Any], Any]) -> None:
+        """Have the caller get what ``function(item)`` gives in place of each item that comes."""
+        self._hooks.map_received(self.chain.depth, function)
+
+    def on_end(self, function: Callable[[BaseException | None], object]) -> None:
+        """Have ``function(error)`` called once the call has ended; None: it went well."""
+        self._hooks.on_end(self.chain.depth, function)
+
+    def opened(self, found: Any) -> Opened:
+        """Checks and returns the chain's result for a driver. Raises TypeError if it isn't an ``Opened``."""
+        if not isinstance(found, Opened):
+            raise TypeError(
+                f"{self.method}(): an interceptor's stream() returned {type(found).__name__}; "
+                "it returns what its `yield call` gave"
+            )
+        return found
+
+    def failed(self, error: BaseException) -> None:
+        """Ends the call for a driver after its chain failed with ``error``."""
+        self.end()
+        self._hooks.end(error)
+        self.chain.call = None  # a cycle, which would keep the arguments
+
+    def goes_on_after(self, error: RpcError) -> bool:
+        """Returns whether ``rrpc._call.stream_attempts.Attempts`` may make the call again after ``error``."""
+        if self.cancelled or self.time_left() == 0:
+            return False
+        return goes_elsewhere(error) or (self.retries is not None and self.retries.may_follow(self, error))
+
+    def again(self, attempts: Attempts, error: RpcError) -> Chain:
+        """The course of another attempt, after one that failed so; the interceptors have done their part."""
+        retries = self.retries
+        if error.not_executed:
+            self.may_have_run = self.ran_before
+        links: tuple[Any, ...] = ()
+        if goes_elsewhere(error):
+            assert self.connection is not None
+            self.channel.failed(self.connection, error)
+            links = () if retries is None else (retries.link,)
+        elif retries is not None:
+            links = (functools.partial(retries.link_after, error),)
+        else:
+            raise error
+        return Chain(links, self, innermost=functools.partial(_moved, attempts))
+
+    @property
+    def _hooks(self) -> StreamHooks:
+        assert self.chain.hooks is not None
+        return self.chain.hooks
+
+
+def begin(
+    channel: Channel,
+    request: StreamRequest,
+    options: CallOptions,
+    timeout: float | None,
+    metadata: MetadataLike | None,
+) -> Opened:
+    """Send the request; a connection is waited for."""
+    call = begun_course(channel, request, options, timeout, metadata)
+    try:
+        return call.opened(going(call.chain, call))
+    except BaseException as error:
+        call.failed(error)
+        raise
+
+
+def begun_course(
+    channel: Channel,
+    request: StreamRequest,
+    options: CallOptions,
+    timeout: float | None,
+    metadata: MetadataLike | None,
+) -> OutgoingStream:
+    """The call, with the course that it is to go in ``chain``; what comes of that is an ``Opened``."""
+    wait = None if timeout is None else seconds(timeout)
+    call = OutgoingStream(channel, cast("Request", request), options, wait, metadata)
+    call.retries = None
+    links = (*call.links_around, *options.stream_links)
+    innermost = functools.partial(_first, intercepted=bool(links))
+    if options.retry is not None:
+        links = (*links, options.retry.stream_link)
+    call.chain = Chain(links, call, innermost=innermost, hooks=StreamHooks(serving=False))
+    return call
+
+
+def _first(call: OutgoingStream, intercepted: bool) -> Generator[Any, Any, Opened]:
+    """The first attempt."""
+    core = yield from _over(call)
+    opened: Opened = cast("StreamRequest", call.request).opened(Attempts(core, call, _make))
+    _attend(call, opened, intercepted)
+    return opened
+
+
+def _moved(attempts: Attempts, call: OutgoingStream) -> Generator[Any, Any, None]:
+    """Another one."""
+    core = yield from _over(call)
+    try:
+        attempts.move_to(core)
+    except BaseException:
+        core.cancel()
+        raise
+
+
+def _make(attempts: Attempts, call: OutgoingStream, error: RpcError) -> None:
+    """In the calling thread."""
+    going(call.again(attempts, error), call)
+
+
+def _over(call: OutgoingStream) -> Generator[Any, Any, Any]:
+    """The request over a connection of its channel; over another where the first turns out to take no calls."""
+    request: Any = call.request
+    while True:
+        call.check()
+        connection = yield from connected(call)
+        call.attempt += 1
+        call.connection = connection
+        try:
+            core = request.open(connection, call.time_left(), call.metadata)
+        except Unavailable as error:
+            call.channel.failed(connection, error)
+            if not goes_elsewhere(error):
+                raise
+        else:
+            call.ran_before, call.may_have_run = call.may_have_run, True
+            call.interrupt_with(core.cancel)
+            return core
+
+
+def _attend(call: OutgoingStream, opened: Opened, intercepted: bool) -> None:
+    """Sets up the cleanup at the call's end and, if ``intercepted``, the functions for its items."""
+    hooks = call.chain.hooks
+    assert hooks is not None
+
+    def ended(error: BaseException | None) -> None:
+        call.end()
+        call.interrupt_with(None)
+        connection = call.connection
+        assert connection is not None
+        if isinstance(error, RpcError):
+            call.channel.failed(connection, error)
+        else:
+            call.channel.succeeded(connection)
+            if call.retries is not None:
+                call.retries.succeeded()
+        hooks.end(error)
+        call.chain.call = None  # a cycle, which would keep the arguments
+
+    opened.on_end = ended
+    if intercepted:
+        encode, decode = opened.encode, opened.decode
+        opened.encode = lambda item: encode(hooks.sent(item))
+        opened.decode = lambda *item: hooks.received(decode(*item))
+
+
+def opened_by(plan: Plan, attempts: Attempts, sizes: Any) -> Opened:
+    """A call that has begun, of a method that is known."""
+    sent, received = plan.sent, plan.received
+    decode_item: Any = None
+    if received is not None:
+        decode_item = received.decode if sizes is None else functools.partial(received.decode, sizes=sizes)
+    encode_item: Any = None if sent is None else sent.encode
+    return Opened(attempts, plan.name, encode_item, decode_item, plan.decode_result, plan.errors.typed)
+
+
+class UntypedStream:
+    """A call by name."""
+
+    out = None
+    idempotent = False
+
+    def __init__(self, method: str, kind: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if not isinstance(method, str):
+            raise TypeError(f"the method must be a str such as 'Service.method', not {type(method).__name__}")
+        self.method = method
+        self._arguments: dict[str | int, Any] = dict(enumerate(args))
+        self._arguments.update(kwargs.items())
+        self._kind = kind
+        self._payload, self._message = untyped_request(args, dict(kwargs), None)
+
+    def named(self) -> Mapping[str | int, Any]:
+        return self._arguments
+
+    def open(self, connection: Connection, timeout: float | None, metadata: MetadataLike) -> Any:
+        name, buffers = self.method.encode(errors="replace"), self._message or None
+        return connection.core.open(name, self._payload, buffers, timeout, metadata, self._kind)
+
+    def opened(self, attempts: Attempts) -> Opened:
+        return Opened(attempts, self.method, untyped_item, decode, decode)
+
+
+def kind_of(sends: bool, receives: bool) -> int:
+    """Returns ``SENDS``, ``RECEIVES`` or both. Raises TypeError if there is neither."""
+    kind = SENDS * bool(sends) | RECEIVES * bool(receives)
+    if not kind:
+        raise TypeError("a call without streams is client.call()")
+    return kind
+
+
+def open_stream(
+    client: Client,
+    method: str,
+    /,
+    *args: Any,
+    sends: bool = False,
+    receives: bool = True,
+    timeout: float | None = None,
+    metadata: MetadataLike | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Call ``"Service.method"``, which has streams, without a generated client; the server checks arguments and items.
+
+    ``sends``: the method takes a stream; ``receives``: it gives one. What comes back is a ``ResponseStream``, a
+    ``RequestStream`` or a ``DuplexStream`` accordingly. An argument with the name of an option is given by
+    its place.
+    """
+    if not isinstance(client, Client):
+        raise TypeError(
+            f"rrpc.open_stream() takes an rrpc.Client, not {type(client).__name__}; "
+            "rrpc.aio.open_stream() is for the clients of rrpc.aio"
+        )
+    refuse_blocking("rrpc.open_stream()", "the stream of rrpc.aio.open_stream()", 1)
+    kind = kind_of(sends, receives)
+    request = UntypedStream(method, kind, args, kwargs)
+    opened = begin(client._channel, request, client._options, timeout, metadata)
+    return _OBJECTS[kind](opened)
+
+
+_OBJECTS: dict[int, Callable[[Opened], Any]] = {
+    SENDS: RequestStream,
+    RECEIVES: ResponseStream,
+    SENDS | RECEIVES: DuplexStream,
+}

@@ -1,0 +1,188 @@
+"""A call with streams that is under way, beneath the objects that its caller has."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from rrpc._call.received_items import received
+from rrpc.errors import Cancelled, RpcError
+
+if TYPE_CHECKING:
+    from rrpc import _core
+    from rrpc._call.stream_attempts import Attempts
+
+__all__ = ["Opened"]
+
+
+class Opened:
+    """Its attempts, and how items and the result are to be read.
+
+    Interceptors put themselves around ``encode`` and ``decode`` and set ``on_end`` before anything is sent or received.
+    """
+
+    __slots__ = ("attempts", "decode", "decode_result", "encode", "failures", "name", "on_end", "typed")
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        name: str,
+        encode: Callable[[Any], tuple[bytes, Any]],
+        decode: Callable[[bytes, Any], Any],
+        decode_result: Callable[[bytes, Any], Any],
+        typed: Callable[[RpcError], BaseException] | None = None,
+    ) -> None:
+        self.attempts = attempts
+        self.name = name
+        self.encode = encode
+        self.decode = decode
+        self.decode_result = decode_result
+        self.typed = typed
+        """Gives a declared error as its own class."""
+        self.on_end: Callable[[BaseException | None], object] | None = None
+        """Called once, when the outcome is known or the caller has let go of the call."""
+        self.failures: list[BaseException] = []
+        """What the caller's own iterable of items raised."""
+
+    @property
+    def core(self) -> _core.Stream:
+        """The core's, of the last attempt."""
+        return self.attempts.core
+
+    def send(self, item: Any) -> None:
+        """Wait until there is room, and send it."""
+        encoded, attempts = self.encode(item), self.attempts
+        try:
+            if attempts.kept is None:
+                attempts.core.send(*encoded)
+            else:
+                attempts.send(*encoded)
+        except RpcError as error:
+            raise self.unsent(error) from None
+
+    def flush(self, timeout: float | None) -> None:
+        """Waits until the server's process has all items sent so far."""
+        try:
+            self.attempts.flush(timeout)
+        except RpcError as error:
+            raise self.unsent(error) from None
+
+    def result(self) -> Any:
+        """Wait for the reply; raises what the call failed with."""
+        try:
+            result = self.decode_result(*self.attempts.result())
+        except BaseException as error:
+            raise self.outcome(error) from None
+        self.ended(None)
+        return result
+
+    def items(self) -> Generator[Any, None, None]:
+        """Yields the items that the server sends; raises the call's error if the call failed."""
+        try:
+            first = self.attempts.first_items(1)
+            yield from received(self.attempts.core.receive, self.decode, first=first)
+        except BaseException as error:  # GeneratorExit: whoever iterated let go of it
+            raise self.outcome(error) from None
+        self.result()
+
+    def send_all(self, items: Iterable[Any]) -> None:
+        """Send them, to the last or until the server has ended the call without waiting for that."""
+        _send_all(self.attempts, self.encode, items, [])
+
+    def feed(self, items: Iterable[Any]) -> None:
+        """``send_all`` in a thread of its own; what ``items`` raise ends the call."""
+        # The thread may wait for an item long after the stream was dropped: it doesn't keep it.
+        attempts, encode, failures = self.attempts, self.encode, self.failures
+
+        def run() -> None:
+            with suppress(BaseException):
+                _send_all(attempts, encode, items, failures)
+
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(run,), name="rrpc-feeder", daemon=True).start()
+
+    def cancel(self) -> bool:
+        """End the call; False if it has ended."""
+        if not self.attempts.cancel():
+            return False
+        self.ended(Cancelled(f"{self.name}(): the stream was cancelled"))
+        return True
+
+    def let_go(self) -> None:
+        """Nobody takes more of it: it ends, or has ended in its own way."""
+        if self.cancel() or self.on_end is None:
+            return
+        failed: BaseException | None = None
+        try:
+            self.core.result(0)
+        except RpcError as error:
+            failed = self._typed(self.attempts.outcome(error))
+        self.ended(failed)
+
+    def unsent(self, error: RpcError) -> BaseException:
+        """Returns the exception to raise when an item couldn't be sent.
+
+        If the call has ended, this also reports its end to ``on_end``.
+        """
+        error = self.attempts.outcome(error)
+        if self.core.done():
+            self.let_go()
+        return self._typed(error)
+
+    def outcome(self, error: BaseException) -> BaseException:
+        """End the call for this; gives what is to be raised."""
+        if isinstance(error, GeneratorExit):
+            self.let_go()
+            return error
+        self.attempts.close()
+        if self.failures:
+            error = self.failures[0]
+        elif isinstance(error, RpcError):
+            error = self._typed(error)
+        self.ended(error)
+        return error
+
+    def _typed(self, error: RpcError) -> BaseException:
+        return error if self.typed is None else self.typed(error)
+
+    def ended(self, error: BaseException | None) -> None:
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end(error)
+
+    def __del__(self) -> None:
+        self.let_go()
+
+
+def _send_all(
+    attempts: Attempts,
+    encode: Callable[[Any], tuple[bytes, Any]],
+    items: Iterable[Any],
+    failures: list[BaseException],
+) -> None:
+    source = iter(items)
+    try:
+        while attempts.kept is not None:
+            for item in source:
+                attempts.send(*encode(item))
+                break
+            else:
+                attempts.finish()
+                return
+        send = attempts.core.send
+        for item in source:
+            send(*encode(item))
+        attempts.finish()
+    except BaseException as error:
+        if isinstance(error, RpcError) and attempts.core.done():
+            return  # the call's own outcome says it
+        failures.append(error)  # before whoever waits for items hears of it
+        attempts.close()
+        raise
+    finally:
+        if isinstance(source, GeneratorType):  # not a file, which whoever opened it may go on with
+            source.close()

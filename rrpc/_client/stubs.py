@@ -1,0 +1,318 @@
+"""Methods of generated clients: one class per method, which ``stub`` puts into the client's class."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import sys
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from time import monotonic
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
+
+from rrpc._call.chain import Chain
+from rrpc._call.context import current
+from rrpc._call.outgoing import CallOptions, OutgoingCall, course
+from rrpc._channel import Channel, Connection, Contract
+from rrpc._interface import Interface, Method, OutSpec, Parameter, Plan, target_of
+from rrpc._options import seconds
+from rrpc.errors import RpcError, Unavailable, goes_elsewhere
+from rrpc.memory import memory_of
+from rrpc.metadata import MetadataLike, pack, together
+
+from .blocking_driver import run
+from .blocking_guard import loop_here, refuse_in_coroutine
+from .callback_driver import Driven
+from .futures import Future, only
+
+__all__ = ["Caller", "RemoteMethod", "UnaryMethod", "contract_of", "start_call", "stub"]
+
+_R = TypeVar("_R")
+_M = TypeVar("_M", bound="RemoteMethod")
+_ITERATOR: Any = Iterator
+_modules = sys.modules
+_UNBOUND: tuple[Any, ...] = (object(), None, b"", None, None)
+
+
+class Caller(Protocol):
+    """A client, blocking or not, as its methods need it."""
+
+    rpc_fingerprints: ClassVar[dict[str, str]]
+    _rpc_contract: ClassVar[Contract | None]
+    _channel: Channel
+    _contract: Contract | None
+    _options: CallOptions
+
+
+class RemoteMethod:
+    """Base of all methods of a generated client, including streaming ones (``rrpc/_client/stream_stubs.py``).
+
+    A subclass has ``rpc_name`` and defines ``__call__`` with the method's own parameters, then the keyword-only
+    ``timeout`` and ``metadata`` (unless the method has a parameter of that name). Its annotations are the checks.
+    """
+
+    rpc_name: ClassVar[str]
+    rpc_idempotent: ClassVar[bool] = False
+    rpc_errors: ClassVar[tuple[type[RpcError], ...]] = ()
+    """Those that the method declares: they are raised as these classes."""
+    _plan: ClassVar[Plan]
+    __name__: str
+    __call__: Callable[..., Any]
+
+    def __init__(self, client: Caller) -> None:
+        cls = type(self)
+        _compile(cls)
+        self.__name__ = cls.rpc_name.rpartition(".")[2]
+        self._typed = cls._plan.errors.typed
+        self._channel: Channel = client._channel
+        self._contract: Contract | None = client._contract
+        self._options: CallOptions = client._options
+        self._timeout = client._options.timeout
+        self._packed = pack(client._options.metadata or {})
+        self._loop_here = loop_here()
+        # Of the connection that plain calls take: (it, encoder, wire name, the core's call and start).
+        self._plain = _UNBOUND
+
+    def __repr__(self) -> str:
+        return f"<remote method {self.rpc_name}>"
+
+    def _bind(self, connection: Connection) -> tuple[Any, ...]:
+        """Returns the parts for calls over the connection; plain calls use this connection from now on."""
+        key = self._contract, type(self)
+        found = connection.bound.get(key)
+        if found is None:
+            agreement = connection.agreement(self._contract)
+            found = agreement.encoder(self._plan), agreement.wire_name(self.rpc_name)
+            connection.bound[key] = found
+        bound = (connection, *found, connection.core.call, connection.core.start)
+        if self._options.plain:
+            self._plain = bound
+        return bound
+
+
+class UnaryMethod(RemoteMethod, Generic[_R]):
+    """The base of those without streams: callable, with ``start`` for a future.
+
+    Where the result has an array, ``out`` is the last of the keywords.
+    """
+
+    def __init__(self, client: Caller) -> None:
+        super().__init__(client)
+        self._decode = self._plan.decode_result
+
+    def _call(
+        self,
+        arguments: tuple[Any, ...],
+        timeout: float | None,
+        metadata: MetadataLike | None = None,
+        out: Any = None,
+    ) -> _R:
+        if self._loop_here is None and "asyncio" in _modules:
+            self._loop_here = loop_here()  # it was imported after the method was first used
+        if self._loop_here is not None and self._loop_here() is not None:
+            refuse_in_coroutine(f"{self.rpc_name}()", "the method of the asyncio client", 2)
+        if out is not None:
+            return self._start(arguments, timeout, metadata, out).result()
+        connection, encode, name, call, _ = self._plain
+        around = current()
+        wait = self._timeout if timeout is None else seconds(timeout)
+        end = None if wait is None else monotonic() + wait
+        if connection is self._channel.ready and (around is None or around.ended) and wait != 0.0:
+            sent = self._packed if metadata is None else together(self._options.metadata, metadata)
+            payload, buffers = encode(arguments)
+            try:
+                reply, blocks = call(
+                    name,
+                    payload,
+                    buffers or None,
+                    None,
+                    wait,
+                    sent,
+                )
+            except RpcError as error:
+                if not goes_elsewhere(error):
+                    raise self._typed(error) from None
+            else:
+                result: _R = self._decode(reply, blocks, None, buffers.sizes)
+                return result
+        left = None if end is None else end - monotonic()
+        value: _R = run(self._course(arguments, left, metadata, None))
+        return value
+
+    def _start(
+        self,
+        arguments: tuple[Any, ...],
+        timeout: float | None,
+        metadata: MetadataLike | None = None,
+        out: Any = None,
+    ) -> Future[_R]:
+        if out is not None:
+            out = target_of(out)
+        connection, encode, name, _, start = self._plain
+        around = current()
+        wait = self._timeout if timeout is None else seconds(timeout)
+        if connection is not self._channel.ready or not (around is None or around.ended) or wait == 0.0:
+            return start_call(self._course(arguments, wait, metadata, out))
+        sent = self._packed if metadata is None else together(self._options.metadata, metadata)
+        payload, buffers = encode(arguments, None if out is None else OutSpec.of(out))
+        end = None if wait is None else monotonic() + wait
+
+        def again() -> Chain:
+            left = None if end is None else end - monotonic()
+            return self._course(arguments, left, metadata, out)
+
+        try:
+            call = start(name, payload, buffers or None, memory_of(out), wait, sent)
+        except Unavailable as error:
+            if not goes_elsewhere(error):
+                raise
+            return start_call(again())
+        decode = self._decode
+        if buffers.sizes is not None:
+            decode = functools.partial(decode, sizes=buffers.sizes)
+        return Future(call, decode, out, again, self._typed)
+
+    def _course(
+        self, arguments: tuple[Any, ...], timeout: float | None, metadata: MetadataLike | None, out: Any
+    ) -> Chain:
+        """The way of a call that isn't plain, or not yet."""
+        request = _Request(self, arguments, out)
+        return course(OutgoingCall(self._channel, request, self._options, timeout, metadata), self._options)
+
+
+class _Request:
+    """A call of a stub."""
+
+    __slots__ = ("arguments", "out", "stub")
+
+    def __init__(self, stub: UnaryMethod[Any], arguments: tuple[Any, ...], out: Any) -> None:
+        self.stub = stub
+        self.arguments = arguments
+        self.out = out
+
+    @property
+    def method(self) -> str:
+        return self.stub.rpc_name
+
+    @property
+    def idempotent(self) -> bool:
+        return self.stub.rpc_idempotent
+
+    def encode(self, connection: Connection) -> tuple[bytes, bytes, Any]:
+        _, encode, name, _, _ = self.stub._bind(connection)
+        payload, message = encode(self.arguments, None if self.out is None else OutSpec.of(self.out))
+        return name, payload, message
+
+    def decode(self, payload: bytes, blocks: list[Any] | None, message: Any) -> Any:
+        return self.stub._decode(payload, blocks, self.out, message.sizes)
+
+    def error(self, error: RpcError) -> RpcError:
+        return self.stub._typed(error)
+
+    def named(self) -> Mapping[str | int, Any]:
+        return dict(zip(self.stub._plan.names, self.arguments, strict=True))
+
+    def check(self, result: Any) -> Any:
+        return self.stub._plan.check_result(result, self.arguments)
+
+
+def start_call(chain: Chain) -> Future[Any]:
+    """A future for a call that isn't plain; it is begun."""
+    driven = Driven(chain)
+    driven.go()
+    if driven.done() and not chain.call.attempt:
+        driven.result()  # nothing was begun: better told at once
+    return Future(driven, only)
+
+
+def _compile(cls: type[RemoteMethod]) -> Plan:
+    if "_plan" not in cls.__dict__:
+        cls._plan = _plan_of(cls)
+    return cls._plan
+
+
+def _plan_of(cls: type[RemoteMethod]) -> Plan:
+    """From the signature of ``__call__``."""
+    function = cls.__dict__["__call__"]
+    hints = typing.get_type_hints(function, include_extras=True)
+    _, *parameters = inspect.signature(function).parameters.values()
+    own = itertools.takewhile(lambda p: p.name != "timeout", parameters)  # the caller's options come last
+    described = [
+        Parameter(p.name, hints[p.name], p.default, p.kind is p.KEYWORD_ONLY, p.kind is p.POSITIONAL_ONLY)
+        for p in own
+    ]
+    return Plan(cls.rpc_name, described, _result(hints["return"]), cls.rpc_errors)
+
+
+def _result(hint: Any) -> Any:
+    """Returns the interface's result type: ``Iterator[T]`` for a stream of T, otherwise ``hint``."""
+    if not getattr(typing.get_origin(hint), "gives_items", False):
+        return hint
+    return _ITERATOR[typing.get_args(hint)[0]]
+
+
+class _Stub(Generic[_M]):
+    """A method in a client class: a function of (client, ...) from the class, a callable from a client."""
+
+    def __init__(self, kind: type[_M]) -> None:
+        self.kind = kind
+        self.__doc__ = kind.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+        # Python's own errors for missing and unexpected arguments then name the method as the user does.
+        for function, shown in (("__call__", name), ("start", f"{name}.start")):
+            if function in self.kind.__dict__:
+                self.kind.__dict__[function].__qualname__ = f"{owner.__name__}.{shown}"
+
+    @overload
+    def __get__(self, client: None, owner: type) -> Callable[..., Any]: ...
+    @overload
+    def __get__(self, client: object, owner: type) -> _M: ...
+    def __get__(self, client: Any, owner: type) -> Callable[..., Any] | _M:
+        if client is None:
+            return self._function()
+        bound = self.kind(client)
+        client.__dict__[self._name] = bound  # from now on found without coming here
+        return bound
+
+    def _function(self) -> Callable[..., Any]:
+        """Makes the function that the class shows as the method, for help(), inspect and mocks."""
+        name = self._name
+
+        @functools.wraps(self.kind.__call__)
+        def function(client: object, /, *args: Any, **kwargs: Any) -> Any:
+            return getattr(client, name)(*args, **kwargs)
+
+        function.__name__ = name
+        return function
+
+
+def contract_of(cls: type[Caller]) -> Contract | None:
+    """Returns the contract that a client's connections must agree on; None without fingerprints."""
+    if not cls.rpc_fingerprints:
+        return None
+    found: Contract | None = cls.__dict__.get("_rpc_contract")
+    if found is None:
+        found = cls._rpc_contract = Contract(cls.rpc_fingerprints, functools.partial(_interface_of, cls))
+    return found
+
+
+def _interface_of(cls: type[Caller], service: str) -> Interface:
+    """Builds the interface of a service from the methods of the client's class."""
+    methods: dict[str, Method] = {}
+    for member in [member for base in reversed(cls.__mro__) for member in base.__dict__.values()]:
+        if isinstance(member, _Stub) and member.kind.rpc_name.rpartition(".")[0] == service:
+            plan = _compile(member.kind)
+            function = member.kind.__dict__["__call__"]
+            result = _result(typing.get_type_hints(function, include_extras=True)["return"])
+            methods[plan.name.rpartition(".")[2]] = Method(
+                plan.name, "", plan.declared, result, function, errors=member.kind.rpc_errors
+            )
+    return Interface(service, "", methods)
+
+
+def stub(kind: type[_M]) -> _Stub[_M]:
+    """Put a method's class into a client class; for generated code."""
+    return _Stub(kind)

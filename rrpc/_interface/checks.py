@@ -1,0 +1,162 @@
+"""Annotations compiled to checks.
+
+A check takes a value and gives it back, converted where the annotation asks for it (a map into its
+dataclass, a value into its enum, an int into a float), or raises ``Mismatch``. Both sides use the
+same checks: before a value is sent, and again when it has arrived.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import enum
+import functools
+import types
+import typing
+from typing import Any
+
+import numpy as np
+
+from rrpc.codec import instead_of, is_model
+
+from .aliases import alias_check, expanded, is_alias
+from .arrays import array_check, ndarray_check
+from .containers import homogeneous, mapping_check, sequence_check, tuple_check, union_check
+from .libraries import library_of
+from .members import fields_of, has_members
+from .mismatch import ITERATORS, AnnotationError, Builder, Check, Compile, type_text
+from .records import class_check, named_tuple_check
+from .scalars import (
+    BARE,
+    PATHS,
+    SIMPLE,
+    enum_check,
+    instance_check,
+    literal_check,
+    numpy_scalar_check,
+    path_check,
+)
+from .sized import annotated_check
+from .table_checks import table_check
+from .tensor_checks import tensor_check
+
+__all__ = ["compile_check", "verify"]
+
+
+def compile_check(annotation: Any) -> Check:
+    """The check for ``annotation``; ``AnnotationError`` if it can't be one of an rrpc method."""
+    try:
+        return _cached(annotation)
+    except TypeError as error:
+        if isinstance(error, AnnotationError):
+            raise
+        return _compile(annotation)  # unhashable, for example Annotated[int, {}]
+
+
+def verify(annotation: Any, seen: tuple[Any, ...] = ()) -> None:
+    """Compile what stands in the annotation's classes, now that every name must mean something."""
+    if annotation in seen:
+        return
+    if is_alias(annotation):  # one that names itself
+        inner = expanded(annotation)
+        compile_check(inner)
+        verify(inner, (*seen, annotation))
+        return
+    for argument in typing.get_args(annotation):
+        verify(argument, seen)
+    if has_members(annotation):
+        if is_model(annotation):  # what its fields may be is Pydantic's affair
+            return
+        for name, member in fields_of(annotation).items():
+            _verify_member(f"{type_text(annotation)}.{name}", member, (*seen, annotation))
+
+
+def _verify_member(what: str, annotation: Any, seen: tuple[Any, ...]) -> None:
+    try:
+        compile_check(annotation)
+        verify(annotation, seen)
+    except AnnotationError as error:
+        raise AnnotationError(f"{what}: {error}") from None
+
+
+def _compile(annotation: Any) -> Check:
+    if annotation is Any or annotation is object:
+        return lambda value: value
+    if annotation is None:
+        annotation = type(None)
+    if is_alias(annotation):
+        return alias_check(annotation, compile_check)
+    origin = typing.get_origin(annotation)
+    if origin is None:
+        return SIMPLE.get(annotation) or _compile_class(annotation)
+    if has_members(annotation):
+        return class_check(annotation, compile_check)
+    if _is_named_tuple(origin):
+        return named_tuple_check(annotation, compile_check)
+    builder = _GENERIC.get(origin)
+    if builder is None:
+        raise _unsupported(annotation)
+    return builder(annotation, typing.get_args(annotation), compile_check)
+
+
+_cached = functools.lru_cache(maxsize=1024)(_compile)
+
+
+def _compile_class(kind: Any) -> Check:
+    if isinstance(kind, typing.NewType):
+        return compile_check(kind.__supertype__)
+    if not isinstance(kind, type):
+        raise _unsupported(kind)
+    if issubclass(kind, enum.Enum):
+        return enum_check(kind)
+    if issubclass(kind, BaseException):
+        raise AnnotationError(f"{type_text(kind)} is an error, which is raised and never passed")
+    if has_members(kind):
+        return class_check(kind, compile_check)
+    if _is_named_tuple(kind):
+        return named_tuple_check(kind, compile_check)
+    if kind is np.ndarray:
+        return array_check(np.generic)
+    if issubclass(kind, np.generic):
+        return numpy_scalar_check(kind)
+    if kind in PATHS:
+        return path_check(kind)
+    if kind in BARE:
+        return instance_check(kind)
+    if (library := library_of(kind)) is not None:
+        return table_check(library, kind) if library.is_table else tensor_check(library, kind)
+    raise _unsupported(kind)
+
+
+def _is_named_tuple(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def _unsupported(annotation: Any) -> AnnotationError:
+    way = instead_of(typing.get_origin(annotation) or annotation)
+    return AnnotationError(f"{type_text(annotation)} isn't supported{way}")
+
+
+def _bare_dtype(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
+    raise _unsupported(annotation)
+
+
+def _stream(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
+    raise AnnotationError(f"{type_text(annotation)} is a stream: it stands alone, not within another type")
+
+
+_GENERIC: dict[Any, Builder] = {
+    **dict.fromkeys(ITERATORS, _stream),
+    np.ndarray: ndarray_check,
+    list: homogeneous(list, list),
+    set: homogeneous(set, set),
+    frozenset: homogeneous(frozenset, frozenset),
+    collections.abc.Sequence: sequence_check,
+    tuple: tuple_check,
+    dict: mapping_check,
+    collections.abc.Mapping: mapping_check,
+    typing.Union: union_check,
+    types.UnionType: union_check,
+    typing.Literal: literal_check,
+    typing.Annotated: annotated_check,
+    np.dtype: _bare_dtype,
+}

@@ -1,0 +1,55 @@
+"""The options that clients and servers share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rrpc import _core
+from rrpc.errors import InvalidArgument
+
+__all__ = ["check_names", "did_you_mean", "merged", "seconds"]
+
+_SHORTEST_TIMEOUT_S = 1e-6
+
+
+def merged(given: dict[str, Any]) -> dict[str, Any]:
+    """The core's options with ``given`` ones in their places; TypeError for a name that isn't one."""
+    check_names(given)
+    return _core.default_options() | given
+
+
+def check_names(given: Iterable[str], *constructors: Any) -> None:
+    """TypeError for a name that is no option of the core and no keyword of the constructors, with the nearest one."""
+    known = {*_core.default_options()}.union(*(made.__kwdefaults__ or () for made in constructors))
+    for name in given:
+        if name not in known:
+            raise TypeError(f"there is no option {name!r}{did_you_mean(name, sorted(known))}")
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """``; did you mean ...?`` where one of ``names`` is near, else what there is."""
+    import difflib
+
+    names = list(names)
+    near = [known for known in names if known.rpartition(".")[2] == name]
+    near = near or difflib.get_close_matches(name, names, 1)
+    return f"; did you mean {near[0]}?" if near else f"; there is {', '.join(names) or 'none'}"
+
+
+def seconds(timeout: float, name: str = "timeout") -> float:
+    """Returns the timeout that a user gave, as a float; InvalidArgument if it isn't a number from 0 up.
+
+    A timeout under a microsecond is 0: no call can be sent within it.
+    """
+    try:
+        given = timeout + 0.0  # as floats: text and timedeltas can't be added
+        if given >= _SHORTEST_TIMEOUT_S:
+            return float(given)
+        if given >= 0:
+            return 0.0
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InvalidArgument(
+        f"{name} must be a number of seconds from 0 up, or None for no limit, not {timeout!r:.60}"
+    )

@@ -1,0 +1,1 @@
+"""Servers: what takes calls, finds their handlers, runs them and answers."""

@@ -1,0 +1,62 @@
+"""Whether a server's services take calls, as the application says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from rrpc.errors import NotFound
+
+__all__ = ["Health"]
+
+
+class Health:
+    """The state of each of a server's services: they serve until the application or a shutdown says otherwise.
+
+    A caller asks with ``rrpc.std.HealthClient``; what is set here refuses no call.
+    """
+
+    def __init__(self, services: Iterable[str]) -> None:
+        self._serving = dict.fromkeys(services, True)
+        self._draining = False
+        self._watchers: list[Callable[[], object]] = []
+
+    def set(self, service: str, serving: bool) -> None:
+        """Say whether the service of this name can do its work. NotFound if the server has none."""
+        self._known(service)
+        self._serving[service] = serving
+        self._tell()
+
+    def serving(self, service: str = "") -> bool:
+        """Whether the service can do its work, or with no name: whether all can. Never while the server drains."""
+        if service:
+            self._known(service)
+        states = [self._serving[service]] if service else self._serving.values()
+        return not self._draining and all(states)
+
+    def drain(self) -> None:
+        """From now on nothing serves."""
+        self._draining = True
+        self._tell()
+
+    @property
+    def draining(self) -> bool:
+        """Whether the server takes no more calls."""
+        return self._draining
+
+    @contextmanager
+    def watching(self, changed: Callable[[], object]) -> Iterator[None]:
+        """Have ``changed()`` called after whatever may have changed a state, as long as this lasts."""
+        self._watchers.append(changed)
+        try:
+            yield
+        finally:
+            self._watchers.remove(changed)
+
+    def _tell(self) -> None:
+        for changed in list(self._watchers):
+            changed()
+
+    def _known(self, service: str) -> None:
+        if service not in self._serving:
+            raise NotFound(f"there is no service {service[:80]!r} here; there is {', '.join(self._serving)}")

@@ -1,0 +1,364 @@
+"""Calls with streams, as the workers of a blocking server run them.
+
+A handler that generates its items runs until its client has no room for the next one. Then the stream is parked, and
+the worker takes other calls; whichever worker is free goes on with the stream once there is room. A handler that
+iterates over its client's items can't be suspended in the middle of its ``for``: it keeps its thread, but after a
+millisecond without an item it lends its place to other calls, which run in a spare thread (``Workers.lend``).
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from rrpc._call.context import Context, enter
+from rrpc._call.received_items import received
+from rrpc._call.status import conclude, status_of
+from rrpc._interface import RECEIVES
+from rrpc.errors import Cancelled, Internal, RpcError, StatusCode
+from rrpc.observe import Observation, Observer
+
+from .server_stream import ServerStream
+from .waker import Waker
+
+if TYPE_CHECKING:
+    from rrpc import _core
+
+    from .dispatch import Dispatch, Handler
+
+__all__ = ["ServedStream", "ServedStreams"]
+
+PARKED = 8
+"""The kind of what comes out of the core's ``next``: a parked stream can go on."""
+
+_SLICE_S = 0.005
+_LEND_AFTER_S = 0.001
+
+
+class ServedStreams:
+    """Streams that are under way in one server."""
+
+    def __init__(
+        self,
+        core: _core.Server,
+        dispatch: Dispatch,
+        tracebacks: bool,
+        observer: Observer | None,
+        lend: Callable[[int], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        self.core: Any = core
+        self.lend = lend
+        self.dispatch = dispatch
+        self.tracebacks = tracebacks
+        self.observer = observer
+        self.parked: dict[int, ServedStream] = {}
+        self.detached: set[ServedStream] = set()
+        """Calls that go on without a handler."""
+
+    def of(self, request: Any) -> ServedStream | None:
+        """The one that a request of the core's is about; None: another worker has closed it."""
+        handle, kind = request[0], request[-1]
+        return self.parked.pop(handle, None) if kind & PARKED else ServedStream(self, request)
+
+    def close(self) -> None:
+        """The server has ended, and its calls with it: the handlers of parked streams end too."""
+        with suppress(KeyError):  # that of an empty dict
+            while True:
+                self.parked.popitem()[1].close()
+        for stream in list(self.detached):
+            stream.fail(Cancelled("the server was stopped"))
+
+
+class ServedStream:
+    """One call, which a worker has, or none while it is parked.
+
+    What stands around the call (``Handler.around``) may set ``map_sent`` and ``map_received`` before it asks for the
+    arguments or begins it.
+    """
+
+    def __init__(self, served: ServedStreams, request: Any) -> None:
+        self._handle, self._name, payload, blocks, ns_left, metadata, self._traced, self._kind = request
+        self._request: tuple[bytes, Any] | None = payload, blocks  # until it is decoded
+        self._handler: Handler
+        self._served = served
+        self._core = served.core
+        self._stream = self._core.stream(self._handle)
+        self._items: Iterator[Any] | None = None
+        self._arguments: Sequence[Any] = ()
+        self._encode: Callable[..., tuple[bytes, Any]] = _none  # an item that the handler gives
+        self._decode: Callable[..., Any] = _none  # an item that the client sent: its payload and its blocks
+        self.map_sent: Callable[[Any], Any] | None = None
+        """What gives the item that is sent in place of the handler's."""
+        self.map_received: Callable[[Any], Any] | None = None
+        """What gives the item that the handler gets in place of the client's."""
+        self._waiting: tuple[bytes, Any] | None = None  # an item that there was no room for
+        self._waker: Waker | None = None  # that is to bring the handler back
+        self._sleeping: Waker | None = None
+        known, observer = self._name in served.dispatch.streams, served.observer
+        self._seen = None if observer is None else Observation(self._core, observer, known, request)
+        self._unanswered = [True]  # whoever pops it ends the call
+        self.by_hand = False
+        """Whether the handler has the stream as an object."""
+        self.detached = False
+        """Whether the call goes on when the handler has returned."""
+        self._variables = contextvars.copy_context()  # the handler's own, on whichever worker
+        self.context = Context(self._core, self._handle, self._name, ns_left, metadata)
+        self._trace: Any = None
+
+    def run(self) -> None:
+        """Until the call has ended or is parked; another worker may have it by then."""
+        if not self._variables.run(self._begin if self._items is None else self._send_items):
+            return
+        self._served.parked[self._handle] = self
+        waker, self._waker = self._waker, None
+        if waker is None:
+            self._stream.park()
+        else:
+            self._core.set_aside(self._handle)
+            waker.wait(partial(self._core.bring_back, self._handle))
+
+    def close(self) -> None:
+        """Have the handler end, whose call has ended."""
+        self._variables.run(self._close)
+        if self._seen is not None:
+            self._seen.stop()
+            self._seen.end(int(StatusCode.CANCELLED), None)
+        self._variables.run(self._conclude, Cancelled("the server was stopped"))
+
+    def _begin(self) -> bool:
+        enter(self.context)
+        try:
+            handler = self._find_handler()
+            result = self.begin() if handler.around is None else handler.around(self)
+            self.arguments()  # also where something has answered in the handler's place
+            if self.by_hand:
+                self.leave()
+            elif self._kind & RECEIVES:
+                self._items = self._iterator(result)
+            else:
+                self._reply(*handler.encode(result))
+        except BaseException as error:
+            self.handler_failed(error)
+            return False
+        return self._items is not None and self._send_items()
+
+    def _find_handler(self) -> Handler:
+        if self._traced:
+            self._trace = self._served.dispatch.trace(self.context, self._core.stamps(self._handle))
+        self.context.unseen = True
+        self._handler = self._served.dispatch.stream_of(self._name, self._kind)
+        self.context.unseen = False
+        return self._handler
+
+    def arguments(self) -> Sequence[Any]:
+        """Returns the arguments that aren't streams, decoded at first use; none once the call has begun."""
+        if self._request is not None:
+            self._arguments, _, sizes = self._handler.decode(*self._request)
+            self._request = None
+            self._translate_items(sizes)
+        return self._arguments
+
+    def _translate_items(self, sizes: Any) -> None:
+        plan, seen = self._handler.plan, self._seen
+        if plan.received is not None:
+            encode = plan.received.encode if sizes is None else partial(plan.received.encode, sizes=sizes)
+            encode = encode if seen is None else seen.counts_sent(encode)
+            map_sent = self.map_sent
+            self._encode = encode if map_sent is None else lambda item: encode(map_sent(item))
+        if plan.sent is not None:
+            decode = plan.sent.decode if seen is None else seen.counts_received(plan.sent.decode)
+            map_received = self.map_received
+            self._decode = decode if map_received is None else lambda *item: map_received(decode(*item))
+
+    def begin(self) -> Any:
+        """Call the handler, whose alone the arguments are from now on."""
+        arguments, function = self.arguments(), self._handler.function
+        self._arguments = ()
+        if self._handler.method.stream_parameter is not None:
+            self.by_hand = True
+            return function(*arguments, stream=self._server_stream())
+        if self._handler.plan.sent is None:
+            return function(*arguments)
+        return function(*arguments, self.received())
+
+    def received(self) -> Any:
+        """Returns an iterator of the client's items."""
+        return received(self._receive, self._decode)
+
+    def _server_stream(self) -> Any:
+        return ServerStream(self)
+
+    def _receive(self, count: int, timeout: None) -> Any:
+        """Up to ``count`` items; lends the handler's place while none comes."""
+        if self.detached:
+            return self._stream.receive(count, timeout)
+        with suppress(TimeoutError):
+            return self._stream.receive(count, _LEND_AFTER_S)
+        if self._stream.done():  # says why
+            return self._stream.receive(count, timeout)
+        with self._served.lend(self._handle):
+            return self._stream.receive(count, timeout)
+
+    @property
+    def core_stream(self) -> _core.Stream:
+        """The core's stream of this call."""
+        stream: _core.Stream = self._stream
+        return stream
+
+    def encode(self, item: Any) -> tuple[bytes, Any]:
+        """Returns the payload and the buffers of an item that the server sends."""
+        return self._encode(item)
+
+    def answered(self) -> bool:
+        """Returns whether the server has ended the call."""
+        return not self._unanswered
+
+    def finish(self) -> bool:
+        """Ends the call after the items sent; returns False if the server has ended it."""
+        return self._answer_once(partial(self._reply, b"\xc0", None))
+
+    def fail(self, error: BaseException) -> bool:
+        """Ends the call with an error; returns False if the server has ended it."""
+        return self._answer_once(partial(self._fail, error))
+
+    def handler_failed(self, error: BaseException) -> None:
+        """Ends the call for what its handler raised."""
+        if not self.by_hand:
+            self._fail(error)
+        elif not self.fail(error) and not isinstance(error, RpcError):
+            self._log_late()
+
+    def _answer_once(self, answer: Callable[[], object]) -> bool:
+        try:
+            self._unanswered.pop()
+        except IndexError:
+            return False
+        self._variables.copy().run(answer)  # the handler may be in the original
+        self._served.detached.discard(self)
+        return True
+
+    def detach(self) -> None:
+        """Lets the call go on without its handler."""
+        if self.detached or not self._unanswered:
+            return
+        self.detached = True
+        self._served.detached.add(self)
+        self._stream.on_end(self._client_ended)
+
+    def leave(self) -> None:
+        """Ends the call, whose handler has returned, unless it was detached."""
+        if not self.detached:
+            self.finish()
+            return
+        with suppress(RpcError):  # it was answered meanwhile
+            self._core.set_aside(self._handle)
+
+    def _client_ended(self) -> None:
+        self.fail(Cancelled("the client ended the call"))  # the core knows whether its deadline has passed
+
+    def _iterator(self, result: Any) -> Iterator[Any]:
+        if isinstance(result, Iterable):
+            return iter(result)
+        shown = type(result).__name__
+        raise Internal(f"{self.context.method}(): the handler gave {shown}, and no items: let it yield them")
+
+    def _send_items(self) -> bool:
+        """True: it is to be parked."""
+        try:
+            send, encode = self._stream.try_send, self._encode
+            if self._waiting is not None:
+                if not send(*self._waiting):
+                    return True
+                self._waiting = None
+            end = monotonic() + _SLICE_S
+            assert self._items is not None
+            for item in self._items:
+                if type(item) is Waker:
+                    return self._sleep(item)
+                sent = encode(item)
+                del item
+                if not send(*sent):
+                    self._waiting = sent
+                    self._note_wait()
+                    return True
+                if monotonic() > end:  # others want the worker too
+                    return True
+            self._reply(b"\xc0", None)
+        except BaseException as error:
+            self._fail(error)
+        return False
+
+    def _sleep(self, waker: Waker) -> bool:
+        if self.context.cancelled:
+            raise Cancelled("nobody waits for the items any more")
+        if self._sleeping is not waker:
+            self._sleeping = waker
+            self.context.add_cancel_callback(waker.wake)
+        self._waker = waker
+        return True
+
+    def _reply(self, payload: bytes, buffers: Any) -> None:
+        self._answer_trace()
+        if self._seen is not None:
+            self._seen.stop()
+        instead = self._core.reply(self._handle, payload, buffers or None, -1, self.context.sent)
+        if self._seen is not None:
+            self._seen.sent(payload, buffers)
+            self._seen.end(0, instead)
+        self._conclude(None, instead)
+
+    def _fail(self, error: BaseException) -> None:
+        """Fails the call with an error that the handler raised, or that ended the call meanwhile."""
+        self._close()
+        self._answer_trace()
+        if self._seen is not None:
+            self._seen.stop()
+        status = status_of(self.context.method, error, self._served.tracebacks)
+        instead = self._core.reply_error(self._handle, *status, self.context.sent, self.context.unseen)
+        if self._seen is not None:
+            self._seen.end(status.code, instead)
+        self._conclude(error, instead)
+
+    def _note_wait(self) -> None:
+        """There is no room for an item."""
+        if self._trace is not None:
+            self._trace.window_waits += 1
+
+    def _answer_trace(self) -> None:
+        if self._trace is not None:
+            self._trace.ends("handler")
+            self._trace.answer()
+
+    def _conclude(self, error: BaseException | None, instead: tuple[int, str] | None = None) -> None:
+        conclude(self.context, error, instead)
+        self._request, self._arguments = None, ()  # who keeps the call doesn't keep their memory
+
+    def _close(self) -> None:
+        self._waiting = None
+        close = getattr(self._items, "close", None)
+        if close is None:
+            return
+        try:
+            close()
+        except BaseException:
+            self._log_close()
+
+    def _log_late(self) -> None:
+        import logging
+
+        logging.getLogger("rrpc.server").exception(
+            "%s() raised after its call had ended", self.context.method
+        )
+
+    def _log_close(self) -> None:
+        import logging
+
+        logging.getLogger("rrpc.server").exception("%s() raised while it was closed", self.context.method)
+
+
+def _none(*arguments: Any) -> Any:
+    raise AssertionError("the call has no items that way")

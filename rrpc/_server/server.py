@@ -1,0 +1,284 @@
+"""The blocking server: listens, and has workers run the handlers of its services."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any, NoReturn, Protocol
+
+from rrpc import _core
+from rrpc._call.registry import upper
+from rrpc._channel.versions import introduce
+from rrpc._interface import Interface
+from rrpc._options import check_names, merged
+from rrpc.errors import AddressInUse, AlreadyExists
+from rrpc.interceptors import ServerInterceptor, checked
+from rrpc.observe import ObservedCore, Observer
+
+from .dispatch import Dispatch
+from .health import Health
+from .interception import intercept
+from .served_stream import ServedStreams
+from .worker import Worker
+from .worker_pool import Workers
+
+__all__ = ["AsyncLane", "Server", "serve"]
+
+_ASYNC_CALLS_MAX = 1024
+
+
+class Server:
+    """Serves instances of service classes.
+
+    ``listen`` is an address or several; ``workers`` is how many handlers run at a time, and ``max_concurrency`` bounds
+    it from above; with ``max_queue`` no more than so many calls wait for that, others are refused with
+    ResourceExhausted; ``rate_limit`` bounds the calls that are taken in a second, and ``rate_burst`` those that come
+    at once, see ``docs/transports.md``; with ``tracebacks`` a handler's exception carries its traceback to the caller;
+    ``observer`` is called by the workers, after each reply, with a ``rrpc.observe.ServedCall``; ``interceptors``
+    stand around every handler, the first is the outermost; ``builtin`` has it serve ``rrpc.Health``,
+    ``rrpc.Reflection`` and ``rrpc.Stats`` too (see ``rrpc.std``). Other ``options`` as for ``Client``.
+    As a context manager it starts, and stops at the end.
+    """
+
+    def __init__(
+        self,
+        *services: object,
+        listen: str | Sequence[str] = (),
+        workers: int = 4,
+        max_concurrency: int | None = None,
+        max_queue: int | None = None,
+        tracebacks: bool = False,
+        observer: Observer | None = None,
+        interceptors: Sequence[ServerInterceptor] = (),
+        builtin: bool = True,
+        **options: Any,
+    ) -> None:
+        _at_least(1, workers=workers)
+        if max_concurrency is not None:
+            _at_least(1, max_concurrency=max_concurrency)
+        if max_queue is not None:
+            _at_least(0, max_queue=max_queue)
+        workers = workers if max_concurrency is None else min(workers, max_concurrency)
+        if not services:
+            raise TypeError("a server needs a service")
+        around = checked(interceptors, ServerInterceptor)
+        if observer is not None and not callable(observer):
+            raise TypeError(
+                f"observer must be a function of an rrpc.observe.ServedCall, not {observer!r:.60}"
+            )
+        check_names(options, type(self).__init__)
+        self._dispatch = Dispatch(services)
+        alone = self._dispatch.is_async()
+        """Then all handlers are the event loop's, those of the built-in services too."""
+        workers = 0 if alone else workers
+        self.health = Health(self._dispatch.names)
+        """What ``rrpc.Health`` answers: ``server.health.set("Nearest", False)``."""
+        self._listen = _addresses(listen)
+        # It knows how many the workers are, so that a call which one of them is about to take doesn't count as waiting.
+        every = merged({**options, "max_concurrency": workers, "max_queue": max_queue})
+        self._core = _core.Server(every)
+        self._dispatch.metadata_bytes_max = every["metadata_bytes_max"]
+        self._workers = Workers(self._core, workers, builtin and not alone)
+        self._tracebacks, self._observer = tracebacks, observer
+        self._streams = ServedStreams(self._core, self._dispatch, tracebacks, observer, self._workers.lend)
+        self.addresses: list[str] = []
+        """What the server really listens on, in the order asked for."""
+        self.unanswered: list[str] = []
+        """The methods whose handlers ran when ``drain`` gave up."""
+        self._over = threading.Event()
+        self.unfetched = 0
+        """Results that clients hadn't fetched when ``drain`` gave up."""
+        apart = self._dispatch.add_builtin(upper().builtin_services(self, workers)) if builtin else []
+        if alone:
+            self._dispatch.change(apart, upper().run_in_loop)
+        intercept(self._dispatch, around)
+        hello, names = introduce(self.interfaces())
+        self._core.add_to_hello(hello)
+        self._core.name_methods(names)
+        self._core.serve_apart(_with_ids(apart, names))
+        self.lane = self._async_lane(names, alone, max_concurrency, tracebacks, observer)
+        """For ``rrpc.aio.Server``: what runs the ``async def`` handlers, if there are any."""
+
+    def _worker(self, builtin: bool) -> Worker:
+        core: Any = self._core
+        if self._observer is not None:
+            core = ObservedCore(self._core, self._observer, self._dispatch.handlers)
+        return Worker(core, self._dispatch, self._tracebacks, self._streams, builtin)
+
+    def _async_lane(
+        self, names: dict[bytes, bytes], alone: bool, most: int | None, *rest: Any
+    ) -> AsyncLane | None:
+        handlers = {**self._dispatch.handlers, **self._dispatch.streams}
+        methods = [name for name, handler in handlers.items() if handler.is_async]
+        if not methods:
+            return None
+        most = _ASYNC_CALLS_MAX if most is None else most
+        lane: AsyncLane = upper().async_lane(
+            self._core, self._dispatch, _with_ids(methods, names), alone, most, *rest
+        )
+        return lane
+
+    def listen(self, address: str) -> str:
+        """Listen on one more address; gives the one really bound; else InvalidArgument, AddressInUse, Unavailable."""
+        try:
+            bound = self._core.listen(address)
+        except AlreadyExists as error:
+            raise AddressInUse(error.message) from None
+        self.addresses.append(bound)
+        return bound
+
+    def start(self) -> Server:
+        """Listen, and take calls from now on. Where it can't, it has stopped."""
+        if self.started:
+            raise RuntimeError("the server has been started already")
+        if self.lane is not None:
+            self.lane.open()
+        try:
+            self._begin()
+        except BaseException:
+            self.stop()  # the lane's thread, above all, which would keep the process
+            raise
+        _started.add(self)
+        return self
+
+    def _begin(self) -> None:
+        for address in self._listen:
+            self.listen(address)
+        self._workers.start(self._worker)  # the server stays while its threads do
+
+    @property
+    def started(self) -> bool:
+        """Whether ``start`` was called."""
+        return self._workers.started
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the server has ended, and every worker; False if they haven't within ``timeout`` seconds."""
+        return self._over.wait(timeout) if self._workers.count == 0 else self._workers.join(timeout)
+
+    def stop_listening(self) -> None:
+        """No new clients: connecting fails from now on. Those that are connected go on; ``listen`` ends it."""
+        self._core.stop_listening()
+
+    def drain(self, grace: float | None = None) -> bool:
+        """Refuse new calls, let running ones end and results be fetched; True if all that within ``grace`` seconds."""
+        self.health.drain()
+        calls, self.unfetched = self._core.drain(grace)
+        self.unanswered = self.running()  # before they are told that nobody waits for them any more
+        self._end()
+        return calls == self.unfetched == 0
+
+    def send_away(self, count: int) -> int:
+        """Tell ``count`` of the clients, those connected longest, to connect again; returns how many were told.
+
+        Their calls under way go on. Clients that were told before don't count.
+        """
+        _at_least(0, count=count)
+        return self._core.send_away(count, "its clients are spread over more processes")
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Close everything now, calls in progress included; True if every handler has returned.
+
+        Handlers can't be interrupted: without ``timeout`` this waits for them.
+        """
+        self.health.drain()
+        self._end()
+        ended = self.lane is None or self.lane.close(timeout)
+        return self.wait(timeout) and ended
+
+    def _end(self) -> None:
+        self._core.stop()
+        self._over.set()
+
+    def running(self) -> list[str]:
+        """The methods whose handlers run at this moment."""
+        names = self._workers.running()
+        return sorted(names if self.lane is None else [*names, *self.lane.running()])
+
+    def interfaces(self) -> list[Interface]:
+        """Returns the interfaces of all services, the built-in ones last."""
+        return list(self._dispatch.interfaces.values())
+
+    def stats(self) -> dict[str, int]:
+        """Returns the current numbers of ``connections`` and ``calls_running``.
+
+        ``calls_waiting`` counts those running calls that wait for a worker. ``rrpc.stats`` counts transfers.
+        """
+        return self._core.stats()
+
+    def __enter__(self) -> Server:
+        return self if self.started else self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} can't be pickled or copied: start one in each process "
+            "(rrpc-serve --processes does that)"
+        )
+
+    @property
+    def services(self) -> str:
+        """The names of the services, separated by commas; the built-in ones aren't among them."""
+        return ", ".join(self._dispatch.names)
+
+
+def serve(
+    *services: object, listen: str | Sequence[str] = "rrpc://127.0.0.1:7471", workers: int = 4, **options: Any
+) -> Server:
+    """Start a ``Server``; stop it with ``stop()`` or use it in a ``with`` statement."""
+    return Server(*services, listen=listen, workers=workers, **options).start()
+
+
+def _at_least(least: int, **given: int) -> None:
+    for name, count in given.items():
+        if not isinstance(count, int):
+            raise TypeError(f"{name} must be an int, not {count!r:.60}")
+        if count < least:
+            raise ValueError(f"{name} must be at least {least}, not {count}")
+
+
+def _addresses(listen: Any) -> list[str]:
+    addresses = [listen] if isinstance(listen, str) else listen
+    if not isinstance(addresses, (list, tuple)) or not all(isinstance(one, str) for one in addresses):
+        raise TypeError(
+            f"listen must be an address such as rrpc://host:port, or a list of them, not {listen!r:.60}"
+        )
+    return list(addresses)
+
+
+def _stop_all() -> None:
+    for server in list(_started):
+        server._end()
+        if server.lane is not None:
+            server.lane.close(0.0)
+
+
+class AsyncLane(Protocol):
+    """Runs the ``async def`` handlers of a server in an event loop."""
+
+    def open(self) -> None:
+        """Before the server listens: in a loop of its own, if it isn't open."""
+
+    def open_here(self) -> None:
+        """Opens the lane in the running event loop, before the server listens."""
+
+    async def close_here(self) -> None:
+        """Cancels the running handlers of a lane opened by ``open_here``, and waits for them."""
+
+    def running(self) -> list[str]:
+        """The methods whose handlers run at this moment."""
+
+    def close(self, timeout: float | None) -> bool:
+        """Once the server has stopped: cancel what runs in a loop of its own, and wait; False if it takes longer."""
+
+
+def _with_ids(methods: list[bytes], names: dict[bytes, bytes]) -> list[bytes]:
+    """The methods' names, and the ids that stand for them."""
+    return methods + [identifier for identifier, name in names.items() if name in methods]
+
+
+_started: weakref.WeakSet[Server] = weakref.WeakSet()
+# The interpreter's end waits for the workers before it runs what atexit has; who wants to serve for good calls wait().
+threading._register_atexit(_stop_all)  # type: ignore[attr-defined]

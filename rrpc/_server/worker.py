@@ -1,0 +1,112 @@
+"""A worker of the blocking server: takes requests from the core, runs handlers, replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rrpc._call.context import Context, enter
+from rrpc._call.status import conclude, status_of
+
+from .dispatch import Dispatch, check_memory
+from .served_stream import ServedStream, ServedStreams
+
+if TYPE_CHECKING:
+    from rrpc import _core
+    from rrpc.observe import ObservedCore
+
+__all__ = ["Worker"]
+
+_SHORT_BYTES = 1024
+"""Of results that can always be sent."""
+
+
+class Worker:
+    """Runs in a thread of its own; one call at a time."""
+
+    def __init__(
+        self,
+        core: _core.Server | ObservedCore,
+        dispatch: Dispatch,
+        tracebacks: bool,
+        streams: ServedStreams,
+        builtin: bool = False,
+    ) -> None:
+        """``builtin``: its calls are those of the built-in services, and only those."""
+        self._core = core
+        self._streams = streams
+        self._dispatch = dispatch
+        self._tracebacks = tracebacks
+        self._builtin = builtin
+        self._context: Context | None = None
+
+    def running(self) -> str | None:
+        """The method whose handler runs at this moment."""
+        context = self._context
+        return None if context is None or context.ended else context.method
+
+    def run(self, idle_s: float | None = None, may_end: Callable[[], bool] = bool) -> None:
+        """Take calls until the server has ended, or nothing has come for ``idle_s`` seconds and the worker may end.
+
+        A worker that waits must hold no request's memory: the pool needs that back.
+        """
+        core, handlers, builtin = self._core, self._dispatch.handlers, self._builtin
+        request = core.next(idle_s, builtin)
+        while request is not None or not core.stopped():
+            if request is None:
+                if idle_s is not None and may_end():
+                    return
+                request = core.next(idle_s, builtin)
+                continue
+            handle, name, payload, blocks, ns_left, metadata, traced, kind = request
+            if kind:
+                del payload, blocks
+                stream, request = self._streams.of(request), None
+                if stream is not None:
+                    self._run_stream(stream)
+                del stream
+                request = core.next(idle_s, builtin)
+                continue
+            request = arguments = result = None
+            self._context = context = Context(core, handle, name, ns_left, metadata)
+            enter(context)
+            try:
+                handler = handlers[name]
+                if traced:
+                    handler = self._dispatch.traced(handler, context, core.stamps(handle))
+                arguments, out, sizes = handler.decode(payload, blocks)
+                if out is not None:
+                    check_memory(core, handle, out)
+                result = handler.function(*arguments)
+                payload, buffers = handler.encode(result, out, sizes)
+                long = bool(buffers or context.sent or context.on_end) or len(payload) > _SHORT_BYTES
+                short = idle_s is None and not long
+                if not short:
+                    instead = core.reply(handle, payload, buffers or None, buffers.out_index, context.sent)
+            except BaseException as error:  # SystemExit too: a worker outlives its handlers
+                blocks = arguments = result = buffers = None
+                self._fail(handle, name, error, context)
+            else:
+                blocks = arguments = result = None
+                if short:
+                    context.ended = True
+                    request = core.reply_next(handle, payload)
+                    continue
+                buffers = None
+                conclude(context, None, instead)
+            request = core.next(idle_s, builtin)
+        self._streams.close()
+
+    def _run_stream(self, stream: ServedStream) -> None:
+        self._context = stream.context
+        stream.run()
+        self._context = None  # a parked one runs nowhere
+
+    def _fail(self, handle: int, name: bytes, error: BaseException, context: Context) -> None:
+        shown = name.decode(errors="replace")
+        if isinstance(error, KeyError) and name not in self._dispatch.handlers:
+            error = self._dispatch.unimplemented(shown)
+            context.unseen = True
+        status = status_of(shown, error, self._tracebacks)
+        instead = self._core.reply_error(handle, *status, context.sent, context.unseen)
+        conclude(context, error, instead)

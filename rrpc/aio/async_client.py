@@ -1,0 +1,154 @@
+"""Clients for coroutines: the base of generated ones, usable untyped too."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rrpc._call.chain import Chain
+from rrpc._call.outgoing import OutgoingCall, course
+from rrpc._call.retry import RetryPolicy
+from rrpc._channel import Channel
+from rrpc._client.base_client import BaseClient, call_options
+from rrpc._client.client import Untyped
+from rrpc._client.hedging import HedgingPolicy
+from rrpc.errors import Unavailable
+from rrpc.interceptors import ClientInterceptor
+from rrpc.metadata import MetadataLike
+
+if TYPE_CHECKING:
+    from .async_future import Future
+
+__all__ = ["Client", "connect"]
+
+_C = TypeVar("_C", bound="Client")
+
+
+class Client(BaseClient):
+    """Calls to a server out of coroutines, by its methods' names or, of a generated class, by methods.
+
+    Arguments as of ``rrpc.Client``. It connects in ``async with``, or by ``await client``, or else when a call
+    needs it; none of them holds up the loop. One client may be used in many loops and threads.
+    """
+
+    def __init__(
+        self,
+        address: str | Sequence[str] | Channel,
+        *,
+        timeout: float | None = None,
+        metadata: MetadataLike | None = None,
+        wait_for_ready: bool = False,
+        interceptors: Iterable[ClientInterceptor] | None = None,
+        retry: RetryPolicy | None = None,
+        hedging: HedgingPolicy | None = None,
+        **options: Any,
+    ) -> None:
+        calls = call_options(timeout, metadata, wait_for_ready, interceptors, retry, hedging)
+        super().__init__(address, calls, options)
+
+    async def connect(self: _C) -> _C:
+        """Connect now, within ``connect_timeout`` seconds; raises what ``rrpc.Client`` does."""
+        import asyncio
+
+        try:
+            await asyncio.wrap_future(self._channel.pick_soon(self._options.wait_for_ready))
+        except Unavailable as error:
+            raise self._channel.connect_failure(error) from None
+        return self
+
+    async def call(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        metadata: MetadataLike | None = None,
+        out: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Calls a method by name and returns its result, like ``rrpc.Client.call``."""
+        return await self.start(method, *args, timeout=timeout, metadata=metadata, out=out, **kwargs)
+
+    def start(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        metadata: MetadataLike | None = None,
+        out: Any = None,
+        **kwargs: Any,
+    ) -> Future[Any]:
+        """Starts a call and returns its future; the arguments are those of ``call``."""
+        from .start_call import start_untyped
+
+        return start_untyped(self, Untyped(method, args, kwargs, out), timeout, metadata)
+
+    def _course(self, request: Untyped, timeout: float | None, metadata: MetadataLike | None) -> Chain:
+        return course(OutgoingCall(self._channel, request, self._options, timeout, metadata), self._options)
+
+    def info(self) -> dict[str, Any]:
+        """Returns facts about the connection, like ``rrpc.Client.info``."""
+        return self._facts()
+
+    def stats(self) -> dict[str, int]:
+        """Returns the counters of the present connections, like ``rrpc.Client.stats``."""
+        total: dict[str, int] = {}
+        for connection in self._channel.connections():
+            for name, count in connection.core.stats().items():
+                total[name] = total.get(name, 0) + count
+        return total
+
+    def close(self) -> _Done:
+        """End the connections, at once; calls in flight fail with Unavailable. Closing twice does nothing.
+
+        From any thread, in a loop or not; what it gives may be awaited, and needn't be. One that was given its channel,
+        or made by ``with_options``, leaves the channel open.
+        """
+        if self._owns:
+            self._channel.close()
+        return _Done()
+
+    def __await__(self: _C) -> Generator[Any, None, _C]:
+        return self.connect().__await__()
+
+    async def __aenter__(self: _C) -> _C:
+        try:
+            return await self.connect()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    def __enter__(self) -> None:
+        raise TypeError(f"{type(self).__name__} is for coroutines: use it with `async with`")
+
+    def __exit__(self, *exc_info: object) -> None: ...
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.address!r})"
+
+
+class _Done(Coroutine[Any, Any, None]):
+    """Awaitable that is complete already: awaiting it returns at once, and is optional."""
+
+    def send(self, value: Any) -> Any:
+        raise StopIteration
+
+    def throw(self, *error: Any) -> Any:
+        raise error[-1] if isinstance(error[-1], BaseException) else error[0]
+
+    def close(self) -> None: ...
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+def connect(
+    address: str | Sequence[str] | Channel, *, timeout: float | None = None, **options: Any
+) -> Client:
+    """A plain ``Client``, for calls by name: ``client = await rrpc.aio.connect(...)``, or with ``async with``."""
+    return Client(address, timeout=timeout, **options)

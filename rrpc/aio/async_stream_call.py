@@ -1,0 +1,350 @@
+"""A call with streams that is under way in a loop, beneath the objects that its caller has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from contextlib import suppress
+from types import AsyncGeneratorType, GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from rrpc._client.stream_call import Opened
+from rrpc._core import Awaited
+from rrpc.errors import RpcError
+
+from .await_driver import going
+from .fairness import send_in_turns
+from .loop_driver import running_driver
+from .stream_waits import changed, delivered, received
+
+if TYPE_CHECKING:
+    from rrpc import _core
+    from rrpc._call.stream_attempts import Attempts
+    from rrpc._client.outgoing_stream import OutgoingStream
+
+__all__ = ["Begun", "Held"]
+
+Items = AsyncIterable[Any] | Iterable[Any]
+_feeders: set[asyncio.Task[None]] = set()  # which a loop doesn't keep
+_watchers: set[asyncio.Task[None]] = set()
+
+
+class Begun:
+    """A call that is sent at once where there is a connection, else by a task."""
+
+    def __init__(self, call: OutgoingStream) -> None:
+        running_driver()
+        self.call = call
+        self._opened: Opened | None = None
+        self._opening: asyncio.Task[Opened] | None = None
+        self._moving: asyncio.Task[None] | None = None
+        self._feeder: asyncio.Task[None] | None = None
+        self._feeds_no_more = False
+        self._given_up = False  # before it was open
+        self._failures: list[BaseException] = []
+        self._allocate: Callable[[int], Any] | None = None
+        try:
+            asked = call.chain.step()
+            if call.chain.done:
+                self._opened = self._found(asked)
+        except BaseException as error:
+            call.failed(error)
+            raise
+        if self._opened is None:
+            self._opening = asyncio.ensure_future(self._open(asked))
+            self._opening.add_done_callback(_look_at)
+
+    async def _open(self, asked: Any) -> Opened:
+        try:
+            return self._found(await going(self.call.chain, self.call, asked))
+        except BaseException as error:
+            self.call.failed(error)
+            raise
+
+    def _found(self, found: Any) -> Opened:
+        opened = self.call.opened(found)
+        opened.failures = self._failures
+        if self._allocate is not None:
+            opened.attempts.land_in(self._allocate)
+        return opened
+
+    def land_in(self, allocate: Callable[[int], Any]) -> None:
+        self._allocate = allocate  # of a call that isn't open yet
+        if (opened := self.opened) is not None:
+            opened.attempts.land_in(allocate)
+
+    @property
+    def name(self) -> str:
+        return self.call.method
+
+    @property
+    def opened(self) -> Opened | None:
+        """Returns the opened call, or None if it isn't open yet or opening it failed."""
+        if self._opening is not None and self._opening.done() and not self._opening.cancelled():
+            self._opened = None if self._opening.exception() else self._opening.result()
+        return self._opened
+
+    async def get(self) -> Opened:
+        """Once the request is sent; raises why it wasn't."""
+        if self._opened is None:
+            assert self._opening is not None
+            self._opened = await asyncio.shield(self._opening)
+        return self._opened
+
+    def cancel(self) -> bool:
+        ended = self._cancel()
+        self._stop_feeding()
+        return ended
+
+    def _cancel(self, error: BaseException | None = None) -> bool:
+        """``error``: why."""
+        opened = self.opened
+        if opened is not None:
+            return opened.cancel()
+        if self._opening is None or self._opening.done() or self._given_up:
+            return False
+        self._given_up = True
+        if isinstance(error, asyncio.CancelledError):  # which interceptors see then, too
+            return self._opening.cancel()
+        self.call.cancel()
+        return True
+
+    def let_go(self) -> None:
+        """Nobody takes more of it: it ends, or has ended in its own way. From any thread."""
+        opened = self.opened
+        if opened is None:
+            self._cancel()
+        else:
+            opened.let_go()
+        self._stop_feeding()
+
+    def done(self) -> bool:
+        opened = self.opened
+        if opened is not None:
+            return self._done(opened.attempts)
+        return self._opening is None or self._opening.done()
+
+    def _done(self, attempts: Attempts) -> bool:
+        core = attempts.core
+        if not core.done():
+            return False
+        if attempts.under_way:
+            return False
+        if asyncio._get_running_loop() is None or not attempts.goes_on():
+            return True
+        self._again(attempts, core, RpcError())
+        return False
+
+    async def items(self, held: object) -> AsyncGenerator[Any, None]:
+        """Yields the server's items, then raises the call's error if it failed. Keeps ``held`` until then."""
+        try:
+            opened = await self.get()
+            first = await self._first_items(opened.attempts)
+            async for item in received(opened.core, opened.decode, first):
+                given = [item]
+                del item  # nothing here keeps its memory until the next one comes
+                yield given.pop()
+        except BaseException as error:
+            raise self._outcome(error) from None
+        finally:
+            self._stop_feeding()
+        await self.result()
+
+    async def result(self) -> Any:
+        """Wait for the reply; raises what the call failed with."""
+        try:
+            opened = await self.get()
+            while not await self._ended(opened.attempts):
+                pass
+        except BaseException as error:
+            raise self._outcome(error) from None
+        return opened.result()
+
+    async def _first_items(self, attempts: Attempts) -> list[Any]:
+        """Waits for the first batch of items, over several attempts if needed, and returns it.
+
+        The batch is empty if the server sends no items.
+        """
+        while True:
+            core = attempts.core
+            try:
+                batch = core.try_receive(1)
+            except RpcError as error:
+                await self._go_on(attempts, core, error)
+                continue
+            if batch is None:
+                await changed(core, Awaited.ITEMS)
+            elif attempts.settle(core):
+                return batch
+
+    async def _ended(self, attempts: Attempts) -> bool:
+        """Wait for the attempt to end; False: there is another."""
+        core = attempts.core
+        while not core.done():
+            await changed(core, Awaited.END)
+        if attempts.kept is not None:
+            try:
+                core.result()
+            except RpcError as error:
+                await self._go_on(attempts, core, error)
+        return attempts.core is core
+
+    async def _go_on(self, attempts: Attempts, core: _core.Stream, error: RpcError) -> None:
+        """Makes another attempt if ``core`` is still the current one, like ``rrpc.streams.Attempts.go_on``.
+
+        Raises the call's error if there is to be no other attempt.
+        """
+        if attempts.core is core:
+            await asyncio.shield(self._again(attempts, core, error))
+
+    def _again(self, attempts: Attempts, core: _core.Stream, error: RpcError) -> asyncio.Task[None]:
+        """Another attempt, begun if that isn't so yet."""
+        if self._moving is None:
+            cause = attempts.cause(core, error)
+            attempts.under_way = True
+            self._moving = asyncio.ensure_future(self._move(attempts, cause))
+            self._moving.add_done_callback(_look_at)
+        return self._moving
+
+    async def _move(self, attempts: Attempts, cause: RpcError) -> None:
+        try:
+            chain = self.call.again(attempts, cause)
+            await going(chain, self.call, chain.step())
+        except RpcError as error:
+            attempts.fail(error, cause)
+            raise
+        finally:
+            attempts.under_way = False
+            self._moving = None
+
+    def _outcome(self, error: BaseException) -> BaseException:
+        """End the call for this; gives what is to be raised."""
+        opened = self.opened
+        if opened is not None:
+            return opened.outcome(error)
+        self._cancel(error)
+        return self._failures[0] if self._failures and isinstance(error, Exception) else error
+
+    async def send(self, item: Any) -> None:
+        """Wait until there is room, and send it."""
+        try:
+            await self._send(item)
+        except RpcError as error:
+            opened = self.opened
+            raise (error if opened is None else opened.unsent(error)) from None
+
+    async def _send(self, item: Any) -> None:
+        opened = await self.get()
+        payload, buffers = opened.encode(item)
+        attempts = opened.attempts
+        if attempts.kept is not None:
+            await self._send_kept(attempts, payload, buffers)
+            return
+        while not attempts.core.try_send(payload, buffers):
+            await changed(attempts.core, Awaited.ROOM)
+
+    async def _send_kept(self, attempts: Attempts, payload: bytes, buffers: Any) -> None:
+        waited_for = None
+        while True:
+            core = attempts.core
+            try:
+                if attempts.try_send(payload, buffers):
+                    break
+                await changed(core, Awaited.ROOM)
+                waited_for = core
+            except RpcError as error:
+                await self._go_on(attempts, core, error)
+        if waited_for is not None:
+            attempts.settle(waited_for)
+
+    async def finish(self) -> None:
+        """There are no more items to send."""
+        (await self.get()).attempts.finish()
+
+    async def flush(self) -> None:
+        """Waits until the server's process has all items sent so far."""
+        attempts = (await self.get()).attempts
+        while True:
+            core = attempts.core
+            try:
+                await delivered(core)
+            except RpcError as error:
+                if attempts.kept is None:
+                    raise
+                await self._go_on(attempts, core, error)
+            else:
+                if attempts.core is core:
+                    return
+
+    async def wait_end(self) -> None:
+        """Waits until the call has ended, in whatever way."""
+        with suppress(RpcError):
+            opened = await self.get()
+            while not await self._ended(opened.attempts):
+                pass
+
+    def on_end(self, callback: Callable[[], object]) -> None:
+        """Calls ``callback()`` in the loop once the call has ended."""
+        watcher = asyncio.ensure_future(self.wait_end())
+        _watchers.add(watcher)
+        watcher.add_done_callback(_watchers.discard)
+        watcher.add_done_callback(lambda _: callback())
+
+    async def send_all(self, items: Items) -> None:
+        """To the last, or until the server has ended the call without waiting for that."""
+        try:
+            await send_in_turns(items, self._send)
+            await self.finish()
+        except BaseException as error:
+            if self._feeds_no_more:
+                raise
+            opened = self.opened
+            if opened is not None and isinstance(error, RpcError) and opened.core.done():
+                return  # the call's own outcome says it
+            self._failures.append(error)
+            self._cancel(error)
+            raise
+        finally:
+            if isinstance(items, AsyncGeneratorType):
+                await items.aclose()
+            elif isinstance(items, GeneratorType):
+                items.close()
+
+    def feed(self, items: Items) -> None:
+        """``send_all`` in a task of its own; what ``items`` raise ends the call."""
+        self._feeder = asyncio.ensure_future(self._feed(items))
+        _feeders.add(self._feeder)
+        self._feeder.add_done_callback(_feeders.discard)
+
+    def _stop_feeding(self) -> None:
+        feeder, self._feeder = self._feeder, None
+        if feeder is None or feeder.done():
+            return
+        self._feeds_no_more = True
+        with suppress(RuntimeError):  # its loop is closed
+            feeder.get_loop().call_soon_threadsafe(feeder.cancel)
+
+    async def _feed(self, items: Items) -> None:
+        with suppress(Exception):  # whoever waits for the answers hears of it
+            await self.send_all(items)
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    """Nobody may be waiting for it any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+class Held:
+    """Keeps the call open. Deleting it ends the call with ``let_go``.
+
+    The call's stream and its iterators hold a reference. Tasks that open the call or feed it hold none.
+    """
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Begun) -> None:
+        self._call = call
+
+    def __del__(self) -> None:
+        self._call.let_go()

@@ -1,0 +1,236 @@
+"""Calls with streams, as coroutines have them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from rrpc._call.peer_names import peer_name
+from rrpc._client.outgoing_stream import UntypedStream, begun_course, kind_of
+from rrpc._interface import RECEIVES, SENDS
+from rrpc.metadata import EMPTY, Metadata, MetadataLike, unpack
+
+from .async_stream_call import Begun, Held
+
+if TYPE_CHECKING:
+    from .async_client import Client
+
+__all__ = ["DuplexStream", "RequestStream", "ResponseStream", "open_stream"]
+
+_OTHER_STYLE = "this stream is an asyncio client's: use `async for` and `async with`, or the blocking client"
+_S = TypeVar("_S")
+_R = TypeVar("_R")
+_T = TypeVar("_T")
+_C = TypeVar("_C", bound="_Stream")
+
+
+class _Stream:
+    """Base of all streams. Leaving its ``async with`` statement cancels a call that hasn't ended."""
+
+    def __init__(self, call: Begun) -> None:
+        self._call = call
+        self._held = Held(call)
+        self._closed = False
+
+    def cancel(self) -> bool:
+        """End the call now; False if it has ended. Whoever waits for it gets Cancelled."""
+        return self._call.cancel()
+
+    def close(self) -> None:
+        """Let go of the call: cancelled if it hasn't ended, and not to be used any more."""
+        self._closed = True
+        self._call.let_go()
+
+    def done(self) -> bool:
+        """Whether the call has ended, in whatever way; items may still wait to be taken."""
+        return self._call.done()
+
+    def peer_finished(self) -> bool:
+        """Returns whether the server has sent its last item; some may be left to take."""
+        opened = self._call.opened
+        return (opened is not None and opened.core.peer_finished()) or self.done()
+
+    def on_end(self, callback: Callable[[], object]) -> None:
+        """Calls ``callback()`` in the event loop once the call has ended."""
+        self._call.on_end(callback)
+
+    async def wait_closed(self) -> None:
+        """Waits until the call has ended, in whatever way.
+
+        A server ends a call when its handler returns, which may wait for room for more items: take them meanwhile.
+        """
+        await self._call.wait_end()
+
+    @property
+    def local_address(self) -> str:
+        """This end of the connection: ``host:port``, or ``pid 4711 uid 1000 (train.py)`` over shared memory.
+
+        Empty until the call has a connection.
+        """
+        opened = self._call.opened
+        return "" if opened is None else peer_name(opened.core.addresses()[0])
+
+    @property
+    def peer_address(self) -> str:
+        """The server's end of the connection, in the same form."""
+        opened = self._call.opened
+        return "" if opened is None else peer_name(opened.core.addresses()[1])
+
+    def initial_metadata(self) -> Metadata:
+        """Returns the metadata that the server sent ahead of its items.
+
+        It is empty if the server has sent none, or none yet.
+        """
+        opened = self._call.opened
+        return EMPTY if opened is None else unpack(opened.core.initial_metadata() or b"")
+
+    def metadata(self) -> Metadata:
+        """Returns the metadata that the server sent with the end of the call; empty until then."""
+        opened = self._call.opened
+        return EMPTY if opened is None else unpack(opened.core.metadata())
+
+    async def __aenter__(self: _C) -> _C:
+        return self
+
+    if not TYPE_CHECKING:  # what checkers refuse without it
+
+        def __iter__(self):
+            raise TypeError(_OTHER_STYLE)
+
+        def __enter__(self):
+            raise TypeError(_OTHER_STYLE)
+
+        def __exit__(self, *exc_info):
+            pass
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        opened = self._call.opened
+        ended = opened is not None and opened.core.done()
+        state = "closed" if self._closed else "ended" if ended else "open"
+        return f"<rrpc.aio.{type(self).__name__} of {self._call.name}, {state}>"
+
+    def _misuse(self, what: str) -> RuntimeError:
+        return RuntimeError(f"{self._call.name}(): {what}; call the method again for another stream")
+
+
+class _Receiving(_Stream, Generic[_T]):
+    """The items that come, once: an async iterator that goes on where the last loop was left."""
+
+    def __init__(self, call: Begun) -> None:
+        super().__init__(call)
+        self._items: Any = call.items(self._held)
+
+    def __aiter__(self) -> AsyncIterator[_T]:
+        if self._closed:
+            raise self._misuse("the stream is closed")
+        if self._items.ag_frame is None:
+            raise self._misuse("the stream has ended, its items are given once")
+        items: AsyncIterator[_T] = self._items
+        return items
+
+    def land_in(self, allocate: Callable[[int], Any]) -> None:
+        """Has large buffers of the items land in the memory that ``allocate(nbytes)`` gives: writable, and as long.
+
+        The arrays and memoryviews of an item stand in it then, and keep it. ``allocate`` is called by whoever receives;
+        what it raises ends the call. Buffers of less than 16 KiB travel in the message and need no such memory.
+        """
+        self._call.land_in(allocate)
+
+    async def __anext__(self) -> _T:
+        if self._closed:
+            raise self._misuse("the stream is closed")
+        item: _T = await self._items.__anext__()
+        return item
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.close()
+        with suppress(RuntimeError):  # another task runs it, and now gets Cancelled
+            await self._items.aclose()
+
+
+class _Sending(_Stream, Generic[_S]):
+    """Takes the items that are to be sent."""
+
+    def __init__(self, call: Begun) -> None:
+        super().__init__(call)
+        self._finished = False
+
+    async def send(self, item: _S) -> None:
+        """Send an item, waiting while the server is too far behind. Raises the call's error once it has failed."""
+        if self._closed or self._finished:
+            raise self._misuse("send() after " + ("close()" if self._closed else "finish()"))
+        await self._call.send(item)
+
+    async def flush(self) -> None:
+        """Waits until the server's process has all items sent so far: what they were made of may change then."""
+        await self._call.flush()
+
+    async def _finish(self) -> None:
+        if self._closed:
+            raise self._misuse("finish() after close()")
+        if self._finished:
+            raise self._misuse("finish() for the second time")
+        self._finished = True
+        await self._call.finish()
+
+
+class ResponseStream(_Receiving[_T]):
+    """The items that a server sends in answer to a call: an async iterator."""
+
+    gives_items = True
+
+
+class RequestStream(_Sending[_S], Generic[_S, _R]):
+    """Sends items one by one, and gives the server's one result::
+
+    async with client.add.open() as rows:
+        await rows.send(row)
+        count = await rows.finish()
+    """
+
+    async def finish(self) -> _R:
+        """There are no more items: wait for the result."""
+        await self._finish()
+        result: _R = await self._call.result()
+        return result
+
+
+class DuplexStream(_Sending[_S], _Receiving[_T], Generic[_S, _T]):
+    """Sends items and gives those that the server sends, each in their own time; two tasks may share that."""
+
+    async def finish(self) -> None:
+        """There are no more items to send; those of the server go on."""
+        await self._finish()
+
+
+_OBJECTS: dict[int, Callable[[Begun], Any]] = {
+    SENDS: RequestStream,
+    RECEIVES: ResponseStream,
+    SENDS | RECEIVES: DuplexStream,
+}
+
+
+def open_stream(
+    client: Client,
+    method: str,
+    /,
+    *args: Any,
+    sends: bool = False,
+    receives: bool = True,
+    timeout: float | None = None,
+    metadata: MetadataLike | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Calls a method with streams by name, like ``rrpc.open_stream``, but for coroutines."""
+    if not hasattr(type(client), "__await__"):
+        raise TypeError(
+            f"rrpc.aio.open_stream() takes an rrpc.aio.Client, not {type(client).__name__}; "
+            "rrpc.open_stream() is for blocking clients"
+        )
+    kind = kind_of(sends, receives)
+    request = UntypedStream(method, kind, args, kwargs)
+    return _OBJECTS[kind](Begun(begun_course(client._channel, request, client._options, timeout, metadata)))

@@ -1,0 +1,281 @@
+"""Async handlers: the calls that a server gives to an event loop, and the tasks that run them there.
+
+No task is made for a call. A runner is a task that handles one call after the other; while its handler waits for
+something it is busy with that alone, and others go on. What a handler leaves behind, in the context (contextvars) or
+as a cancellation, goes with its runner: that one ends, and the next call gets a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections import deque
+from collections.abc import Coroutine, Generator, Sequence
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from rrpc._call.context import Context, enter
+from rrpc._call.status import conclude, status_of
+from rrpc._server.dispatch import Dispatch, Handler, check_memory
+from rrpc._server.served_stream import ServedStreams
+from rrpc.errors import Cancelled
+from rrpc.observe import ObservedCore, Observer
+
+from .async_served_stream import AsyncServedStream
+from .loop_driver import running_driver
+
+if TYPE_CHECKING:
+    from rrpc import _core
+
+__all__ = ["Lane"]
+
+_IDLE_RUNNERS_MAX = 64
+
+
+class Lane:
+    """The part of a server that runs in an event loop. ``alone`` means that the server has no workers."""
+
+    def __init__(
+        self,
+        core: _core.Server,
+        dispatch: Dispatch,
+        methods: Sequence[bytes],
+        alone: bool,
+        max_concurrency: int,
+        tracebacks: bool,
+        observer: Observer | None,
+    ) -> None:
+        self.core = core
+        self.dispatch = dispatch
+        self.tracebacks = tracebacks
+        self.observer = observer
+        self.streams = ServedStreams(core, dispatch, tracebacks, observer)
+        self._methods = methods
+        self._alone = alone
+        self._max_concurrency = max_concurrency
+        self._loop: asyncio.AbstractEventLoop
+        self.pending: deque[Any] = deque()
+        """Requests that no runner has yet."""
+        self.closing = False
+        self._called = 0
+        self._opened = False
+        self._idle: list[asyncio.Future[None]] = []
+        self._runners: set[_Runner] = set()
+        self._waiting: dict[int, _Runner] = {}
+
+    def open(self) -> None:
+        """In the loop, before the server listens: it handles calls from now on."""
+        if self._opened:
+            raise RuntimeError("the server has been started already")
+        self._opened = True
+        driver = running_driver()
+        self._loop = driver.loop
+        self._context = copy_context()  # that of who opens it is the handlers'
+        self.core.serve_in_loop(driver.queue, self, self._methods, self._max_concurrency, self._alone)
+
+    def arrived(self, handle: int | None, _: None) -> None:
+        """There are calls; or nobody waits any more for the reply to the one of this handle."""
+        if handle is None:
+            self.pending.extend(self.core.next_in_loop())
+            self.call_runners(1)
+        else:
+            runner = self._waiting.get(handle)
+            if runner is not None:
+                runner.cancel()
+
+    def call_runners(self, most: int) -> None:
+        """Have runners take what is pending: each goes on until there is nothing, or its handler waits."""
+        for _ in range(min(most, len(self.pending)) - self._called):
+            self._called += 1
+            self._call_runner()
+
+    def came(self) -> None:
+        """One that was called is there."""
+        self._called -= 1
+
+    def _call_runner(self) -> None:
+        while self._idle:
+            waker = self._idle.pop()
+            if not waker.done():
+                waker.set_result(None)
+                return
+        self._runners.add(runner := _Runner(self))
+        runner.task = self._context.run(self._loop.create_task, runner.run())
+
+    async def rest(self) -> bool:
+        """A runner waits for calls; False: there are enough who do."""
+        if self.closing or len(self._idle) >= _IDLE_RUNNERS_MAX:
+            return False
+        waker = self._loop.create_future()
+        self._idle.append(waker)
+        try:
+            await waker
+        finally:
+            if not waker.cancelled():
+                self.came()
+        return not self.closing
+
+    def leave(self, runner: _Runner) -> None:
+        """The runner ends."""
+        self._runners.discard(runner)
+        self.call_runners(1)
+
+    def wait(self, handle: int, runner: _Runner) -> None:
+        """Its handler waits for something: others go on with what is pending."""
+        self._waiting[handle] = runner
+        self.core.notify_given_up(handle)
+        self.call_runners(len(self.pending))
+
+    def end_wait(self, handle: int) -> None:
+        """Its handler has ended."""
+        del self._waiting[handle]
+
+    def running(self) -> list[str]:
+        """The methods whose handlers run at this moment; from any thread."""
+        contexts = [runner.context for runner in list(self._runners)]
+        return [context.method for context in contexts if context is not None and not context.ended]
+
+    async def close(self) -> None:
+        """Cancel what runs, and wait for it; the caller, if it is a handler here, is left alone."""
+        self.closing = True
+        while self._idle:
+            self._called += 1
+            self._call_runner()
+        for runner in self._waiting.values():
+            if runner.task is not asyncio.current_task():
+                runner.cancel()
+        own = asyncio.current_task()
+        self.streams.close()
+        tasks = [r.task for r in self._runners if r.task is not None and r.task is not own]
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+class _Runner:
+    """A task that handles calls."""
+
+    __slots__ = ("_core", "_lane", "_spoilt", "context", "task")
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._core: _core.Server | ObservedCore = lane.core
+        if lane.observer is not None:
+            self._core = ObservedCore(lane.core, lane.observer, lane.dispatch.handlers)
+        self._spoilt = False
+        self.context: Context | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        """The handler, which waits, gets a CancelledError."""
+        self._spoilt = True
+        if self.task is not None:
+            self.task.cancel()
+
+    async def run(self) -> None:
+        """Until the handlers have left something behind, or the lane closes."""
+        lane, pending = self._lane, self._lane.pending
+        lane.came()
+        enter(None)
+        clean = copy_context()
+        try:
+            while not self._spoilt:
+                if not pending:
+                    if await lane.rest():
+                        continue
+                    return
+                waits = self._begin(pending.popleft())
+                if waits is not None:
+                    await waits
+                    waits = None
+                enter(None)
+                if copy_context() != clean:
+                    return
+        finally:
+            lane.leave(self)
+
+    def _begin(self, request: Any) -> Coroutine[Any, Any, None] | None:
+        """Handle the call; where its handler waits, the rest of that is to be awaited."""
+        if request[-1]:
+            return self._serve(AsyncServedStream(self._lane.streams, request), request[0])
+        handle, name, payload, blocks, ns_left, metadata, traced, _ = request
+        core = self._core
+        if isinstance(core, ObservedCore):
+            core.begin(request)
+        self.context = context = Context(core, handle, name, ns_left, metadata)
+        context.task = self.task
+        enter(context)
+        try:
+            handler = self._lane.dispatch.handlers[name]
+            if traced:
+                handler = self._lane.dispatch.traced(handler, context, core.stamps(handle))
+            arguments, out, sizes = handler.decode(payload, blocks)
+            if out is not None:
+                check_memory(core, handle, out)
+            coroutine = handler.function(*arguments)
+            try:
+                waits_for = coroutine.send(None)
+            except StopIteration as stop:
+                self._reply(handle, handler, context, stop.value, out, sizes)
+                return None
+        except BaseException as error:
+            self._fail(handle, context, error)
+            return None
+        return self._finish(handle, handler, context, _rest(coroutine, waits_for), out, sizes)
+
+    async def _serve(self, stream: AsyncServedStream, handle: int) -> None:
+        """A call with streams."""
+        self.context = stream.context
+        stream.context.task = self.task
+        self._lane.wait(handle, self)
+        try:
+            await stream.serve()
+        except asyncio.CancelledError:
+            self._spoilt = True
+        finally:
+            self._lane.end_wait(handle)
+
+    async def _finish(
+        self, handle: int, handler: Handler, context: Context, rest: Any, out: Any, sizes: Any
+    ) -> None:
+        self._lane.wait(handle, self)
+        try:
+            result = await rest
+            self._reply(handle, handler, context, result, out, sizes)
+        except BaseException as error:
+            self._spoilt = self._spoilt or isinstance(error, asyncio.CancelledError)
+            self._fail(handle, context, error)
+        finally:
+            self._lane.end_wait(handle)
+
+    def _reply(
+        self, handle: int, handler: Handler, context: Context, result: Any, out: Any, sizes: Any
+    ) -> None:
+        payload, buffers = handler.encode(result, out, sizes)
+        instead = self._core.reply(handle, payload, buffers or None, buffers.out_index, context.sent)
+        conclude(context, None, instead)
+
+    def _fail(self, handle: int, context: Context, error: BaseException) -> None:
+        shown, dispatch = context.method, self._lane.dispatch
+        if isinstance(error, KeyError) and shown.encode() not in dispatch.handlers:
+            error = dispatch.unimplemented(shown)  # it has streams
+            context.unseen = True
+        if isinstance(error, asyncio.CancelledError):
+            error = Cancelled(f"{shown}(): the handler was cancelled")
+        status = status_of(shown, error, self._lane.tracebacks)
+        instead = self._core.reply_error(handle, *status, context.sent, context.unseen)
+        conclude(context, error, instead)
+
+
+@types.coroutine
+def _rest(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+    """Runs the rest of a started coroutine and returns its result. ``waits_for`` is what it yielded first."""
+    try:
+        while True:
+            try:
+                sent = yield waits_for
+            except BaseException as error:  # noqa: PERF203  (a name that stays would be a cycle with this frame)
+                waits_for = coroutine.throw(error)
+            else:
+                waits_for = coroutine.send(sent)
+    except StopIteration as stop:
+        return stop.value

@@ -1,0 +1,47 @@
+"""Plain functions where coroutines are expected: those of the built-in services, in a server that has no worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from rrpc._server.dispatch import Handler
+from rrpc._server.waker import Waker
+
+__all__ = ["to_loop"]
+
+
+def to_loop(handler: Handler) -> None:
+    """Has an event loop call it. Its function waits for nothing, but by a ``rrpc.streams.Waker``."""
+    plain = handler.function
+    handler.is_async = True
+    handler.function = _items(plain) if handler.plan.kind else _result(plain)
+
+
+def _result(plain: Callable[..., Any]) -> Callable[..., Any]:
+    async def result(*arguments: Any) -> Any:
+        return plain(*arguments)
+
+    return result
+
+
+def _items(plain: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
+    async def items(*arguments: Any) -> AsyncIterator[Any]:
+        source = plain(*arguments)
+        try:
+            for item in source:
+                if isinstance(item, Waker):
+                    await _woken(item)
+                else:
+                    yield item
+        finally:
+            source.close()  # type: ignore[attr-defined]  # a generator
+
+    return items
+
+
+async def _woken(waker: Waker) -> None:
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    waker.wait(lambda: loop.call_soon_threadsafe(woken.set))
+    await woken.wait()

@@ -1,8 +1,0 @@
-"""Channels: connections that are made when they are needed, and made again; which of several a call takes."""
-
-from .channel import Channel
-from .connection import Connection, Contract
-from .resolver import Resolver, register_resolver
-from .subchannel import Backoff, Ejection
-
-__all__ = ["Backoff", "Channel", "Connection", "Contract", "Ejection", "Resolver", "register_resolver"]

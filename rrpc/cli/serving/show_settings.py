@@ -1,0 +1,69 @@
+"""--print-config: every option as a TOML file that reads back the same."""
+
+from __future__ import annotations
+
+import datetime
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rrpc.cli.common import find_service
+from rrpc.cli.construct import Given, distribute
+
+from .config import dotted, quoted
+from .serve_options import GROUPS, Option
+from .settings import Settings
+
+__all__ = ["as_toml"]
+
+
+def as_toml(options: Settings) -> str:
+    return "\n".join([*_lines(options), ""])
+
+
+def _lines(options: Settings) -> Iterator[str]:
+    yield "# rrpc-serve --config FILE: every option. A line that is commented out shows what may be set."
+    for title, group in GROUPS.items():
+        yield from ("", f"# ---- {title}")
+        for option in group:
+            yield from ("", *textwrap.wrap(option.help, 110, initial_indent="# ", subsequent_indent="# "))
+            yield _line(option, getattr(options, option.attribute))
+    for target, arguments in _service_arguments(options).items():
+        yield from ("", f"[{dotted(('services', target))}]")
+        for name, given in arguments.items():
+            yield f"{dotted((name,))} = {toml_value(given.value)}"
+    if not options.services:
+        yield from (
+            "",
+            '# A table for each service, with its constructor\'s arguments:\n# [services."module:Service"]',
+        )
+
+
+def _line(option: Option, value: Any) -> str:
+    if value is None:
+        return f"# {option.name} = {toml_value(option.example)}"
+    return f"{option.name} = {toml_value(value)}"
+
+
+def _service_arguments(options: Settings) -> dict[str, Mapping[str, Given]]:
+    tables = {target: options.service_arguments.get(target, {}) for target in options.services}
+    if not options.arg:
+        return tables
+    names = [find_service(target)[1].name for target in tables]  # --arg goes by the services' own names
+    given = distribute(names, options.arg, list(tables.values()))
+    return dict(zip(tables, given.values(), strict=True))
+
+
+def toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(toml_value(item) for item in value)}]"
+    if isinstance(value, dict):
+        items = (f"{dotted((key,))} = {toml_value(item)}" for key, item in value.items())
+        return "{" + ", ".join(items) + "}"
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return repr(value)

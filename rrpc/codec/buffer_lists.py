@@ -1,0 +1,88 @@
+"""Lists of buffers, ``list[memoryview]``: packed by hand, as the codec would pack them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from . import wire
+from .encoder import Message
+from .unsendable import scanned
+
+__all__ = ["decode_frames", "encode_frames"]
+
+_VIEW = bytes((wire.KIND_VIEW, 0))
+_LIFTED = struct.Struct("<BBBI2s")  # an extension of 6 bytes: the index, then what the buffer is
+_SHORT = struct.Struct(">BBB2s")
+_LONG = struct.Struct(">BHB2s")
+_LIST_16, _LIST_32 = struct.Struct(">BH"), struct.Struct(">BI")
+
+
+def encode_frames(frames: list[Any]) -> tuple[bytes, Message | None]:
+    """Returns the payload and the buffers of an item that is a list of buffers: what shares contiguous memory.
+
+    Raises TypeError, ValueError or BufferError for anything else, and Refused for more of them than a message takes.
+    """
+    message = Message()
+    count = len(frames)
+    parts: list[Any] = [_list_head(count)]
+    for frame in frames:
+        view = frame if type(frame) is memoryview else memoryview(frame)
+        if view.format != "B" or view.ndim != 1 or not view.c_contiguous:
+            view = view.cast("B")
+        nbytes = view.nbytes
+        if nbytes >= wire.LIFT_BYTES:
+            parts.append(_LIFTED.pack(0xC7, 6, wire.BYTES_LIFTED, len(message), _VIEW))
+            message.append(view)
+            continue
+        if nbytes < 254:
+            parts.append(_SHORT.pack(0xC7, nbytes + 2, wire.BYTES, _VIEW))
+        else:
+            parts.append(_LONG.pack(0xC8, nbytes + 2, wire.BYTES, _VIEW))
+        parts.append(view)
+    return scanned(b"".join(parts)), message or None
+
+
+def _list_head(count: int) -> bytes:
+    if count < 16:
+        return bytes((0x90 | count,))
+    return _LIST_16.pack(0xDC, count) if count < 1 << 16 else _LIST_32.pack(0xDD, count)
+
+
+def decode_frames(payload: bytes, blocks: list[Any] | None) -> list[memoryview] | None:
+    """Returns what ``encode_frames`` packed, each buffer writable; None for any other payload, right or wrong."""
+    count, at = _list_count(payload)
+    if count < 0:
+        return None
+    frames: list[memoryview] = []
+    lifted = blocks or []
+    taken, end = 0, len(payload)
+    for _ in range(count):
+        if at + 4 > end or (first := payload[at]) not in (0xC7, 0xC8):
+            return None
+        at += first - 0xC5
+        nbytes = payload[at - 1] if first == 0xC7 else payload[at - 2] << 8 | payload[at - 1]
+        start, at = at + 1, at + 1 + nbytes
+        if at > end:
+            return None
+        if payload[start - 1] == wire.BYTES and payload[start : start + 2] == _VIEW:
+            frames.append(memoryview(bytearray(payload[start + 2 : at])))
+            continue
+        if payload[start - 1 : at] != _LIFTED.pack(0, 0, wire.BYTES_LIFTED, taken, _VIEW)[2:]:
+            return None
+        if taken == len(lifted) or lifted[taken] is None:
+            return None
+        frames.append(memoryview(lifted[taken]))
+        taken += 1
+    return frames if at == end and taken == len(lifted) else None
+
+
+def _list_count(payload: bytes) -> tuple[int, int]:
+    """Returns the number of items in the payload's list and their offset; -1 and 0 if it isn't a list."""
+    first = payload[0] if payload else 0
+    if first & 0xF0 == 0x90:
+        return first & 15, 1
+    head = _LIST_16 if first == 0xDC else _LIST_32 if first == 0xDD else None
+    if head is None or len(payload) < head.size:
+        return -1, 0
+    return head.unpack_from(payload)[1], head.size

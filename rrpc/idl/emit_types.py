@@ -1,0 +1,350 @@
+"""Annotations and values as source text, with the imports and definitions that the text needs."""
+
+from __future__ import annotations
+
+import array
+import datetime
+import decimal
+import enum
+import re
+import types
+import typing
+import uuid
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+
+from rrpc._interface import AnnotationError
+from rrpc._interface.aliases import is_alias
+from rrpc._interface.libraries import item_note, library_of
+from rrpc._interface.members import has_members
+from rrpc._interface.scalars import PATHS
+from rrpc.schema.to_python import OneOfName
+from rrpc.types import Shape, Sized
+
+from .emit_text import WIDTH, broken, camel, docstring, literal_text, width
+
+__all__ = ["Types"]
+
+_ABSTRACT_NUMPY = {np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact, np.floating}
+_ABSTRACT_NUMPY |= {np.complexfloating}
+_BARE = {
+    list: "list[Any]",
+    set: "set[Any]",
+    frozenset: "frozenset[Any]",
+    dict: "dict[Any, Any]",
+    tuple: "tuple[Any, ...]",
+    np.ndarray: "NDArray[Any]",
+}
+_MODULES: dict[type, str] = {
+    datetime.datetime: "datetime",
+    datetime.date: "datetime",
+    datetime.time: "datetime",
+    datetime.timedelta: "datetime",
+    decimal.Decimal: "decimal",
+    uuid.UUID: "uuid",
+    **dict.fromkeys(PATHS, "pathlib"),
+}
+_ARRAY_ALIAS = """if TYPE_CHECKING:
+    AnyArray = array[Any]
+else:
+    AnyArray = array
+"""
+_UNIONS = (typing.Union, types.UnionType)
+_BRACKETS: dict[type, str] = {list: "[]", tuple: "()", dict: "{}", set: "{}", frozenset: "{}"}
+_NAMES = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+_STRINGS = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'")
+_Render = Callable[[Any], str]
+
+
+class Types:
+    """Renders annotations and remembers what the file needs for them.
+
+    ``homes`` has the module of each class, and by its OneOfName of each one-of, that another generated file
+    defines; ``define`` gives a class's definition.
+    """
+
+    def __init__(self, define: Callable[[type, Types], str], homes: Mapping[Any, str]) -> None:
+        self.modules: set[str] = set()
+        self.names: dict[str, set[str]] = {}
+        self.definitions: dict[str, str] = {}
+        """Classes and constants, in the order in which they can stand."""
+        self.aliases: dict[str, str] = {}
+        """Those stand behind the classes."""
+        self.taken: set[str] = set()
+        """Names that the file has besides."""
+        self._define = define
+        self._homes = homes
+        self._known: dict[str, Any] = {}
+        self._hoisted: dict[tuple[str, str], str] = {}
+
+    def use(self, module: str, *names: str) -> None:
+        """Import a module, or names from one."""
+        if names:
+            self.names.setdefault(module, set()).update(names)
+        else:
+            self.modules.add(module)
+
+    def text(self, annotation: Any) -> str:
+        """The annotation as source."""
+        return self._text(annotation, self.text)
+
+    def _text(self, annotation: Any, inner: _Render) -> str:
+        if annotation is None or annotation is type(None):
+            return "None"
+        if annotation is Any or is_alias(annotation):  # one that names itself
+            self.use("typing", "Any")
+            return "Any"
+        if isinstance(annotation, typing.NewType):
+            return inner(annotation.__supertype__)
+        if isinstance(annotation, typing.TypeVar):
+            return self._variable(annotation)
+        origin = typing.get_origin(annotation)
+        if origin is None:
+            return self._class(annotation)
+        return self._generic(annotation, origin, typing.get_args(annotation), inner)
+
+    def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...], inner: _Render) -> str:
+        if origin in _UNIONS:
+            return " | ".join(map(inner, arguments))
+        if origin is typing.Annotated:
+            return self._annotated(arguments[0], arguments[1:], inner)
+        if origin is typing.Literal:
+            self.use("typing", "Literal")
+            return f"Literal[{', '.join(map(self.value, arguments))}]"
+        if origin is np.ndarray:
+            return self._array(arguments)
+        if isinstance(origin, type) and issubclass(origin, np.generic):
+            return self._class(origin)
+        items = ", ".join("..." if argument is Ellipsis else inner(argument) for argument in arguments)
+        if origin.__module__ == "collections.abc":
+            self.use("collections.abc", origin.__name__)
+        name = self._defined(origin) if has_members(origin) else origin.__name__
+        return f"{name}[{items or '()'}]"
+
+    def _variable(self, variable: typing.TypeVar) -> str:
+        name, new = self._name(variable, f"_{variable.__name__.lstrip('_')}")
+        if new:
+            self.use("typing", "TypeVar")
+            self.definitions[name] = f'{name} = TypeVar("{name}")\n'
+        return name
+
+    def _annotated(self, annotation: Any, notes: Sequence[Any], inner: _Render) -> str:
+        for note in notes:
+            if isinstance(note, OneOfName):
+                return self._one_of(annotation, note)
+            if isinstance(note, Sized):
+                self.use("rrpc")
+                return f"rrpc.{note.name}"
+        parts = self._array_notes(annotation, notes)
+        if not parts:
+            return inner(annotation)
+        self.use("typing", "Annotated")
+        return f"Annotated[{', '.join([self.text(annotation), *parts])}]"
+
+    def _array_notes(self, annotation: Any, notes: Sequence[Any]) -> list[str]:
+        """Returns the notes of an array or a tensor as text: the item type of a tensor, and the shape."""
+        parts = []
+        if library_of(annotation) is not None and (item := item_note(notes)) is not np.generic:
+            parts.append(self._numpy(item))
+        for note in notes:
+            if isinstance(note, Shape):
+                self.use("rrpc")
+                return [*parts, _shape(note)]
+        return parts
+
+    def _one_of(self, union: Any, note: OneOfName) -> str:
+        name, new = self._name(note, note.name)
+        if new:
+            self.use("typing", "TypeAlias")
+            self.aliases[name] = ""  # a struct between may lead back here
+            text = self._defined_alias(name, union)
+            del self.aliases[name]
+            self.aliases[name] = "\n".join([text, *docstring(note.doc, "")[:-1]]) + "\n"
+        return name
+
+    def _array(self, arguments: tuple[Any, ...]) -> str:
+        self.use("numpy.typing", "NDArray")
+        items = typing.get_args(arguments[-1]) or (Any,)
+        item = Any if isinstance(items[0], typing.TypeVar) or items[0] is np.generic else items[0]
+        return f"NDArray[{self.text(item)}]"
+
+    def _class(self, kind: Any) -> str:
+        if kind in _BARE:
+            self.use("numpy.typing", "NDArray") if kind is np.ndarray else None
+            self.use("typing", "Any")
+            return _BARE[kind]
+        if kind is array.array:
+            self.use("array", "array")
+            self.use("typing", "TYPE_CHECKING", "Any")
+            self.definitions["AnyArray"] = _ARRAY_ALIAS
+            return "AnyArray"
+        if kind in _MODULES:
+            self.use(_MODULES[kind])
+            return f"{_MODULES[kind]}.{kind.__name__}"
+        if kind.__module__ == "builtins":
+            return str(kind.__name__)
+        if issubclass(kind, np.generic):
+            return self._numpy(kind)
+        if (library := library_of(kind)) is not None:
+            self.use(library.module)
+            return f"{library.alias}.{library.name}"
+        return self._defined(kind)
+
+    def _numpy(self, kind: type[np.generic]) -> str:
+        if kind.__module__ == "ml_dtypes":
+            self.use("ml_dtypes")
+            return f"ml_dtypes.{kind.__name__}"
+        self.use("numpy")
+        if kind in _ABSTRACT_NUMPY:
+            self.use("typing", "Any")
+            return f"np.{kind.__name__}[Any]"
+        return "np.bool_" if kind is np.bool_ else f"np.{kind.__name__}"
+
+    def _defined(self, kind: type) -> str:
+        """A class of the service's own, defined again in the file."""
+        name, new = self._name(kind, kind.__name__)
+        if new:
+            self.definitions[name] = ""  # a class may name itself
+            definition = self._define(kind, self)
+            del self.definitions[name]  # so that it stands behind those it needs
+            self.definitions[name] = definition
+        return name
+
+    def _name(self, thing: Any, full_name: str) -> tuple[str, bool]:
+        """Returns the name of ``thing`` in the file, and whether its definition must be written there."""
+        name = full_name.rpartition(".")[2]
+        home = self._homes.get(thing)
+        known = self._known.setdefault(name, thing)
+        if known != thing and home is not None:
+            name = f"{camel(home)}{name}"
+            known = self._known.setdefault(name, thing)
+        if known != thing:
+            where = " and ".join(_home(each) for each in (known, thing))
+            raise AnnotationError(f"two classes are called {name}: {where}")
+        if home is not None:
+            short = full_name.rpartition(".")[2]
+            self.use(f".{home}", short if name == short else f"{short} as {name}")
+        return name, home is None and name not in self.definitions and name not in self.aliases
+
+    # What doesn't fit where it stands
+
+    def fitted(self, annotation: Any, room: int, hint: str, hidden: Set[str] = frozenset()) -> str:
+        """The annotation in at most ``room`` characters, else the name of an alias. So too if it uses a name that
+        is ``hidden`` where it stands: by a method called ``list``, say."""
+        text = self.text(annotation)
+        if width(text) <= room and not names_in(text) & hidden:
+            return text
+        return self._hoist("alias", text, hint, lambda name: self._defined_alias(name, annotation))
+
+    def constant(self, annotation: Any, value: Any, hint: str) -> str:
+        """The name of a module-level constant with this value."""
+
+        def define(name: str) -> str:
+            start = f"{name}: {self.fitted(annotation, WIDTH - len(name) - 8, f'{hint}Type')} = "
+            return "\n".join(self.value_lines(start, value))
+
+        return self._hoist("constant", self.value(value), hint, define)
+
+    def renamed(self, text: str, hint: str) -> str:
+        """Another name for what source text means, where a field hides its own."""
+        self.use("typing", "Any")
+        return self._hoist("constant", text, hint, lambda name: f"{name}: Any = {text}")
+
+    def _hoist(self, kind: str, text: str, hint: str, define: Callable[[str], str]) -> str:
+        if (kind, text) not in self._hoisted:
+            name, number = f"_{hint}", 1
+            while name in self.taken:
+                number += 1
+                name = f"_{hint}{number}"
+            self.taken.add(name)
+            definition = define(name) + "\n"
+            (self.aliases if kind == "alias" else self.definitions)[name] = definition
+            self._hoisted[kind, text] = name
+        return self._hoisted[kind, text]
+
+    def _defined_alias(self, name: str, annotation: Any) -> str:
+        """``name: TypeAlias = ...``, broken up if it's long."""
+        self.use("typing", "TypeAlias")
+        start, hint = f"{name}: TypeAlias = ", f"{name.strip('_').partition('Part')[0]}Part"
+        room = WIDTH - len(start)
+        origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+        text = self.text(annotation)
+        if width(text) <= room or not arguments:
+            return start + text
+        if origin in _UNIONS:
+            return start + self._fitted_union(arguments, room, hint)
+        if origin is typing.Literal:
+            return "\n".join(broken(f"{start}Literal[", list(map(self.value, arguments)), "]"))
+        if origin is typing.Annotated and (notes := self._array_notes(arguments[0], arguments[1:])):
+            return "\n".join(broken(f"{start}Annotated[", [self.text(arguments[0]), *notes], "]"))
+        if origin in (tuple, dict) and len(arguments) > 1:
+            items = ["..." if a is Ellipsis else self.fitted(a, WIDTH - 5, hint) for a in arguments]
+            return "\n".join(broken(f"{start}{origin.__name__}[", items, "]"))
+        return start + self._text(annotation, lambda item: self.fitted(item, room - 20, hint))
+
+    def _fitted_union(self, arguments: tuple[Any, ...], room: int, hint: str) -> str:
+        texts = [self.fitted(argument, max(24, room // 3), hint) for argument in arguments]
+        if width(" | ".join(texts)) > room and len(texts) > 2:
+            middle = len(arguments) // 2
+            halves = (typing.Union[arguments[:middle]], typing.Union[arguments[middle:]])  # noqa: UP007
+            texts = [self.fitted(half, 0, hint) for half in halves]
+        return " | ".join(texts)
+
+    # Values
+
+    def value(self, value: Any) -> str:
+        """A plain value as source; AnnotationError if it has no literal."""
+        if isinstance(value, enum.Enum):
+            return f"{self._defined(type(value))}.{value.name}"
+        kind = type(value)
+        if kind is list:
+            return f"[{self._values(value)}]"
+        if kind is tuple:
+            return f"({self._values(value)}{',' * (len(value) == 1)})"
+        if kind is set:
+            return f"{{{self._values(value)}}}" if value else "set()"
+        if kind is frozenset:
+            return f"frozenset({{{self._values(value)}}})" if value else "frozenset()"
+        if kind is dict:
+            items = (f"{self.value(key)}: {self.value(item)}" for key, item in value.items())
+            return f"{{{', '.join(items)}}}"
+        return literal_text(value)
+
+    def _values(self, values: Any) -> str:
+        texts = map(self.value, values)
+        return ", ".join(sorted(texts) if isinstance(values, (set, frozenset)) else texts)
+
+    def value_lines(
+        self, start: str, value: Any, end: str = "", indent: str = "", room: int = WIDTH
+    ) -> list[str]:
+        """``start value end``, with one item a line where that is wider than ``room``."""
+        line = f"{start}{self.value(value)}{end}"
+        kind = type(value)
+        if width(line) <= room or kind not in _BRACKETS or not value:
+            return [line]
+        if kind is frozenset:
+            inner = self.value_lines(f"{indent}    ", set(value), "", f"{indent}    ", room=0)
+            return [f"{start}frozenset(", *inner, f"{indent}){end}"]
+        lines = [start + _BRACKETS[kind][0]]
+        if kind is dict:
+            for key, item in value.items():
+                lines += self.value_lines(f"{indent}    {self.value(key)}: ", item, ",", f"{indent}    ")
+        else:
+            for item in sorted(value, key=self.value) if kind is set else value:
+                lines += self.value_lines(f"{indent}    ", item, ",", f"{indent}    ")
+        return [*lines, f"{indent}{_BRACKETS[kind][1]}{end}"]
+
+
+def names_in(text: str) -> set[str]:
+    """The names that source text looks up."""
+    return set(_NAMES.findall(_STRINGS.sub("", text)))
+
+
+def _shape(shape: Shape) -> str:
+    return f"rrpc.Shape({', '.join(map(literal_text, shape.dims))})"
+
+
+def _home(thing: Any) -> str:
+    return thing.name.rpartition(".")[0] if isinstance(thing, OneOfName) else str(thing.__module__)

@@ -1,0 +1,192 @@
+"""Whether what is sent as one type can be received as another."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+from rrpc.schema.idl_text import bare
+from rrpc.schema.model import (
+    Array,
+    Declaration,
+    Enum,
+    List,
+    Literal,
+    Map,
+    Named,
+    OneOf,
+    Opaque,
+    Optional,
+    Scalar,
+    Set,
+    Struct,
+    Tuple,
+    Type,
+    Union,
+)
+
+__all__ = ["Fit", "Receiver"]
+
+_NONE = Scalar("none")
+_RANGES = {f"{sign}{bits}": (sign, bits) for sign in "iu" for bits in (8, 16, 32, 64)}
+# What a check takes besides its own kind (rrpc/_interface/scalars.py).
+_TAKES = {
+    "int": {"bool", *_RANGES},
+    "float": {"int", "f32", *_RANGES},
+    "complex": {"float", "int", "f32", *_RANGES},
+    "bytes": {"buffer"},
+    "buffer": {"bytes"},
+}
+_KIND_OF = {bool: "bool", int: "int", str: "string", bytes: "bytes"}
+
+
+class Fit(enum.IntEnum):
+    """Part of the sent values that the receiver accepts. ``MOST``: all except the members of a one-of that
+    only the sender has."""
+
+    NO = 0
+    MOST = 1
+    ALL = 2
+
+
+class Receiver:
+    """Judges types of one version, ``here``, against types of the other; each has its declarations.
+
+    Two structs, enums or one-ofs of one bare name fit: whoever compares versions compares those once, not
+    wherever they are named.
+    """
+
+    def __init__(self, here: Mapping[str, Declaration], there: Mapping[str, Declaration]) -> None:
+        self._here = here
+        self._there = there
+        self._open: list[tuple[Type, Type]] = []
+
+    def takes(self, own: Type, sent: Type) -> Fit:
+        """Returns which part of the values of ``sent`` fits ``own``."""
+        if (own, sent) in self._open:
+            return Fit.ALL  # of one-ofs that name themselves
+        self._open.append((own, sent))
+        try:
+            return self._takes(own, sent)
+        finally:
+            self._open.pop()
+
+    def _takes(self, own: Type, sent: Type) -> Fit:
+        if own == Scalar("any") or self._same_declaration(own, sent):
+            return Fit.ALL
+        ours, theirs = _alternatives(own, self._here), _alternatives(sent, self._there)
+        if len(ours) == len(theirs) == 1:
+            return self._takes_one(ours[0], theirs[0])
+        fits = {i: max(self.takes(mine, each) for mine in ours) for i, each in enumerate(theirs)}
+        worst = min(fits.values())
+        if worst > Fit.NO:
+            return worst
+        # More members where there were several already; None is no member, it makes a value optional.
+        several = all(sum(kind != _NONE for kind in kinds) > 1 for kinds in (ours, theirs))
+        none_fits = _NONE not in theirs or fits[theirs.index(_NONE)] > Fit.NO
+        return Fit.MOST if several and none_fits and max(fits.values()) > Fit.NO else Fit.NO
+
+    def _same_declaration(self, own: Type, sent: Type) -> bool:
+        if not (isinstance(own, Named) and isinstance(sent, Named)):
+            return False
+        kinds = type(self._here[own.name]), type(self._there[sent.name])
+        return bare(own.name) == bare(sent.name) and kinds[0] is kinds[1]
+
+    def _takes_one(self, own: Type, sent: Type) -> Fit:
+        values, sent_values = _values(own, self._here), _values(sent, self._there)
+        if sent_values is not None:
+            return _takes_values(own, values, sent_values)
+        match own, sent:
+            case Scalar(name), Scalar(other):
+                return _when(_scalar_takes(name, other))
+            case Array(), Array():
+                return _when(_array_takes(own, sent))
+            case (List(item), List(other_item)):
+                return self.takes(item, other_item)
+            case Set(item, frozen), Set(other_item, other_frozen):
+                return self.takes(item, other_item) if frozen == other_frozen else Fit.NO
+            case Map(key, value), Map(other_key, other_value):
+                return min(self.takes(key, other_key), self.takes(value, other_value))
+            case Tuple(), Tuple():
+                return self._tuple_takes(own, sent)
+            case Opaque(), Opaque():
+                return _when(own == sent)
+        return Fit.NO  # structs of other names among them: they travel under their names
+
+    def _tuple_takes(self, own: Tuple, sent: Tuple) -> Fit:
+        if own.variadic:
+            return min((self.takes(own.items[0], item) for item in sent.items), default=Fit.ALL)
+        if sent.variadic or len(own.items) != len(sent.items):
+            return Fit.NO
+        return min(map(self.takes, own.items, sent.items), default=Fit.ALL)
+
+
+def _when(fits: bool) -> Fit:
+    return Fit.ALL if fits else Fit.NO
+
+
+def _alternatives(kind: Type, declared: Mapping[str, Declaration], seen: tuple[str, ...] = ()) -> list[Type]:
+    """Returns the types that a value may have; expands nested one-ofs and merges all literals into one."""
+    found: list[Type] = []
+    match kind:
+        case Optional(item):
+            found = [_NONE, *_alternatives(item, declared, seen)]
+        case Union(items):
+            found = [each for item in items for each in _alternatives(item, declared, seen)]
+        case Named(name) if isinstance(one_of := declared[name], OneOf):
+            inner = () if name in seen else one_of.alternatives
+            found = [each for item in inner for each in _alternatives(item, declared, (*seen, name))]
+        case _:
+            return [kind]
+    literals = [value for each in found if isinstance(each, Literal) for value in each.values]
+    others: list[Type] = [each for each in dict.fromkeys(found) if not isinstance(each, Literal)]
+    return [*others, Literal(tuple(literals))] if literals else others
+
+
+def _values(kind: Type, declared: Mapping[str, Declaration]) -> list[Any] | None:
+    """All values of a literal or an enum, which is all of it that travels."""
+    if isinstance(kind, Literal):
+        return list(kind.values)
+    if isinstance(kind, Named) and isinstance(found := declared[kind.name], Enum):
+        return [member.value for member in found.members]
+    if isinstance(kind, Named) and not isinstance(found, Struct):
+        raise ValueError(f"{kind.name} is no type")
+    return None
+
+
+def _takes_values(own: Type, values: list[Any] | None, sent: list[Any]) -> Fit:
+    if values is None:
+        return _when(isinstance(own, Scalar) and all(_scalar_takes_value(own.name, each) for each in sent))
+    known = {(type(value), value) for value in values}
+    fitting = sum((type(each), each) in known for each in sent)
+    return Fit.ALL if fitting == len(sent) else Fit.MOST if fitting else Fit.NO
+
+
+def _scalar_takes_value(name: str, value: Any) -> bool:
+    if name in _RANGES and type(value) is int:
+        low, high = _range(name)
+        return low <= value <= high
+    return _scalar_takes(name, _KIND_OF[type(value)])
+
+
+def _scalar_takes(name: str, other: str) -> bool:
+    name, other = ("float" if each == "f64" else each for each in (name, other))
+    if name in _RANGES and other in _RANGES:
+        (low, high), (other_low, other_high) = _range(name), _range(other)
+        return low <= other_low and other_high <= high
+    return name in (other, "any") or other in _TAKES.get(name, ())
+
+
+def _range(name: str) -> tuple[int, int]:
+    sign, bits = _RANGES[name]
+    return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if sign == "i" else (0, (1 << bits) - 1)
+
+
+def _array_takes(own: Array, sent: Array) -> bool:
+    if own.item not in ("any", sent.item):
+        return False
+    if own.dims is None or sent.dims is None:
+        return own.dims is None
+    same_rank = len(own.dims) == len(sent.dims)
+    return same_rank and all(dim in (None, other) for dim, other in zip(own.dims, sent.dims, strict=True))
