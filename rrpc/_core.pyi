@@ -14,7 +14,7 @@ read it. A ``Block`` is pool memory that returns to the pool when its last refer
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 _Metadata = bytes | Mapping[str, Any]
 
@@ -68,8 +68,7 @@ class Client:
         timeout: float | None,
         metadata: _Metadata = b"",
     ) -> tuple[bytes, list[Block | None] | None]:
-        """A unary call. ``method`` may have an id of 6 bytes, the first of them 0, before the name: then that
-        is sent, and the name is for errors. ``out`` is a writable buffer offered for one result buffer; in the reply's list
+        """A unary call. ``out`` is a writable buffer offered for one result buffer; in the reply's list
         that buffer stands as None. The reply's metadata is dropped: ``start`` keeps it."""
     def start(
         self,
@@ -121,7 +120,24 @@ class Client:
         address), why_not (reasons by transport)."""
     def stats(self) -> dict[str, int]: ...
 
-_Request = tuple[int, bytes, bytes, list[Block] | None, int, bytes, bool, int]
+class Request(NamedTuple):
+    """A call that a server is to handle."""
+
+    handle: int
+    """Names the call until it is answered."""
+    method: bytes
+    payload: bytes
+    """The arguments, packed."""
+    buffers: list[Block] | None
+    """The blocks of the large arguments."""
+    ns_left: int
+    """Nanoseconds until the deadline, or -1."""
+    metadata: bytes
+    traced: bool
+    """Whether the metadata has ``rrpc.metadata.TRACE``."""
+    kind: int
+    """0 for a unary call, else the sum of 2 (the client streams), 4 (the server does), and 8 where a call that was parked
+    may go on, which then has neither payload nor metadata again."""
 
 class Awaited(enum.Enum):
     ROOM = ...
@@ -195,23 +211,18 @@ class Server:
         socket's path and a dot."""
     def add_to_hello(self, fields: dict[str, bytes]) -> None:
         """More for HELLO to say to whoever connects from now on, where the slots have room for it."""
-    def name_methods(self, names: dict[bytes, bytes]) -> None:
-        """Requests with these ids come out of ``next`` under these names; ids as in ``Client.call``."""
     def serve_apart(self, methods: Sequence[bytes]) -> None:
-        """Before ``listen``: calls of these methods (names and ids), the built-in services', wait for no others, but
+        """Before ``listen``: calls of these methods, the built-in services', wait for no others, but
         for who asks for them with ``next(builtin=True)``; no more than one runs at a time."""
-    def next(self, timeout: float | None = None, builtin: bool = False) -> _Request | None:
-        """(handle, method, payload, buffers, nanoseconds left or -1, metadata, traced, kind); None on timeout or
-        once drained/stopped. Traced: whether the metadata has ``rrpc.metadata.TRACE``. Kind: 0 for a unary call,
-        else the sum of 2 (the client streams), 4 (the server does), and 8 where a call that was parked may go on,
-        which then has neither payload nor metadata again."""
+    def next(self, timeout: float | None = None, builtin: bool = False) -> Request | None:
+        """Returns the next call to handle; None on timeout or once drained or stopped."""
     def serve_in_loop(
         self, queue: LoopQueue, target: Any, methods: Sequence[bytes], max_concurrency: int, all: bool
     ) -> None:
-        """Before ``listen``: calls of these methods (names and ids) go to an event loop, so many at a time, which
+        """Before ``listen``: calls of these methods go to an event loop, so many at a time, which
         polls for calls from now on. (target, None, None) out of its queue says that there are some. ``all``: there are
         no workers, so it gets what names no method, too, and any number of those that are served apart."""
-    def next_in_loop(self) -> list[_Request]:
+    def next_in_loop(self) -> list[Request]:
         """In the loop's thread: the calls to handle now, as ``next`` gives them."""
     def notify_given_up(self, handle: int) -> None:
         """Of a call in a loop: (target, handle, None) out of its queue says that nobody waits for the reply any more."""
@@ -234,7 +245,7 @@ class Server:
         buffers: Sequence[Any] | None = None,
         out_index: int = -1,
         metadata: bytes = b"",
-    ) -> _Request | None:
+    ) -> Request | None:
         """``reply``, then ``next`` without a timeout, in one crossing."""
     def reply_error(
         self,

@@ -12,7 +12,6 @@ from rrpc._call.peer_names import peer_name
 if TYPE_CHECKING:
     from rrpc import _core
 
-    _Request = tuple[int, bytes, bytes, "list[_core.Block] | None", int, bytes, bool, int]
 
 __all__ = ["Observation", "ObservedCore", "Observer", "ServedCall"]
 
@@ -56,20 +55,19 @@ class Observation:
 
     __slots__ = ("_began_ns", "_call", "_observer")
 
-    def __init__(self, core: _core.Server, observer: Observer, known: bool, request: _Request) -> None:
-        handle, name, payload, blocks, *_ = request
-        peer, fetch_ns, queue_ns = core.call_info(handle) or ("", 0, 0)
-        read = _read(blocks)
+    def __init__(self, core: _core.Server, observer: Observer, known: bool, request: _core.Request) -> None:
+        peer, fetch_ns, queue_ns = core.call_info(request.handle) or ("", 0, 0)
+        read = _read(request.buffers)
         self._observer = observer
         self._call = ServedCall(
-            name.decode(errors="replace"),
+            request.method.decode(errors="replace"),
             known,
             peer_name(peer),
             0,
             fetch_ns,
             max(queue_ns, 0),
             0,
-            len(payload),
+            len(request.payload),
             read,
         )
         self._began_ns = perf_counter_ns()
@@ -135,16 +133,16 @@ class ObservedCore:
         self.is_cancelled, self.on_cancel, self.peer = core.is_cancelled, core.on_cancel, core.peer
         self.stream = core.stream
 
-    def next(self, timeout: float | None = None, builtin: bool = False) -> _Request | None:
+    def next(self, timeout: float | None = None, builtin: bool = False) -> _core.Request | None:
         self._builtin = builtin
         request = self._core.next(timeout, builtin)
-        if request is not None and not request[-1]:
+        if request is not None and not request.kind:
             self.begin(request)
         return request
 
-    def begin(self, request: _Request) -> None:
+    def begin(self, request: _core.Request) -> None:
         """Starts observing ``request``. A worker calls this if it doesn't take its requests from ``next``."""
-        self._call = Observation(self._core, self._observer, request[1] in self._known, request)
+        self._call = Observation(self._core, self._observer, request.method in self._known, request)
 
     def reply(
         self, handle: int, payload: bytes, buffers: Any, out_index: int, metadata: bytes
@@ -156,7 +154,7 @@ class ObservedCore:
         call.end(0, instead)
         return instead
 
-    def reply_next(self, handle: int, payload: bytes) -> _Request | None:
+    def reply_next(self, handle: int, payload: bytes) -> _core.Request | None:
         self.reply(handle, payload, None, -1, b"")
         return self.next(None, self._builtin)
 

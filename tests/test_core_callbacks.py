@@ -66,7 +66,7 @@ def test_a_client_that_goes_ends_the_calls_to_it(addresses: dict[str, str], tran
     watcher = _core.Client(addresses[transport], merged({}), 20.0)
     code = f"""
 from rrpc import _core
-from rrpc.options import merged
+from rrpc._options import merged
 server = _core.Server(merged({{}}))
 client = _core.Client({addresses[transport]!r}, merged({{}}), 20.0, server)
 client.start(b"down", b"77", None, None, None)

@@ -190,7 +190,7 @@ def test_a_handler_is_told_of_its_deadline_by_a_silent_client(
     code = f"""
 import os, signal
 from rrpc import _core
-from rrpc.options import merged
+from rrpc._options import merged
 client = _core.Client({core_server[transport]!r}, merged({{}}), 20.0)
 call = client.start(b"hold", {name!r}, None, None, 1.0)
 os.kill(os.getpid(), signal.SIGSTOP)

@@ -11,7 +11,7 @@ RACES = Path(closing_races.__file__)
 LEFT_IN_NEXT = """
 import threading
 from rrpc import _core
-from rrpc.options import merged
+from rrpc._options import merged
 server = _core.Server(merged({}))
 for _ in range(16):
     threading.Thread(target=server.next, daemon=True).start()

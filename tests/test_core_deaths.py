@@ -26,7 +26,7 @@ import random, sys
 import core_server
 import rrpc
 from rrpc import _core
-from rrpc.options import merged
+from rrpc._options import merged
 rng = random.Random(int(sys.argv[2]))
 server = _core.Server(merged({}))
 core_server.workers(server)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rrpc import interceptors
-from rrpc._call.chain import Chain
+from rrpc._call.chain import Chain, drive, drive_async
 from rrpc._call.stream_hooks import StreamHooks
 from rrpc.interceptors import ClientInterceptor, ServerInterceptor, Sleep
 
@@ -26,12 +26,12 @@ def run(style: str, links: list[Unary], make: Callable[[], Any], once: bool = Fa
     """``make`` is the call itself; in either style it is the same chain."""
     chain = Chain(links, call or Call(), once=once)
     if style == "blocking":
-        return interceptors.drive(chain, make, lambda seconds: None)
+        return drive(chain, make, lambda seconds: None)
 
     async def made() -> Any:
         return make()
 
-    return asyncio.run(interceptors.drive_async(chain, made, asyncio.sleep))
+    return asyncio.run(drive_async(chain, made, asyncio.sleep))
 
 
 @pytest.fixture(params=["blocking", "asyncio"])
@@ -363,7 +363,7 @@ def test_a_call_made_again_forgets_the_inner_ones() -> None:
         return (yield call)
 
     chain = Chain([outer, inner], call, hooks=hooks)
-    interceptors.drive(chain, lambda: "x", lambda seconds: None)
+    drive(chain, lambda: "x", lambda seconds: None)
     assert hooks.sent("") == "oi"
 
 

@@ -36,7 +36,7 @@ LET_GO = """
 import os, threading
 from processes import eventually
 from rrpc import _core
-from rrpc.options import merged
+from rrpc._options import merged
 
 def let_go():
     assert type(threading.current_thread()).__name__ == "_DummyThread", threading.current_thread()

@@ -226,7 +226,7 @@ def test_the_import_is_no_wait_for_the_gil(monkeypatch: pytest.MonkeyPatch) -> N
             read.append(time.monotonic_ns())
             return lambda context, stamps, reached_ns, bytes_max: reached_ns
 
-    monkeypatch.setitem(sys.modules, "rrpc.tracing.served", Imported("rrpc.tracing.served"))
+    monkeypatch.setitem(sys.modules, "rrpc.tracing.server_recorder", Imported("rrpc.tracing.server_recorder"))
     assert Dispatch([Lab()]).trace(None, None) <= read[0]
 
 

@@ -105,9 +105,3 @@ def named(name: str, answer: str) -> Any:
 
 def client_of(name: str) -> Any:
     return getattr(generate(named(name, "")), f"{name}Client")
-
-
-def wire_name(method: Any) -> bytes:
-    """What requests of a client's method have for its name."""
-    name: bytes = method._bind(method._channel.ready)[2]
-    return name

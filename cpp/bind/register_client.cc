@@ -22,7 +22,6 @@ using driver::WaitResult;
 using ClientRef = std::shared_ptr<driver::Client>;
 
 // An id begins with 0, as no name does; before the name it is what is sent, and the name is for errors.
-constexpr size_t kMethodIdBytes = 6;
 
 }  // namespace
 
@@ -121,10 +120,6 @@ class PyClient {
                                        py::handle timeout, const PackedMetadata& metadata) {
     rpc::CallRequest request;
     request.method = as_text(bytes_view(method));
-    if (request.method.size() > kMethodIdBytes && request.method.front() == '\0') {
-      request.method_id = request.method.substr(0, kMethodIdBytes);
-      request.method.remove_prefix(kMethodIdBytes);
-    }
     request.payload = bytes_view(payload);
     request.metadata = metadata.view();
     request.buffers = export_buffers(buffers);

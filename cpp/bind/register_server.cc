@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -24,6 +23,34 @@ namespace rrpc::bind {
 namespace {
 
 using driver::NextResult;
+
+// The fields of a request, in the order in which make_request() takes them.
+PyStructSequence_Field g_request_fields[] = {
+    {"handle", "Names the call until it is answered."},
+    {"method", "The method's name, as bytes."},
+    {"payload", "The arguments, packed."},
+    {"buffers", "The blocks of the large arguments, or None."},
+    {"ns_left", "Nanoseconds until the deadline, or -1."},
+    {"metadata", "Packed; empty if there is none."},
+    {"traced", "Whether the metadata asks for a trace."},
+    {"kind", "0, or the sum of 2 (the client streams), 4 (the server does), 8 (the call was parked and goes on)."},
+    {nullptr, nullptr}};
+PyStructSequence_Desc g_request_desc = {"rrpc._core.Request", "A call that a server is to handle.", g_request_fields,
+                                        8};
+PyTypeObject* g_request_type = nullptr;  // set once, by register_server()
+
+// A named tuple of CPython's own kind: it is made once a call, and its fields are read faster than a class's.
+py::object make_request(uint64_t handle, py::object method, py::object payload, py::object buffers, int64_t ns_left,
+                        py::object metadata, bool traced, int kind) {
+  PyObject* request = PyStructSequence_New(g_request_type);
+  if (request == nullptr) throw py::error_already_set();
+  auto owner = py::reinterpret_steal<py::object>(request);
+  py::object fields[] = {py::int_(handle),  std::move(method),   std::move(payload), std::move(buffers),
+                         py::int_(ns_left), std::move(metadata), py::bool_(traced),  py::int_(kind)};
+  Py_ssize_t place = 0;
+  for (py::object& field : fields) PyStructSequence_SET_ITEM(request, place++, field.release().ptr());
+  return owner;
+}
 
 class PyServer {
  public:
@@ -72,11 +99,6 @@ class PyServer {
     }
     const WithoutGil freed;
     server_->add_to_hello(std::move(parsed));
-  }
-
-  void name_methods(const py::dict& names) {
-    for (const auto& [id, name] : names)
-      method_names_[id.cast<std::string>()] = py::reinterpret_borrow<py::bytes>(name);
   }
 
   py::object next(py::handle timeout, bool builtin) {
@@ -354,34 +376,25 @@ class PyServer {
     }
   }
 
-  // Handlers are found by name, whatever the request has.
-  py::bytes name_of(std::string_view method) const {
-    if (!method.empty() && method.front() == '\0') {
-      if (const auto it = method_names_.find(std::string(method)); it != method_names_.end()) return it->second;
-    }
-    return {method.data(), method.size()};
-  }
-
   static constexpr int kResumed = 8;
   static constexpr std::string_view kTrace = "rrpc-trace";  // TRACE in rrpc/metadata.py
 
-  py::object describe(driver::Work& work) const {
+  static py::object describe(driver::Work& work) {
     rpc::ServerCall& call = *work.call;
     const TimeNs deadline = call.deadline();
     const int64_t left_ns = deadline == kNever ? -1 : std::max<TimeNs>(deadline - work.taken_at, 0);
     if (work.resumed)
-      return py::make_tuple(work.handle, name_of(call.method()), py::bytes(), py::none(), left_ns, py::bytes(), false,
-                            call.kind() | kResumed);
+      return make_request(work.handle, bytes_of(call.method()), py::bytes(), py::none(), left_ns, py::bytes(), false,
+                          call.kind() | kResumed);
     const std::string_view metadata = as_text(call.metadata());
     const bool traced = metadata.find(kTrace) != std::string_view::npos;
-    return py::make_tuple(work.handle, name_of(call.method()), bytes_of(as_text(call.payload())),
-                          wrap_blocks(call.blocks()), left_ns, bytes_of(metadata), traced, call.kind());
+    return make_request(work.handle, bytes_of(call.method()), bytes_of(as_text(call.payload())),
+                        wrap_blocks(call.blocks()), left_ns, bytes_of(metadata), traced, call.kind());
   }
 
   std::shared_ptr<driver::Server> server_;
   std::shared_ptr<driver::LoopQueue> loop_queue_;
   std::shared_ptr<PyLoopNews> loop_news_;
-  std::unordered_map<std::string, py::bytes> method_names_;  // by id
 };
 
 }  // namespace
@@ -392,12 +405,14 @@ std::shared_ptr<driver::Server> server_of(py::handle server) {
 }
 
 void register_server(py::module_& module) {
+  g_request_type = PyStructSequence_NewType(&g_request_desc);
+  if (g_request_type == nullptr) throw py::error_already_set();
+  module.attr("Request") = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(g_request_type));
   py::class_<PyServer>(module, "Server")
       .def(py::init<const py::dict&>(), py::arg("options"))
       .def("listen", &PyServer::listen, py::arg("address"), py::arg("for_others") = false)
       .def("redirect", &PyServer::redirect, py::arg("bound"), py::arg("targets"))
       .def("add_to_hello", &PyServer::add_to_hello, py::arg("fields"))
-      .def("name_methods", &PyServer::name_methods, py::arg("names"))
       .def("next", &PyServer::next, py::arg("timeout") = py::none(), py::arg("builtin") = false)
       .def("serve_apart", &PyServer::serve_apart, py::arg("methods"))
       .def("serve_in_loop", &PyServer::serve_in_loop, py::arg("queue"), py::arg("target"), py::arg("methods"),

@@ -48,7 +48,7 @@ Status ClientSide::check_bounds(const CallRequest& request) const {
   RRPC_RETURN_IF_ERROR(check_buffers(request.buffers.size(), endpoint_.descriptors_max(), "the request"));
   if (request.kind != 0 && !streams_.peer_streams())
     return unimplemented("the peer knows no streams; use the same release on both ends");
-  if (request.method_sent().size() > UINT16_MAX) return invalid_argument("a method name longer than 65535 bytes");
+  if (request.method.size() > UINT16_MAX) return invalid_argument("a method name longer than 65535 bytes");
   return check_metadata(request.metadata.size(), options_, "the request");
 }
 
@@ -77,7 +77,7 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest&& request, TimeN
   call->started_at_ = now;
   RequestFixed fixed;
   fixed.call_id = call->id_;
-  fixed.method_bytes = static_cast<uint16_t>(request.method_sent().size());
+  fixed.method_bytes = static_cast<uint16_t>(request.method.size());
   fixed.metadata_bytes = static_cast<uint16_t>(request.metadata.size());
   fixed.flags = request.kind;
   if (request.kind != 0) call->stream_ = streams_.make(call->id_, true, request.kind, *this);
@@ -112,7 +112,7 @@ Status ClientSide::send_or_queue(ClientCall& call, const RequestFixed& fixed_in,
     for (size_t i = 0; i < fixed.descriptor_count; ++i) list.push_back(call.exposures_.descriptor(i));
     descriptors = encode_descriptors(list);
   }
-  const Bytes parts[] = {std::as_bytes(std::span(&fixed, 1)), as_bytes(descriptors), as_bytes(request.method_sent()),
+  const Bytes parts[] = {std::as_bytes(std::span(&fixed, 1)), as_bytes(descriptors), as_bytes(request.method),
                          request.metadata, request.payload};
   const size_t length = total_bytes(parts);
   if (length > endpoint_.body_bytes_max()) return send_as_bulk(call, parts, length);

@@ -103,11 +103,8 @@ struct CallRequest {
   std::vector<endpoint::Buffer> buffers;
   std::optional<endpoint::Buffer> out;
   TimeNs deadline = kNever;
-  std::string_view method_id = {};  // sent in the name's place where both ends agreed on one
   Bytes metadata = {};
   uint8_t kind = 0;  // of RequestFlag, which ends stream items
-
-  std::string_view method_sent() const { return method_id.empty() ? method : method_id; }
 };
 
 class ClientSideEvents {

@@ -426,19 +426,6 @@ TEST(DriverHello, SaysMoreWhereASlotHasRoom) {
   EXPECT_EQ(connect_to(server.address())->peer_hello().at("large"), large);
 }
 
-TEST(DriverMethodIds, AreSentInTheNamesPlace) {
-  TestServer server("shm");
-  auto client = connect_to(server.address());
-  auto call = std::make_shared<rpc::ClientCall>();
-  rpc::CallRequest request{"Shown.nap", as_bytes("300"), {}, {}, in_ms(30)};
-  request.method_id = "nap";  // what the server goes by
-  ASSERT_TRUE(client->start(call, std::move(request)).ok());
-  while (client->wait(call, kNever, kUninterrupted) != WaitResult::kDone) {
-  }
-  EXPECT_TRUE(call->status().message().starts_with("Shown.nap() was not done")) << call->status().to_string();
-  EXPECT_TRUE(eventually([&] { return server.served() == 1; }));
-}
-
 TEST(DriverUpgradeTest, MovesToSharedMemoryOnOneHost) {
   TestServer server("rrpc");
   auto client = connect_to(server.address());

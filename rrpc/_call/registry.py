@@ -21,7 +21,7 @@ class Upper(Protocol):
         """Makes what runs a server's async handlers.
 
         Args:
-            *parts: The server's core, its dispatch, its async methods (names and ids), whether it has no
+            *parts: The server's core, its dispatch, its async methods (names), whether it has no
                 other methods, the maximum number of calls at a time, tracebacks and observer.
         """
 

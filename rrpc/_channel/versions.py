@@ -7,8 +7,6 @@ the two and goes on, with the arguments that the server knows, or fails at once.
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DESCRIPTION_VERSION", "Agreement", "Describe", "Encoder", "agree", "introduce"]
 
-SERVICES = "services"
-"""The field of HELLO: 16 bytes for each service, whose place is the service's number."""
+FINGERPRINTS = "fingerprints"
+"""The field of HELLO: 16 bytes for each service."""
 
 DESCRIPTION_VERSION = 1
 """Of what ``rrpc.Reflection.describe`` gives."""
 
-_ID = struct.Struct("<BBI")  # 0, the service's number, the CRC-32 of the method's name
 _PRINT_BYTES = 16
 _NOTHING = bytes(_PRINT_BYTES)  # of a service that can't be described: nobody has this fingerprint
 _SERVICES_MAX = 256
@@ -49,18 +46,9 @@ Describe = Callable[[str], Any]
 """Calls the server's ``rrpc.Reflection.describe``."""
 
 
-def introduce(interfaces: Sequence[Interface]) -> tuple[dict[str, bytes], dict[bytes, bytes]]:
-    """Returns the HELLO entries that describe a server's services, and the methods' names by their ids."""
-    prints: list[bytes] = []
-    names: dict[bytes, bytes] = {}
-    for number, interface in enumerate(interfaces[:_SERVICES_MAX]):
-        ids = {_id(number, name): method.name.encode() for name, method in interface.methods.items()}
-        # Two methods with one id: clients then find no fingerprint of theirs and go by names.
-        described = _fingerprint(interface) if len(ids) == len(interface.methods) else _NOTHING
-        if described is not _NOTHING:
-            names |= ids
-        prints.append(described)
-    return {SERVICES: b"".join(prints)}, names
+def introduce(interfaces: Sequence[Interface]) -> dict[str, bytes]:
+    """Returns the HELLO entries that describe a server's services."""
+    return {FINGERPRINTS: b"".join(map(_fingerprint, interfaces[:_SERVICES_MAX]))}
 
 
 def _fingerprint(interface: Interface) -> bytes:
@@ -72,29 +60,15 @@ def _fingerprint(interface: Interface) -> bytes:
         return _NOTHING
 
 
-def _id(number: int, method: str) -> bytes:
-    return _ID.pack(0, number, zlib.crc32(method.encode()))
-
-
 class Agreement:
-    """Method ids and parameters that a client's requests use on a connection."""
+    """Parameters that a client's requests use on a connection."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
         self._others: dict[str, Sequence[SchemaParameter]] = {}
-
-    def use_ids(self, service: str, number: int) -> None:
-        self._numbers[service] = number
 
     def use_parameters(self, method: str, parameters: Sequence[SchemaParameter]) -> None:
         """``method``, by its full name, has these at the server."""
         self._others[method] = parameters
-
-    def wire_name(self, method: str) -> bytes:
-        """Returns the method name for the core: the full name, after the method's id if it has one."""
-        service, _, short = method.rpartition(".")
-        number = self._numbers.get(service)
-        return method.encode() if number is None else _id(number, short) + method.encode()
 
     def encoder(self, plan: Plan) -> Encoder:
         """Encodes the arguments of a method."""
@@ -119,14 +93,10 @@ def agree(
     fingerprints differ. Raises FailedPrecondition where the two can't work together, or where that can't be told.
     """
     agreement = Agreement()
-    offered = hello.get(SERVICES.encode(), b"")
-    numbers = {
-        offered[at : at + _PRINT_BYTES]: at // _PRINT_BYTES for at in range(0, len(offered), _PRINT_BYTES)
-    }
+    offered = hello.get(FINGERPRINTS.encode(), b"")
+    known = {offered[at : at + _PRINT_BYTES] for at in range(0, len(offered), _PRINT_BYTES)}
     for service, fingerprint in fingerprints.items():
-        number = numbers.get(bytes.fromhex(fingerprint))
-        if number is not None and number < _SERVICES_MAX:
-            agreement.use_ids(service, number)
+        if bytes.fromhex(fingerprint) in known:
             continue
         try:
             theirs = _described(describe(service))

@@ -16,7 +16,7 @@ from .stubs import RemoteMethod
 
 __all__ = ["check_arrays"]
 
-_HERE = os.path.dirname(__file__) + os.sep
+_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # of the package
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 

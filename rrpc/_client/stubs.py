@@ -83,7 +83,7 @@ class RemoteMethod:
         found = connection.bound.get(key)
         if found is None:
             agreement = connection.agreement(self._contract)
-            found = agreement.encoder(self._plan), agreement.wire_name(self.rpc_name)
+            found = agreement.encoder(self._plan), self.rpc_name.encode()
             connection.bound[key] = found
         bound = (connection, *found, connection.core.call, connection.core.start)
         if self._options.plain:

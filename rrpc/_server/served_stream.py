@@ -59,9 +59,9 @@ class ServedStreams:
         self.detached: set[ServedStream] = set()
         """Calls that go on without a handler."""
 
-    def of(self, request: Any) -> ServedStream | None:
+    def of(self, request: _core.Request) -> ServedStream | None:
         """The one that a request of the core's is about; None: another worker has closed it."""
-        handle, kind = request[0], request[-1]
+        handle, kind = request.handle, request.kind
         return self.parked.pop(handle, None) if kind & PARKED else ServedStream(self, request)
 
     def close(self) -> None:
@@ -80,9 +80,10 @@ class ServedStream:
     arguments or begins it.
     """
 
-    def __init__(self, served: ServedStreams, request: Any) -> None:
-        self._handle, self._name, payload, blocks, ns_left, metadata, self._traced, self._kind = request
-        self._request: tuple[bytes, Any] | None = payload, blocks  # until it is decoded
+    def __init__(self, served: ServedStreams, request: _core.Request) -> None:
+        self._handle, self._name = request.handle, request.method
+        self._traced, self._kind = request.traced, request.kind
+        self._request: tuple[bytes, Any] | None = request.payload, request.buffers  # until it is decoded
         self._handler: Handler
         self._served = served
         self._core = served.core
@@ -106,7 +107,7 @@ class ServedStream:
         self.detached = False
         """Whether the call goes on when the handler has returned."""
         self._variables = contextvars.copy_context()  # the handler's own, on whichever worker
-        self.context = Context(self._core, self._handle, self._name, ns_left, metadata)
+        self.context = Context(self._core, self._handle, self._name, request.ns_left, request.metadata)
         self._trace: Any = None
 
     def run(self) -> None:

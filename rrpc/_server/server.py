@@ -93,11 +93,9 @@ class Server:
         if alone:
             self._dispatch.change(apart, upper().run_in_loop)
         intercept(self._dispatch, around)
-        hello, names = introduce(self.interfaces())
-        self._core.add_to_hello(hello)
-        self._core.name_methods(names)
-        self._core.serve_apart(_with_ids(apart, names))
-        self.lane = self._async_lane(names, alone, max_concurrency, tracebacks, observer)
+        self._core.add_to_hello(introduce(self.interfaces()))
+        self._core.serve_apart(apart)
+        self.lane = self._async_lane(alone, max_concurrency, tracebacks, observer)
         """For ``rrpc.aio.Server``: what runs the ``async def`` handlers, if there are any."""
 
     def _worker(self, builtin: bool) -> Worker:
@@ -106,17 +104,13 @@ class Server:
             core = ObservedCore(self._core, self._observer, self._dispatch.handlers)
         return Worker(core, self._dispatch, self._tracebacks, self._streams, builtin)
 
-    def _async_lane(
-        self, names: dict[bytes, bytes], alone: bool, most: int | None, *rest: Any
-    ) -> AsyncLane | None:
+    def _async_lane(self, alone: bool, most: int | None, *rest: Any) -> AsyncLane | None:
         handlers = {**self._dispatch.handlers, **self._dispatch.streams}
         methods = [name for name, handler in handlers.items() if handler.is_async]
         if not methods:
             return None
         most = _ASYNC_CALLS_MAX if most is None else most
-        lane: AsyncLane = upper().async_lane(
-            self._core, self._dispatch, _with_ids(methods, names), alone, most, *rest
-        )
+        lane: AsyncLane = upper().async_lane(self._core, self._dispatch, methods, alone, most, *rest)
         return lane
 
     def listen(self, address: str) -> str:
@@ -272,11 +266,6 @@ class AsyncLane(Protocol):
 
     def close(self, timeout: float | None) -> bool:
         """Once the server has stopped: cancel what runs in a loop of its own, and wait; False if it takes longer."""
-
-
-def _with_ids(methods: list[bytes], names: dict[bytes, bytes]) -> list[bytes]:
-    """The methods' names, and the ids that stand for them."""
-    return methods + [identifier for identifier, name in names.items() if name in methods]
 
 
 _started: weakref.WeakSet[Server] = weakref.WeakSet()

@@ -58,17 +58,17 @@ class Worker:
                     return
                 request = core.next(idle_s, builtin)
                 continue
-            handle, name, payload, blocks, ns_left, metadata, traced, kind = request
-            if kind:
-                del payload, blocks
+            if request.kind:
                 stream, request = self._streams.of(request), None
                 if stream is not None:
                     self._run_stream(stream)
                 del stream
                 request = core.next(idle_s, builtin)
                 continue
+            handle, name, traced = request.handle, request.method, request.traced
+            payload, blocks = request.payload, request.buffers
+            self._context = context = Context(core, handle, name, request.ns_left, request.metadata)
             request = arguments = result = None
-            self._context = context = Context(core, handle, name, ns_left, metadata)
             enter(context)
             try:
                 handler = handlers[name]

@@ -40,8 +40,9 @@ __all__ = [
 
 # Modules with generated clients import this one, used or not: what needs asyncio comes when it is asked for.
 _STREAMS = ("DuplexStream", "RequestStream", "ResponseStream", "open_stream")
-_LATER = {"Future": "future", "Server": "server", "serve": "server", "ServerStream": "server_stream"}
-_LATER |= dict.fromkeys(_STREAMS, "streams")
+_LATER = {"Future": "async_future", "ServerStream": "async_server_stream"}
+_LATER |= dict.fromkeys(("Server", "serve"), "async_server")
+_LATER |= dict.fromkeys(_STREAMS, "async_streams")
 
 
 def __getattr__(name: str) -> Any:

@@ -193,22 +193,21 @@ class _Runner:
         finally:
             lane.leave(self)
 
-    def _begin(self, request: Any) -> Coroutine[Any, Any, None] | None:
+    def _begin(self, request: _core.Request) -> Coroutine[Any, Any, None] | None:
         """Handle the call; where its handler waits, the rest of that is to be awaited."""
-        if request[-1]:
-            return self._serve(AsyncServedStream(self._lane.streams, request), request[0])
-        handle, name, payload, blocks, ns_left, metadata, traced, _ = request
-        core = self._core
+        if request.kind:
+            return self._serve(AsyncServedStream(self._lane.streams, request), request.handle)
+        core, handle, name = self._core, request.handle, request.method
         if isinstance(core, ObservedCore):
             core.begin(request)
-        self.context = context = Context(core, handle, name, ns_left, metadata)
+        self.context = context = Context(core, handle, name, request.ns_left, request.metadata)
         context.task = self.task
         enter(context)
         try:
             handler = self._lane.dispatch.handlers[name]
-            if traced:
+            if request.traced:
                 handler = self._lane.dispatch.traced(handler, context, core.stamps(handle))
-            arguments, out, sizes = handler.decode(payload, blocks)
+            arguments, out, sizes = handler.decode(request.payload, request.buffers)
             if out is not None:
                 check_memory(core, handle, out)
             coroutine = handler.function(*arguments)

@@ -1,16 +1,14 @@
-"""Ids of methods: used between equal versions, never seen, and never another method's."""
+"""Clients and servers of equal and of other versions: what they ask when they connect, and whose methods are called."""
 
-import struct
 import sys
 import threading
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from processes import eventually
 from raw_peer import CALL, REPLY, RawPeer, hello, message, request, setup
-from two_versions import CLIENTS, PRINTS, client_of, connect_as, generate, named, wire_name
+from two_versions import CLIENTS, PRINTS, client_of, connect_as, generate, named
 
 import rrpc
 from rrpc.observe import ServedCall
@@ -32,18 +30,16 @@ def _served(calls: list[ServedCall], count: int) -> list[str]:
     return sorted(call.method for call in calls)
 
 
-def test_equal_versions_use_ids_and_show_names(observed: tuple[rrpc.Server, list[ServedCall]]) -> None:
+def test_equal_versions_ask_nothing(observed: tuple[rrpc.Server, list[ServedCall]]) -> None:
     server, calls = observed
     with connect_as("old", server.addresses[0]) as client:
-        assert wire_name(client.find) == b"\0\0" + struct.pack("<I", zlib.crc32(b"find")) + b"lab.Rows.find"
         assert client.find("p") == "p"
-    assert _served(calls, 1) == ["lab.Rows.find"]  # and nothing was asked first
+    assert _served(calls, 1) == ["lab.Rows.find"]
 
 
 def test_other_versions_ask_once(observed: tuple[rrpc.Server, list[ServedCall]]) -> None:
     server, calls = observed
     with connect_as("new", server.addresses[0]) as client:
-        assert wire_name(client.find) == b"lab.Rows.find"
         assert [client.find("p"), client.find("q")] == ["p", "q"]
     assert _served(calls, 3) == ["lab.Rows.find", "lab.Rows.find", "rrpc.Reflection.describe"]
 
@@ -58,7 +54,6 @@ def test_untyped_clients_ask_nothing(observed: tuple[rrpc.Server, list[ServedCal
 def test_a_client_that_was_cut_down_calls_what_it_means(
     observed: tuple[rrpc.Server, list[ServedCall]],
 ) -> None:
-    """Its other methods would have other places in a list."""
     whole = CLIENTS["old"].RowsClient
     members = {"rpc_fingerprints": whole.rpc_fingerprints, "put": vars(whole)["put"]}
     cut = type("Cut", (rrpc.Client,), members)
@@ -67,11 +62,10 @@ def test_a_client_that_was_cut_down_calls_what_it_means(
     for kind in (cut, derived):
         with kind(observed[0].addresses[0], timeout=20.0) as client:
             assert client.put(row)[0] == row
-            assert wire_name(client.put)[0] == 0
     assert derived(observed[0].addresses[0]).find(1) == "own 1"
 
 
-def test_after_a_restart_ids_are_those_of_the_new_server() -> None:
+def test_after_a_restart_with_other_services() -> None:
     """With the same services in another order, then with others of the same methods."""
     port = 0
     for names in (["First", "Second"], ["Second", "First"], ["Third", "First", "Second"]):
@@ -81,32 +75,6 @@ def test_after_a_restart_ids_are_those_of_the_new_server() -> None:
             for name in ("First", "Second"):
                 with client_of(name)(server.addresses[0], timeout=20.0) as client:
                     assert client.who() == f"I am {name}"
-                    assert wire_name(client.who)[1] == names.index(name)
-
-
-def test_ids_of_no_method_are_refused(observed: tuple[rrpc.Server, list[ServedCall]]) -> None:
-    server, _ = observed
-    peer = RawPeer(server.addresses[0])
-    number = peer.hello["services"].index(bytes.fromhex(PRINTS["old"])) // 16
-    known = wire_name(connect_as("old", server.addresses[0]).find)[:6]
-    assert known[:2] == bytes([0, number])
-    wrong = [
-        b"\0",
-        b"\0\0",
-        known[:5],
-        known[:-1] + b"\xee",
-        b"\0\x63" + known[2:],
-        known + b"x",
-        bytes(6),
-        bytes(300),
-    ]
-    for call_id, method in enumerate([known, *wrong, known], 1):
-        peer.send(message(CALL, request(call_id, method, "p"), data=call_id - 1))
-        kind, body = peer.read_message()
-        status = struct.unpack_from("<QB", body)[1]
-        assert (kind, status) == (REPLY, 0 if method == known else rrpc.StatusCode.UNIMPLEMENTED), method
-        assert status == 0 or b"connect again" in body
-    peer.close()
 
 
 def test_what_runs_is_shown_by_name() -> None:
@@ -131,7 +99,7 @@ def test_what_runs_is_shown_by_name() -> None:
 def test_clients_that_say_more_in_hello(observed: tuple[rrpc.Server, list[ServedCall]]) -> None:
     for more in (b"", bytes.fromhex(PRINTS["old"]), bytes(8000)):
         peer = RawPeer(observed[0].addresses[0], greet=False)
-        peer.send(setup() + hello(services=more) + message(CALL, request(1, "lab.Rows.find", "p")))
+        peer.send(setup() + hello(fingerprints=more) + message(CALL, request(1, "lab.Rows.find", "p")))
         while (found := peer.read_message())[0] != REPLY:
             pass
         assert found[1][8] == 0
