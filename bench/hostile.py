@@ -1,8 +1,8 @@
 """Clients that try to take what others need: ``python -m bench.hostile ATTACK TCP_ADDRESS SHM_PATH``.
 
 Each attack says "attacking" once it stands, and goes on until its standard input is closed. It speaks the wire
-format by hand (tests/raw_peer.py), within a budget of processor time: what is measured is what the server lets it
-take, not how two processes share a core.
+format by hand (tests/helpers/raw_peer.py), within a budget of processor time: what is measured is what the server lets
+it take, not how two processes share a core.
 """
 
 import array
@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from bench.settings import MIB, ROOT
 
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests" / "helpers"))
 
 import raw_peer as wire
 

@@ -14,7 +14,9 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
+# The modules of the tests import each other by name.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "helpers"))
 
 import grpc
 import numpy as np

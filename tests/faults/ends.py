@@ -40,7 +40,9 @@ LOAD = ("echo", "echo", "echo", "varied", "cancel", "items", "send")
 LOAD_CALLERS = 3
 _libc = ctypes.CDLL(None, use_errno=True)
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
-PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from faults import ends; ends.nurse()"
+PROGRAM = (
+    "import os, sys; sys.path.insert(0, os.path.dirname(sys.argv[1])); from faults import ends; ends.nurse()"
+)
 
 
 def nurse() -> None:

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parent.parent)
-)  # the modules of the tests import each other by name
+# The modules of the tests import each other by name.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "helpers"))
 
 from faults.cases import STYLES, TRANSPORTS
 from faults.lane import Ends, Process

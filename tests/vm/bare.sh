@@ -1,5 +1,5 @@
 # In the guest, as it comes: no adapter, and no module that would make one. What users are told then.
-export PYTHONPATH="$PWD:$PWD/tests"
+export PYTHONPATH="$PWD:$PWD/tests/helpers"
 status=0
 expect() {  # expect PATTERN COMMAND...: one line of output, with this in it
   local words="$1" said

@@ -5,4 +5,4 @@ guest_pytest() {
   RRPC_TEST_TRANSPORTS="${RRPC_TEST_TRANSPORTS:-rxe,siw,rxe-socket}" python -m pytest -v -p no:cacheprovider -p pytest_timeout \
     -o timeout="$((12 * RRPC_TEST_TIME_SCALE))" --tb=short --durations=25 "$@"
 }
-verbs_tests() { echo tests/vm && sed -nE 's/^    "(test_\w+)": .*/tests\/\1.py/p' tests/over_verbs.py; }
+verbs_tests() { echo tests/vm && sed -nE 's/^    "(\w+\/test_\w+)": .*/tests\/\1.py/p' tests/helpers/over_verbs.py; }

@@ -28,7 +28,7 @@ def _digits() -> Path:
 
 
 def test_nearest_finds_what_brute_force_finds(serve: ServeFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over one adapter: tests/over_verbs.py has what differs between them."""
+    """Over one adapter: tests/helpers/over_verbs.py has what differs between them."""
     table = _digits()
     arguments = ["nearest:Nearest", "--arg", f"table={table}", "--listen", f"verbs://10.9.0.1:{own_port()}"]
     served = serve.start(arguments, 1, NEAREST)

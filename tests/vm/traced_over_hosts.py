@@ -3,7 +3,9 @@
 import sys
 from pathlib import Path
 
+# The modules of the tests import each other by name.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "helpers"))
 
 from lost_peer import connected
 from traced_service import Traced

@@ -11,7 +11,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 # A server that imports all of these libraries takes half a minute on a busy machine.
 os.environ.setdefault("RRPC_TEST_TIME_SCALE", "4")
-sys.path.insert(0, str(HERE.parents[2] / "tests"))
+sys.path.insert(0, str(HERE.parents[2] / "tests" / "helpers"))
 
 import frameworks_service  # noqa: E402
 from lab import address_to_listen_on  # noqa: E402

@@ -1,5 +1,5 @@
 # In the guest: first what users are told where no adapter is; then Python's part of calls over adapters, which is
-# what tests/over_verbs.py lists, and what is in tests/vm.
+# what tests/helpers/over_verbs.py lists, and what is in tests/vm.
 status=0
 bash tests/vm/bare.sh || status=1
 . tools/vm/rdma.sh && rdma_single || exit

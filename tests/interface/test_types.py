@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NewType
 
 import numpy as np
 import pytest
 from lab import TRANSPORTS, address_to_listen_on
 from numpy.typing import NDArray
-from processes import ServeFactory
+from processes import HELPERS, ServeFactory
 from shapes_service import Rows, Table, Weights
 
 import rrpc
@@ -267,7 +266,7 @@ def _calls_started() -> int:
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     folder = tmp_path_factory.mktemp("shapes")
     factory = ServeFactory(folder, address_to_listen_on)
-    text = (Path(__file__).parent / "shapes_service.py").read_text()
+    text = (HELPERS / "shapes_service.py").read_text()
     served = factory(text, "Shapes", listen=TRANSPORTS, module="shapes_service")
     yield dict(zip(TRANSPORTS, served.addresses, strict=True))
     factory.close()

@@ -5,18 +5,17 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from lab import TRANSPORTS, LabServer, address_to_listen_on, settles, transient
-from processes import ServeFactory, eventually, patience, volume
+from processes import HELPERS, ServeFactory, eventually, patience, volume
 
 import rrpc
 from rrpc.std import StatsClient
 
-SERVICE = (Path(__file__).parent / "context_service.py").read_text()
+SERVICE = (HELPERS / "context_service.py").read_text()
 MIB = 1 << 20
 
 

@@ -25,9 +25,9 @@ def over(transports: str, *lines: str) -> Suite:
 
 
 SUITES: dict[str, tuple[Suite, ...]] = {
-    "test_aio_client": (over("rxe", "calls_and_their_results[ arrays_go_both_ways"),),
-    "test_aio_streams": (over("rxe", "test_arrays["),),
-    "test_bulk": (
+    "aio/test_aio_client": (over("rxe", "calls_and_their_results[ arrays_go_both_ways"),),
+    "aio/test_aio_streams": (over("rxe", "test_arrays["),),
+    "memory/test_bulk": (
         over(
             "rxe siw",
             "one_copy_for one_copy_into_out one_registration memory_goes_back in_flight_together",
@@ -36,24 +36,24 @@ SUITES: dict[str, tuple[Suite, ...]] = {
         over("rxe", "slots_of_other_sizes[rxe-512 out_may_be_the_argument nested_and_many"),
         over("siw", "more_buffers hundred_mebibytes"),
     ),
-    "test_callbacks": (over("rxe", "a_handler_calls_back"),),
-    "test_calls": (
+    "client/test_callbacks": (over("rxe", "a_handler_calls_back"),),
+    "call/test_calls": (
         over("rxe siw rxe-socket", "transport_is"),
         over("rxe siw", "around_the_size test_cancel"),
         over("rxe", "polling[rxe-busy least_size"),
     ),
-    "test_cancellation": (over("rxe siw", "reads_under_way_stop not_exposed_any_more"),),
-    "test_context": (over("rxe", "the_caller_goes"),),
-    "test_deadlines": (
+    "call/test_cancellation": (over("rxe siw", "reads_under_way_stop not_exposed_any_more"),),
+    "call/test_context": (over("rxe", "the_caller_goes"),),
+    "call/test_deadlines": (
         over("rxe", "a_lease_ends is_fetched stopped_server backlog_is_full finishes_its_handshake"),
     ),
-    "test_frames": (over("rxe siw", "frames_go_both_ways"),),
-    "test_streams": (
+    "codec/test_frames": (over("rxe siw", "frames_go_both_ways"),),
+    "streams/test_streams": (
         over("rxe siw", "passed_by_descriptor"),
         over("rxe", "a_stream_of_results a_stream_of_arguments streams_both_ways"),
         over("siw", "no_more_copies"),
     ),
-    "test_strided": (
+    "codec/test_strided": (
         over("rxe", "results_and_out[rxe-5 memory_of_the_array"),
         over(
             "siw",
@@ -65,13 +65,17 @@ SUITES: dict[str, tuple[Suite, ...]] = {
 
 
 def _only_there(path: Path) -> bool:
-    return Path(__file__).parent / "vm" in path.parents
+    return Path(__file__).parent.parent / "vm" in path.parents
+
+
+def _suites(path: Path) -> tuple[Suite, ...]:
+    return SUITES.get(f"{path.parent.name}/{path.stem}", ())
 
 
 def may_run_over_verbs(path: Path, function: str) -> bool:
     """Whether any of the function's tests may: to make them all takes the guest half a minute."""
     return _only_there(path) or any(
-        word.partition("[")[0] in function for suite in SUITES.get(path.stem, ()) for word in suite.words
+        word.partition("[")[0] in function for suite in _suites(path) for word in suite.words
     )
 
 
@@ -82,6 +86,4 @@ def runs_over_verbs(item: pytest.Item) -> bool:
         return False
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     transport = parameters.get("transport", parameters.get("scheme"))
-    return transport is not None and any(
-        suite.has(item.name, transport) for suite in SUITES.get(item.path.stem, ())
-    )
+    return transport is not None and any(suite.has(item.name, transport) for suite in _suites(item.path))

@@ -1,6 +1,6 @@
 """The files in idl/corpus: what good ones mean, in canonical form, and what exactly is said of bad ones.
 
-``python tests/test_idl_corpus.py`` writes the outputs anew; look at what changed before it is committed.
+``python tests/idl/test_idl_corpus.py`` writes the outputs anew; look at what changed before it is committed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from rrpc.idl import IdlError, load, parse, print_module
 
-CORPUS = Path(__file__).resolve().parents[1] / "idl" / "corpus"
+CORPUS = Path(__file__).resolve().parents[2] / "idl" / "corpus"
 
 
 def files(folder: str) -> list[str]:

@@ -17,7 +17,16 @@ import pytest
 from flow import FLOW, flow_rpc, held, nothing_left
 from flow_service import Flow
 from lab import LabServer
-from processes import ROOT, Served, ServeFactory, child_environment, cpu_seconds, eventually, patience, volume
+from processes import (
+    HELPERS,
+    Served,
+    ServeFactory,
+    child_environment,
+    cpu_seconds,
+    eventually,
+    patience,
+    volume,
+)
 
 import rrpc
 from rrpc._server.dispatch import Dispatch
@@ -169,7 +178,7 @@ sys.stdin.read()
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_a_client_that_is_killed(served: Served, end: signal.Signals) -> None:
     with flow_rpc.FlowClient(served.address, timeout=30.0) as client, nothing_left(client):
-        code = CLIENT.format(folder=str(ROOT / "tests"))
+        code = CLIENT.format(folder=str(HELPERS))
         child = subprocess.Popen(
             [sys.executable, "-c", code, served.address],
             env=child_environment(),

@@ -14,7 +14,7 @@ from rrpc.idl.loader import load, parse
 from rrpc.idl.parser import FILE_BYTES_MAX
 from rrpc.schema import ARRAY_ITEMS, SCALARS
 
-SPEC = Path(__file__).parents[1] / "idl" / "SPEC.md"
+SPEC = Path(__file__).parents[2] / "idl" / "SPEC.md"
 TEXT = SPEC.read_text()
 BLOCKS = re.findall(r"^```\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ROOT / "tools" / "check_layers.py"
 HOUSE = ROOT / "tools" / "check_house.py"
 

@@ -1,16 +1,15 @@
 """What a handler knows of its call."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from lab import TRANSPORTS, LabServer, address_to_listen_on, core_of
-from processes import ServeFactory, patience
+from processes import HELPERS, ServeFactory, patience
 
 import rrpc
 from rrpc.metadata import MetadataLike
 
-SERVICE = (Path(__file__).parent / "context_service.py").read_text()
+SERVICE = (HELPERS / "context_service.py").read_text()
 
 
 @pytest.fixture(scope="module")

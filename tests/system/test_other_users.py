@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from processes import Served, ServeFactory, run_python
+from processes import HELPERS, ROOT, Served, ServeFactory, run_python
 
 import rrpc
 
@@ -136,4 +136,4 @@ for fd in (peer.fds[0], ring):
         raise AssertionError(f"opened again: {os.readlink(f'/proc/self/fd/{fd}')}")
 """
     )
-    run_python(code, vault.address, PYTHONPATH=f"{Path(__file__).parent}:{Path(__file__).parent.parent}")
+    run_python(code, vault.address, PYTHONPATH=f"{HELPERS}:{ROOT}")

@@ -5,11 +5,10 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from processes import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = {
     "serve": ["--print-config"],
     "gen": ["idl/std/health.rrpc"],

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from over_verbs import SUITES
-from processes import Usage, eventually, run, run_python
+from processes import HELPERS, ROOT, TESTS, Usage, eventually, run, run_python
 
-HERE = Path(__file__).resolve().parent
 SKIPPING = """
 import pytest
 
@@ -23,11 +22,9 @@ def test_b(): ...
 
 @pytest.mark.slow
 def test_what_is_to_run_over_verbs_is_there() -> None:
-    """Every word of tests/over_verbs.py picks a test over each of its adapters."""
+    """Every word of tests/helpers/over_verbs.py picks a test over each of its adapters."""
     collect = ["-m", "pytest", "--collect-only", "-q", *(f"tests/{module}.py" for module in SUITES)]
-    done = run(
-        *collect, cwd=HERE.parent, timeout=120, RRPC_IN_VM="1", RRPC_TEST_TRANSPORTS="rxe,siw,rxe-socket"
-    )
+    done = run(*collect, cwd=ROOT, timeout=120, RRPC_IN_VM="1", RRPC_TEST_TRANSPORTS="rxe,siw,rxe-socket")
     found = done.stdout.splitlines()
     for module, suites in SUITES.items():
         names = [line for line in found if line.startswith(f"tests/{module}.py::")]
@@ -39,7 +36,7 @@ def test_what_is_to_run_over_verbs_is_there() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("ci", "status"), [("true", 1), ("", 0)])
 def test_a_skip_fails_in_ci(tmp_path: Path, ci: str, status: int) -> None:
-    (tmp_path / "conftest.py").write_text((HERE / "conftest.py").read_text())
+    (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
     (tmp_path / "test_skips.py").write_text(SKIPPING)
     done = subprocess.run(
         [
@@ -55,7 +52,7 @@ def test_a_skip_fails_in_ci(tmp_path: Path, ci: str, status: int) -> None:
         ],
         capture_output=True,
         text=True,
-        env={**os.environ, "CI": ci, "PYTHONPATH": str(HERE)},
+        env={**os.environ, "CI": ci, "PYTHONPATH": str(HELPERS)},
         timeout=60,
         check=False,
     )
@@ -72,7 +69,7 @@ def test_eventually_gives_up() -> None:
 
 def test_usage_counts_a_descriptor() -> None:
     before = Usage.of(os.getpid())
-    with (HERE / "conftest.py").open():
+    with (TESTS / "conftest.py").open():
         assert Usage.of(os.getpid()).fd_count == before.fd_count + 1
     assert before.rss_bytes > 0
 

@@ -3,16 +3,15 @@ serve: three servers."""
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from lab import address_to_listen_on, settles, transient
-from processes import ServeFactory, patience
+from processes import HELPERS, ServeFactory, patience
 
 import rrpc
 
-HOP = (Path(__file__).parent / "hop_service.py").read_text()
+HOP = (HELPERS / "hop_service.py").read_text()
 HOPS = 3
 
 

@@ -15,7 +15,7 @@ from made import examples
 from rrpc.idl import IdlError, parse, print_module
 from rrpc.schema import Module
 
-GOOD = sorted((Path(__file__).parents[1] / "idl" / "corpus" / "good").glob("*.rrpc"))
+GOOD = sorted((Path(__file__).parents[2] / "idl" / "corpus" / "good").glob("*.rrpc"))
 TEXTS = [path.read_text() for path in GOOD]
 # Pieces of the language, so that random texts get past the lexer.
 PIECES = [

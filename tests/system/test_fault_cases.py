@@ -1,7 +1,6 @@
 """A part of the faults of `make faults`: see tests/faults and docs/reliability.md."""
 
 import struct
-from pathlib import Path
 from typing import Any
 
 from faults.cases import STYLES, Case, drawn, kinds
@@ -9,10 +8,8 @@ from faults.gate import CLIENT, SERVER, Gate, message_name
 from faults.judge import Judge
 from faults.lane import Ends
 from faults.soak import Soak
-from processes import run, volume
+from processes import TESTS, run, volume
 from raw_peer import FRAME, PING, message
-
-TESTS = Path(__file__).resolve().parent
 
 
 def test_faults() -> None:

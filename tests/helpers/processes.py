@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Process: TypeAlias = "subprocess.Popen[bytes] | Forked"
 N = TypeVar("N", int, float)
-ROOT = Path(__file__).resolve().parent.parent
+HELPERS = Path(__file__).resolve().parent
+TESTS = HELPERS.parent
+ROOT = TESTS.parent
 SERVE = "rrpc.cli.serve"
 START_UP = re.compile(r"^rrpc-serve: (?P<services>[\w., ]+) on (?P<address>\S+)$", re.MULTILINE)
 START_UP_SECONDS = 30.0
@@ -51,7 +53,7 @@ def eventually(predicate: Callable[[], T], timeout: float = 10.0, what: str = ""
 
 def child_environment(**extra: str) -> dict[str, str]:
     # The package is found wherever the child runs, installed or not.
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(ROOT), str(HELPERS), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **extra}
 
 

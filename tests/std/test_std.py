@@ -6,12 +6,11 @@ import signal
 import threading
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from lab import LAB, LabServer
-from processes import ServeFactory, eventually, patience
+from processes import ROOT, ServeFactory, eventually, patience
 
 import rrpc
 from rrpc import std
@@ -24,7 +23,6 @@ from rrpc.std.builtin_services import HealthService
 
 BUILTIN = ["rrpc.Health", "rrpc.Reflection", "rrpc.Stats"]
 SERVING, NOT_SERVING = HealthStatus.SERVING, HealthStatus.NOT_SERVING
-ROOT = Path(__file__).parent.parent
 FILES = [f"idl/std/{name}.rrpc" for name in ("health", "reflection", "stats")]
 
 
