@@ -134,6 +134,7 @@ class ObservedCore:
         self.stream = core.stream
 
     def next(self, timeout: float | None = None, builtin: bool = False) -> _core.Request | None:
+        """Returns the core's next request, and begins to observe it."""
         self._builtin = builtin
         request = self._core.next(timeout, builtin)
         if request is not None and not request.kind:
@@ -147,6 +148,7 @@ class ObservedCore:
     def reply(
         self, handle: int, payload: bytes, buffers: Any, out_index: int, metadata: bytes
     ) -> tuple[int, str] | None:
+        """Replies as the core's ``reply`` does, and tells the observer."""
         call = self._stopped()
         instead = self._core.reply(handle, payload, buffers, out_index, metadata)
         if instead is None:
@@ -155,12 +157,14 @@ class ObservedCore:
         return instead
 
     def reply_next(self, handle: int, payload: bytes) -> _core.Request | None:
+        """Replies, then returns the next request."""
         self.reply(handle, payload, None, -1, b"")
         return self.next(None, self._builtin)
 
     def reply_error(
         self, handle: int, code: int, message: str, details: bytes, metadata: bytes, not_seen: bool
     ) -> tuple[int, str] | None:
+        """Replies as the core's ``reply_error`` does, and tells the observer."""
         call = self._stopped()
         instead = self._core.reply_error(handle, code, message, details, metadata, not_seen)
         call.end(code, instead)

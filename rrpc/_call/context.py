@@ -146,11 +146,11 @@ class Context:
     @overload
     def client(self, cls: type[_T]) -> _T: ...
     def client(self, cls: type[Any] | None = None) -> Any:
-        """A client of the caller, for calls back over the same connection: of this class, or for calls by name (in
-        an event loop one of ``rrpc.aio``).
+        """Returns a client of the caller, for calls back over the same connection.
 
-        It may be kept, and works as long as the connection does. FailedPrecondition: the caller takes no calls, as
-        it was connected without ``serve=``.
+        It is of class ``cls``; without one it makes calls by name, in an event loop as a client of ``rrpc.aio``. It
+        may be kept, and works as long as the connection does. Raises FailedPrecondition if the caller takes no calls,
+        as it was connected without ``serve=``.
         """
         return upper().client_over(self._core.peer(self._handle), cls)
 

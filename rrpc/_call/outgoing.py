@@ -296,8 +296,10 @@ class OutgoingCall:
 
 
 class Waiting:
-    """To be done: wait for this ``concurrent.futures.Future``. If the call's time is up before, cancel it and go on
-    with the error that ``late()`` gives. ``drive(timeout)``, where there is one, gets a thread that waits there sooner.
+    """A step of a course: wait for this ``concurrent.futures.Future``.
+
+    If the call's time is up before, cancel it and go on with the error that ``late()`` gives. ``drive(timeout)``,
+    where there is one, gets a thread that waits there sooner.
     """
 
     __slots__ = ("drive", "future", "late")
@@ -314,7 +316,7 @@ class Waiting:
 
 
 class Exchange:
-    """To be done: one request over one connection. What comes of it is (payload, blocks, metadata)."""
+    """A step of a course: one request over one connection. It gives (payload, blocks, metadata)."""
 
     __slots__ = ("arguments", "connection", "handle")
 

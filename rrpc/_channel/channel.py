@@ -81,7 +81,7 @@ class Channel(Upkeep):
 
     @property
     def state(self) -> str:
-        """ "idle", "connecting", "ready", "transient_failure" or "shutdown", as gRPC's channels have it."""
+        """Returns "idle", "connecting", "ready", "transient_failure" or "shutdown", as gRPC's channels have it."""
         with self._lock:
             return self._state()
 

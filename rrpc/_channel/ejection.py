@@ -13,9 +13,11 @@ _STRIKES = frozenset({StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED})
 
 @dataclass(frozen=True)
 class Ejection:
-    """When an address is left out for a while, though it can be connected to: after so many ``failures`` of calls in a
-    row (Unavailable and DeadlineExceeded), for ``initial`` seconds, and ``multiplier`` times longer each time that the
-    first call afterwards fails again, up to ``maximum``."""
+    """Rule by which an address is left out for a while, though it can be connected to.
+
+    It is left out after so many ``failures`` of calls in a row (Unavailable and DeadlineExceeded), for ``initial``
+    seconds, and ``multiplier`` times longer each time that the first call afterwards fails again, up to ``maximum``.
+    """
 
     failures: int = 5
     initial: float = 1.0

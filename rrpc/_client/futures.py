@@ -99,10 +99,11 @@ class Future(concurrent.futures.Future[_T]):
         return self._call.cancelled()
 
     def add_done_callback(self, fn: Callable[[Future[_T]], object]) -> None:
-        """Have ``fn(self)`` called once the call has ended: at once if it has, else on a thread of rrpc's own or in one
-        that waits for a call. It must not wait for anything.
+        """Has ``fn(self)`` called once the call has ended: at once if it has.
 
-        Never amid ``cancel``, or where a call is begun or answered: ``fn`` may take a lock that is held there.
+        Else it is called on a thread of rrpc's own or in one that waits for a call, and must not wait for anything.
+        It is never called amid ``cancel``, or where a call is begun or answered: ``fn`` may take a lock that is held
+        there.
         """
         with _lock:
             first = self._callbacks is None

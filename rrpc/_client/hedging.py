@@ -22,9 +22,10 @@ __all__ = ["HedgingPolicy"]
 
 @dataclass(frozen=True)
 class HedgingPolicy:
-    """Makes a call of an idempotent method again when there is no answer after ``delay`` seconds, up to
-    ``max_attempts`` times in all; the first success is the result, and the other attempts are cancelled. A call with
-    ``out=`` is made once.
+    """Makes a call of an idempotent method again when there is no answer after ``delay`` seconds.
+
+    It is made up to ``max_attempts`` times in all. The first success is the result, and the other attempts are
+    cancelled. A call with ``out=`` is made once.
 
     A failure with one of the ``codes`` has the next attempt made at once, any other one ends the call. ``budget`` is
     for all calls with this policy; None: no limit. Calls with streams are made once.
@@ -78,8 +79,10 @@ class _Hedge:
         self._attempts[0].wait(delay if timeout is None else min(delay, timeout))
 
     def _begin(self, count: int) -> None:
-        """One more attempt than so many, unless somebody has begun it. If there may be none, and none is under way, the
-        last error is the result."""
+        """Begins one more attempt than ``count``, unless somebody has begun it.
+
+        If there may be none, and none is under way, the last error is the result.
+        """
         branch = self._call.branch()
         attempt = Driven(Chain((), branch, innermost=over))
         with self._lock:

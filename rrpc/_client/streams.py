@@ -187,7 +187,9 @@ class ResponseStream(_Receiving[_T]):
 
 
 class RequestStream(_Sending[_S], Generic[_S, _R]):
-    """Sends items one by one, and gives the server's one result::
+    """Sends items one by one, and gives the server's one result.
+
+    ::
 
     with client.add.open() as rows:
         rows.send(row)

@@ -33,7 +33,9 @@ OF_EVERY_ERROR |= {"details", "message", "add_note"}  # the last only from Pytho
 
 @dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field,))
 def error(cls: _E, /) -> _E:
-    """Make a subclass of a status's class, such as ``rrpc.NotFound``, an error that methods may declare::
+    """Makes a subclass of a status's class, such as ``rrpc.NotFound``, an error that methods may declare.
+
+    ::
 
         @rrpc.error
         class NotTrained(rrpc.FailedPrecondition):

@@ -137,8 +137,11 @@ class Plan:
     def decode_arguments(
         self, payload: bytes, blocks: list[Any] | None
     ) -> tuple[list[Any], OutSpec | None, Sizes | None]:
-        """The arguments in the order of the parameters, what the caller wants in its own memory, and the
-        sizes that the result must have, where dimensions have names."""
+        """Decodes a request.
+
+        Returns the arguments in the order of the parameters, what the caller wants in its own memory, and the sizes
+        that the result must have, where dimensions have names.
+        """
         if blocks is None and self._plain_types is not None:
             try:
                 values = _unpack(payload)

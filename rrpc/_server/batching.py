@@ -46,7 +46,9 @@ class _Rules:
 def batched(
     *, max_batch: int = 64, max_wait: float = 0.0, concurrency: int = 1, over: Sequence[str] | None = None
 ) -> Callable[[_F], _F]:
-    """Gives calls that wait at the same time to the method together. It stands under ``@rrpc.method``::
+    """Gives calls that wait at the same time to the method together. It stands under ``@rrpc.method``.
+
+    ::
 
         @rrpc.method
         @rrpc.batched(max_batch=64, max_wait=0.002)

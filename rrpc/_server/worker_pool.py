@@ -1,5 +1,7 @@
-"""The threads of a blocking server: its workers, spare ones in the place of those whose handlers wait, and one for the
-built-in services."""
+"""The threads of a blocking server.
+
+They are its workers, spare ones in the place of those whose handlers wait, and one for the built-in services.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,10 @@ class _Runs(Protocol):
 
 
 class Workers:
-    """``count`` threads that run handlers, one more for each handler that waits for its client's items, and one for the
-    built-in services.
+    """The ``count`` threads that run handlers, and spare ones.
 
-    The core lets no more than ``count`` handlers run at a time (``max_concurrency``), whatever the number of threads.
+    There is one more for each handler that waits for its client's items, and one for the built-in services. The core
+    lets no more than ``count`` handlers run at a time (``max_concurrency``), whatever the number of threads.
     """
 
     def __init__(self, core: Any, count: int, builtin: bool) -> None:

@@ -108,8 +108,10 @@ class Future(asyncio.Future[_T]):
 
 
 class Watched(Future[_T]):
-    """One whose channel is told of its end, by which it picks connections; and which ends with the handler's call that
-    it is made in, its deadline being that one's too."""
+    """A future whose channel is told of its end, by which the channel picks connections.
+
+    It ends with the handler's call that it is made in, whose deadline is its own too.
+    """
 
     def __init__(
         self,
@@ -133,6 +135,7 @@ class Watched(Future[_T]):
             self._around.adopt(self.call)
 
     def arrived(self, payload: bytes | None, rest: Any) -> None:
+        """Takes the reply (``payload`` and its blocks) or, with ``payload`` None, the error; tells the channel."""
         if self._around is not None:
             self._around.release(self.call)
         if self.done():

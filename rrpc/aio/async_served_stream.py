@@ -67,6 +67,7 @@ class AsyncServedStream(ServedStream):
             self._log_close()
 
     def received(self) -> Any:
+        """Returns the items that the client sends, as an async iterator."""
         return received(self._stream, self._decode)
 
     def _server_stream(self) -> Any:

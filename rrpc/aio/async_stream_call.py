@@ -69,12 +69,14 @@ class Begun:
         return opened
 
     def land_in(self, allocate: Callable[[int], Any]) -> None:
+        """Has large buffers of the items land in the memory that ``allocate(nbytes)`` gives."""
         self._allocate = allocate  # of a call that isn't open yet
         if (opened := self.opened) is not None:
             opened.attempts.land_in(allocate)
 
     @property
     def name(self) -> str:
+        """Returns the method's full name."""
         return self.call.method
 
     @property
@@ -92,6 +94,7 @@ class Begun:
         return self._opened
 
     def cancel(self) -> bool:
+        """Cancels the call. Returns False if it had ended."""
         ended = self._cancel()
         self._stop_feeding()
         return ended
@@ -119,6 +122,7 @@ class Begun:
         self._stop_feeding()
 
     def done(self) -> bool:
+        """Returns whether the call has ended."""
         opened = self.opened
         if opened is not None:
             return self._done(opened.attempts)

@@ -185,7 +185,9 @@ class ResponseStream(_Receiving[_T]):
 
 
 class RequestStream(_Sending[_S], Generic[_S, _R]):
-    """Sends items one by one, and gives the server's one result::
+    """Sends items one by one, and gives the server's one result.
+
+    ::
 
     async with client.add.open() as rows:
         await rows.send(row)

@@ -23,8 +23,10 @@ _WHY = {
 
 
 def choice(here: str, there: str, report: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-    """By connecting if a server answers ``there``, else by reasoning from what this end has. BadInput says
-    what of the two is no address."""
+    """Finds the transport by connecting if a server answers ``there``, else from what this end has.
+
+    Raises BadInput, which says which of the two is no address.
+    """
     own = _own_address(here)
     scheme, host, port = _parse(there)
     found: dict[str, Any] = {"from": here, "to": there}

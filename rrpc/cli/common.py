@@ -103,12 +103,16 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--print-completion", action=_PrintCompletion)
 
     def error(self, message: str) -> NoReturn:
+        """Ends the process with exit code 2 and one line that says what is wrong."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def command(program: str) -> Callable[[Callable[[Sequence[str] | None], int]], Callable[..., int]]:
-    """Decorates a command: it ends quietly when the reader of its output has gone, as `head` does after some lines, and
-    with one line when it is interrupted."""
+    """Decorates a command, so that it ends quietly.
+
+    It does so when the reader of its output has gone, as `head` does after some lines, and with one line when it is
+    interrupted.
+    """
 
     def decorate(run: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
         @functools.wraps(run)
@@ -132,6 +136,7 @@ def command(program: str) -> Callable[[Callable[[Sequence[str] | None], int]], C
 
 
 def debugging() -> bool:
+    """Returns whether ``RRPC_DEBUG`` asks for tracebacks."""
     return os.environ.get("RRPC_DEBUG", "") not in ("", "0")
 
 

@@ -114,7 +114,7 @@ def _shared_memory() -> dict[str, int | None]:
 
 
 def _reading_processes() -> str:
-    """ "" if this process may use process_vm_readv at all (on itself), else why not: a seccomp filter, mostly."""
+    """Returns "" if this process may use process_vm_readv at all (on itself), else why not, such as seccomp."""
 
     class Vector(ctypes.Structure):
         _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))

@@ -77,6 +77,7 @@ class Source:
         return self.text.split("\n")
 
     def diagnostic(self, at: At, message: str) -> Diagnostic:
+        """Returns the diagnostic for a place in the source, with its line of text."""
         line = self._lines[at.line - 1].rstrip("\r")
         return Diagnostic(self.name, at.line, at.column, message, line)
 
@@ -91,6 +92,7 @@ class Diagnostics:
         return len(self._found)
 
     def add(self, source: Source, at: At, message: str) -> None:
+        """Adds a diagnostic, once."""
         self._found.setdefault(source.diagnostic(at, message))
 
     def raise_any(self) -> None:

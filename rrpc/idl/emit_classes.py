@@ -1,5 +1,7 @@
-"""Definitions of a service's classes: enums, dataclasses (for attrs classes and Pydantic models too), typed dicts,
-named tuples."""
+"""Definitions of a service's classes as text: enums, dataclasses, typed dicts, named tuples.
+
+Attrs classes and Pydantic models become dataclasses too.
+"""
 
 from __future__ import annotations
 

@@ -56,8 +56,11 @@ class Constant:
 
 @dataclass(frozen=True)
 class Unit:
-    """Contents of one generated file. Its header names ``source`` as the origin. ``declared`` has classes,
-    one-ofs and constants by name; the file contains them whether or not a method names them."""
+    """Contents of one generated file.
+
+    Its header names ``source`` as the origin. ``declared`` has classes, one-ofs and constants by name; the file
+    contains them whether or not a method names them.
+    """
 
     source: str
     interfaces: Sequence[Interface]
@@ -68,8 +71,11 @@ class Unit:
 def emit(
     unit: Unit, version: str, homes: Mapping[Any, str] | None = None, sides: Sequence[str] = SIDES
 ) -> str:
-    """The module's text, made by this version of rrpc-gen. ``homes``: the modules beside it that have some of
-    the classes (and by ``OneOfName`` one-ofs). AnnotationError names what can't be written, and where."""
+    """Returns the module's text, made by this version of rrpc-gen.
+
+    ``homes`` has the modules beside it that have some of the classes (and by ``OneOfName`` one-ofs). Raises
+    AnnotationError, which names what can't be written, and where.
+    """
     return _Emitter(unit, homes or {}, sides).text(version)
 
 

@@ -231,8 +231,11 @@ class Types:
     # What doesn't fit where it stands
 
     def fitted(self, annotation: Any, room: int, hint: str, hidden: Set[str] = frozenset()) -> str:
-        """The annotation in at most ``room`` characters, else the name of an alias. So too if it uses a name that
-        is ``hidden`` where it stands: by a method called ``list``, say."""
+        """Returns the annotation in at most ``room`` characters, else the name of an alias.
+
+        It is an alias too if the annotation uses a name that is ``hidden`` where it stands: by a method called
+        ``list``, say.
+        """
         text = self.text(annotation)
         if width(text) <= room and not names_in(text) & hidden:
             return text

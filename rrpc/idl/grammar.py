@@ -25,10 +25,13 @@ def _file() -> Path:
 
 @dataclass(frozen=True)
 class Grammar:
+    """The lexer and the parser of .rrpc files."""
+
     lexer: Lark
     parser: Lark
 
     def interactive(self) -> InteractiveParser:
+        """Returns a parser of one statement that takes token after token."""
         return self.parser.parse_interactive(start="statement")
 
     def spelling(self, terminal: str) -> str | None:
@@ -39,6 +42,7 @@ class Grammar:
 
 @functools.cache
 def grammar() -> Grammar:
+    """Returns the grammar of idl/rrpc.lark, read once."""
     text = _file().read_text()
     # The parser's own lexer leaves out the terminals that no rule has, those for what is wrong.
     lexer = Lark(text, parser=None, lexer="basic", start="statement")

@@ -20,6 +20,8 @@ _I64 = rules.INTEGER_BOUNDS["i64"]
 
 
 class Members:
+    """Resolves enums, structs, one-ofs and errors to the schema."""
+
     def __init__(self, scope: Scope, types: Types, values: Values) -> None:
         self._scope = scope
         self._types = types
@@ -28,6 +30,7 @@ class Members:
     # --- what all have
 
     def position(self, at: At) -> Position:
+        """Returns the place in the file."""
         return Position(self._scope.source.name, at.line, at.column)
 
     def notes(self, doc: str, attributes: Sequence[syntax.Attribute], at: At) -> dict[str, Any]:
@@ -66,12 +69,14 @@ class Members:
             return MISSING
 
     def check_name(self, word: syntax.Word, rule: Callable[[str], str | None]) -> None:
+        """Adds a diagnostic if a rule forbids the name."""
         if wrong := rule(word.text):
             self._scope.add(word.at, wrong)
 
     # --- enums
 
     def enum(self, name: str, node: syntax.Enum) -> Enum | None:
+        """Resolves an enum. Returns None if it has no usable member."""
         members = [item for item in node.items if isinstance(item, syntax.Member)]
         reserved = self._reserved(node.items)
         if not members:
@@ -106,11 +111,13 @@ class Members:
     # --- fields
 
     def struct(self, name: str, node: syntax.Struct) -> Struct:
+        """Resolves a struct."""
         fields, reserved = self._fields(node.items, rules.field_name)
         notes = self.notes(node.doc, node.attributes, node.at)
         return Struct(name, fields, reserved, node.frozen, **notes)
 
     def error(self, name: str, node: syntax.Error) -> Error:
+        """Resolves an error."""
         fields, reserved = self._fields(node.items, rules.error_field_name)
         code = node.code.text
         if code not in rules.ERROR_CODES:

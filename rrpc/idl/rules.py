@@ -132,18 +132,21 @@ def declaration_name(name: str) -> str | None:
 
 
 def field_name(name: str) -> str | None:
+    """Returns why a field of a struct can't have the name, or None."""
     if name in STRUCT_NAMES:
         return f"a field can't be called {name!r}: generated classes have that themselves"
     return plain_name(name, "a field")
 
 
 def error_field_name(name: str) -> str | None:
+    """Returns why a field of an error can't have the name, or None."""
     if name in ERROR_NAMES:
         return f"a field of an error can't be called {name!r}: every error has that itself"
     return field_name(name)
 
 
 def member_name(name: str) -> str | None:
+    """Returns why a member of an enum can't have the name, or None."""
     if name in VALUE_WORDS:
         return f"{name!r} is a value of its own: choose another name for a member"
     if name in ENUM_NAMES or name.startswith("_"):
@@ -152,12 +155,14 @@ def member_name(name: str) -> str | None:
 
 
 def method_name(name: str) -> str | None:
+    """Returns why a method can't have the name, or None."""
     if name in RESERVED_METHODS or name.startswith("_"):
         return f"a method can't be called {name!r}: a client has that itself"
     return plain_name(name, "a method")
 
 
 def parameter_name(name: str) -> str | None:
+    """Returns why a parameter can't have the name, or None."""
     if name in RESERVED_PARAMETERS or name == "self":
         return f"a parameter can't be called {name!r}: every call has that itself"
     return plain_name(name, "a parameter")

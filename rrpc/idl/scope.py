@@ -58,17 +58,21 @@ class Scope:
         self._by_bare_name: dict[str, list[str]] = {}
 
     def add(self, at: At, message: str) -> None:
+        """Adds a diagnostic, and counts it."""
         self.errors += 1
         self._diagnostics.add(self.source, at, message)
 
     def full(self, name: str) -> str:
+        """Returns the name with the package before it."""
         return f"{self.package}.{name}" if self.package else name
 
     def add_problem(self, problem: Problem, prefix: str = "") -> None:
+        """Adds the diagnostic of a problem, unless it was added before."""
         if not isinstance(problem, Reported):
             self.add(problem.at, f"{prefix}{problem.message}")
 
     def declare(self, node: syntax.Declared) -> None:
+        """Notes a declaration of the file. Adds a diagnostic if its name is taken."""
         name = self.full(node.name.text)
         if name in self.own:
             self.add(node.at, f"{node.name.text!r} is declared twice: first in line {self.own[name].at.line}")
@@ -107,6 +111,7 @@ class Scope:
         return [own] if own in self.own else self._by_bare_name.get(word, [])
 
     def kind_of(self, name: str) -> str:
+        """Returns the kind of the thing that a name stands for."""
         return self._kinds[name]
 
     def reference(self, word: syntax.Word, kinds: Iterable[str], what: str) -> str:

@@ -18,6 +18,8 @@ _ATTRIBUTES = ("deprecated", "idempotent")
 
 
 class Services:
+    """Resolves services to the schema."""
+
     def __init__(self, scope: Scope, types: Types, members: Members) -> None:
         self._scope = scope
         self._types = types

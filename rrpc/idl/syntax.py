@@ -57,12 +57,16 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class ListValue:
+    """A list of values."""
+
     items: tuple[Value, ...]
     at: At
 
 
 @dataclass(frozen=True, slots=True)
 class MapValue:
+    """A map of values."""
+
     entries: tuple[tuple[Value, Value], ...]
     at: At
 
@@ -72,10 +76,13 @@ Value = Word | Plain | ListValue | MapValue
 
 @dataclass(frozen=True, slots=True)
 class Named:
+    """A type that is a name."""
+
     name: Word
 
     @property
     def at(self) -> At:
+        """Returns the place in the file."""
         return self.name.at
 
 
@@ -90,24 +97,31 @@ class Generic:
 
     @property
     def at(self) -> At:
+        """Returns the place in the file."""
         return self.name.at
 
 
 @dataclass(frozen=True, slots=True)
 class Optional:
+    """A type with a question mark."""
+
     item: TypeNode
 
     @property
     def at(self) -> At:
+        """Returns the place in the file."""
         return self.item.at
 
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
+    """Types of which a value has one."""
+
     items: tuple[TypeNode, ...]
 
     @property
     def at(self) -> At:
+        """Returns the place in the file."""
         return self.items[0].at
 
 
@@ -124,12 +138,16 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
+    """An attribute, such as ``[deprecated("...")]``."""
+
     name: Word
     text: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
+    """A field of a struct or an error."""
+
     doc: str
     number: Plain
     name: Word
@@ -140,11 +158,15 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
+    """Numbers, names or values that no member may use again."""
+
     items: tuple[Plain, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
+    """A member of an enum."""
+
     doc: str
     name: Word
     value: Value
@@ -153,6 +175,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
+    """A parameter of a method."""
+
     doc: str
     name: Word
     stream: bool
@@ -163,12 +187,16 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Result:
+    """The result of a method."""
+
     stream: bool
     type: TypeNode
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
+    """A method of a service."""
+
     doc: str
     name: Word
     parameters: tuple[Parameter | Marker, ...]
@@ -179,6 +207,8 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Package:
+    """The file's package."""
+
     doc: str
     name: Word | None
     at: At
@@ -186,10 +216,13 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Import:
+    """An import of another file."""
+
     path: Plain
 
     @property
     def at(self) -> At:
+        """Returns the place in the file."""
         return self.path.at
 
 
@@ -201,39 +234,52 @@ class _Declared:
 
     @property
     def at(self) -> At:
+        """Returns the place in the file."""
         return self.name.at
 
 
 @dataclass(frozen=True, slots=True)
 class Const(_Declared):
+    """A constant."""
+
     type: TypeNode
     value: Value
 
 
 @dataclass(frozen=True, slots=True)
 class Enum(_Declared):
+    """An enum."""
+
     items: tuple[Member | Reserved, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Struct(_Declared):
+    """A struct."""
+
     frozen: bool
     items: tuple[Field | Reserved, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Union(_Declared):
+    """A one-of."""
+
     type: TypeNode
 
 
 @dataclass(frozen=True, slots=True)
 class Error(_Declared):
+    """An error."""
+
     code: Word
     items: tuple[Field | Reserved, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Service(_Declared):
+    """A service."""
+
     methods: tuple[Method, ...]
 
 
@@ -243,4 +289,6 @@ Statement = Package | Import | Declared
 
 @dataclass(frozen=True, slots=True)
 class File:
+    """A file's statements."""
+
     statements: tuple[Statement, ...]

@@ -25,6 +25,7 @@ def _word(tokens: Sequence[Token]) -> syntax.Word:
 @v_args(inline=True)
 class Builder(Transformer[Token, Any]):
     # --- terminals
+    """Makes syntax nodes of the parse tree. Each method is named after the rule or the terminal that it is for."""
 
     def INT(self, token: Token) -> syntax.Plain:
         return syntax.Plain(_int(token), _at(token))

@@ -38,6 +38,7 @@ _TYPES = ("struct", "enum", "union")
 
 
 def is_integer(kind: Type) -> bool:
+    """Returns whether a type is a whole number, of any size."""
     return isinstance(kind, Scalar) and (kind.name == "int" or kind.name in INTEGER_BOUNDS)
 
 

@@ -42,6 +42,8 @@ _HINTS = {
 
 
 class Values:
+    """Resolves values to those that the schema has."""
+
     def __init__(self, scope: Scope, constant: Callable[[str], Const | None]) -> None:
         self._scope = scope
         self._constant = constant

@@ -84,6 +84,7 @@ class ClientLogging(_Logging, ClientInterceptor):
     """
 
     def unary(self, call: Any) -> Steps:
+        """Logs a call without streams when it has ended."""
         began = perf_counter()
         try:
             result = yield call
@@ -98,6 +99,7 @@ class ServerLogging(_Logging, ServerInterceptor):
     """Logs each call that a server handles, as ``ClientLogging`` does, once it is answered."""
 
     def unary(self, call: Any) -> Steps:
+        """Logs a call without streams when it has ended."""
         began = perf_counter()
         call.on_end(lambda error: self._ended(call, began, error))
         return (yield call)

@@ -124,6 +124,7 @@ class ClientSpans(_Spans, ClientInterceptor):
         return span
 
     def unary(self, call: Any) -> Steps:
+        """Has a span around a call without streams."""
         if within(call.method, self._exempt):
             return (yield call)
         span = self._sending(call)
@@ -136,6 +137,7 @@ class ClientSpans(_Spans, ClientInterceptor):
         return result
 
     def stream(self, call: Any) -> Steps:
+        """Has a span around a call with streams."""
         if within(call.method, self._exempt):
             return (yield call)
         span = self._sending(call)
@@ -161,6 +163,7 @@ class ServerSpans(_Spans, ServerInterceptor):
         return span, trace.set_span_in_context(span, parent)
 
     def unary(self, call: Any) -> Steps:
+        """Has a span around a call without streams."""
         if within(call.method, self._exempt):
             return (yield call)
         span, context = self._received(call)
@@ -172,6 +175,7 @@ class ServerSpans(_Spans, ServerInterceptor):
             contexts.detach(before)
 
     def stream(self, call: Any) -> Steps:
+        """Has a span around a call with streams."""
         if within(call.method, self._exempt):
             return (yield call)
         span, context = self._received(call)

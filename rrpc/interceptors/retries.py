@@ -35,7 +35,9 @@ class Retry(ClientInterceptor):
         self._policy = policy
 
     def unary(self, call: Any) -> Steps:
+        """Makes a call without streams again, as the policy says."""
         return (yield from self._policy.link(call))
 
     def stream(self, call: Any) -> Steps:
+        """Makes a call with streams again, as the policy says."""
         return (yield from self._policy.stream_link(call))

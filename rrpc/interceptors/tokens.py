@@ -41,6 +41,7 @@ class ClientToken(ClientInterceptor):
         self._until = float("inf") if isinstance(token, str) else -1.0
 
     def unary(self, call: Any) -> Steps:
+        """Sends the token with a call without streams; fetches another one if it is refused."""
         used = yield from self._add_to(call)
         try:
             return (yield call)
@@ -54,6 +55,7 @@ class ClientToken(ClientInterceptor):
         return (yield call)
 
     def stream(self, call: Any) -> Steps:
+        """Sends the token with a call with streams."""
         used = yield from self._add_to(call)
         call.on_end(lambda error: self._ended(used, error))
         return (yield call)
@@ -105,6 +107,7 @@ class ServerToken(ServerInterceptor):
         self._exempt = frozenset(exempt)
 
     def unary(self, call: Any) -> Steps:
+        """Checks the token of a call. Raises Unauthenticated if it is missing or wrong."""
         if not within(call.method, self._exempt):
             known = self._check(_token_of(call.metadata), call)
             if inspect.isawaitable(known):

@@ -86,8 +86,11 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Array:
-    """A numpy array. ``item`` is one of ``ARRAY_ITEMS``; ``dims`` has a name (the same size wherever it
-    stands in the call), a size, or None (any size) for each dimension; ``dims`` None: of any rank."""
+    """A numpy array.
+
+    ``item`` is one of ``ARRAY_ITEMS``; ``dims`` has a name (the same size wherever it stands in the call), a size, or
+    None (any size) for each dimension; ``dims`` None: of any rank.
+    """
 
     item: str
     dims: tuple[str | int | None, ...] | None = None
@@ -95,17 +98,23 @@ class Array:
 
 @dataclass(frozen=True)
 class List:
+    """A list of items of one type."""
+
     item: Type
 
 
 @dataclass(frozen=True)
 class Set:
+    """A set of items of one type."""
+
     item: Type
     frozen: bool = False
 
 
 @dataclass(frozen=True)
 class Map:
+    """A dict with keys and values of one type each."""
+
     key: Type
     value: Type
 
@@ -120,6 +129,8 @@ class Tuple:
 
 @dataclass(frozen=True)
 class Optional:
+    """A value of a type, or None."""
+
     item: Type
 
 
@@ -167,6 +178,8 @@ class _Documented:
 
 @dataclass(frozen=True)
 class Field(_Documented):
+    """A field of a struct, an error or a one-of."""
+
     number: int
     name: str
     type: Type
@@ -186,6 +199,8 @@ class Struct(_Documented):
 
 @dataclass(frozen=True)
 class EnumMember(_Documented):
+    """A member of an enum."""
+
     name: str
     value: int | str
 
@@ -209,6 +224,8 @@ class OneOf(_Documented):
 
 @dataclass(frozen=True)
 class Const(_Documented):
+    """A constant."""
+
     name: str
     type: Type
     value: Any
@@ -229,6 +246,8 @@ Declaration = Struct | Enum | OneOf | Const | Error
 
 @dataclass(frozen=True)
 class Parameter(_Documented):
+    """A parameter of a method."""
+
     name: str
     type: Type
     default: Any = MISSING

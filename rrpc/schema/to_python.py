@@ -1,5 +1,6 @@
-"""Schemas as live Python: dataclasses, enums, annotations, and interfaces of services. Nothing is generated or
-imported, so that a client that learns of a service only when it runs can use it too.
+"""Schemas as live Python: dataclasses, enums, annotations, and interfaces of services.
+
+Nothing is generated or imported, so that a client that learns of a service only when it runs can use it too.
 """
 
 from __future__ import annotations

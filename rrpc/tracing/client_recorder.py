@@ -92,14 +92,17 @@ class Recording:
         self._stream: Any = None
 
     def begin_attempt(self) -> None:
+        """Notes when an attempt began."""
         now = monotonic_ns()
         self._end_attempt(now)
         self._attempts.append(_Attempt(now))
 
     def encoded(self) -> None:
+        """Notes when the arguments were encoded."""
         self._attempts[-1].encoded_ns = monotonic_ns()
 
     def decoded(self) -> None:
+        """Notes when the result was decoded."""
         self._attempts[-1].decoded_ns = monotonic_ns()
 
     def opened(self, core: Any) -> Any:

@@ -32,6 +32,7 @@ def as_text(calls: Iterable[TracedCall]) -> str:
 
 
 def as_table(calls: Iterable[TracedCall]) -> Table:
+    """Returns the calls as a table for rich."""
     from rich.table import Table
     from rich.text import Text
 

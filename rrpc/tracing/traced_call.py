@@ -53,6 +53,7 @@ class Phase:
 
     @property
     def seconds(self) -> float:
+        """Returns the length of the phase in seconds."""
         return (self.end_ns - self.begin_ns) * 1e-9
 
 

@@ -51,8 +51,11 @@ def _at(step: str) -> collections.abc.Iterator[None]:
 
 
 def from_json(data: Any, annotation: Any) -> Any:
-    """The value that ``data`` stands for. Whatever needs no conversion stays as it is: what it is then is
-    checked as every argument is. Arrays from files stand in ``data`` as they are."""
+    """Returns the value that ``data`` stands for.
+
+    Data that needs no conversion stays as it is, and is checked later as every argument is. Arrays from files stand
+    in ``data`` as they are.
+    """
     kind = unwrapped(annotation)
     if kind is Any or isinstance(data, np.ndarray):
         return data

@@ -29,6 +29,7 @@ class AccessLog:
         self._fd = self._open()
 
     def __call__(self, call: ServedCall) -> None:
+        """Writes the line of a call. A failure to write is logged once."""
         line = self._line(time.time(), call)
         try:
             os.write(self._fd, f"{line}\n".encode(errors="replace"))

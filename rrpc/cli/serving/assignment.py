@@ -40,6 +40,7 @@ class Assignment:
 
     @classmethod
     def found(cls) -> Assignment | None:
+        """Returns the assignment that a supervisor gave this process, or None."""
         text = os.environ.pop(VARIABLE, "")
         return cls(text) if text else None
 
@@ -91,4 +92,5 @@ class Assignment:
         self.tell(services=server.services, addresses=server.addresses)
 
     def tell(self, **facts: Any) -> None:
+        """Sends facts about this process to the supervisor."""
         self._channel.send(**facts)

@@ -64,9 +64,11 @@ class ConfigFile:
         return tables
 
     def problem(self, keys: tuple[str, ...], text: str) -> BadInput:
+        """Returns the error for the value under ``keys``, with the line where it stands."""
         return BadInput(f"{self.where(keys)}: {text}")
 
     def where(self, keys: tuple[str, ...]) -> str:
+        """Returns the file, the line and the name of the value under ``keys``."""
         return f"{self.path}:{self._line_of(keys)}: {dotted(keys)}"
 
     def _value(self, option: Option, value: object) -> Any:

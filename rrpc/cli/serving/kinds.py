@@ -27,6 +27,8 @@ __all__ = [
 
 
 class Kind(NamedTuple):
+    """A kind of value that an option takes, on the command line and in the file."""
+
     what: str
     """What a value is, for errors: "... isn't a whole number from 1 up"."""
     toml_types: tuple[type, ...]
@@ -36,6 +38,7 @@ class Kind(NamedTuple):
     """All values, where a shell can complete them."""
 
     def from_text(self, text: str) -> Any:
+        """Makes the value of text. Raises argparse.ArgumentTypeError if it is none."""
         try:
             return self.read(text)
         except ValueError:
@@ -52,6 +55,8 @@ class Kind(NamedTuple):
 
 
 def one_of(*names: str) -> Kind:
+    """Returns the kind of value that is one of ``names``."""
+
     def read(text: str) -> str:
         if text not in names:
             raise ValueError(text)

@@ -41,6 +41,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(log_format: str, level: str) -> None:
+    """Sends the log to stderr, as text or as a JSON object a line."""
     handler = logging.StreamHandler(sys.stderr)
     text = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(text))
@@ -49,6 +50,7 @@ def set_up_logging(log_format: str, level: str) -> None:
 
 
 def set_level(level: str) -> None:
+    """Sets the level from which the log has messages."""
     logging.getLogger().setLevel(level.upper())
 
 

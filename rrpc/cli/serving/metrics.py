@@ -98,9 +98,11 @@ class MetricsPage(Collector):
         return encoder(self._registry), content_type
 
     def describe(self) -> list[Metric]:
+        """Returns nothing: the metrics are known once they are collected."""
         return []
 
     def collect(self) -> Iterator[Metric]:
+        """Yields the metrics as they are now."""
         numbers = self._snapshot()
         yield InfoMetricFamily(
             "rrpc_build",

@@ -23,6 +23,7 @@ class Notifier:
             self._address = ""
 
     def ready(self, status: str) -> None:
+        """Tells systemd that the server takes calls, and its status line."""
         self._send("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
 
     def reloading(self) -> None:
@@ -30,9 +31,11 @@ class Notifier:
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:
+        """Tells systemd that the server ends, and its status line."""
         self._send("STOPPING=1", f"STATUS={status}")
 
     def watchdog(self) -> None:
+        """Tells systemd's watchdog that the server is alive."""
         self._send("WATCHDOG=1")
 
     def _send(self, *lines: str) -> None:

@@ -58,11 +58,13 @@ class Observing:
         return self._monitor.url if self._monitor is not None else ""
 
     def ready(self, server: rrpc.Server) -> None:
+        """Notes the server that takes calls now, and writes the ready file."""
         self._server = server
         if self._ready_file is not None:
             write_whole(self._ready_file, "".join(f"{address}\n" for address in server.addresses))
 
     def draining(self) -> None:
+        """Shows from now on that the server drains, and removes the ready file."""
         self._draining = True
         if self._server is not None:
             self._server.health.drain()
@@ -71,6 +73,7 @@ class Observing:
                 os.unlink(self._ready_file)
 
     def reopen(self) -> None:
+        """Opens the access log anew, after a rotation."""
         if self._access is not None:
             self._access.reopen()
 
@@ -82,10 +85,12 @@ class Observing:
         return "ready" if self._server.health.serving() else "a service says that it doesn't serve"
 
     def numbers(self) -> dict[str, Any]:
+        """Returns the statistics of this process, empty if nothing asked for them."""
         return snapshot(self._calls, self._server) if self._calls is not None else {}
 
 
 def open_monitor(address: str, numbers: Callable[[], dict[str, Any]], state: Callable[[], str]) -> Monitor:
+    """Opens the page of metrics and health. Raises BadInput if a package for it is missing."""
     try:
         from .metrics import MetricsPage
     except ModuleNotFoundError as error:

@@ -40,11 +40,13 @@ class Overview:
         return self._monitor.url if self._monitor is not None else ""
 
     def ready(self, addresses: Sequence[str]) -> None:
+        """Shows that all processes take calls, and writes the ready file."""
         self._state = "ready"
         if self._ready_file is not None:
             write_whole(self._ready_file, "".join(f"{address}\n" for address in addresses))
 
     def draining(self) -> None:
+        """Shows from now on that the processes drain, and removes the ready file."""
         self._state = "draining"
         if self._ready_file is not None:
             with contextlib.suppress(FileNotFoundError):

@@ -104,7 +104,7 @@ def _prefer_memory_of(node: int) -> None:
 
 
 def _shown(numbers: set[int]) -> str:
-    """ "0-3,8"."""
+    """Returns the numbers as text, such as "0-3,8"."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and parts[-1][-1] == number - 1:

@@ -48,6 +48,7 @@ class Process:
 
     @property
     def pid(self) -> int:
+        """Returns the process's id."""
         return self._popen.pid
 
     def hear(self) -> bool:
@@ -76,10 +77,12 @@ class Process:
             self._told_numbers.set()
 
     def tell(self, word: str, **facts: int) -> None:
+        """Sends it a word and facts."""
         with contextlib.suppress(OSError):  # that it has ended is noticed by exit_fd
             self.channel.sendall(json.dumps({"word": word, **facts}).encode() + b"\n")
 
     def ask_for_numbers(self) -> None:
+        """Asks it for its statistics, which ``numbers`` returns."""
         self._told_numbers.clear()
         self.tell("numbers")
 
@@ -92,6 +95,7 @@ class Process:
         return self._numbers
 
     def kill(self) -> None:
+        """Ends it at once."""
         self._popen.kill()
 
     def close(self) -> str:

@@ -12,6 +12,8 @@ __all__ = ["BY_NAME", "GROUPS", "OPTIONS", "Option"]
 
 @dataclass(frozen=True)
 class Option:
+    """An option of rrpc-serve, on the command line and in its file."""
+
     name: str
     """The flag without its dashes, and the key in the file."""
     kind: Kind
@@ -27,6 +29,7 @@ class Option:
 
     @property
     def attribute(self) -> str:
+        """Returns the name of the option's attribute in the settings."""
         return self.name.replace("-", "_")
 
 

@@ -18,6 +18,7 @@ __all__ = ["as_toml"]
 
 
 def as_toml(options: Settings) -> str:
+    """Returns a configuration file that has these settings."""
     return "\n".join([*_lines(options), ""])
 
 

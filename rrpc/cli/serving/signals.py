@@ -28,7 +28,7 @@ class Signals:
         signal.signal(signal.SIGHUP, lambda number, frame: None)
 
     def wait(self, timeout: float | None = None) -> str:
-        """ "end", "reload", or "" after the timeout."""
+        """Returns "end", "reload", or "" after the timeout."""
         ready, _, _ = select.select([self._read_fd], [], [], timeout)
         told = os.read(self._read_fd, 4096) if ready else b""
         if any(number in told for number in _ENDING):

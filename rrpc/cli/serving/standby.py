@@ -31,6 +31,7 @@ class Channel:
         self._pending = b""
 
     def fileno(self) -> int:
+        """Returns the descriptor, for ``select``."""
         return self._socket.fileno()
 
     def send(self, **message: Any) -> None:
@@ -53,6 +54,7 @@ class Channel:
         return message
 
     def close(self) -> None:
+        """Closes this end."""
         self._socket.close()
 
     @staticmethod
@@ -69,6 +71,7 @@ class Standby:
 
     @classmethod
     def found(cls) -> Standby | None:
+        """Returns the standby that this process is, or None."""
         fd = os.environ.pop(_VARIABLE, "")
         if not fd:
             return None
@@ -94,6 +97,7 @@ class Standby:
         return list(message["bound"] if message["asked"] == list(listen) else listen)
 
     def serving(self, asked: Sequence[str], bound: Sequence[str]) -> None:
+        """Tells the supervisor that this process serves, and where."""
         self._channel.send(state="serving", asked=list(asked), bound=list(bound))
 
     def _end_with_supervisor(self) -> None:

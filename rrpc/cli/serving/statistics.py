@@ -80,6 +80,7 @@ class CallStatistics:
         self._methods: dict[str, _Method] = {}
 
     def __call__(self, call: ServedCall) -> None:
+        """Counts a call."""
         name = call.method if call.known else UNKNOWN_METHOD
         with self._lock:
             method = self._methods.get(name)
@@ -88,6 +89,7 @@ class CallStatistics:
             method.add(call)
 
     def snapshot(self) -> _Snapshot:
+        """Returns the numbers of each method."""
         with self._lock:
             return {name: method.snapshot() for name, method in self._methods.items()}
 

@@ -85,11 +85,10 @@ def compare_services(old: Service, new: Service) -> list[Change]:
 
 
 def obstacles(client: Service, server: Service) -> list[Change]:
-    """Why a client with one version can't work with a server that has the other, whichever of them is newer; as
-    changes from the client's to the server's.
+    """Returns why a client with one version can't work with a server that has the other, whichever is newer.
 
-    What fails if the client is old and would be fine if it were the newer one (it has a method more) is no
-    obstacle, nor the other way round.
+    The reasons are changes from the client's version to the server's. What fails if the client is old and would be
+    fine if it were the newer one (it has a method more) is no obstacle, nor the other way round.
     """
     found = [change for change in compare_services(client, server) if Broken.OLD_CLIENT in change.breaks]
     if not found:

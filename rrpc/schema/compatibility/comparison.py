@@ -37,8 +37,11 @@ class Use(enum.Flag):
 
 @dataclass(frozen=True)
 class Change:
-    """``where`` is ``lab.search.Row.vector`` or ``lab.search.Nearest.search(k)``; ``position`` is in the new version
-    where the thing is still there, else in the old one."""
+    """A change between two versions.
+
+    ``where`` is ``lab.search.Row.vector`` or ``lab.search.Nearest.search(k)``; ``position`` is in the new version where
+    the thing is still there, else in the old one.
+    """
 
     breaks: Broken
     where: str
@@ -49,6 +52,7 @@ class Change:
 
     @property
     def breaking(self) -> bool:
+        """Returns whether a peer of the other version notices the change."""
         return self.breaks is not Broken.NONE
 
     def __str__(self) -> str:

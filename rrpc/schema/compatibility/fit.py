@@ -42,8 +42,10 @@ _KIND_OF = {bool: "bool", int: "int", str: "string", bytes: "bytes"}
 
 
 class Fit(enum.IntEnum):
-    """Part of the sent values that the receiver accepts. ``MOST``: all except the members of a one-of that
-    only the sender has."""
+    """Part of the sent values that the receiver accepts.
+
+    ``MOST`` is all except the members of a one-of that only the sender has.
+    """
 
     NO = 0
     MOST = 1
