@@ -33,10 +33,20 @@ def empty(
     dtype: DTypeLike = float,
     order: Literal["C", "F"] = "C",
 ) -> np.ndarray[Any, Any]:
-    """A new array in registered memory, its items not initialised; as ``numpy.empty``.
+    """Makes an array in registered memory, its items not initialised; as ``numpy.empty``.
 
-    ``dtype`` is any dtype of fixed size. Raises ValueError for a negative or too large shape, TypeError
-    for an object dtype, ResourceExhausted when the pool's limit doesn't allow it.
+    Args:
+        shape: The dimensions: one int, or several.
+        dtype: Any dtype of fixed size; float64 by default.
+        order: "C" for rows that are contiguous, "F" for columns.
+
+    Returns:
+        The array, of that shape and dtype. Its memory goes back to the pool when the last array that uses it is gone.
+
+    Raises:
+        ValueError: The shape is negative or too large.
+        TypeError: The dtype has objects.
+        ResourceExhausted: The pool's limit doesn't allow it.
     """
     kind = np.dtype(dtype)
     if kind.hasobject or kind.kind == "T":
@@ -56,18 +66,40 @@ def zeros(
     dtype: DTypeLike = float,
     order: Literal["C", "F"] = "C",
 ) -> np.ndarray[Any, Any]:
-    """Returns a new array in registered memory, filled with zeros. Arguments and errors as for ``empty``."""
+    """Makes an array in registered memory, filled with zeros; as ``numpy.zeros``.
+
+    Args:
+        shape: The dimensions: one int, or several.
+        dtype: Any dtype of fixed size; float64 by default.
+        order: "C" for rows that are contiguous, "F" for columns.
+
+    Returns:
+        The array, of that shape and dtype.
+
+    Raises:
+        ValueError: The shape is negative or too large.
+        TypeError: The dtype has objects.
+        ResourceExhausted: The pool's limit doesn't allow it.
+    """
     array = empty(shape, dtype, order)
     array[...] = np.zeros((), array.dtype)
     return array
 
 
 def snapshot(array: ArrayLike) -> np.ndarray[Any, Any]:
-    """A copy of ``array`` as it is now, in registered memory: what a method gives that goes on changing the original.
+    """Copies an array as it is now into registered memory, for a method that goes on changing the original.
 
-    Of the same shape and dtype, Fortran-contiguous where ``array`` is, else C-contiguous. Hold the lock that guards
-    ``array`` meanwhile; the copy can be sent after that, at no further cost. Raises TypeError for an object dtype,
-    ResourceExhausted when the pool's limit doesn't allow it.
+    Hold the lock that guards ``array`` meanwhile; the copy can be sent after that, at no further cost.
+
+    Args:
+        array: An array, or whatever ``numpy.asarray`` takes.
+
+    Returns:
+        The copy, of the same shape and dtype, Fortran-contiguous where ``array`` is, else C-contiguous.
+
+    Raises:
+        TypeError: The dtype has objects.
+        ResourceExhausted: The pool's limit doesn't allow it.
     """
     live = np.asarray(array)
     flags = live.flags

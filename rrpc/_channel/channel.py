@@ -37,17 +37,25 @@ def _core_of(server: Any) -> Any:
 class Channel(Upkeep):
     """The way to a service: its addresses, and the connections to them.
 
-    ``target`` is an address or several (a list, or ``rrpc://a:7471,b:7471``). A host's name stands for all of the
-    addresses that DNS has for it, other schemes for what ``rrpc.register_resolver`` was given (``file:///path`` for
-    the lines of the file). Of several addresses ``policy`` takes one for each call: "pick_first", "round_robin" or
-    "least_outstanding"; those where calls fail again and again are left out for a while, as ``ejection`` says.
+    A host's name stands for all of the addresses that DNS has for it, other schemes for what
+    ``rrpc.register_resolver`` was given (``file:///path`` for the lines of the file). It connects when a call needs it,
+    and again after a connection was lost; calls meanwhile fail with Unavailable, or wait if they are told to. Many
+    clients and threads may use it. After a fork the child needs a channel of its own.
 
-    It connects when a call needs it, within ``connect_timeout`` seconds, and again after a connection was lost.
-    Between attempts that fail it waits as ``backoff`` says; calls meanwhile fail with Unavailable, or wait if they are
-    told to. ``serve`` is a ``rrpc.Server``, started, whose services the servers may call over these connections
-    (``rrpc.Context.client``); it need not listen. Other ``options`` are the transport's, as for ``Client``.
+    Args:
+        target: An address or several (a list, or ``rrpc://a:7471,b:7471``).
+        policy: Which of several addresses a call takes: "pick_first", "round_robin" or "least_outstanding".
+        connect_timeout: Seconds that connecting may take; None: no limit.
+        poll: How replies are waited for: "adaptive" (spin, then sleep), "busy" or "event".
+        backoff: Delays between attempts to connect that fail.
+        ejection: When an address where calls fail again and again is left out for a while; None: never.
+        serve: A ``rrpc.Server``, started, whose services the servers may call over these connections
+            (``rrpc.Context.client``); it need not listen.
+        **options: Those of the transport, as for ``Client``.
 
-    Many clients and threads may use it. After a fork the child needs a channel of its own.
+    Raises:
+        TypeError: There is no option of that name, or one isn't of the type that it must be.
+        ValueError: There is no policy of that name.
     """
 
     def __init__(

@@ -33,17 +33,29 @@ _C = TypeVar("_C", bound="Client")
 class Client(BaseClient):
     """Calls to a server, by its methods' names or, of a generated class, by methods.
 
-    ``address`` is ``rrpc://host:port`` (the best way both ends share, out of those that the option
-    ``transports`` lists), or ``shm://``, ``verbs://``, ``tcp://`` to insist on one. ``timeout`` is the
-    default for calls, in seconds; None sets no deadline. ``poll`` is "adaptive", "busy" or "event". Other
-    ``options`` are those of ``Channel``, and the transport's; a name that isn't one raises TypeError.
+    It connects at once; with ``lazy`` when a call needs it. A connection that is lost is made again when a call needs
+    it. A client may be used from many threads. After a fork the child needs a client of its own.
 
-    It connects at once, within ``connect_timeout`` seconds, or raises Unavailable or DeadlineExceeded; a generated
-    client raises FailedPrecondition where the server's version of the interface doesn't fit its own. With ``lazy``
-    it connects when a call needs it. A connection that is lost is made again when a call needs it. In place of an
-    address it takes a ``Channel``, which it then shares with others and doesn't close.
+    Args:
+        address: ``rrpc://host:port`` (the best way both ends share, out of those that the option ``transports``
+            lists), or ``shm://``, ``verbs://``, ``tcp://`` to insist on one; several of them; or a ``Channel``,
+            which the client then shares with others and doesn't close.
+        timeout: Seconds that a call may take by default; None sets no deadline.
+        metadata: Metadata that goes with each call.
+        wait_for_ready: Whether calls wait for a connection, in place of failing with Unavailable, where there is none.
+        interceptors: ``ClientInterceptor`` objects around each call, the outermost first.
+        retry: When calls that failed are made again.
+        hedging: When calls are made a second time before the first has ended; not together with ``retry``.
+        lazy: Whether to connect only when a call needs it.
+        **options: Those of ``Channel`` (``poll``, ``connect_timeout``, ``policy``, ``serve`` and others) and of the
+            transport.
 
-    A client may be used from many threads. After a fork the child needs a client of its own.
+    Raises:
+        Unavailable: Nobody serves there.
+        DeadlineExceeded: Connecting took longer than ``connect_timeout`` seconds.
+        FailedPrecondition: The server's version of a generated client's interface doesn't fit its own.
+        InvalidArgument: The address has no such form.
+        TypeError: There is no option of that name.
     """
 
     def __init__(
@@ -194,7 +206,19 @@ def connect(
     timeout: float | None = None,
     **options: Any,
 ) -> Client:
-    """A plain ``Client``, for calls by name."""
+    """Connects to a server for calls by name.
+
+    Args:
+        address: An address, several, or a ``Channel``, as for ``Client``.
+        timeout: Seconds that a call may take by default; None sets no deadline.
+        **options: All others of ``Client``.
+
+    Returns:
+        A ``Client``, connected unless ``lazy=True``. Close it, or use it in a ``with`` statement.
+
+    Raises:
+        RpcError: As ``Client`` does.
+    """
     return Client(address, timeout=timeout, **options)
 
 

@@ -29,16 +29,25 @@ _ASYNC_CALLS_MAX = 1024
 
 
 class Server:
-    """Serves instances of service classes.
+    """Serves instances of service classes. As a context manager it starts, and stops at the end.
 
-    ``listen`` is an address or several; ``workers`` is how many handlers run at a time, and ``max_concurrency`` bounds
-    it from above; with ``max_queue`` no more than so many calls wait for that, others are refused with
-    ResourceExhausted; ``rate_limit`` bounds the calls that are taken in a second, and ``rate_burst`` those that come
-    at once, see ``docs/transports.md``; with ``tracebacks`` a handler's exception carries its traceback to the caller;
-    ``observer`` is called by the workers, after each reply, with a ``rrpc.observe.ServedCall``; ``interceptors``
-    stand around every handler, the first is the outermost; ``builtin`` has it serve ``rrpc.Health``,
-    ``rrpc.Reflection`` and ``rrpc.Stats`` too (see ``rrpc.std``). Other ``options`` as for ``Client``.
-    As a context manager it starts, and stops at the end.
+    Args:
+        *services: Instances of classes decorated with ``rrpc.service``, at least one.
+        listen: An address, or several.
+        workers: Threads that run plain handlers: so many run at a time.
+        max_concurrency: Bounds ``workers`` from above, and the ``async def`` handlers that run at a time.
+        max_queue: Calls that may wait for a worker; others are refused with ResourceExhausted. None: no limit.
+        tracebacks: Whether a handler's exception carries its traceback to the caller.
+        observer: Called by the workers, after each reply, with a ``rrpc.observe.ServedCall``.
+        interceptors: ``ServerInterceptor`` objects around each handler, the outermost first.
+        builtin: Whether it serves ``rrpc.Health``, ``rrpc.Reflection`` and ``rrpc.Stats`` too (see ``rrpc.std``).
+        **options: Those of the transport, as for ``Client``, and ``rate_limit`` (calls a second that are taken),
+            ``rate_burst`` (calls that may come at once), ``pollers`` and others: see ``docs/transports.md``.
+
+    Raises:
+        TypeError: An argument isn't of the type that it must be, or there is no option of that name.
+        ValueError: A number is too small.
+        AnnotationError: A service's annotations can't be served.
     """
 
     def __init__(
@@ -221,7 +230,22 @@ class Server:
 def serve(
     *services: object, listen: str | Sequence[str] = "rrpc://127.0.0.1:7471", workers: int = 4, **options: Any
 ) -> Server:
-    """Start a ``Server``; stop it with ``stop()`` or use it in a ``with`` statement."""
+    """Starts a ``Server``. Stop it with ``stop()``, or use it in a ``with`` statement.
+
+    Args:
+        *services: Instances of classes decorated with ``rrpc.service``.
+        listen: An address, or several. Port 0 takes a free one, which ``addresses`` of the server names.
+        workers: Threads that run plain handlers.
+        **options: All others of ``Server``.
+
+    Returns:
+        The server, which takes calls.
+
+    Raises:
+        AddressInUse: Somebody else listens there.
+        InvalidArgument: An address has no such form.
+        Unavailable: The transport can't be used here.
+    """
     return Server(*services, listen=listen, workers=workers, **options).start()
 
 
