@@ -48,10 +48,10 @@ class Context:
         "_name",
         "deadline",
         "ended",
+        "not_executed",
         "on_end",
         "sent",
         "task",
-        "unseen",
     )
     _cancel_event: threading.Event
     links: tuple[Link, ...] = ()
@@ -73,7 +73,7 @@ class Context:
         """For servers: called once the call is answered, with its error or None."""
         self.sent = b""
         """For servers: the reply's metadata."""
-        self.unseen = False
+        self.not_executed = False
         """For servers: whether the call failed before a handler saw it."""
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rrpc.codec import LIFT_BYTES, Message, prepare
+from rrpc.codec import BULK_BYTES, Message, prepare
 
 from .mismatch import EXACT, Check
 from .records import RecordCheck
@@ -29,7 +29,7 @@ def sender(annotation: Any, check: Check) -> Sender:
     if annotation is bytes:
 
         def send_bytes(value: Any, message: Message) -> Any:
-            if type(value) is bytes and len(value) < LIFT_BYTES:
+            if type(value) is bytes and len(value) < BULK_BYTES:
                 return value
             return prepare(check(value), message)
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 
 from rrpc.codec import (
-    LIFT_BYTES,
+    BULK_BYTES,
     Message,
     Refused,
     decode,
@@ -103,7 +103,7 @@ class Items:
         return self._decode(payload, blocks) if frames is None else frames
 
     def _encode_plain(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, Message | None]:
-        if type(value) is self._plain and (type(value) is not bytes or len(value) < LIFT_BYTES):
+        if type(value) is self._plain and (type(value) is not bytes or len(value) < BULK_BYTES):
             try:
                 return pack(value, _NO_BUFFERS), None
             except Refused:

@@ -267,7 +267,7 @@ def _drive(chain: Chain, call: IncomingCall) -> Any:
     try:
         return drive(chain, call._make, call._sleep)
     except BaseException:
-        call.context.unseen = not call._reached
+        call.context.not_executed = not call._reached
         raise
 
 
@@ -275,7 +275,7 @@ async def _drive_async(chain: Chain, call: IncomingCall) -> Any:
     try:
         return await drive_async(chain, call._make_async, call._sleep_async)
     except BaseException:
-        call.context.unseen = not call._reached
+        call.context.not_executed = not call._reached
         raise
 
 

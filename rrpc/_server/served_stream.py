@@ -150,9 +150,9 @@ class ServedStream:
     def _find_handler(self) -> Handler:
         if self._traced:
             self._trace = self._served.dispatch.trace(self.context, self._core.stamps(self._handle))
-        self.context.unseen = True
+        self.context.not_executed = True
         self._handler = self._served.dispatch.stream_of(self._name, self._kind)
-        self.context.unseen = False
+        self.context.not_executed = False
         return self._handler
 
     def arguments(self) -> Sequence[Any]:
@@ -319,7 +319,7 @@ class ServedStream:
         if self._seen is not None:
             self._seen.stop()
         status = status_of(self.context.method, error, self._served.tracebacks)
-        instead = self._core.reply_error(self._handle, *status, self.context.sent, self.context.unseen)
+        instead = self._core.reply_error(self._handle, *status, self.context.sent, self.context.not_executed)
         if self._seen is not None:
             self._seen.end(status.code, instead)
         self._conclude(error, instead)

@@ -106,7 +106,7 @@ class Worker:
         shown = name.decode(errors="replace")
         if isinstance(error, KeyError) and name not in self._dispatch.handlers:
             error = self._dispatch.unimplemented(shown)
-            context.unseen = True
+            context.not_executed = True
         status = status_of(shown, error, self._tracebacks)
-        instead = self._core.reply_error(handle, *status, context.sent, context.unseen)
+        instead = self._core.reply_error(handle, *status, context.sent, context.not_executed)
         conclude(context, error, instead)

@@ -257,11 +257,11 @@ class _Runner:
         shown, dispatch = context.method, self._lane.dispatch
         if isinstance(error, KeyError) and shown.encode() not in dispatch.handlers:
             error = dispatch.unimplemented(shown)  # it has streams
-            context.unseen = True
+            context.not_executed = True
         if isinstance(error, asyncio.CancelledError):
             error = Cancelled(f"{shown}(): the handler was cancelled")
         status = status_of(shown, error, self._lane.tracebacks)
-        instead = self._core.reply_error(handle, *status, context.sent, context.unseen)
+        instead = self._core.reply_error(handle, *status, context.sent, context.not_executed)
         conclude(context, error, instead)
 
 

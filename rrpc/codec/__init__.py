@@ -1,7 +1,7 @@
 """Values as message bytes plus the large buffers that travel beside them.
 
 A payload is MessagePack. What MessagePack has no type for goes as an extension (``wire.py`` lists the
-codes). Buffers of ``LIFT_BYTES`` and more are *lifted*: they stand in the payload as an index
+codes). Buffers of ``BULK_BYTES`` and more are *bulk*: they stand in the payload as an index
 into the message's buffer list, and the peer fetches their bytes by remote read.
 
 Payload of a request
@@ -30,11 +30,11 @@ from .dtypes import plain_kind
 from .encoder import Message, encode, pack, prepare, record_mark
 from .tensors import array_in, is_tensor, ml_type, set_device_tensors
 from .unsendable import Refused, refusal
-from .wire import LIFT_BYTES, MAX_DEPTH
+from .wire import BULK_BYTES, MAX_DEPTH
 
 __all__ = [
     "ARROW_TABLE",
-    "LIFT_BYTES",
+    "BULK_BYTES",
     "MAX_DEPTH",
     "Message",
     "Record",

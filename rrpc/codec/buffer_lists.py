@@ -12,7 +12,7 @@ from .unsendable import scanned
 __all__ = ["decode_frames", "encode_frames"]
 
 _VIEW = bytes((wire.KIND_VIEW, 0))
-_LIFTED = struct.Struct("<BBBI2s")  # an extension of 6 bytes: the index, then what the buffer is
+_BULK = struct.Struct("<BBBI2s")  # an extension of 6 bytes: the index, then what the buffer is
 _SHORT = struct.Struct(">BBB2s")
 _LONG = struct.Struct(">BHB2s")
 _LIST_16, _LIST_32 = struct.Struct(">BH"), struct.Struct(">BI")
@@ -31,8 +31,8 @@ def encode_frames(frames: list[Any]) -> tuple[bytes, Message | None]:
         if view.format != "B" or view.ndim != 1 or not view.c_contiguous:
             view = view.cast("B")
         nbytes = view.nbytes
-        if nbytes >= wire.LIFT_BYTES:
-            parts.append(_LIFTED.pack(0xC7, 6, wire.BYTES_LIFTED, len(message), _VIEW))
+        if nbytes >= wire.BULK_BYTES:
+            parts.append(_BULK.pack(0xC7, 6, wire.BULK_BYTES_LIKE, len(message), _VIEW))
             message.append(view)
             continue
         if nbytes < 254:
@@ -55,7 +55,7 @@ def decode_frames(payload: bytes, blocks: list[Any] | None) -> list[memoryview] 
     if count < 0:
         return None
     frames: list[memoryview] = []
-    lifted = blocks or []
+    bulk = blocks or []
     taken, end = 0, len(payload)
     for _ in range(count):
         if at + 4 > end or (first := payload[at]) not in (0xC7, 0xC8):
@@ -68,13 +68,13 @@ def decode_frames(payload: bytes, blocks: list[Any] | None) -> list[memoryview] 
         if payload[start - 1] == wire.BYTES and payload[start : start + 2] == _VIEW:
             frames.append(memoryview(bytearray(payload[start + 2 : at])))
             continue
-        if payload[start - 1 : at] != _LIFTED.pack(0, 0, wire.BYTES_LIFTED, taken, _VIEW)[2:]:
+        if payload[start - 1 : at] != _BULK.pack(0, 0, wire.BULK_BYTES_LIKE, taken, _VIEW)[2:]:
             return None
-        if taken == len(lifted) or lifted[taken] is None:
+        if taken == len(bulk) or bulk[taken] is None:
             return None
-        frames.append(memoryview(lifted[taken]))
+        frames.append(memoryview(bulk[taken]))
         taken += 1
-    return frames if at == end and taken == len(lifted) else None
+    return frames if at == end and taken == len(bulk) else None
 
 
 def _list_count(payload: bytes) -> tuple[int, int]:

@@ -48,7 +48,7 @@ _MARKS = {code: _Mark(code) for code in (wire.TUPLE, wire.SET, wire.FROZENSET)}
 
 
 def decode(payload: bytes, blocks: list[Any] | None = None, out: np.ndarray[Any, Any] | None = None) -> Any:
-    """The value that ``payload`` stands for; its lifted buffers are ``blocks``.
+    """The value that ``payload`` stands for; its bulk buffers are ``blocks``.
 
     Arrays are writable. Large ones stand in their block's memory, which they keep alive. ``out`` is what
     the sender's mark for "written into your own array" becomes.
@@ -85,11 +85,11 @@ class _Reader:
         self.used: set[int] = set()
 
     def extension(self, code: int, data: bytes) -> Any:
-        if code == wire.ARRAY_LIFTED:
+        if code == wire.BULK_ARRAY:
             return self._array(data)
         if code == wire.ARRAY:
             return _inline_array(data)
-        if code == wire.BYTES_LIFTED:
+        if code == wire.BULK_BYTES_LIKE:
             block = self._block(data)
             return _bytes_like(data, 4, block, block.nbytes)
         if code == wire.OUT:
@@ -117,7 +117,7 @@ class _Reader:
         block = self._block(data)
         _check_size(head, block.nbytes)
         if end != len(data):
-            raise ProtocolError("malformed payload: bytes behind a lifted array's header")
+            raise ProtocolError("malformed payload: bytes behind a bulk array's header")
         flags, dtype, shape, _ = head
         if not flags:  # without a keyword numpy takes a third of the time
             return np.ndarray(shape, dtype, block)
@@ -239,12 +239,12 @@ def _inline_bytes(data: bytes) -> Any:
     return _bytes_like(data, 0, memoryview(data)[2:], 0)
 
 
-def _bytes_like(head: bytes, start: int, source: Any, lifted_bytes: int) -> Any:
+def _bytes_like(head: bytes, start: int, source: Any, bulk_bytes: int) -> Any:
     kind, typecode = head[start], head[start + 1]
     if kind == wire.KIND_VIEW:
-        return memoryview(source) if lifted_bytes else memoryview(bytearray(source))
-    if lifted_bytes:
-        count_unpack(lifted_bytes)
+        return memoryview(source) if bulk_bytes else memoryview(bytearray(source))
+    if bulk_bytes:
+        count_unpack(bulk_bytes)
     if kind == wire.KIND_BYTES:
         return bytes(source)
     if kind == wire.KIND_BYTEARRAY:

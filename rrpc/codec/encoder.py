@@ -229,14 +229,14 @@ def _array_as(value: np.ndarray[Any, Any], message: Message, flags: int) -> Any:
     if not contiguous and layout.f_contiguous:
         flags |= wire.FORTRAN
     head = _heads.get((value.dtype, value.shape, flags)) or _array_head(value, flags)
-    if value.nbytes < wire.LIFT_BYTES:
+    if value.nbytes < wire.BULK_BYTES:
         if not contiguous and not flags & wire.FORTRAN and has_padding(value.dtype):
             value = _copied(value, np.zeros(value.shape, value.dtype))
         return _ext(wire.ARRAY, head + value.tobytes("F" if flags & wire.FORTRAN else "C"))
     if flags & wire.FORTRAN:
         value = value.T
     message.append(value if contiguous or flags & wire.FORTRAN else _strided(value))
-    return _ext(wire.ARRAY_LIFTED, wire.INDEX.pack(len(message) - 1) + head)
+    return _ext(wire.BULK_ARRAY, wire.INDEX.pack(len(message) - 1) + head)
 
 
 _HEADS_LIMIT = 1024
@@ -305,7 +305,7 @@ def _scalar(value: np.generic, message: Message, depth: int) -> Any:
 
 
 def _bytes(value: bytes, message: Message, depth: int) -> Any:
-    return value if len(value) < wire.LIFT_BYTES else _bytes_like(value, len(value), message, wire.KIND_BYTES)
+    return value if len(value) < wire.BULK_BYTES else _bytes_like(value, len(value), message, wire.KIND_BYTES)
 
 
 def _bytearray(value: bytearray, message: Message, depth: int) -> Any:
@@ -328,10 +328,10 @@ def _array_array(value: array.array[Any], message: Message, depth: int) -> Any:
 
 def _bytes_like(value: Any, nbytes: int, message: Message, kind: int, typecode: int = 0) -> Any:
     head = bytes((kind, typecode))
-    if nbytes < wire.LIFT_BYTES:
+    if nbytes < wire.BULK_BYTES:
         return _ext(wire.BYTES, head + bytes(value) if kind != wire.KIND_ARRAY else head + value.tobytes())
     message.append(value)
-    return _ext(wire.BYTES_LIFTED, wire.INDEX.pack(len(message) - 1) + head)
+    return _ext(wire.BULK_BYTES_LIKE, wire.INDEX.pack(len(message) - 1) + head)
 
 
 def _complex(value: complex, message: Message, depth: int) -> Any:

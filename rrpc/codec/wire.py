@@ -1,6 +1,6 @@
 """Extension codes, layouts and limits: the facts both directions share.
 
-Array header (after a u32 buffer index for lifted ones; little-endian)::
+Array header (after a u32 buffer index for bulk ones; little-endian)::
 
     u16 length of what follows, u8 flags, u8 rank, rank × u64 dimensions, the dtype's description
 
@@ -16,12 +16,12 @@ from typing import Final
 
 __all__: list[str] = []
 
-# Measured with a server of one worker, calls that take or give one array of n bytes, inline and lifted by
-# turns in one run, medians. shm, one in flight, inline / lifted in us: 8 KiB 10.6 / 12.5, 16 KiB 11.7 / 13.3,
+# Measured with a server of one worker, calls that take or give one array of n bytes, inline and bulk by
+# turns in one run, medians. shm, one in flight, inline / bulk in us: 8 KiB 10.6 / 12.5, 16 KiB 11.7 / 13.3,
 # 32 KiB 11.4 / 12.7, 64 KiB 16.3 / 16.9. tcp: 4 KiB 16.2 / 25.3, 8 KiB 25.8 / 25.8, 16 KiB 85.0 / 83.5,
 # 32 KiB 90.4 / 86.4. Sixteen in flight over tcp, thousand calls/s: 8 KiB 30.7 / 30.3, 16 KiB 28.8 / 30.2,
 # 32 KiB 14.3 / 17.7. So tcp gains from 16 KiB on, and shm loses little there.
-LIFT_BYTES: Final = 16_384
+BULK_BYTES: Final = 16_384
 """Buffers of this many bytes and more leave the message and are fetched by remote read."""
 
 # Measured with bench/strided.py, packed / in pieces in us, the array as an argument and not in any cache. shm, 8 pieces
@@ -42,7 +42,7 @@ BIG_INT_BYTES: Final = 1 << 16
 MARKED: Final = 0xC1
 """First byte of a payload with marked lists."""
 
-ARRAY, ARRAY_LIFTED, BYTES, BYTES_LIFTED, OUT = 1, 2, 3, 4, 5
+ARRAY, BULK_ARRAY, BYTES, BULK_BYTES_LIKE, OUT = 1, 2, 3, 4, 5
 TUPLE, SET, FROZENSET, RECORD = 16, 17, 18, 19
 BIG_INT, COMPLEX, DATETIME, DATE, TIME, TIMEDELTA, DECIMAL, UUID = 32, 33, 34, 35, 36, 37, 38, 39
 

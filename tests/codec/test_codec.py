@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from made import examples
 
 import rrpc
-from rrpc.codec import LIFT_BYTES, MAX_DEPTH, Message, Record, Refused, copies, decode, encode, refusal
+from rrpc.codec import BULK_BYTES, MAX_DEPTH, Message, Record, Refused, copies, decode, encode, refusal
 
 
 def same(a: Any, b: Any) -> None:
@@ -172,7 +172,7 @@ def test_large_arrays_stand_in_their_block() -> None:
 
 
 def test_the_threshold() -> None:
-    for nbytes, lifted in ((LIFT_BYTES - 1, 0), (LIFT_BYTES, 1)):
+    for nbytes, lifted in ((BULK_BYTES - 1, 0), (BULK_BYTES, 1)):
         for value in (
             np.zeros(nbytes, np.uint8),
             bytes(nbytes),

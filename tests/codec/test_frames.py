@@ -15,7 +15,7 @@ from two_versions import generate
 
 import rrpc
 from rrpc._interface.stream_items import Items
-from rrpc.codec import LIFT_BYTES, decode, decode_frames, encode_frames
+from rrpc.codec import BULK_BYTES, decode, decode_frames, encode_frames
 
 Frames = list[memoryview]
 Row = NDArray[np.float32]
@@ -55,7 +55,7 @@ class Links:
     def link(self, stream: rrpc.ServerStream[Frames, Frames]) -> None:
         stream.land_in(self.memory)
         for frames in stream:
-            self.landed += [address_of(frame) for frame in frames if len(frame) >= LIFT_BYTES]
+            self.landed += [address_of(frame) for frame in frames if len(frame) >= BULK_BYTES]
             stream.send(frames)
 
     @rrpc.method
@@ -86,7 +86,7 @@ class AsyncLinks(Links):
     async def link(self, stream: rrpc.aio.ServerStream[Frames, Frames]) -> None:  # type: ignore[override]
         stream.land_in(self.memory)
         async for frames in stream:
-            self.landed += [address_of(frame) for frame in frames if len(frame) >= LIFT_BYTES]
+            self.landed += [address_of(frame) for frame in frames if len(frame) >= BULK_BYTES]
             await stream.send(frames)
 
     @rrpc.method
@@ -135,7 +135,7 @@ def message(number: int) -> list[Any]:
         np.full(LARGE, number % 256, np.uint8),
         memoryview(b""),
         np.arange(LARGE // 8, dtype=np.float64) + number,
-        bytes(LIFT_BYTES),
+        bytes(BULK_BYTES),
     ]
 
 
@@ -155,7 +155,7 @@ def test_frames_go_both_ways_and_land_in_memory_of_ours(served: Served) -> None:
             frames = next(link)
             assert same(frames, sent)
             assert not any(frame.readonly for frame in frames)
-            landed += [address_of(frame) for frame in frames if len(frame) >= LIFT_BYTES]
+            landed += [address_of(frame) for frame in frames if len(frame) >= BULK_BYTES]
         link.finish()
         assert list(link) == []
     assert landed == memory.addresses()
@@ -280,7 +280,7 @@ def test_a_lost_server_ends_the_wait_for_memory(service: Any, address: str) -> N
 
 
 FRAMES = st.lists(
-    st.sampled_from([0, 1, 200, 253, 254, 1000, LIFT_BYTES - 1, LIFT_BYTES]).map(bytearray), max_size=40
+    st.sampled_from([0, 1, 200, 253, 254, 1000, BULK_BYTES - 1, BULK_BYTES]).map(bytearray), max_size=40
 )
 
 

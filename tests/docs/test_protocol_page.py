@@ -142,7 +142,7 @@ def test_every_refusal_of_tcp_has_a_row() -> None:
 
 
 def test_every_extension_of_a_payload_has_a_row() -> None:
-    codes = [wire.ARRAY, wire.ARRAY_LIFTED, wire.BYTES, wire.BYTES_LIFTED, wire.OUT]
+    codes = [wire.ARRAY, wire.BULK_ARRAY, wire.BYTES, wire.BULK_BYTES_LIKE, wire.OUT]
     codes += [wire.TUPLE, wire.SET, wire.FROZENSET, wire.RECORD, wire.BIG_INT, wire.COMPLEX, wire.DATETIME]
     codes += [wire.DATE, wire.TIME, wire.TIMEDELTA, wire.DECIMAL, wire.UUID]
     table = re.split(r"^\| extension \|.*\n", PAGE, flags=re.MULTILINE)[1].split("\n\n")[0]

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from processes import ServeFactory, volume
 
 import rrpc
-from rrpc.codec import LIFT_BYTES
+from rrpc.codec import BULK_BYTES
 
 MIB = 1 << 20
-LIFT = LIFT_BYTES
+LIFT = BULK_BYTES
 N = 3000  # items; above the threshold for every dtype of two bytes and more
 
 DTYPES = [

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from rrpc._server.front import Front
+from rrpc._server.redirector import Redirector
 from rrpc.cli.common import BadInput, one_line
 
 from .log_format import announce, announce_serving
@@ -47,11 +47,11 @@ class _Supervisor:
         self._kill_at: float | None = None  # once they have been told to end
         self._exit_code = 0
         self._overview = Overview(options, lambda: list(self._processes.values()))
-        self._front = Front(any_user=options.any_user, connections_max=options.connections_max)
+        self._redirector = Redirector(any_user=options.any_user, connections_max=options.connections_max)
         last = self._port(len(options.listen) - 1, options.processes)
         if last > _PORT_MAX:
             raise BadInput(f"--process-ports {options.process_ports}: the last one would be {last}")
-        self._bound = [self._front.listen(address) for address in options.listen]
+        self._bound = [self._redirector.listen(address) for address in options.listen]
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
@@ -64,7 +64,7 @@ class _Supervisor:
                 heed()
             self._notifier.watchdog()
             self._on_time(time.monotonic())
-        self._front.stop()
+        self._redirector.stop()
         return self._exit_code
 
     def _patience(self) -> float | None:
@@ -80,7 +80,7 @@ class _Supervisor:
 
     def _start(self, number: int) -> None:
         listen = [
-            Front.beside(bound, str(number), self._port(index, number), self._options.listen[index])
+            Redirector.beside(bound, str(number), self._port(index, number), self._options.listen[index])
             for index, bound in enumerate(self._bound)
         ]
         process = Process(number, self._command, listen, self._options.processes)
@@ -114,7 +114,7 @@ class _Supervisor:
             return
         first = self._newcomers.first(processes)
         for index, bound in enumerate(self._bound):
-            self._front.send_to(bound, [one.addresses[index] for one in first])
+            self._redirector.redirect(bound, [one.addresses[index] for one in first])
         self._newcomers.spread(processes)
         if not self._serving:
             self._announce(processes[0].services)

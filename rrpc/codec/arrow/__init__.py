@@ -12,7 +12,7 @@ A table travels as a ``Record`` called ``ArrowTable`` with the fields
 A node is a list ``[length, null count, [buffer, ...], [node, ...]]``: one of Arrow's arrays with an offset of 0. It
 has the buffers in the order of Arrow's columnar format (bytes; None where there is no validity bitmap), and its
 children, or the dictionary of a dictionary-encoded array. The node of an extension type is that of its storage. Large
-buffers are lifted as any other memoryview.
+buffers are bulk like any other memoryview.
 
 pyarrow is imported when a table is first sent or received.
 """

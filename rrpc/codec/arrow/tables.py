@@ -14,7 +14,7 @@ __all__ = ["one_batch", "table_of"]
 
 
 def table_of(parts: Record) -> Any:
-    """Returns the ``pyarrow.Table`` that the parts make, without a copy of what was lifted.
+    """Returns the ``pyarrow.Table`` that the parts make, without a copy of bulk buffers.
 
     Raises ValueError, which says what is wrong, unless all of it is valid: types, lengths, null counts, offsets, UTF-8,
     indices of dictionaries.

@@ -8,21 +8,21 @@ from typing import Any
 from rrpc import _core
 from rrpc._options import merged
 
-__all__ = ["Front"]
+__all__ = ["Redirector"]
 
 
-class Front:
+class Redirector:
     """Listens and takes no calls. Threads of the core do all of it; ``options`` as for ``rrpc.Server``."""
 
     def __init__(self, **options: Any) -> None:
         self._core = _core.Server(merged(options))
 
     def listen(self, address: str) -> str:
-        """Gives the address really bound. Until ``send_to`` its clients are refused as Unavailable."""
+        """Gives the address really bound. Until ``redirect`` its clients are refused as Unavailable."""
         return self._core.listen(address, for_others=True)
 
-    def send_to(self, bound: str, addresses: Sequence[str]) -> None:
-        """Send clients of ``bound`` on to ``addresses`` in turn, each one that ``beside`` gave, as bound."""
+    def redirect(self, bound: str, addresses: Sequence[str]) -> None:
+        """Sends clients of ``bound`` on to ``addresses`` in turn, each one that ``beside`` gave, as bound."""
         after = "." if bound.startswith("shm://") else ":"
         self._core.redirect(bound, [address.partition("?")[0].rpartition(after)[2] for address in addresses])
 
