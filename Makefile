@@ -1,6 +1,6 @@
 # The front door. Everything sets itself up: a first `make test` on a fresh clone needs only make, g++ and Python.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-fast test-cpp test-python test-vm test-dask test-ray test-frameworks faults soak fuzz check format tidy bench bench-vm asan tsan wheel-test docs clean
+.PHONY: help setup build demo test test-fast test-cpp test-python test-vm test-dask test-ray test-frameworks faults soak fuzz fuzz-cpp check format tidy bench bench-vm asan tsan wheel-test docs clean
 PY := .venv/bin/python
 # Without bytecode files every process compiles all it imports, and tests start thousands of them.
 export PYTHONDONTWRITEBYTECODE =
@@ -54,6 +54,9 @@ faults: build ## kill, stop, cut, delay and corrupt at each step of the protocol
 
 soak: build ## mixed load with checksums for MINUTES=60; fails where memory grows by more than 1 %
 	@$(PY) -m tests.faults.soak --minutes $(or $(MINUTES),60)
+
+fuzz-cpp: setup ## libFuzzer on the parsers of the core, with clang; SECONDS=60 for each
+	@tools/fuzz_cpp.sh $(or $(SECONDS),60)
 
 fuzz: build ## the property tests on random examples; ARGS="--minutes 30 -k json", 5 minutes otherwise
 	@$(PY) tools/fuzz.py $(ARGS)

@@ -27,6 +27,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "bind": (*_PROTOCOL, *_PROVIDERS, "driver"),
     "tests": (*_PROTOCOL, *_PROVIDERS, "provider/sim", "driver"),
     "tests/plugin": (*_CORE, "provider/tcp"),
+    "fuzz": (*_PROTOCOL, *_PROVIDERS),
     "bench": (*_PROTOCOL, *_PROVIDERS, "driver"),
 }
 _NO_IO = r"sys/(socket|epoll|eventfd|timerfd|un|select|uio)\.h|(net)?inet/.*|netdb\.h|arpa/.*|poll\.h"

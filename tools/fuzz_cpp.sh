@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# tools/fuzz_cpp.sh SECONDS [NAME...]: runs each libFuzzer target of cpp/fuzz for so long, beginning with the inputs that
+# are kept in cpp/fuzz/corpus/NAME. What fails stands in build/fuzz/NAME-*; `make fuzz-cpp` ends with 1 then.
+source "$(dirname "$0")/lib.sh"
+seconds="${1:-60}"
+names=("${@:2}")
+if [ ${#names[@]} -eq 0 ]; then
+  for source in cpp/fuzz/*_fuzz.cc; do names+=("$(basename "$source" _fuzz.cc)"); done
+fi
+find_clang() { command -v clang++ || command -v clang++-16; }
+clang="$(find_clang)" || { apt_install clang-16 libclang-rt-16-dev && clang="$(find_clang)"; } ||
+  { missing "no clang (clang-16, libclang-rt-16-dev): libFuzzer's targets are left out"; exit 0; }
+if [ ! -e build/fuzz/build.ninja ]; then
+  step "configure fuzz" cmake --preset fuzz -DCMAKE_CXX_COMPILER="$clang"
+fi
+step "build fuzz" cmake --build build/fuzz --parallel "$JOBS" --target rrpc_fuzz
+status=0
+for name in "${names[@]}"; do
+  found="build/fuzz/corpus/$name"
+  mkdir -p "$found"
+  step "fuzz $name, $seconds s" build/fuzz/"${name}_fuzz" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 \
+    -max_len=4096 -print_final_stats=1 -verbosity=0 -artifact_prefix="build/fuzz/$name-" "$found" "cpp/fuzz/corpus/$name" || status=1
+  grep -hE 'number_of_executed_units' "$LOGS/fuzz-$name,-$seconds-s.log" | sed 's/^/    /' || true
+done
+exit "$status"
