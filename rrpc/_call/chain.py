@@ -8,13 +8,15 @@ from typing import Any
 
 from .stream_hooks import StreamHooks
 
-__all__ = ["Chain", "Link", "Sleep", "Steps", "drive", "drive_async"]
+__all__ = ["REFUSED", "Chain", "Link", "Sleep", "Steps", "drive", "drive_async"]
 
 Steps = Generator[Any, Any, Any]
 Link = Callable[[Any], Steps]
 
 _CALLS_MAX = 1000
 _ENDED = object()
+REFUSED = object()
+"""Given to ``drive`` for an awaitable, where nothing can be awaited."""
 
 
 class Sleep:
@@ -190,41 +192,30 @@ class Chain:
         return f"{_name(self._links[len(self._stack) - 1])}(){line}"
 
 
-def drive(chain: Chain, make: Callable[[], Any], sleep: Callable[[float], object]) -> Any:
-    """In the calling thread: the call's result. ``make`` makes the call, ``sleep`` waits."""
+def drive(chain: Chain, do: Callable[[Any], Any]) -> Any:
+    """Carries a chain out to its end in the calling thread, and returns its result.
+
+    ``do`` does what a step asks for and gives what came of it, or ``REFUSED`` for what can't be done here.
+    """
     asked = chain.step()
     while not chain.done:
+        value = None
         try:
-            if asked is chain.call:
-                value = make()
-            elif type(asked) is Sleep:
-                value = sleep(asked.seconds)
-            else:
-                asked = chain.refuse(asked)
-                continue
+            value = do(asked)
         except BaseException as error:
-            value = None
             asked = chain.step(None, error)
         else:
-            asked = chain.step(value)
+            asked = chain.refuse(asked) if value is REFUSED else chain.step(value)
     return asked
 
 
-async def drive_async(
-    chain: Chain, make: Callable[[], Awaitable[Any]], sleep: Callable[[float], Awaitable[object]]
-) -> Any:
-    """Runs the chain like ``drive``, but in a coroutine."""
-    asked = chain.step()
+async def drive_async(chain: Chain, do: Callable[[Any], Awaitable[Any]], asked: Any) -> Any:
+    """Carries a chain out like ``drive``, but in a coroutine. ``asked`` is what its first step gave."""
     while not chain.done:
+        value = None
         try:
-            if asked is chain.call:
-                value = await make()
-            elif type(asked) is Sleep:
-                value = await sleep(asked.seconds)
-            else:
-                value = await asked
-        except BaseException as error:  # noqa: PERF203
-            value = None
+            value = await do(asked)
+        except BaseException as error:
             asked = chain.step(None, error)
         else:
             asked = chain.step(value)

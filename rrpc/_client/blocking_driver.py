@@ -4,42 +4,34 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
+from functools import partial
 from typing import Any
 
-from rrpc._call.chain import Chain, Sleep
+from rrpc._call.chain import REFUSED, Chain, Sleep, drive
 from rrpc._call.outgoing import Exchange, OutgoingCall, Waiting
 
-__all__ = ["going", "run"]
+__all__ = ["carry_out", "run"]
 
 
 def run(chain: Chain) -> Any:
-    """The blocking driver: the call's result."""
+    """Carries a call out, and returns its result."""
     try:
-        return going(chain, chain.call)
+        return carry_out(chain, chain.call)
     finally:
         chain.call.end()
 
 
-def going(chain: Chain, call: OutgoingCall) -> Any:
-    """Carry out a course to its end, which may not be the call's."""
-    asked = chain.step()
-    while not chain.done:
-        value = None
-        try:
-            if type(asked) is Exchange:
-                value = _exchange(call, asked)
-            elif type(asked) is Waiting:
-                value = _wait(call, asked)
-            elif type(asked) is Sleep:
-                _sleep(call, asked.seconds)
-            else:
-                asked = chain.refuse(asked)
-                continue
-        except BaseException as error:
-            asked = chain.step(None, error)
-        else:
-            asked = chain.step(value)
-    return asked
+def carry_out(chain: Chain, call: OutgoingCall) -> Any:
+    """Carries a course out to its end, which may not be the call's."""
+    return drive(chain, partial(_do, call))
+
+
+def _do(call: OutgoingCall, asked: Any) -> Any:
+    if type(asked) is Exchange:
+        return _exchange(call, asked)
+    if type(asked) is Waiting:
+        return _wait(call, asked)
+    return _sleep(call, asked.seconds) if type(asked) is Sleep else REFUSED
 
 
 def _exchange(call: OutgoingCall, exchange: Exchange) -> tuple[bytes, Any, bytes]:

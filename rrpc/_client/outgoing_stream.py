@@ -17,7 +17,7 @@ from rrpc.codec import decode
 from rrpc.errors import RpcError, Unavailable, goes_elsewhere
 from rrpc.metadata import MetadataLike
 
-from .blocking_driver import going
+from .blocking_driver import carry_out
 from .blocking_guard import refuse_blocking
 from .client import Client
 from .stream_call import Opened
@@ -135,7 +135,7 @@ def begin(
     """Send the request; a connection is waited for."""
     call = begun_course(channel, request, options, timeout, metadata)
     try:
-        return call.opened(going(call.chain, call))
+        return call.opened(carry_out(call.chain, call))
     except BaseException as error:
         call.failed(error)
         raise
@@ -180,7 +180,7 @@ def _moved(attempts: Attempts, call: OutgoingStream) -> Generator[Any, Any, None
 
 def _make(attempts: Attempts, call: OutgoingStream, error: RpcError) -> None:
     """In the calling thread."""
-    going(call.again(attempts, error), call)
+    carry_out(call.again(attempts, error), call)
 
 
 def _over(call: OutgoingStream) -> Generator[Any, Any, Any]:

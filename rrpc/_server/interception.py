@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rrpc._call.chain import Chain, drive, drive_async
+from rrpc._call.chain import REFUSED, Chain, Sleep, drive, drive_async
 from rrpc._call.context import context
 from rrpc._call.stream_hooks import StreamHooks
 from rrpc.errors import Cancelled, DeadlineExceeded
@@ -134,6 +134,17 @@ class IncomingCall:
     async def _make_async(self) -> Any:
         result = self._make()  # of an async generator the items
         return await result if isinstance(result, Awaitable) else result
+
+    def _do(self, asked: Any) -> Any:
+        """Does what a step asks for, for ``drive``."""
+        if asked is self:
+            return self._make()
+        return self._sleep(asked.seconds) if type(asked) is Sleep else REFUSED
+
+    async def _do_async(self, asked: Any) -> Any:
+        if asked is self:
+            return await self._make_async()
+        return await (self._sleep_async(asked.seconds) if type(asked) is Sleep else asked)
 
     def _sleep(self, seconds: float) -> None:
         self.context.wait_cancelled(seconds)
@@ -265,7 +276,7 @@ class _Intercepted:
 
 def _drive(chain: Chain, call: IncomingCall) -> Any:
     try:
-        return drive(chain, call._make, call._sleep)
+        return drive(chain, call._do)
     except BaseException:
         call.context.not_executed = not call._reached
         raise
@@ -273,7 +284,7 @@ def _drive(chain: Chain, call: IncomingCall) -> Any:
 
 async def _drive_async(chain: Chain, call: IncomingCall) -> Any:
     try:
-        return await drive_async(chain, call._make_async, call._sleep_async)
+        return await drive_async(chain, call._do_async, chain.step())
     except BaseException:
         call.context.not_executed = not call._reached
         raise

@@ -12,7 +12,7 @@ from rrpc._client.stream_call import Opened
 from rrpc._core import Awaited
 from rrpc.errors import RpcError
 
-from .await_driver import going
+from .await_driver import carry_out
 from .fairness import send_in_turns
 from .loop_driver import running_driver
 from .stream_waits import changed, delivered, received
@@ -56,7 +56,7 @@ class Begun:
 
     async def _open(self, asked: Any) -> Opened:
         try:
-            return self._found(await going(self.call.chain, self.call, asked))
+            return self._found(await carry_out(self.call.chain, self.call, asked))
         except BaseException as error:
             self.call.failed(error)
             raise
@@ -213,7 +213,7 @@ class Begun:
     async def _move(self, attempts: Attempts, cause: RpcError) -> None:
         try:
             chain = self.call.again(attempts, cause)
-            await going(chain, self.call, chain.step())
+            await carry_out(chain, self.call, chain.step())
         except RpcError as error:
             attempts.fail(error, cause)
             raise

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
-from rrpc._call.chain import Chain, Sleep
+from rrpc._call.chain import Chain, Sleep, drive_async
 from rrpc._call.outgoing import OutgoingCall, Waiting
 
-__all__ = ["going"]
+__all__ = ["carry_out"]
 
 
-async def going(chain: Chain, call: OutgoingCall, asked: Any) -> Any:
-    """Carry out a course that has begun to its end, which may not be the call's."""
-    while not chain.done:
-        try:
-            value = await _DO.get(type(asked), _await)(call, asked)
-        except BaseException as error:  # noqa: PERF203
-            asked = chain.step(None, error)
-        else:
-            asked = chain.step(value)
-    return asked
+async def carry_out(chain: Chain, call: OutgoingCall, asked: Any) -> Any:
+    """Carries a course that has begun out to its end, which may not be the call's."""
+    return await drive_async(chain, partial(_do, call), asked)
+
+
+def _do(call: OutgoingCall, asked: Any) -> Awaitable[Any]:
+    return _DO.get(type(asked), _await)(call, asked)
 
 
 async def _wait(call: OutgoingCall, waiting: Waiting) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rrpc import interceptors
-from rrpc._call.chain import Chain, drive, drive_async
+from rrpc._call.chain import REFUSED, Chain, drive, drive_async
 from rrpc._call.stream_hooks import StreamHooks
 from rrpc.interceptors import ClientInterceptor, ServerInterceptor, Sleep
 
@@ -25,13 +25,21 @@ class Call:
 def run(style: str, links: list[Unary], make: Callable[[], Any], once: bool = False, call: Any = None) -> Any:
     """``make`` is the call itself; in either style it is the same chain."""
     chain = Chain(links, call or Call(), once=once)
-    if style == "blocking":
-        return drive(chain, make, lambda seconds: None)
 
-    async def made() -> Any:
-        return make()
+    def do(asked: Any) -> Any:
+        if asked is chain.call:
+            return make()
+        return None if type(asked) is Sleep else REFUSED
 
-    return asyncio.run(drive_async(chain, made, asyncio.sleep))
+    async def do_async(asked: Any) -> Any:
+        if asked is chain.call:
+            return make()
+        return await (asyncio.sleep(asked.seconds) if type(asked) is Sleep else asked)
+
+    async def in_loop() -> Any:
+        return await drive_async(chain, do_async, chain.step())
+
+    return drive(chain, do) if style == "blocking" else asyncio.run(in_loop())
 
 
 @pytest.fixture(params=["blocking", "asyncio"])
@@ -363,7 +371,7 @@ def test_a_call_made_again_forgets_the_inner_ones() -> None:
         return (yield call)
 
     chain = Chain([outer, inner], call, hooks=hooks)
-    drive(chain, lambda: "x", lambda seconds: None)
+    drive(chain, lambda asked: "x")
     assert hooks.sent("") == "oi"
 
 
