@@ -15,11 +15,23 @@ if [ ! -e build/fuzz/build.ninja ]; then
 fi
 step "build fuzz" cmake --build build/fuzz --parallel "$JOBS" --target rrpc_fuzz
 status=0
-for name in "${names[@]}"; do
-  found="build/fuzz/corpus/$name"
+pids=()
+run() {
+  local name="$1" found="build/fuzz/corpus/$1" status=0
   mkdir -p "$found"
   step "fuzz $name, $seconds s" build/fuzz/"${name}_fuzz" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 \
     -max_len=4096 -print_final_stats=1 -verbosity=0 -artifact_prefix="build/fuzz/$name-" "$found" "cpp/fuzz/corpus/$name" || status=1
-  grep -hE 'number_of_executed_units' "$LOGS/fuzz-$name,-$seconds-s.log" | sed 's/^/    /' || true
+  grep -hE 'number_of_executed_units' "$LOGS/fuzz-$name,-$seconds-s.log" | sed "s/^/    $name: /" || true
+  return "$status"
+}
+wait_for_all() {
+  for pid in "${pids[@]}"; do wait "$pid" || status=1; done
+  pids=()
+}
+for name in "${names[@]}"; do
+  run "$name" &
+  pids+=($!)
+  if [ ${#pids[@]} -ge "$JOBS" ]; then wait_for_all; fi
 done
+wait_for_all
 exit "$status"
