@@ -161,9 +161,8 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'rrpc' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 
-for _name in __all__:  # tracebacks, pickles and repr() name the classes as users import them
-    if getattr(globals().get(_name), "__module__", "").startswith("rrpc._"):
-        globals()[_name].__module__ = "rrpc"
+# Tracebacks and pickles name them as users import them, wherever they stand.
+AnnotationError.__module__ = Record.__module__ = "rrpc"
 
 # Last, as it sees all of the above.
 from . import _registration as _registration  # noqa: E402

@@ -7,10 +7,19 @@ names=("${@:2}")
 if [ ${#names[@]} -eq 0 ]; then
   for source in cpp/fuzz/*_fuzz.cc; do names+=("$(basename "$source" _fuzz.cc)"); done
 fi
-find_clang() { command -v clang++ || command -v clang++-16; }
+# The first clang that has libFuzzer's runtime.
+find_clang() {
+  local found
+  for found in $(compgen -c clang++ | grep -xE 'clang\+\+(-[0-9]+)?' | sort -ru); do
+    if echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
+      "$found" -x c++ -fsanitize=fuzzer,address - -o /dev/null 2>/dev/null; then command -v "$found" && return; fi
+  done
+  return 1
+}
 clang="$(find_clang)" || { apt_install clang-16 libclang-rt-16-dev && clang="$(find_clang)"; } ||
   { missing "no clang (clang-16, libclang-rt-16-dev): libFuzzer's targets are left out"; exit 0; }
-if [ ! -e build/fuzz/build.ninja ]; then
+if ! grep -qsF "CMAKE_CXX_COMPILER:STRING=$clang" build/fuzz/CMakeCache.txt || [ CMakePresets.json -nt build/fuzz/CMakeCache.txt ]; then
+  rm -f build/fuzz/CMakeCache.txt
   step "configure fuzz" cmake --preset fuzz -DCMAKE_CXX_COMPILER="$clang"
 fi
 step "build fuzz" cmake --build build/fuzz --parallel "$JOBS" --target rrpc_fuzz

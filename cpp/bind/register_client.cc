@@ -21,8 +21,6 @@ namespace {
 using driver::WaitResult;
 using ClientRef = std::shared_ptr<driver::Client>;
 
-// An id begins with 0, as no name does; before the name it is what is sent, and the name is for errors.
-
 }  // namespace
 
 py::tuple take_reply(rpc::ClientCall& call) {

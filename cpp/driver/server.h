@@ -56,9 +56,9 @@ class Server : public RequestSink {
 
   // The next call of the lane to handle. kInterrupted: `interrupt` is set; see to it and ask again.
   NextResult next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt, Lane lane = Lane::kWorkers);
-  // Before listening: calls of these methods (names or ids) go to a worker of their own, and wait for no other.
+  // Before listening: calls of these methods (names) go to a worker of their own, and wait for no other.
   void serve_apart(const std::vector<std::string>& methods) { work_.route(Lane::kBuiltin, methods, 1); }
-  // Before listening: calls of these methods (names or ids) go to an event loop, so many at a time. The loop, which
+  // Before listening: calls of these methods (names) go to an event loop, so many at a time. The loop, which
   // polls for calls from now on, is pushed `news` when there are some; the workers wait to be told of theirs.
   // `all`: there are no workers. The loop gets what names no method, too, and any number of those served apart.
   void serve_in_loop(std::shared_ptr<LoopQueue> loop, LoopItemRef news, const std::vector<std::string>& methods,

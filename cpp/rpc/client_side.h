@@ -1,5 +1,43 @@
 // The calling half of a session: call table, deadlines, cancellation, arguments exposed until the reply,
 // results fetched and then released with DONE. Not thread-safe: the driver holds the connection's mutex.
+//
+// A unary call at this end, in the states of ClientCall::State. Before start() it is new, and from kEnded on it isn't
+// in calls_; kFetching* is kFetching or kFetchingBody. A credit is for the first in queue_. A cancel is the caller's,
+// expire()'s at the deadline, or, in kQueued, that of a GOAWAY. To expose is to open arguments and out= memory to the
+// server, to revoke (release()) is to close them. A step to kCancelling, kDraining or kEnded makes the call done() if
+// it wasn't, and one to kEnded sends DONE if leased_ says that the server keeps results for it.
+//
+// state         | event                      | next state        | does
+// --------------+----------------------------+-------------------+-----------------------------------------------------
+// new           | start(), with a credit     | kSent             | exposes, sets may_have_run_, sends REQUEST
+// new           | start(), without, or long  | kQueued           | exposes; REQUEST or REQUEST_BULK waits in queue_
+// kQueued       | a credit                   | kSent             | writes the time left, sets may_have_run_, sends
+// kQueued       | cancel                     | kEnded            | leaves queue_, revokes: not_executed() is true
+// kSent         | REPLY, error or no buffers | kEnded            | revokes; kNotSeen clears may_have_run_
+// kSent         | REPLY with buffers         | kFetching         | revokes; READs those not in out= memory already
+// kSent         | REPLY_BULK                 | kFetchingBody     | revokes, sets leased_; READs the body
+// kSent         | either, can't be taken     | kEnded            | revokes; give_up(): an error of the call
+// kSent         | cancel                     | kCancelling       | sends CANCEL; what is exposed stays exposed
+// kFetchingBody | READ ended well            | kSent             | at once, accept_reply() takes the body as a REPLY
+// kFetching     | READ ended well            | kEnded            | the call has succeeded
+// kFetching*    | READ failed                | kEnded            | give_up(): Unavailable
+// kFetching*    | cancel                     | kDraining         | cancels the READ; its memory stays the device's
+// kCancelling   | CANCEL_ACK                 | kEnded            | revokes
+// kCancelling   | REPLY or REPLY_BULK        | kEnded            | revokes; READs nothing
+// kDraining     | READ ended                 | kEnded            | gives back what was fetched
+// each of these | the connection failed      | kEnded, kDraining | revokes; kDraining if transferring_; no DONE
+// any other     | REPLY or REPLY_BULK        | as above          | a protocol error, which ends the connection
+//
+// start() keeps nothing of a call that it gives an error for. A CANCEL_ACK is ignored in any state but kCancelling. A
+// call with streams differs after its reply: it is in kFetchingItems, or in kDraining, until no item is being read, and
+// it sends DONE also if its items had exposed memory. stream.h has the table of those.
+//
+// A call runs at most once (Birrell and Nelson, "Implementing Remote Procedure Calls", 1984): its request is sent once,
+// under an id of its own, and without a reply it has run once or not at all. Where not_executed() is true it certainly
+// has not run, never sent or refused with kNotSeen: to repeat it is safe. A message without a credit waits here, since
+// each credit is a receive that the peer has posted. The server may touch arguments and out= memory until REPLY,
+// REPLY_BULK or CANCEL_ACK; what a READ lands in is the device's until the READ ends. Results are leased: the server
+// keeps them until DONE, but no longer than its lease_timeout.
 #pragma once
 
 #include <atomic>

@@ -136,9 +136,12 @@ Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
   if (status.ok()) status = why_refused(request.method);
   if (status.ok()) status = std::move(call->failure_);
   if (!status.ok()) return refuse(call, std::move(status), now), Status();
-  if (Refusal over = events_.over_rate(request.method, true, now); !over.why.ok())
-    return refuse(call, std::move(over), now), Status();
-  if (!std::exchange(call->opened_, true)) RRPC_RETURN_IF_ERROR(open_stream(*call));
+  if (!call->opened_) {  // not a body that is fetched again: its call counted when it came
+    if (Refusal over = events_.over_rate(request.method, true, now); !over.why.ok())
+      return refuse(call, std::move(over), now), Status();
+    call->opened_ = true;
+    RRPC_RETURN_IF_ERROR(open_stream(*call));
+  }
   if (!request.descriptors.empty()) return fetch_arguments(call, request.descriptors, now);
   calls_.add(call->id_, call);
   hand_over(call, now);

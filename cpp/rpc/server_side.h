@@ -1,6 +1,47 @@
 // The answering half of a session: arguments fetched before the handler sees the call, results leased until
 // the reader's DONE, cancels acknowledged once nothing of the client's memory is being read. Not
 // thread-safe: the driver holds the connection's mutex.
+//
+// A unary call at this end, in the states of ServerCall::State. It is new while its REQUEST or REQUEST_BULK is taken
+// in, and gone when erase() has taken it out of calls_; kFetching* is kFetching or kFetchingBody. take_back() is the
+// driver's: true if no handler has the call, nor ever will. To revoke (release()) is to close the results to the
+// client.
+//
+// state                | event                      | next state          | does
+// ---------------------+----------------------------+---------------------+--------------------------------------------
+// new, kFetching       | all arguments are here     | kRunning            | on_request(): the driver has the call
+// new, kWaiting        | landing memory is there    | kFetching*          | READs a REQUEST_BULK's body, or the buffers
+// new                  | there is none now          | kWaiting            | keeps its message only, and landing_ticket_
+// no handler has it    | refuse()                   | kReplying           | drops the arguments; an error, kNotSeen
+// kFetchingBody        | READ ended well            | as from new         | admit() decides anew, with the whole body
+// kFetching*           | CANCEL                     | the same            | sets cancelled_, cancels the READ
+// kFetching*           | READ failed, or cancelled_ | gone                | CANCEL_ACK if cancelled_
+// kRunning             | reply()                    | kReplying, gone     | exposes results; gone if small and sent
+// kRunning             | reply(), fits out= memory  | kWriting            | WRITEs it; the REPLY is pending_reply_
+// kRunning, cancelled_ | reply()                    | gone                | drops the reply
+// kRunning             | CANCEL                     | kRunning, gone      | cancelled_, CANCEL_ACK; gone if take_back()
+// kRunning             | the deadline               | kReplying, kRunning | take_back(): error, kNotSeen; else overdue_
+// kWriting             | WRITE ended                | kReplying, gone     | REPLY with kOutWritten; gone if it failed
+// kReplying            | a credit                   | kLeased, gone       | sends the reply; gone if nothing is exposed
+// kWaiting, kReplying  | CANCEL                     | gone                | drops the ticket or the reply; CANCEL_ACK
+// kWriting, kLeased    | CANCEL                     | the same            | nothing: the REPLY ends the client's wait
+// kLeased              | DONE, or the lease's end   | gone                | revokes the results
+// each of these        | the connection failed      | gone                | revokes; a READ or WRITE has to end first
+//
+// refuse() is for a call that is too large, one too many, over the rate, without memory, during a drain, or in kWaiting
+// at its deadline; it sets refused_. overdue_ is set kCancelGrace after the deadline; on_given_up runs then, or at the
+// CANCEL. An OK reply after the deadline becomes DeadlineExceeded, and any reply once overdue_ is set. A DONE before
+// kLeased is a protocol error; a CANCEL or a DONE of a call that is gone is ignored. A call with streams differs: out=
+// memory is never written, the REPLY waits in kEnding for items, a CANCEL leads to kCancelled, and the CANCEL_ACK waits
+// until no item is being read; items that are exposed then stay so until DONE or the lease's end. stream.h has the
+// table of those.
+//
+// A call runs at most once (Birrell and Nelson, "Implementing Remote Procedure Calls", 1984): check_new_id() takes only
+// rising ids, so that a repeated request is a protocol error and never runs. kNotSeen says that no handler has seen the
+// call, so that the client may repeat it. Each credit is a receive that the client has posted: a reply without one
+// waits in queue_, and too many of them make backed_up() true. The client's memory is its own again with REPLY,
+// REPLY_BULK or CANCEL_ACK, since no READ or WRITE of it is under way then. Results stay exposed until DONE; the lease
+// (lease_timeout) bounds that where a client never sends it.
 #pragma once
 
 #include <atomic>

@@ -117,6 +117,7 @@ class Workload {
   }
   // Once nothing is under way. Lets go of the calls.
   void check_all() {
+    EXPECT_LE(answerer_.calls_counted, plans_.size()) << "a call counts once, however often its body is fetched";
     for (CallPlan& plan : plans_) {
       if (plan.started && !caller_.dead) {
         EXPECT_EQ(plan.ended, 1) << "call " << plan.key;

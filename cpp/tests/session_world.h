@@ -96,6 +96,10 @@ struct SessionEnd : SessionEvents {
   void on_call_done(const ClientCallRef& call) override {
     if (call_done) call_done(call);
   }
+  Refusal over_rate(std::string_view, bool counts, TimeNs) override {
+    if (counts) ++calls_counted;
+    return {};
+  }
   void on_request(const ServerCallRef& call) override {
     if (request) request(call);
   }
@@ -109,6 +113,7 @@ struct SessionEnd : SessionEvents {
   std::unique_ptr<provider::Device> device;
   endpoint::RegistrationCache registrations;
   size_t replies_taken = 0;
+  size_t calls_counted = 0;  // of those that a limited rate would allow
   std::function<void(const ClientCallRef&)> call_done;
   std::function<void(const ServerCallRef&)> request;
   std::function<bool(const ServerCallRef&)> waits;

@@ -55,7 +55,8 @@ class Channel(Upkeep):
 
     Raises:
         TypeError: There is no option of that name, or one isn't of the type that it must be.
-        ValueError: There is no policy of that name.
+        ValueError: There is no policy of that name, or no address.
+        InvalidArgument: An option or a number of seconds can't have that value.
     """
 
     def __init__(

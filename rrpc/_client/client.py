@@ -54,7 +54,8 @@ class Client(BaseClient):
         Unavailable: Nobody serves there.
         DeadlineExceeded: Connecting took longer than ``connect_timeout`` seconds.
         FailedPrecondition: The server's version of a generated client's interface doesn't fit its own.
-        InvalidArgument: The address has no such form.
+        InvalidArgument: The address has no such form, or an option or a number of seconds can't have that value.
+        ValueError: Both ``retry`` and ``hedging`` are given.
         TypeError: There is no option of that name.
     """
 

@@ -117,8 +117,6 @@ class Dispatch:
 
     def unimplemented(self, name: str, kind: int = 0) -> Unimplemented:
         """The error for a name that no handler for such calls has."""
-        if name.startswith("\0"):
-            return Unimplemented("the method's id is none of this server's: connect again")
         service, _, method = name.rpartition(".")
         if service in self.interfaces:
             if method in self.interfaces[service].methods:

@@ -46,7 +46,8 @@ class Server:
 
     Raises:
         TypeError: An argument isn't of the type that it must be, or there is no option of that name.
-        ValueError: A number is too small.
+        ValueError: ``workers``, ``max_concurrency`` or ``max_queue`` is too small, or two services have one name.
+        InvalidArgument: Another option can't have that value.
         AnnotationError: A service's annotations can't be served.
     """
 

@@ -194,7 +194,7 @@ class Begun:
         return attempts.core is core
 
     async def _go_on(self, attempts: Attempts, core: _core.Stream, error: RpcError) -> None:
-        """Makes another attempt if ``core`` is still the current one, like ``rrpc.streams.Attempts.go_on``.
+        """Makes another attempt if ``core`` is still the current one, like ``Attempts.go_on``.
 
         Raises the call's error if there is to be no other attempt.
         """

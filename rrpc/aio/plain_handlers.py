@@ -13,7 +13,7 @@ __all__ = ["to_loop"]
 
 
 def to_loop(handler: Handler) -> None:
-    """Has an event loop call it. Its function waits for nothing, but by a ``rrpc.streams.Waker``."""
+    """Has an event loop call the handler. Its function waits for nothing, but by a ``rrpc._server.waker.Waker``."""
     plain = handler.function
     handler.is_async = True
     handler.function = _items(plain) if handler.plan.kind else _result(plain)

@@ -233,7 +233,7 @@ def test_connecting_waits_no_longer_than_it_may() -> None:
 
     def greet(listener: socket.socket) -> None:
         with listener.accept()[0] as connection:
-            connection.sendall(setup() + hello(services=bytes(16)))
+            connection.sendall(setup() + hello(fingerprints=bytes(16)))
             with contextlib.suppress(OSError):
                 while connection.recv(1 << 16):
                     pass

@@ -167,7 +167,7 @@ class Plain:
 with rrpc.serve(Plain(), listen="tcp://127.0.0.1:0") as server, rrpc.connect(server.addresses[0]) as client:
     assert client.call("Plain.double", np.ones(100_000, np.float32)).sum() == 200_000
     from rrpc.idl import Unit, emit
-    from rrpc.service import interface_of
+    from rrpc._interface import interface_of
     emit(Unit("a test", [interface_of(Plain)]), "0.1.0")
 print([name for name in ("torch", "jax", "jaxlib", "pyarrow", "pandas", "polars", "ml_dtypes") if name in sys.modules])
 """
@@ -179,7 +179,7 @@ def test_nothing_is_imported_unless_used() -> None:
 
 def test_data_frames_need_pyarrow() -> None:
     code = (
-        "import sys\nsys.modules['pyarrow'] = None\nimport pandas, rrpc\nfrom rrpc.service import compile_check\n"
+        "import sys\nsys.modules['pyarrow'] = None\nimport pandas, rrpc\nfrom rrpc._interface import compile_check\n"
         "try:\n    compile_check(pandas.DataFrame)\nexcept rrpc.AnnotationError as error:\n    print(error)\n"
         "from rrpc.codec import Message, Refused, encode\n"
         "try:\n    encode(pandas.DataFrame(), Message())\nexcept Refused as error:\n    print(error)\n"

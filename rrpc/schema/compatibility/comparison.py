@@ -1,4 +1,4 @@
-"""Collects the changes between two versions and judges types; ``rrpc.schema.compat`` has the rules."""
+"""Collects the changes between two versions and judges types; ``changes.py`` has the rules."""
 
 from __future__ import annotations
 

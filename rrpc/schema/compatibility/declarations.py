@@ -1,4 +1,4 @@
-"""Structs, enums, one-ofs, errors and constants of two versions; ``rrpc.schema.compat`` has the rules."""
+"""Structs, enums, one-ofs, errors and constants of two versions; ``changes.py`` has the rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods and their parameters in two versions; ``rrpc.schema.compat`` has the rules."""
+"""Methods and their parameters in two versions; ``changes.py`` has the rules."""
 
 from __future__ import annotations
 
