@@ -33,8 +33,7 @@
 // CANCEL. An OK reply after the deadline becomes DeadlineExceeded, and any reply once overdue_ is set. A DONE before
 // kLeased is a protocol error; a CANCEL or a DONE of a call that is gone is ignored. A call with streams differs: out=
 // memory is never written, the REPLY waits in kEnding for items, a CANCEL leads to kCancelled, and the CANCEL_ACK waits
-// until no item is being read; items that are exposed then stay so until DONE or the lease's end. stream.h has the
-// table of those.
+// until no item is being read; items that are exposed then stay so until DONE or the lease's end.
 //
 // A call runs at most once (Birrell and Nelson, "Implementing Remote Procedure Calls", 1984): check_new_id() takes only
 // rising ids, so that a repeated request is a protocol error and never runs. kNotSeen says that no handler has seen the
