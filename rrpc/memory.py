@@ -44,8 +44,8 @@ def empty(
         The array, of that shape and dtype. Its memory goes back to the pool when the last array that uses it is gone.
 
     Raises:
-        ValueError: The shape is negative or too large.
-        TypeError: The dtype has objects.
+        ValueError: The shape is negative, too large, or has more than 64 dimensions.
+        TypeError: The dtype has no fixed size (objects, ``StringDType``), or the shape isn't of ints.
         ResourceExhausted: The pool's limit doesn't allow it.
     """
     kind = np.dtype(dtype)
@@ -77,8 +77,8 @@ def zeros(
         The array, of that shape and dtype.
 
     Raises:
-        ValueError: The shape is negative or too large.
-        TypeError: The dtype has objects.
+        ValueError: The shape is negative, too large, or has more than 64 dimensions.
+        TypeError: The dtype has no fixed size (objects, ``StringDType``), or the shape isn't of ints.
         ResourceExhausted: The pool's limit doesn't allow it.
     """
     array = empty(shape, dtype, order)
@@ -98,7 +98,7 @@ def snapshot(array: ArrayLike) -> np.ndarray[Any, Any]:
         The copy, of the same shape and dtype, Fortran-contiguous where ``array`` is, else C-contiguous.
 
     Raises:
-        TypeError: The dtype has objects.
+        TypeError: The dtype has no fixed size (objects, ``StringDType``).
         ResourceExhausted: The pool's limit doesn't allow it.
     """
     live = np.asarray(array)

@@ -87,12 +87,24 @@ class RetryBudget:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """When a call that failed is made again, and how soon; never past its deadline.
+    """Rules by which a call that failed is made again, and how soon; never past its deadline.
 
-    Before attempt n it waits for a random time up to ``initial_backoff * multiplier ** (n - 2)``, and up to
-    ``max_backoff``, seconds; with less ``jitter`` than 1, for at least the rest of that. ``codes`` are those of
-    failures that may pass. ``budget`` is for all calls with this policy; None: no limit. Calls with streams are made
-    again while nothing has come of them and all that was sent is kept.
+    A call is made again if no handler can have seen it, or if its method is idempotent. Before attempt n it waits for a
+    random time up to ``initial_backoff * multiplier ** (n - 2)``, and up to ``max_backoff``, seconds; with less
+    ``jitter`` than 1, for at least the rest of that. Calls with streams are made again while nothing has come of them
+    and all that was sent is kept.
+
+    Args:
+        max_attempts: The most attempts of one call, the first one included; at least 1.
+        initial_backoff: The longest wait before the second attempt, in seconds; at least 0.
+        max_backoff: The longest wait before any attempt, in seconds; at least 0. A server may ask for a longer one.
+        multiplier: The factor by which the longest wait grows with each attempt; at least 1.
+        jitter: The part of the wait that is random, from 0 (none of it) to 1 (all of it).
+        codes: Status codes of failures that may pass. A call that fails with another one isn't made again.
+        budget: The budget for all calls with this policy; None: no limit. By default it is one of the policy's own.
+
+    Raises:
+        ValueError: A number is out of its range, or ``codes`` has one that is no ``StatusCode``.
     """
 
     max_attempts: int = 4

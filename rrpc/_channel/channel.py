@@ -56,7 +56,8 @@ class Channel(Upkeep):
     Raises:
         TypeError: There is no option of that name, or one isn't of the type that it must be.
         ValueError: There is no policy of that name, or no address.
-        InvalidArgument: An option or a number of seconds can't have that value.
+        InvalidArgument: ``connect_timeout`` is no number of seconds from 0 up. Connecting raises it where the
+            address has no such form, or another option can't have its value.
     """
 
     def __init__(

@@ -55,8 +55,10 @@ class Client(BaseClient):
         DeadlineExceeded: Connecting took longer than ``connect_timeout`` seconds.
         FailedPrecondition: The server's version of a generated client's interface doesn't fit its own.
         InvalidArgument: The address has no such form, or an option or a number of seconds can't have that value.
-        ValueError: Both ``retry`` and ``hedging`` are given.
-        TypeError: There is no option of that name.
+        ValueError: Both ``retry`` and ``hedging`` are given, or there is no policy of that name, or no address.
+        TypeError: An argument isn't of the type that it must be, there is no option of that name, or options are
+            given beside a ``Channel``, which has its own.
+        RuntimeError: It would connect in a coroutine, and hold up the event loop.
     """
 
     def __init__(
@@ -219,6 +221,9 @@ def connect(
 
     Raises:
         RpcError: As ``Client`` does.
+        ValueError: As ``Client`` does.
+        TypeError: As ``Client`` does.
+        RuntimeError: As ``Client`` does.
     """
     return Client(address, timeout=timeout, **options)
 

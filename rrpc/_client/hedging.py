@@ -22,13 +22,21 @@ __all__ = ["HedgingPolicy"]
 
 @dataclass(frozen=True)
 class HedgingPolicy:
-    """Makes a call of an idempotent method again when there is no answer after ``delay`` seconds.
+    """Rules by which a call of an idempotent method is made again while its first attempt is still unanswered.
 
-    It is made up to ``max_attempts`` times in all. The first success is the result, and the other attempts are
-    cancelled. A call with ``out=`` is made once.
+    Another attempt begins when there is no answer after ``delay`` seconds, up to ``max_attempts`` attempts in all. The
+    first success is the result, and the other attempts are cancelled. A failure with one of the ``codes`` has the next
+    attempt made at once, any other one ends the call. Calls of methods that aren't idempotent, calls with ``out=`` and
+    calls with streams are made once.
 
-    A failure with one of the ``codes`` has the next attempt made at once, any other one ends the call. ``budget`` is
-    for all calls with this policy; None: no limit. Calls with streams are made once.
+    Args:
+        delay: Seconds without an answer after which the next attempt begins; at least 0.
+        max_attempts: The most attempts of one call, the first one included; at least 1.
+        codes: Status codes of failures that may pass.
+        budget: The budget for all calls with this policy; None: no limit. By default it is one of the policy's own.
+
+    Raises:
+        ValueError: A number is out of its range, or ``codes`` has one that is no ``StatusCode``.
     """
 
     delay: float

@@ -284,11 +284,30 @@ def open_stream(
     metadata: MetadataLike | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Call ``"Service.method"``, which has streams, without a generated client; the server checks arguments and items.
+    """Calls ``"Service.method"``, which has streams, without a generated client.
 
-    ``sends``: the method takes a stream; ``receives``: it gives one. What comes back is a ``ResponseStream``, a
-    ``RequestStream`` or a ``DuplexStream`` accordingly. An argument with the name of an option is given by
-    its place.
+    The server checks arguments and items. Its errors come from the stream, after the items before them.
+
+    Args:
+        client: The client whose connection and options the call has.
+        method: The service's and the method's name, joined by a dot.
+        *args: The method's arguments, but for its stream. One with the name of an option is given so, by its place.
+        sends: Whether the method takes a stream.
+        receives: Whether the method gives a stream.
+        timeout: Seconds that the whole call may take; None: that of the client's calls.
+        metadata: Metadata that goes with the call, besides the client's.
+        **kwargs: Arguments that are given by name.
+
+    Returns:
+        A ``RequestStream`` if the method only takes a stream, a ``ResponseStream`` if it only gives one, a
+        ``DuplexStream`` if it does both.
+
+    Raises:
+        TypeError: It isn't an ``rrpc.Client``, the method's name isn't a str, or there is no stream either way.
+        RuntimeError: It is called in a coroutine, where it would hold up the event loop.
+        InvalidArgument: An argument or the metadata can't be sent, or ``timeout`` is no number of seconds from 0 up.
+        Unavailable: There is no connection, and the client doesn't wait for one.
+        DeadlineExceeded: The time was up before the call was sent.
     """
     if not isinstance(client, Client):
         raise TypeError(

@@ -191,9 +191,9 @@ class RequestStream(_Sending[_S], Generic[_S, _R]):
 
     ::
 
-    with client.add.open() as rows:
-        rows.send(row)
-        count = rows.finish()
+        with client.add.open() as rows:
+            rows.send(row)
+            count = rows.finish()
     """
 
     def finish(self) -> _R:

@@ -70,6 +70,9 @@ def batched(
         concurrency: How many batches may run at a time.
         over: The parameters that have a batch axis; default: all that are arrays or lists.
 
+    Returns:
+        A decorator, which gives an ``async def`` method in place of the one that it decorates.
+
     Raises:
         ValueError: A number is out of its range.
         TypeError: What is decorated isn't a method with parameters, it yields, or ``over`` names no parameter of it.

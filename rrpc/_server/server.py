@@ -244,8 +244,11 @@ def serve(
 
     Raises:
         AddressInUse: Somebody else listens there.
-        InvalidArgument: An address has no such form.
+        InvalidArgument: An address has no such form, or an option can't have that value.
         Unavailable: The transport can't be used here.
+        TypeError: As ``Server`` does.
+        ValueError: As ``Server`` does.
+        AnnotationError: As ``Server`` does.
     """
     return Server(*services, listen=listen, workers=workers, **options).start()
 

@@ -27,8 +27,26 @@ _C = TypeVar("_C", bound="Client")
 class Client(BaseClient):
     """Calls to a server out of coroutines, by its methods' names or, of a generated class, by methods.
 
-    Arguments as of ``rrpc.Client``. It connects in ``async with``, or by ``await client``, or else when a call
-    needs it; none of them holds up the loop. One client may be used in many loops and threads.
+    It connects in ``async with``, or by ``await client``, or else when a call needs it; none of them holds up the
+    loop. One client may be used in many loops and threads. Arguments are those of ``rrpc.Client``, but for ``lazy``;
+    connecting raises what ``rrpc.Client`` raises, and checks the address and the values of the transport's options.
+
+    Args:
+        address: An address, several of them, or a ``Channel``, as for ``rrpc.Client``. A ``Channel`` isn't closed.
+        timeout: Seconds that a call may take by default; None sets no deadline.
+        metadata: Metadata that goes with each call.
+        wait_for_ready: Whether calls wait for a connection, in place of failing with Unavailable, where there is none.
+        interceptors: ``ClientInterceptor`` objects around each call, the outermost first.
+        retry: When calls that failed are made again.
+        hedging: When calls are made a second time before the first has ended; not together with ``retry``.
+        **options: Those of ``Channel`` (``poll``, ``connect_timeout``, ``policy``, ``serve`` and others) and of the
+            transport.
+
+    Raises:
+        InvalidArgument: A number of seconds isn't from 0 up, or the metadata can't be sent.
+        ValueError: Both ``retry`` and ``hedging`` are given, or there is no policy of that name, or no address.
+        TypeError: An argument isn't of the type that it must be, there is no option of that name, or options are
+            given beside a ``Channel``, which has its own.
     """
 
     def __init__(

@@ -128,5 +128,22 @@ class Server:
 
 
 def serve(*services: object, listen: str | Sequence[str] = "rrpc://127.0.0.1:7471", **options: Any) -> Server:
-    """A ``Server``, to be started: ``server = await rrpc.aio.serve(...)``, or with ``async with``."""
+    """Makes a ``Server``, to be started: ``server = await rrpc.aio.serve(...)``, or with ``async with``.
+
+    Args:
+        *services: Instances of classes decorated with ``rrpc.service``, at least one.
+        listen: An address, or several. Port 0 takes a free one, which ``addresses`` of the server names.
+        **options: All others of ``rrpc.Server``.
+
+    Returns:
+        The server, which listens and takes calls once it is started. Starting it raises AddressInUse where somebody
+        else listens, InvalidArgument where an address has no such form, and Unavailable where the transport can't be
+        used.
+
+    Raises:
+        TypeError: An argument isn't of the type that it must be, or there is no option of that name.
+        ValueError: ``workers``, ``max_concurrency`` or ``max_queue`` is too small, or two services have one name.
+        InvalidArgument: Another option can't have that value.
+        AnnotationError: A service's annotations can't be served.
+    """
     return Server(*services, listen=listen, **options)

@@ -189,9 +189,9 @@ class RequestStream(_Sending[_S], Generic[_S, _R]):
 
     ::
 
-    async with client.add.open() as rows:
-        await rows.send(row)
-        count = await rows.finish()
+        async with client.add.open() as rows:
+            await rows.send(row)
+            count = await rows.finish()
     """
 
     async def finish(self) -> _R:
@@ -227,7 +227,32 @@ def open_stream(
     metadata: MetadataLike | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Calls a method with streams by name, like ``rrpc.open_stream``, but for coroutines."""
+    """Calls a method with streams by name, like ``rrpc.open_stream``, but for coroutines.
+
+    It doesn't wait: where there is no connection yet, a task begins the call once there is one. Errors of that, and
+    the server's, come from the stream.
+
+    Args:
+        client: The client whose connection and options the call has.
+        method: The service's and the method's name, joined by a dot.
+        *args: The method's arguments, but for its stream. One with the name of an option is given so, by its place.
+        sends: Whether the method takes a stream.
+        receives: Whether the method gives a stream.
+        timeout: Seconds that the whole call may take; None: that of the client's calls.
+        metadata: Metadata that goes with the call, besides the client's.
+        **kwargs: Arguments that are given by name.
+
+    Returns:
+        A ``RequestStream`` if the method only takes a stream, a ``ResponseStream`` if it only gives one, a
+        ``DuplexStream`` if it does both; those of ``rrpc.aio``.
+
+    Raises:
+        TypeError: It isn't an ``rrpc.aio.Client``, the method's name isn't a str, or there is no stream either way.
+        RuntimeError: No event loop runs in the calling thread.
+        InvalidArgument: An argument or the metadata can't be sent, or ``timeout`` is no number of seconds from 0 up.
+        Unavailable: The client is closed, or has just failed to connect.
+        DeadlineExceeded: The time was up before the call was sent.
+    """
     if not hasattr(type(client), "__await__"):
         raise TypeError(
             f"rrpc.aio.open_stream() takes an rrpc.aio.Client, not {type(client).__name__}; "
