@@ -4,6 +4,56 @@
 // them and sleeps in epoll. A worker that leaves with a request wakes nobody: the engine's thread ticks
 // while workers are at work and polls when the token lies idle, so the fast path has no hand-over.
 // docs/threads.md tells the whole story.
+//
+// A connection's place in the polling is its Attendance (connection.h); hot_ is the list of those that are polled,
+// new_hot_ of those that come into it. "any" is each state.
+//
+// state     | event                                        | next state | does
+// ----------|----------------------------------------------|------------|-----------------------------------------
+// none      | add()                                        | kHot       | new_hot_; a poller moves it into hot_
+// kHot      | poll_one(): something came                   | kHot       | last_active; its next deadline is noted
+// kHot      | poll_one(): nothing, and it has a ready bit  | kArmed     | leave_to_bit(): ready_sets_ knows the bit
+// kHot      | poll_one(): nothing, before many_dear_until_ | kArmed     | leave_to_epoll(), if it may wait by edges
+// kHot      | try_arm(): armed, and a poll finds nothing   | kArmed     | enable_epoll(), set_armed(); leaves hot_
+// kHot      | try_arm(): something came, or it can't now   | kHot       | stays in hot_
+// kArmed    | epoll reports it, or its bit was raised      | kHot       | make_hot(): hot_; sleeping loops are told
+// kArmed    | settle(): quiet within kSettleRounds polls   | kArmed     | settle_armed(), settle_handles()
+// kArmed    | settle(): still busy, failed, or no epoll    | kHot       | heat(): new_hot_, and kick()
+// kArmed    | take_over(): a caller is going to poll it    | kLeader    | disarm(), else mute_epoll()
+// not kGone | detach(): a caller goes to sleep on it       | kLeader    | disable_epoll()
+// kLeader   | settle(): leader_asleep, and busy or failed  | kLeader    | wake_leader(); so for other wait handles
+// kLeader   | reattach(): by the leader or give_back()     | kArmed     | arms, enable_epoll(), then settle_armed()
+// kLeader   | reattach(): failed, or no epoll for it       | kHot       | heat()
+// not kGone | see_off(): not quiet, and not stopping_      | kHot       | heat(), unless it is kHot
+// any       | remove(); poll_one() does: failed, quiet     | kGone      | disable_epoll(); out of connections_
+//
+// The polling token is token_: free; polls (who has it is in polling_, a worker or the engine's thread); sleeps (who
+// has it is in epoll_wait: asleep_until_ isn't 0; of a worker worker_asleep_, too); held is either of these.
+//
+// state  | event                                        | next state | does
+// -------|----------------------------------------------|------------|-----------------------------------------
+// free   | attend() of a worker                         | polls      | it has won the try-lock: poll_until()
+// free   | run() without workers                        | polls      | the engine's thread; own_spin: poll_until()
+// free   | poll_between() of a worker: calls wait       | free       | polls once, if next_poll_between_ has come
+// free   | tick_for_workers(): a worker waits           | free       | has it for a moment; then offer_token()
+// free   | tick_for_workers(): none waits               | free       | polls while that finds any; offer_token()
+// any    | offer_token(): before a slow handler, a tick | same       | token_offered_: wakes one in worker_waits()
+// held   | attend() of another worker                   | same       | kNoToken: worker_waits() tries once more
+// held   | first attend(): the engine's thread has it   | free       | that is woken, lets go, and ticks from now on
+// polls  | poll_hot(): something came                   | polls      | the spin begins anew; came_after()
+// polls  | nothing in the spin, or crowded()            | sleeps     | arm_hot(); wait_events() once hot_ is empty
+// polls  | run() of clients: nothing came               | sleeps     | arms what was quiet for kLinger, then naps
+// polls  | attend(): done(), or its deadline            | free       | kLook; an engine's thread that parks ticks
+// sleeps | an event, kick() or a timer                  | polls      | looks once; spins only if hot_ has any
+// sleeps | a signal, to a worker                        | free       | kSignalled, after one more poll
+// sleeps | run(): a worker sleeps since the last tick   | sleeps     | the engine's thread parks: driver_parked_
+//
+// Who wants to sleep arms, polls once more, and sleeps only if that found nothing: what came before the arming is found
+// by the poll, what comes after it makes a wait handle ready, so no wake-up is lost. asleep_until_ and kick() are the
+// same: each side writes its own word before it reads the other's. A spin as long as a sleep costs is at most twice as
+// dear as the optimum (Karlin, Li, Manasse, Owicki, "Empirical Studies of Competitive Spinning for a Shared-Memory
+// Multiprocessor", SOSP 1991). Options::spin is longer by default, for the sake of latency; SpinTime halves it each
+// time that what came took longer.
 #pragma once
 
 #include <atomic>

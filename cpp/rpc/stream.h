@@ -1,5 +1,58 @@
 // The items of one call at one end: those that it sends, those that it receives, and how far each is ahead of who
 // takes them. Streams (streams.h) moves them.
+//
+// One stream at one end has two directions, each with flags of Stream for its state. Sending: unopened (neither opened_
+// nor finished_), open (opened_), finishing (finished_ and end_owed_), finished (finished_ alone). Beside any of them
+// it may be ended (ended_), by its call: no item is accepted then, but what is in queue_ goes, unless it is stopped
+// too. "same" is the state that it was in.
+//
+// state               | event                          | next state | does
+// --------------------|--------------------------------|------------|-----------------------------------------
+// none                | make()                         | unopened   | at the answering end open at once
+// unopened            | open(): the REQUEST has gone   | open       | takes a turn for queue_; finishing stays so
+// open                | send(): small, room, credit    | open       | queue_ empty: straight into the peer's slot
+// unopened, open      | send(): room, else             | same       | into queue_; memory that it shows: exposed_
+// unopened, open      | send(): no room                | same       | refused_bytes_; the item stays the caller's
+// finishing, finished | send()                         | same       | fails in check_sendable(), as when ended
+// unopened, open      | finish()                       | finishing  | end_owed_; takes a turn once opened_
+// not ended           | ask_delivered(): some are not  | same       | ask_owed_; kAskWindow goes behind queue_
+// any, opened_        | flush_some(): turn and credit  | same       | send_next(): a message; then the next turn
+// finishing           | the same: nothing else is owed | finished   | sends kNoItem with kStreamEnd
+// any                 | on_window(): possible counts   | same       | revokes what was fetched; room_changes_
+// any                 | on_window(): of what didn't go | same       | a protocol error, which ends the connection
+// any                 | stop_sending()                 | finished   | drops queue_, and revokes what that exposed
+// any                 | release()                      | same       | revokes all of exposed_: the peer has read
+// not ended           | end()                          | ended      | ended_with_; room_changes_ and item_changes_
+// ended               | end()                          | ended      | nothing: the first reason stays
+//
+// Receiving: open (receives_), finished (peer_finished_), exhausted (exhausted(): finished, and all items taken; from
+// the start where the call has no items from that end), stopped (stopped_), and beside them ended.
+//
+// state          | event                                 | next state | does
+// ---------------|---------------------------------------|------------|-----------------------------------------
+// open           | on_item(): the next, within window_   | open       | admit(); without descriptors it is ready_
+// open           | on_item() with kStreamEnd             | finished   | peer_finished_; without items_ exhausted
+// open           | on_item_bulk()                        | open       | admit(); body_is_elsewhere_, so to be fetched
+// not stopped    | on_item() with kAskWindow             | same       | asked_at_: a WINDOW when all before are here
+// open, finished | start_fetches(): landing has room     | same       | start_fetch(): a READ begins; fetching_
+// open, finished | start_fetches(): landing has none now | same       | landing_ticket_; the item waits in items_
+// open, finished | start_fetches(): lands_by_hand_       | same       | wants_memory_, until land() begins the READ
+// open, finished | on_transfer_finished(): success       | same       | ready_ (after a body: its buffers); go_on()
+// open, finished | a fetch fails, no memory can be had   | stopped    | on_stream_failed(): its call has end(), stop()
+// open, finished | take()                                | same       | taken_, tell(); exhausted after the last one
+// not stopped    | on_item(): not the next, or too much  | same       | a protocol error, which ends the connection
+// not stopped    | peer_ended(): REPLY, CANCEL_ACK       | finished   | no more WINDOWs; READs under way go on
+// not ended      | end()                                 | ended      | as above; take() gives what is in items_
+// any            | stop_receiving()                      | stopped    | drops items_ and the ticket, cancels READs
+// stopped        | on_item(), on_item_bulk()             | stopped    | drops it: nobody wants it any more
+// stopped        | on_transfer_finished(): the last      | stopped    | on_stream_idle(): its call may end now
+//
+// This is credit-based flow control (Kung and Morris, "Credit-Based Flow Control for ATM Networks", IEEE Network 1995),
+// from end to end for each stream. The credit is a WINDOW, whose counts of what was taken are absolute, so that one
+// stands for several. Who keeps to it finds a place for each item, and memory that items name is fetched only when
+// there is landing memory: so a receiver never drops an item for want of room. What send() copies is the caller's again
+// at once; what it exposes stays so until a WINDOW counts it as fetched, stop_sending() drops it unsent, or release().
+// What was fetched is the stream's, charged as landed_, until take().
 #pragma once
 
 #include <atomic>
