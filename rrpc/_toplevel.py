@@ -29,7 +29,7 @@ def stats() -> dict[str, int]:
 
 
 def trace() -> Trace:
-    """In a ``with`` statement: collects the calls made there, with what each did when, at both ends.
+    """Collects the calls made in a ``with`` statement, with what each did when, at both ends.
 
     ``print(trace)`` shows them, ``trace.save("calls.json")`` writes what https://ui.perfetto.dev opens.
     """

@@ -7,6 +7,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -143,6 +144,11 @@ def check_cpp_file(path: Path, cpp: Path) -> Iterator[tuple[int, str]]:
     yield from _word_rules(layer, _COMMENT_OR_STRING.sub(_blank, text))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imported_modules(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of each import; `package` resolves relative ones."""
     for node in ast.walk(tree):
@@ -162,7 +168,7 @@ def check_python_file(path: Path, root: Path) -> Iterator[tuple[int, str]]:
     if room not in PY_LAYERS:
         yield 1, f"rrpc/{room} is no layer: tools/check_layers.py doesn't know it"
         return
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     if inside.name == "__init__.py":
         yield from _hidden_modules(tree, path)
     for line, name in imported_modules(tree, ("rrpc", *inside.parts[:-1])):
@@ -226,7 +232,7 @@ def check_python_modules(root: Path) -> Iterator[str]:
 
 def _needs(name: str, path: Path, modules: dict[str, Path]) -> Iterator[str]:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for _, imported in imported_modules(ast.parse(path.read_text()), tuple(package.split("."))):
+    for _, imported in imported_modules(parsed(path), tuple(package.split("."))):
         needed = imported if imported in modules else imported.rpartition(".")[0]
         if needed in modules and needed not in (name, "rrpc"):
             yield needed

@@ -30,7 +30,7 @@
 //
 // start() keeps nothing of a call that it gives an error for. A CANCEL_ACK is ignored in any state but kCancelling. A
 // call with streams differs after its reply: it is in kFetchingItems, or in kDraining, until no item is being read, and
-// it sends DONE also if its items had exposed memory.
+// it sends DONE also if its items had exposed memory. stream.h has the table of those.
 //
 // A call runs at most once (Birrell and Nelson, "Implementing Remote Procedure Calls", 1984): its request is sent once,
 // under an id of its own, and without a reply it has run once or not at all. Where not_executed() is true it certainly

@@ -33,7 +33,8 @@
 // CANCEL. An OK reply after the deadline becomes DeadlineExceeded, and any reply once overdue_ is set. A DONE before
 // kLeased is a protocol error; a CANCEL or a DONE of a call that is gone is ignored. A call with streams differs: out=
 // memory is never written, the REPLY waits in kEnding for items, a CANCEL leads to kCancelled, and the CANCEL_ACK waits
-// until no item is being read; items that are exposed then stay so until DONE or the lease's end.
+// until no item is being read; items that are exposed then stay so until DONE or the lease's end. stream.h
+// has the table of those.
 //
 // A call runs at most once (Birrell and Nelson, "Implementing Remote Procedure Calls", 1984): check_new_id() takes only
 // rising ids, so that a repeated request is a protocol error and never runs. kNotSeen says that no handler has seen the
@@ -133,7 +134,7 @@ class ServerCall {
   bool refused_ = false;             // before its streams were known
   bool given_up_by_client_ = false;  // of calls with streams, and of those
   bool ack_owed_ = false;            // while items are being read
-  bool opened_ = false;              // its streams are known
+  bool opened_ = false;              // it counted for the rate, and its streams are known
   Charge exposed_;                   // for exposures_
   bool unread_ = false;              // its results are exposed, and were not fetched yet
   TimeNs expires_at_ = kNever;       // the deadline, or the lease's end

@@ -117,7 +117,6 @@ class Streams {
   void count_sent(const StreamRef& stream, uint64_t bytes);
   void await_turn(const StreamRef& stream);
   void send_next(Stream& stream);
-  void send_queued_body(Stream& stream);
   void send_together(Stream& stream);
   Result<bool> charge_exposed(Stream& stream, const OutgoingItem& item, uint64_t bytes, Charge& charge);
   void drop_exposed(Stream& stream, Stream::ExposedItem& item);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from rrpc.metadata import Metadata, MetadataLike, merged, pack, unpack
 
+from .chain import Link
 from .peer_names import peer_name
 from .registry import upper
 
@@ -26,7 +27,6 @@ current = _current.get
 enter = _current.set
 """For servers: this thread or task runs the handler of this call from now on, until the context has ended."""
 _WAIT_STEP = 0.25
-Link = Callable[[Any], Generator[Any, Any, Any]]
 
 
 class Cancellable(Protocol):

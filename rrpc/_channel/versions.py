@@ -1,7 +1,7 @@
 """Versions of interfaces: what client and server agree on when they connect.
 
 A server's HELLO has the fingerprints of its services. Where a client's own is among them, both have the same
-interface, and requests name methods by ids. Where it isn't, the client asks for the server's description, compares
+interface, and nothing is asked. Where it isn't, the client asks for the server's description, compares
 the two and goes on, with the arguments that the server knows, or fails at once. docs/protocol.md has the bytes.
 """
 
@@ -93,7 +93,7 @@ def agree(
     fingerprints differ. Raises FailedPrecondition where the two can't work together, or where that can't be told.
     """
     agreement = Agreement()
-    offered = hello.get(FINGERPRINTS.encode(), b"")
+    offered = hello.get(FINGERPRINTS.encode(), b"")[: _SERVICES_MAX * _PRINT_BYTES]
     known = {offered[at : at + _PRINT_BYTES] for at in range(0, len(offered), _PRINT_BYTES)}
     for service, fingerprint in fingerprints.items():
         if bytes.fromhex(fingerprint) in known:

@@ -16,14 +16,14 @@ __all__ = ["carry_out", "run"]
 def run(chain: Chain) -> Any:
     """Carries a call out, and returns its result."""
     try:
-        return carry_out(chain, chain.call)
+        return carry_out(chain)
     finally:
         chain.call.end()
 
 
-def carry_out(chain: Chain, call: OutgoingCall) -> Any:
+def carry_out(chain: Chain) -> Any:
     """Carries a course out to its end, which may not be the call's."""
-    return drive(chain, partial(_do, call))
+    return drive(chain, partial(_do, chain.call))
 
 
 def _do(call: OutgoingCall, asked: Any) -> Any:

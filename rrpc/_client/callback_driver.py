@@ -17,9 +17,10 @@ from rrpc._channel.timers import Timer, after, elsewhere, start
 from rrpc.errors import Cancelled, RpcError, unsent
 from rrpc.metadata import Metadata
 
-__all__ = ["Driven"]
+__all__ = ["Driven", "lock"]
 
-_lock = threading.RLock()  # a finalizer that ends a call may run wherever it is held
+lock = threading.RLock()  # a finalizer that ends a call may run wherever it is held
+"""Guards the ends of calls, of futures too. A fork's child has another one: take it from this module each time."""
 _CALLBACK_SECONDS = 0.001
 
 
@@ -82,7 +83,7 @@ class Driven:
         return self._call.reply_metadata
 
     def on_done(self, callback: Callable[[], object]) -> None:
-        with _lock:
+        with lock:
             if not self._ended.is_set():
                 self._callbacks.append(callback)
                 return
@@ -182,7 +183,7 @@ class Driven:
 
     def _settle(self, value: Any, error: BaseException | None) -> list[Callable[[], object]] | None:
         """Gives who is to be told; None: it had ended."""
-        with _lock:
+        with lock:
             if self._ended.is_set():
                 return None
             self._value, self._error = value, error
@@ -197,8 +198,8 @@ def _call_all(callbacks: list[Callable[[], object]]) -> None:
 
 
 def _anew() -> None:
-    global _lock
-    _lock = threading.RLock()
+    global lock
+    lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_anew)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextvars
-import os
 import threading
 from collections.abc import Callable, Mapping
 from time import monotonic
@@ -16,13 +15,13 @@ from rrpc._channel.timers import elsewhere
 from rrpc.errors import RpcError, goes_elsewhere
 from rrpc.metadata import EMPTY, unpack
 
+from . import callback_driver
 from .blocking_guard import refuse_blocking
 from .callback_driver import Driven
 
 __all__ = ["Future", "only"]
 
 _T = TypeVar("_T")
-_lock = threading.RLock()  # a finalizer that ends a call may run wherever it is held
 
 
 class Future(concurrent.futures.Future[_T]):
@@ -105,7 +104,7 @@ class Future(concurrent.futures.Future[_T]):
         It is never called amid ``cancel``, or where a call is begun or answered: ``fn`` may take a lock that is held
         there.
         """
-        with _lock:
+        with callback_driver.lock:
             first = self._callbacks is None
             if self._callbacks is None:
                 self._callbacks = []
@@ -144,7 +143,7 @@ class Future(concurrent.futures.Future[_T]):
                     timeout = end - monotonic()
 
     def _end(self, value: Any, error: BaseException | None) -> None:
-        with _lock:
+        with callback_driver.lock:
             if self._decode is not None:  # else another thread was first: all get the same value
                 self._value: _T = value
                 self._error = error
@@ -152,7 +151,7 @@ class Future(concurrent.futures.Future[_T]):
 
     def _goes_on(self) -> bool:
         """Whether the call, which is done, is to be made again because no handler has seen it, or has been."""
-        with _lock:
+        with callback_driver.lock:
             call, again = self._call, self._again
         if again is None:
             return not call.done()
@@ -169,7 +168,7 @@ class Future(concurrent.futures.Future[_T]):
         again = self._again
         # Whoever waits for it: it is the call that was begun where nothing surrounded it.
         driven = None if again is None else Driven(contextvars.Context().run(again))
-        with _lock:
+        with callback_driver.lock:
             if self._call is not call:
                 return True
             if driven is None or self._again is None:
@@ -227,7 +226,7 @@ class Future(concurrent.futures.Future[_T]):
             self._run_callbacks()
 
     def _run_callbacks(self) -> None:
-        with _lock:
+        with callback_driver.lock:
             callbacks, self._callbacks = self._callbacks or [], []
         left = iter(callbacks)
         try:
@@ -244,14 +243,6 @@ class Future(concurrent.futures.Future[_T]):
             import logging
 
             logging.getLogger("rrpc.client").exception("a done callback raised")
-
-
-def _anew() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_anew)
 
 
 def only(value: Any, out: Any) -> Any:

@@ -135,7 +135,7 @@ def begin(
     """Send the request; a connection is waited for."""
     call = begun_course(channel, request, options, timeout, metadata)
     try:
-        return call.opened(carry_out(call.chain, call))
+        return call.opened(carry_out(call.chain))
     except BaseException as error:
         call.failed(error)
         raise
@@ -180,7 +180,7 @@ def _moved(attempts: Attempts, call: OutgoingStream) -> Generator[Any, Any, None
 
 def _make(attempts: Attempts, call: OutgoingStream, error: RpcError) -> None:
     """In the calling thread."""
-    carry_out(call.again(attempts, error), call)
+    carry_out(call.again(attempts, error))
 
 
 def _over(call: OutgoingStream) -> Generator[Any, Any, Any]:

@@ -56,7 +56,7 @@ class Begun:
 
     async def _open(self, asked: Any) -> Opened:
         try:
-            return self._found(await carry_out(self.call.chain, self.call, asked))
+            return self._found(await carry_out(self.call.chain, asked))
         except BaseException as error:
             self.call.failed(error)
             raise
@@ -213,7 +213,7 @@ class Begun:
     async def _move(self, attempts: Attempts, cause: RpcError) -> None:
         try:
             chain = self.call.again(attempts, cause)
-            await carry_out(chain, self.call, chain.step())
+            await carry_out(chain, chain.step())
         except RpcError as error:
             attempts.fail(error, cause)
             raise

@@ -13,9 +13,9 @@ from rrpc._call.outgoing import OutgoingCall, Waiting
 __all__ = ["carry_out"]
 
 
-async def carry_out(chain: Chain, call: OutgoingCall, asked: Any) -> Any:
+async def carry_out(chain: Chain, asked: Any) -> Any:
     """Carries a course that has begun out to its end, which may not be the call's."""
-    return await drive_async(chain, partial(_do, call), asked)
+    return await drive_async(chain, partial(_do, chain.call), asked)
 
 
 def _do(call: OutgoingCall, asked: Any) -> Awaitable[Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from rrpc._call.chain import Link, Sleep, Steps
+from rrpc._call.chain import Link, Steps
 
-__all__ = ["ClientInterceptor", "Interceptor", "Link", "ServerInterceptor", "Sleep", "checked", "links"]
+__all__ = ["ClientInterceptor", "Interceptor", "Link", "ServerInterceptor", "checked", "links"]
 
 _I = TypeVar("_I", bound="Interceptor")
 

@@ -1,5 +1,6 @@
 """Clients and servers of equal and of other versions: what they ask when they connect, and whose methods are called."""
 
+import struct
 import sys
 import threading
 from collections.abc import Iterator
@@ -75,6 +76,19 @@ def test_after_a_restart_with_other_services() -> None:
             for name in ("First", "Second"):
                 with client_of(name)(server.addresses[0], timeout=20.0) as client:
                     assert client.who() == f"I am {name}"
+
+
+def test_names_of_no_method_are_refused(observed: tuple[rrpc.Server, list[ServedCall]]) -> None:
+    server, _ = observed
+    peer = RawPeer(server.addresses[0])
+    known = b"lab.Rows.find"
+    wrong = [b"\0", b"\0\0", known[:-1], b"\0" + known, known + b"\0", known + b"x", bytes(6), bytes(300)]
+    for call_id, method in enumerate([known, *wrong, known], 1):
+        peer.send(message(CALL, request(call_id, method, "p"), data=call_id - 1))
+        kind, body = peer.read_message()
+        status = struct.unpack_from("<QB", body)[1]
+        assert (kind, status) == (REPLY, 0 if method == known else rrpc.StatusCode.UNIMPLEMENTED), method
+    peer.close()
 
 
 def test_what_runs_is_shown_by_name() -> None:

@@ -302,15 +302,21 @@ FIELDS: dict[str, tuple[bytes, bool]] = {
     "others": (bytes(range(160)), False),
     "long": (bytes(8000), False),
     "second": (bytes(16) + PRINT, True),
+    "past the last one": (bytes(16 * 256) + PRINT, False),
 }
 
 
 @pytest.mark.parametrize("what", FIELDS)
 def test_odd_fingerprints_in_hello(odd_server: Callable[..., str], what: str) -> None:
     field, found = FIELDS[what]
-    # One that asks without need gets the description, which takes this server's one answer.
-    answers = _description() if not found else b""
-    with connect_as("old", odd_server(hello(fingerprints=field), answers)) as client:
+    greeting = hello(fingerprints=field)
+    with connect_as("old", odd_server(greeting, _description())) as client:
+        assert client.find("p") == "hi"
+    # Whoever asks this one is refused.
+    expected = (
+        contextlib.nullcontext() if found else pytest.raises(rrpc.FailedPrecondition, match="can't be read")
+    )
+    with expected, connect_as("old", odd_server(greeting, b"")) as client:
         assert client.find("p") == "hi"
 
 

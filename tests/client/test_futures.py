@@ -19,7 +19,7 @@ from processes import eventually, patience, volume
 import rrpc
 from rrpc._call.chain import Chain
 from rrpc._call.context import current, enter
-from rrpc._client import futures
+from rrpc._client import callback_driver
 from rrpc._client.client import Untyped
 from rrpc._client.futures import only
 from rrpc.interceptors import Sleep
@@ -150,8 +150,8 @@ def test_a_call_that_moves_on_takes_nothing_from_who_waits(lab: rrpc.Client) -> 
 
     def again() -> Chain:
         def free() -> None:
-            seen.append(futures._lock.acquire(timeout=patience(10)))
-            futures._lock.release()
+            seen.append(callback_driver.lock.acquire(timeout=patience(10)))
+            callback_driver.lock.release()
 
         seen.append(current())
         thread = threading.Thread(target=free)
@@ -173,7 +173,7 @@ def test_a_finalizer_may_end_calls_wherever_it_runs(lab: rrpc.Client) -> None:
     ended = threading.Event()
 
     def use() -> None:
-        with futures._lock:  # as a collection may find it
+        with callback_driver.lock:  # as a collection may find it
             future = lab.start("Lab.add", 1)
             future.add_done_callback(lambda _: ended.set())
             assert future.result(patience(10)) == 2
@@ -186,7 +186,7 @@ def test_a_forked_child_has_a_lock_of_its_own(lab: rrpc.Client) -> None:
     holding, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with futures._lock:
+        with callback_driver.lock:
             holding.set()
             let_go.wait(patience(20))
 
@@ -195,7 +195,7 @@ def test_a_forked_child_has_a_lock_of_its_own(lab: rrpc.Client) -> None:
     holding.wait(patience(10))
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if futures._lock.acquire(timeout=2.0) else 1)
+        os._exit(0 if callback_driver.lock.acquire(timeout=2.0) else 1)
     let_go.set()
     thread.join()
     assert os.waitpid(pid, 0)[1] == 0
