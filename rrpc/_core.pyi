@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _Metadata = bytes | Mapping[str, Any]
+_Buffers = Sequence[Any] | None
+_Timeout = float | None
 
 class Block:
     """Writable pool memory with the buffer protocol (1-D, unsigned bytes, at least 64-byte aligned)."""
@@ -26,9 +28,9 @@ class Block:
 class Call:
     """One call in flight, made by ``Client.start``."""
     def done(self) -> bool: ...
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: _Timeout = None) -> bool:
         """Drives the connection until the call is done (True) or the timeout has passed (False)."""
-    def result(self, timeout: float | None = None) -> tuple[bytes, list[Block | None] | None]:
+    def result(self, timeout: _Timeout = None) -> tuple[bytes, list[Block | None] | None]:
         """Waits, then returns the reply. Raises the call's error, or TimeoutError if it isn't done in time."""
     def cancel(self) -> bool:
         """Ends the call with CANCELLED and returns True; returns False if it had ended already."""
@@ -60,7 +62,7 @@ class LoopQueue:
 
 class Client:
     def __init__(
-        self, address: str, options: dict[str, Any], timeout: float | None, serve: Server | None = None
+        self, address: str, options: dict[str, Any], timeout: _Timeout, serve: Server | None = None
     ) -> None:
         """Connects; ``options`` as in ``default_options``.
 
@@ -71,9 +73,9 @@ class Client:
         self,
         method: bytes,
         payload: bytes,
-        buffers: Sequence[Any] | None,
-        out: Any | None,
-        timeout: float | None,
+        buffers: _Buffers,
+        out: Any,
+        timeout: _Timeout,
         metadata: _Metadata = b"",
     ) -> tuple[bytes, list[Block | None] | None]:
         """Makes a unary call, waits for it and returns the reply.
@@ -85,9 +87,9 @@ class Client:
         self,
         method: bytes,
         payload: bytes,
-        buffers: Sequence[Any] | None,
-        out: Any | None,
-        timeout: float | None,
+        buffers: _Buffers,
+        out: Any,
+        timeout: _Timeout,
         metadata: _Metadata = b"",
         traced: bool = False,
     ) -> Call: ...
@@ -97,35 +99,26 @@ class Client:
         target: Any,
         method: bytes,
         payload: bytes,
-        buffers: Sequence[Any] | None,
-        out: Any | None,
-        timeout: float | None,
+        buffers: _Buffers,
+        out: Any,
+        timeout: _Timeout,
         metadata: _Metadata = b"",
         traced: bool = False,
     ) -> Call:
-        """Begins a call as ``start`` does, in the queue's thread.
-
-        The queue's ``poll`` gives how it ended, as (target, payload, blocks) or (target, None, error).
-        """
+        """Begins a call; the queue's ``poll`` gives (target, payload, blocks) or (target, None, error) at its end."""
     def open(
         self,
         method: bytes,
         payload: bytes,
-        buffers: Sequence[Any] | None,
-        timeout: float | None,
+        buffers: _Buffers,
+        timeout: _Timeout,
         metadata: _Metadata,
         kind: int,
     ) -> Stream:
-        """Begins a call with streams.
-
-        ``kind`` is 2 where this end sends items, 4 where the server does, 6 both. ``timeout`` is the call's as a whole.
-        """
-    def close(self, timeout: float | None = None) -> None: ...
+        """Begins a call with streams: ``kind`` is 2 where this end sends items, 4 where the server does, 6 both."""
+    def close(self, timeout: _Timeout = None) -> None: ...
     def usable(self) -> bool:
-        """Returns whether new calls can be begun. Cheap.
-
-        They can't if it is closed, or has failed, or was told that the server takes no more (GOAWAY).
-        """
+        """Returns whether new calls can be begun: it isn't closed, failed or told to go (GOAWAY). Cheap."""
     def on_unusable(self, callback: Callable[[], None]) -> None:
         """Calls back once, on whatever thread, soon after ``usable`` has become false (at once if it is).
 
@@ -175,15 +168,13 @@ class Stream:
     returns, and its buffers are held until the peer has read them. What fails because the call has ended raises the
     call's error. A client's stream that goes before its call has ended cancels the call.
     """
-    def send(
-        self, payload: bytes, buffers: Sequence[Any] | None = None, timeout: float | None = None
-    ) -> None:
+    def send(self, payload: bytes, buffers: _Buffers = None, timeout: _Timeout = None) -> None:
         """Waits for room, then sends an item. Raises TimeoutError if no room comes in time."""
-    def try_send(self, payload: bytes, buffers: Sequence[Any] | None = None) -> bool:
+    def try_send(self, payload: bytes, buffers: _Buffers = None) -> bool:
         """Sends an item and returns True, or returns False if there is no room now."""
     def finish(self) -> None:
         """Ends the items of this end. A server need not call it: its reply says so."""
-    def receive(self, count: int = 1, timeout: float | None = None) -> list[tuple[bytes, list[Block] | None]]:
+    def receive(self, count: int = 1, timeout: _Timeout = None) -> list[tuple[bytes, list[Block] | None]]:
         """Waits for an item, and returns up to ``count`` that are here; [] once the peer's items have ended.
 
         Raises TimeoutError if none comes in time. At a client the items include those before a reply that is an error,
@@ -203,7 +194,7 @@ class Stream:
 
         It is here when the first item is.
         """
-    def result(self, timeout: float | None = None) -> tuple[bytes, list[Block | None] | None]:
+    def result(self, timeout: _Timeout = None) -> tuple[bytes, list[Block | None] | None]:
         """Waits for the reply of a client's call, then returns it.
 
         The reply comes after the items: those not taken are kept, and a server that waits for room doesn't reply.
@@ -222,7 +213,7 @@ class Stream:
 
         It is True too if the call ended well. Raises the call's error.
         """
-    def wait_delivered(self, timeout: float | None = None) -> None:
+    def wait_delivered(self, timeout: _Timeout = None) -> None:
         """Waits until all items sent so far are delivered. Raises TimeoutError if they aren't in time."""
     def peer_finished(self) -> bool:
         """Returns whether the last item of the peer has come; items may be left to take."""
@@ -246,18 +237,59 @@ class Stream:
         items where a try_receive() was None. It comes out when the call has ended, too.
         """
 
+HAS_COMPILED_PLANS: bool
+
+class CompiledPlan:
+    """A method's arguments and result, as ``rrpc/_interface/compiled.py`` describes them, packed and read without Python.
+
+    A method that returns None leaves it to the codec in Python. Requests and replies are (payload, buffers).
+    """
+    def __init__(self, arguments: tuple[tuple[Any, ...], ...], result: tuple[Any, ...]) -> None: ...
+    def pack_arguments(self, values: tuple[Any, ...]) -> tuple[bytes, list[Any]] | None: ...
+    def read_arguments(self, payload: bytes, blocks: list[Block | None] | None) -> list[Any] | None: ...
+    def pack_result(self, value: Any) -> tuple[bytes, list[Any]] | None: ...
+    def read_result(self, payload: bytes, blocks: list[Block | None] | None) -> tuple[Any] | None:
+        """Returns the result in a tuple."""
+
+class MethodBinding:
+    """Holds what the calls of one method of one client need; made by the method's stub."""
+    def __init__(self, *parts: Any) -> None: ...
+    def bind(self, connection: Any, client: Client, name: str) -> None:
+        """Has calls take this connection, as long as it is the channel's ``ready`` one."""
+
+class DirectMethod:
+    """A client's method that needs no Python for plain calls. It leaves others to the stub, and has its attributes."""
+    def __init__(self, stub: Any, binding: MethodBinding) -> None: ...
+
+class CurrentCall:
+    """The call that ``DirectCalls`` runs a handler for; it stands in the context variable."""
+    @property
+    def ended(self) -> bool: ...
+    def context(self) -> Any:
+        """Returns the call's ``rrpc.Context``, which is made when it is first asked for."""
+
+def set_context(variable: Any, context_class: Any) -> None:
+    """Sets the context variable, and the class that ``CurrentCall.context`` makes."""
+
+class DirectCalls:
+    """Carries out, for one worker, the calls whose methods are compiled, until one comes that isn't plain.
+
+    The worker's ``_answer``, ``_failed`` and ``_not_sent`` are called for what Python is to send, or to tell of.
+    """
+    def __init__(self, core: Server, handlers: Mapping[bytes, tuple[Any, ...]]) -> None: ...
+    def next(self, worker: Any, idle_s: float | None = None, builtin: bool = False) -> Request | None:
+        """Returns the next call that Python is to handle; None on timeout or once drained or stopped."""
+    def reply_next(self, worker: Any, handle: int, payload: bytes, builtin: bool = False) -> Request | None:
+        """Replies with a result, then does what ``next`` does without a timeout, in one crossing."""
+    def running(self) -> bytes | None:
+        """Returns the name of the method whose handler runs."""
+
 class Server:
     def __init__(self, options: dict[str, Any]) -> None: ...
     def listen(self, address: str, for_others: bool = False) -> str:
-        """Listens at an address, and returns the address really bound.
-
-        ``for_others``: its clients are sent on to where ``redirect`` says.
-        """
+        """Listens, and returns the address really bound. ``for_others``: clients go on to where ``redirect`` says."""
     def redirect(self, bound: str, targets: Sequence[str]) -> None:
-        """Sets where clients of the bound address go, in turn.
-
-        The targets are ports of the same host, or of shm:// what follows the socket's path and a dot.
-        """
+        """Sets where clients of the bound address go, in turn: ports of this host, or endings of a shm:// path."""
     def add_to_hello(self, fields: dict[str, bytes]) -> None:
         """Adds fields to the HELLO for clients that connect from now on, where the slots have room."""
     def serve_apart(self, methods: Sequence[bytes]) -> None:
@@ -265,7 +297,7 @@ class Server:
 
         They go only to a caller of ``next(builtin=True)``; no more than one runs at a time.
         """
-    def next(self, timeout: float | None = None, builtin: bool = False) -> Request | None:
+    def next(self, timeout: _Timeout = None, builtin: bool = False) -> Request | None:
         """Returns the next call to handle; None on timeout or once drained or stopped."""
     def serve_in_loop(
         self, queue: LoopQueue, target: Any, methods: Sequence[bytes], max_concurrency: int, all: bool
@@ -278,31 +310,16 @@ class Server:
     def next_in_loop(self) -> list[Request]:
         """Returns the calls to handle now, as ``next`` gives them. Called in the loop's thread."""
     def notify_given_up(self, handle: int) -> None:
-        """Has the queue say when nobody waits for the reply to a call in a loop any more.
-
-        (target, handle, None) then comes out of it.
-        """
+        """Has the queue give (target, handle, None) once nobody waits for the reply to a call in a loop."""
     def reply(
         self,
         handle: int,
         payload: bytes,
-        buffers: Sequence[Any] | None = None,
+        buffers: _Buffers = None,
         out_index: int = -1,
         metadata: bytes = b"",
     ) -> tuple[int, str] | None:
-        """Returns code and message of the error that the client gets instead, or None.
-
-        ``out_index`` names the buffer to be written into the caller's ``out`` memory.
-        """
-    def reply_next(
-        self,
-        handle: int,
-        payload: bytes,
-        buffers: Sequence[Any] | None = None,
-        out_index: int = -1,
-        metadata: bytes = b"",
-    ) -> Request | None:
-        """Does what ``reply`` does, then ``next`` without a timeout, in one crossing."""
+        """Returns what the client gets instead, (code, message), or None. ``out_index``: the buffer for ``out``."""
     def reply_error(
         self,
         handle: int,
@@ -312,10 +329,7 @@ class Server:
         metadata: bytes = b"",
         not_seen: bool = False,
     ) -> tuple[int, str] | None:
-        """Replies with an error. Returns the same as ``reply``.
-
-        ``not_seen``: no handler saw the call, so the client may make it again.
-        """
+        """Replies with an error, like ``reply``. ``not_seen``: no handler saw the call, so it may be made again."""
     def stream(self, handle: int) -> Stream:
         """Returns the streams of a call that is being handled, where its kind has some."""
     def peer(self, handle: int) -> Client:
@@ -369,7 +383,7 @@ class Server:
 
         Returns how many were told; clients that were told before don't count.
         """
-    def drain(self, timeout: float | None) -> tuple[int, int]:
+    def drain(self, timeout: _Timeout) -> tuple[int, int]:
         """Refuses new calls, and lets running ones finish and their results be fetched.
 
         Returns what isn't over in the end: (calls, results that weren't fetched). ``stop`` the server afterwards.

@@ -126,7 +126,6 @@ class ObservedCore:
         self._observer = observer
         self._known = known
         self._call: Observation | None = None
-        self._builtin = False
         self.stopped, self.out_bytes = core.stopped, core.out_bytes
         # What the context of a handler asks.
         self.call_info, self.stamps = core.call_info, core.stamps
@@ -135,7 +134,6 @@ class ObservedCore:
 
     def next(self, timeout: float | None = None, builtin: bool = False) -> _core.Request | None:
         """Returns the core's next request, and begins to observe it."""
-        self._builtin = builtin
         request = self._core.next(timeout, builtin)
         if request is not None and not request.kind:
             self.begin(request)
@@ -156,10 +154,10 @@ class ObservedCore:
         call.end(0, instead)
         return instead
 
-    def reply_next(self, handle: int, payload: bytes) -> _core.Request | None:
+    def reply_next(self, handle: int, payload: bytes, builtin: bool) -> _core.Request | None:
         """Replies, then returns the next request."""
         self.reply(handle, payload, None, -1, b"")
-        return self.next(None, self._builtin)
+        return self.next(None, builtin)
 
     def reply_error(
         self, handle: int, code: int, message: str, details: bytes, metadata: bytes, not_seen: bool

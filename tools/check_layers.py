@@ -25,7 +25,9 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "endpoint": _CORE,
     "rpc": (*_CORE, "endpoint"),
     "driver": (*_PROTOCOL, *_PROVIDERS),
-    "bind": (*_PROTOCOL, *_PROVIDERS, "driver"),
+    "bind/plan": ("base",),
+    "bind": (*_PROTOCOL, *_PROVIDERS, "driver", "bind/plan"),
+    "bind/direct": (*_PROTOCOL, *_PROVIDERS, "driver", "bind/plan", "bind"),
     "tests": (*_PROTOCOL, *_PROVIDERS, "provider/sim", "driver"),
     "tests/plugin": (*_CORE, "provider/tcp"),
     "fuzz": (*_PROTOCOL, *_PROVIDERS),
@@ -36,7 +38,7 @@ _NO_THREADS = r"thread|condition_variable|future|semaphore|barrier|latch|chrono|
 _PURE = ("endpoint", "rpc")
 # (what, pattern, the only layers that may have it) and, for NOT_IN, the layers that may not.
 CPP_HEADERS_ONLY_IN: list[tuple[str, str, tuple[str, ...]]] = [
-    ("Python", r"Python\.h|pybind11/.*", ("bind",)),
+    ("Python", r"Python\.h|pybind11/.*", ("bind", "bind/plan", "bind/direct")),
     ("verbs", r"infiniband/.*|rdma/.*", ("provider/verbs",)),
 ]
 CPP_HEADERS_NOT_IN = [("I/O", _NO_IO, _PURE), ("threads and clocks", _NO_THREADS, _PURE)]

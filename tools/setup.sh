@@ -12,6 +12,10 @@ require_toolchain() {
   command -v "$python" >/dev/null || apt_install python3 python3-venv || { echo "setup: Python 3.10 or later is needed" >&2; exit 1; }
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "setup: $python is older than Python 3.10" >&2; exit 1; }
   [ -e "$(python_headers "$python")/Python.h" ] || apt_install python3-dev || { echo "setup: Python's headers (python3-dev) are needed" >&2; exit 1; }
+  if ! has_msgpack_headers; then
+    { apt_install libmsgpack-cxx-dev && has_msgpack_headers; } ||
+      missing "no msgpack-cxx headers (libmsgpack-cxx-dev): going on with the codec in Python alone, which is slower"
+  fi
   if [ "$goal" != demo ] && ! has_header gtest/gtest.h; then
     { apt_install libgtest-dev && has_header gtest/gtest.h; } || missing "no GoogleTest (libgtest-dev): going on without the C++ tests"
   fi

@@ -29,6 +29,9 @@ def main() -> None:
     assert here.parent.name == "site-packages", f"rrpc was imported from {here}, not from the wheel"
     assert (here / "py.typed").exists()
     assert rrpc.__version__ == importlib.metadata.version("rrpc-rdma")
+    from rrpc import _core
+
+    assert _core.HAS_COMPILED_PLANS, "it was built without msgpack-cxx's headers"
     check_verbs(here, built_with=sys.argv[1] == "with-verbs")
     check_language()
     scripts = Path(sys.executable).parent

@@ -16,10 +16,13 @@ PYBIND11_MODULE(_core, module) {
   rrpc::bind::install_deferred_hook();
   rrpc::bind::register_codec(module);
   rrpc::bind::register_memory(module);
+  rrpc::bind::register_plan(module);
   rrpc::bind::register_loop(module);
   rrpc::bind::register_client(module);
   rrpc::bind::register_stream(module);
   rrpc::bind::register_server(module);
+  rrpc::bind::direct::register_method(module);
+  rrpc::bind::direct::register_calls(module);
   module.def("set_error_factory", &rrpc::bind::set_error_factory);
   module.def("set_metadata_packer", &rrpc::bind::set_metadata_packer);
   module.def("default_options", &rrpc::bind::default_options);

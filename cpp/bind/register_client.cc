@@ -273,6 +273,8 @@ class PyClient {
     return out;
   }
 
+  const ClientRef& slot() const { return client_; }
+
  private:
   // What a call begins with it keeps to its end: without the GIL, client_ is no more than what others leave of it.
   ClientRef still_open() const {
@@ -293,6 +295,8 @@ class PyClient {
 py::object wrap_client(std::unique_ptr<driver::Client> client) {
   return py::cast(std::make_unique<PyClient>(std::move(client)));
 }
+
+const ClientRef& client_of(py::handle client) { return client.cast<const PyClient&>().slot(); }
 
 void register_client(py::module_& module) {
   py::class_<Call>(module, "Call")

@@ -15,6 +15,7 @@
 #include "bind/gil.h"
 #include "bind/loop.h"
 #include "bind/register.h"
+#include "bind/request.h"
 #include "bind/share.h"
 #include "bind/stream.h"
 #include "driver/server.h"
@@ -23,34 +24,6 @@ namespace rrpc::bind {
 namespace {
 
 using driver::NextResult;
-
-// The fields of a request, in the order in which make_request() takes them.
-PyStructSequence_Field g_request_fields[] = {
-    {"handle", "Names the call until it is answered."},
-    {"method", "The method's name, as bytes."},
-    {"payload", "The arguments, packed."},
-    {"buffers", "The blocks of the large arguments, or None."},
-    {"ns_left", "Nanoseconds until the deadline, or -1."},
-    {"metadata", "Packed; empty if there is none."},
-    {"traced", "Whether the metadata asks for a trace."},
-    {"kind", "0, or the sum of 2 (the client streams), 4 (the server does), 8 (the call was parked and goes on)."},
-    {nullptr, nullptr}};
-PyStructSequence_Desc g_request_desc = {"rrpc._core.Request", "A call that a server is to handle.", g_request_fields,
-                                        8};
-PyTypeObject* g_request_type = nullptr;  // set once, by register_server()
-
-// A named tuple of CPython's own kind: it is made once a call, and its fields are read faster than a class's.
-py::object make_request(uint64_t handle, py::object method, py::object payload, py::object buffers, int64_t ns_left,
-                        py::object metadata, bool traced, int kind) {
-  PyObject* request = PyStructSequence_New(g_request_type);
-  if (request == nullptr) throw py::error_already_set();
-  auto owner = py::reinterpret_steal<py::object>(request);
-  py::object fields[] = {py::int_(handle),  std::move(method),   std::move(payload), std::move(buffers),
-                         py::int_(ns_left), std::move(metadata), py::bool_(traced),  py::int_(kind)};
-  Py_ssize_t place = 0;
-  for (py::object& field : fields) PyStructSequence_SET_ITEM(request, place++, field.release().ptr());
-  return owner;
-}
 
 class PyServer {
  public:
@@ -128,7 +101,7 @@ class PyServer {
       taken = server_->next_in_loop();
     }
     py::list requests;
-    for (driver::Work& work : taken) requests.append(describe(work));
+    for (driver::Work& work : taken) requests.append(request_of(work));
     return requests;
   }
 
@@ -146,24 +119,6 @@ class PyServer {
     check_process();
     rpc::Reply reply = make_reply(payload, buffers, out_index, metadata);
     return send(handle, std::move(reply));
-  }
-
-  py::object reply_next(uint64_t handle, const py::bytes& payload, py::handle buffers, int out_index,
-                        const py::bytes& metadata) {
-    check_process();
-    rpc::Reply reply = make_reply(payload, buffers, out_index, metadata);
-    driver::Work work;
-    NextResult result = NextResult::kTimeout;
-    Result<driver::Answered> answered = driver::Answered();
-    {
-      const WithoutGil freed;
-      answered = server_->reply(handle, std::move(reply));
-      if (answered.ok()) result = server_->next(work, kNever, g_deferred_pending, answered->lane);
-    }
-    run_deferred();
-    raise_if_error(answered.status());
-    if (result == NextResult::kWork) return describe(work);
-    return result == NextResult::kInterrupted ? next_until(kNever, answered->lane) : py::object(py::none());
   }
 
   py::object reply_error(uint64_t handle, int code, const std::string& message, const py::bytes& details,
@@ -371,25 +326,9 @@ class PyServer {
       }
       check_signals(result == NextResult::kInterrupted, server_->engine());
       run_deferred();
-      if (result == NextResult::kWork) return describe(work);
+      if (result == NextResult::kWork) return request_of(work);
       if (result != NextResult::kInterrupted) return py::none();
     }
-  }
-
-  static constexpr int kResumed = 8;
-  static constexpr std::string_view kTrace = "rrpc-trace";  // TRACE in rrpc/metadata.py
-
-  static py::object describe(driver::Work& work) {
-    rpc::ServerCall& call = *work.call;
-    const TimeNs deadline = call.deadline();
-    const int64_t left_ns = deadline == kNever ? -1 : std::max<TimeNs>(deadline - work.taken_at, 0);
-    if (work.resumed)
-      return make_request(work.handle, bytes_of(call.method()), py::bytes(), py::none(), left_ns, py::bytes(), false,
-                          call.kind() | kResumed);
-    const std::string_view metadata = as_text(call.metadata());
-    const bool traced = metadata.find(kTrace) != std::string_view::npos;
-    return make_request(work.handle, bytes_of(call.method()), bytes_of(as_text(call.payload())),
-                        wrap_blocks(call.blocks()), left_ns, bytes_of(metadata), traced, call.kind());
   }
 
   std::shared_ptr<driver::Server> server_;
@@ -405,9 +344,7 @@ std::shared_ptr<driver::Server> server_of(py::handle server) {
 }
 
 void register_server(py::module_& module) {
-  g_request_type = PyStructSequence_NewType(&g_request_desc);
-  if (g_request_type == nullptr) throw py::error_already_set();
-  module.attr("Request") = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(g_request_type));
+  register_request(module);
   py::class_<PyServer>(module, "Server")
       .def(py::init<const py::dict&>(), py::arg("options"))
       .def("listen", &PyServer::listen, py::arg("address"), py::arg("for_others") = false)
@@ -421,8 +358,6 @@ void register_server(py::module_& module) {
       .def("next_in_loop", &PyServer::next_in_loop)
       .def("notify_given_up", &PyServer::notify_given_up, py::arg("handle"))
       .def("reply", &PyServer::reply, py::arg("handle"), py::arg("payload"), py::arg("buffers") = py::none(),
-           py::arg("out_index") = -1, py::arg("metadata") = py::bytes())
-      .def("reply_next", &PyServer::reply_next, py::arg("handle"), py::arg("payload"), py::arg("buffers") = py::none(),
            py::arg("out_index") = -1, py::arg("metadata") = py::bytes())
       .def("reply_error", &PyServer::reply_error, py::arg("handle"), py::arg("code"), py::arg("message"),
            py::arg("details") = py::bytes(), py::arg("metadata") = py::bytes(), py::arg("not_seen") = false)

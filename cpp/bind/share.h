@@ -41,5 +41,7 @@ std::shared_ptr<T> share(std::unique_ptr<T> owned) {
 // What a Python Client is made of; what a Python Server has.
 pybind11::object wrap_client(std::unique_ptr<driver::Client> client);
 std::shared_ptr<driver::Server> server_of(pybind11::handle server);
+// Where a Python Client keeps the core's: null there once it is closed.
+const std::shared_ptr<driver::Client>& client_of(pybind11::handle client);
 
 }  // namespace rrpc::bind

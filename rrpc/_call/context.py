@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
+from rrpc import _core
 from rrpc.metadata import Metadata, MetadataLike, merged, pack, unpack
 
 from .chain import Link
@@ -18,15 +19,31 @@ from .registry import upper
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Around", "Context", "around", "attached", "context", "current", "detached", "enter"]
+__all__ = [
+    "Around",
+    "Context",
+    "around",
+    "attached",
+    "context",
+    "current",
+    "detached",
+    "enter",
+    "surrounding",
+]
 
 _T = TypeVar("_T")
-_current: ContextVar[Context | Around | None] = ContextVar("rrpc.context", default=None)
-current = _current.get
-"""For clients: what the calls made here inherit from, unless it's None or has ended; all that they cost elsewhere."""
+_current: ContextVar[Context | Around | _core.CurrentCall | None] = ContextVar("rrpc.context", default=None)
+surrounding = _current.get
+"""For clients: gives None, or what says by ``ended`` that calls made here inherit nothing."""
 enter = _current.set
 """For servers: this thread or task runs the handler of this call from now on, until the context has ended."""
 _WAIT_STEP = 0.25
+
+
+def current() -> Context | Around | None:
+    """Returns, for clients, what the calls made here inherit from; they don't if it is None or has ended."""
+    found = _current.get()
+    return found.context() if isinstance(found, _core.CurrentCall) else found
 
 
 class Cancellable(Protocol):
@@ -215,6 +232,9 @@ class Context:
         return f"<rrpc.Context of {self.method}>"
 
 
+_core.set_context(_current, Context)
+
+
 class _Children:
     """The calls that a handler makes, to be cancelled with the one that it serves."""
 
@@ -315,13 +335,13 @@ class Around:
 
 def around() -> Around:
     """Returns the caller's ``Around``, or a new one with the caller's context, if any."""
-    found = _current.get()
+    found = current()
     return found if isinstance(found, Around) else Around(found)
 
 
 def context() -> Context:
     """In a handler: the call that it serves. RuntimeError elsewhere."""
-    found = _current.get()
+    found = current()
     if isinstance(found, Around):
         found = found.context
     if found is None or found.ended:

@@ -32,10 +32,10 @@ class Status(NamedTuple):
     """Type, traceback and details, encoded; empty where there are none."""
 
 
-def status_of(method: str, error: BaseException, tracebacks: bool = False) -> Status:
+def status_of(method: str, error: BaseException, tracebacks: bool = False, own_frames: int = 1) -> Status:
     """The status for what the handler of ``method`` raised; logged is what isn't an ``RpcError``, and Internal.
 
-    It's called while the exception is handled by the frame that called the handler: tracebacks leave that frame out.
+    Tracebacks leave out the first ``own_frames``: those that called the handler, and not the user's.
     """
     if isinstance(error, RemoteError):  # from a call that the handler made itself
         return _status(
@@ -59,7 +59,7 @@ def status_of(method: str, error: BaseException, tracebacks: bool = False) -> St
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     if not isinstance(error, Exception):
         return _status(StatusCode.INTERNAL, f"{method}(): the handler raised {name}", {})
-    return _status(StatusCode.UNKNOWN, _text(error), _origin(name, _format(error), tracebacks))
+    return _status(StatusCode.UNKNOWN, _text(error), _origin(name, _format(error, own_frames), tracebacks))
 
 
 def conclude(context: Context, error: BaseException | None, instead: tuple[int, str] | None) -> None:
@@ -106,12 +106,14 @@ def _encode(facts: dict[str, Any], method: str) -> bytes:
     return encode(facts, Message()) if facts else b""
 
 
-def _format(error: BaseException) -> str:
+def _format(error: BaseException, own_frames: int) -> str:
     """The traceback from the handler on."""
     import traceback
 
     start = error.__traceback__
-    lines = traceback.format_exception(type(error), error, start.tb_next if start is not None else None)
+    for _ in range(own_frames):
+        start = None if start is None else start.tb_next
+    lines = traceback.format_exception(type(error), error, start)
     return "".join(lines)
 
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 
+from rrpc import _core
 from rrpc._call.chain import Chain
-from rrpc._call.context import current
+from rrpc._call.context import surrounding
 from rrpc._call.outgoing import CallOptions, OutgoingCall, course
 from rrpc._channel import Channel, Connection, Contract
-from rrpc._interface import Interface, Method, OutSpec, Parameter, Plan, target_of
+from rrpc._interface import MISSING, Interface, Method, OutSpec, Parameter, Plan, target_of
 from rrpc._options import seconds
 from rrpc.errors import RpcError, Unavailable, goes_elsewhere
 from rrpc.memory import memory_of
@@ -73,9 +74,19 @@ class RemoteMethod:
         self._loop_here = loop_here()
         # Of the connection that plain calls take: (it, encoder, wire name, the core's call and start).
         self._plain = _UNBOUND
+        self._binding: _core.MethodBinding | None = None
 
     def __repr__(self) -> str:
         return f"<remote method {self.rpc_name}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__signature__":  # of a DirectMethod, too, which inspect can't look into
+            return inspect.signature(self.__call__)
+        raise AttributeError(f"{self!r} has no attribute {name!r}")
+
+    def direct(self) -> Any:
+        """Returns what is called in this one's place where the core can make calls: it needs no Python for them."""
+        return self
 
     def _bind(self, connection: Connection) -> tuple[Any, ...]:
         """Returns the parts for calls over the connection; plain calls use this connection from now on."""
@@ -88,6 +99,8 @@ class RemoteMethod:
         bound = (connection, *found, connection.core.call, connection.core.start)
         if self._options.plain:
             self._plain = bound
+            if self._binding is not None and found[0] == self._plan.encode_arguments:
+                self._binding.bind(connection, connection.core, self.rpc_name)
         return bound
 
 
@@ -100,6 +113,23 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
     def __init__(self, client: Caller) -> None:
         super().__init__(client)
         self._decode = self._plan.decode_result
+
+    def direct(self) -> Any:
+        """Returns a ``_core.DirectMethod``, which has this one's attributes and leaves to it what isn't plain."""
+        compiled = self._plan.compiled
+        if compiled is None or not self._options.plain:
+            return self
+        defaults = (... if p.default is MISSING else p.default for p in self._plan.parameters)
+        self._binding = _core.MethodBinding(
+            compiled,
+            tuple(map(sys.intern, self._plan.names)),
+            self._plan.positional_count,
+            tuple(defaults),
+            self._channel,
+            self._timeout,
+            self._packed,
+        )
+        return _core.DirectMethod(self, self._binding)
 
     def _call(
         self,
@@ -115,7 +145,7 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         if out is not None:
             return self._start(arguments, timeout, metadata, out).result()
         connection, encode, name, call, _ = self._plain
-        around = current()
+        around = surrounding()
         wait = self._timeout if timeout is None else seconds(timeout)
         end = None if wait is None else monotonic() + wait
         if connection is self._channel.ready and (around is None or around.ended) and wait != 0.0:
@@ -140,6 +170,13 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         value: _R = run(self._course(arguments, left, metadata, None))
         return value
 
+    def _otherwise(self, error: RpcError, arguments: tuple[Any, ...], left: float | None) -> _R:
+        """Makes the call of a ``DirectMethod`` that failed with ``error`` elsewhere, where that is right."""
+        if not goes_elsewhere(error):
+            raise self._typed(error) from None
+        value: _R = run(self._course(arguments, left, None, None))
+        return value
+
     def _start(
         self,
         arguments: tuple[Any, ...],
@@ -150,7 +187,7 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         if out is not None:
             out = target_of(out)
         connection, encode, name, _, start = self._plain
-        around = current()
+        around = surrounding()
         wait = self._timeout if timeout is None else seconds(timeout)
         if connection is not self._channel.ready or not (around is None or around.ended) or wait == 0.0:
             return start_call(self._course(arguments, wait, metadata, out))
@@ -274,8 +311,8 @@ class _Stub(Generic[_M]):
         if client is None:
             return self._function()
         bound = self.kind(client)
-        client.__dict__[self._name] = bound  # from now on found without coming here
-        return bound
+        found = client.__dict__[self._name] = bound.direct()  # from now on found without coming here
+        return typing.cast(_M, found)
 
     def _function(self) -> Callable[..., Any]:
         """Makes the function that the class shows as the method, for help(), inspect and mocks."""

@@ -6,15 +6,17 @@ way round, and both check values against the annotations.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgpack
 
-from rrpc.codec import Message, Refused, decode, pack, prepare, refusal
+from rrpc.codec import CompiledPlan, Message, Refused, decode, pack, prepare, refusal
 from rrpc.errors import Internal, InvalidArgument, ProtocolError, RpcError
 
 from .checks import compile_check
+from .compiled import compiled
 from .declared_errors import DeclaredErrors
 from .dimensions import Dimensions, Sizes
 from .interface import MISSING, Parameter
@@ -63,10 +65,20 @@ class Plan:
         """The items of the result, if it's a stream."""
         self.sent = self._sent_items()
         """The items that the caller sends, if it does."""
-        result = None if received else result
+        result = self._result = None if received else result
         self._check_result = compile_check(result)
         self._send_result = sender(result, self._check_result)
         self._plain_result: Any = type(None) if result is None else result if result in PLAIN else MISSING
+
+    @functools.cached_property
+    def compiled(self) -> CompiledPlan | None:
+        """The plan as the core has it; None where the codec in Python does it all.
+
+        It is compiled at first use: a class may be defined after a method that names it.
+        """
+        if self.kind or self._dimensions is not None:
+            return None
+        return compiled([parameter.annotation for parameter in self.parameters], self._result)
 
     def _sent_items(self) -> Items | None:
         for parameter in self.declared:

@@ -11,9 +11,13 @@ from typing import Any
 
 from rrpc._interface import RECEIVES, SENDS, Interface, Method, Plan
 from rrpc._interface.decorators import interface_of
+from rrpc.codec import CompiledPlan
 from rrpc.errors import InvalidArgument, Unimplemented
 
 __all__ = ["Dispatch", "Handler", "check_memory"]
+
+Direct = tuple[Callable[..., Any], CompiledPlan, tuple[str, ...]]
+"""A handler, its plan, and the names of its last arguments, which it takes by keyword only."""
 
 _KINDS = {
     0: "arguments and gives one result",
@@ -31,7 +35,7 @@ class Handler:
     there is none.
     """
 
-    __slots__ = ("around", "decode", "encode", "function", "is_async", "method", "plan")
+    __slots__ = ("_given", "around", "decode", "encode", "function", "is_async", "method", "plan")
 
     def __init__(self, method: Method, function: Callable[..., Any]) -> None:
         self.method = method
@@ -39,6 +43,7 @@ class Handler:
         self.plan = Plan(method.name, method.parameters, method.result)
         self.decode = self.plan.decode_arguments
         self.encode = self.plan.encode_result
+        self._given = function
         self.function = _positional(self.plan, function)
         """Takes the arguments by position."""
         if (name := method.stream_parameter) is not None:
@@ -49,6 +54,14 @@ class Handler:
         self.around: Callable[[Any], Any] | None = None
         """Of a call with streams: takes the ``streams.ServedStream``, whose ``begin()`` calls the function."""
         self.is_async = _is_async(method, function)
+
+    def direct(self) -> Direct | None:
+        """Returns what the core needs to carry calls out by itself; None where Python has a part in them."""
+        plan = self.plan
+        plain = self.decode == plan.decode_arguments and self.encode == plan.encode_result
+        if not plain or self.is_async or plan.compiled is None:
+            return None
+        return self._given, plan.compiled, plan.names[plan.positional_count :]
 
 
 class Dispatch:
@@ -70,6 +83,11 @@ class Dispatch:
     def add_builtin(self, services: Sequence[object]) -> list[bytes]:
         """A service of the user's that has the name of one goes first. Gives the names of the methods added."""
         return self._add([service for service in services if _interface(service).name not in self.interfaces])
+
+    def direct(self) -> dict[bytes, Direct]:
+        """Returns what ``Handler.direct`` gives of the unary methods, by their names."""
+        found = {name: getattr(handler, "direct", lambda: None)() for name, handler in self.handlers.items()}
+        return {name: direct for name, direct in found.items() if direct is not None}
 
     def change(self, names: Sequence[bytes], change: Callable[[Handler], None]) -> None:
         """Have the handlers of these changed."""

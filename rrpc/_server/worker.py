@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from rrpc import _core
 from rrpc._call.context import Context, enter
 from rrpc._call.status import conclude, status_of
 
@@ -12,7 +14,6 @@ from .dispatch import Dispatch, check_memory
 from .served_stream import ServedStream, ServedStreams
 
 if TYPE_CHECKING:
-    from rrpc import _core
     from rrpc.observe import ObservedCore
 
 __all__ = ["Worker"]
@@ -39,9 +40,13 @@ class Worker:
         self._tracebacks = tracebacks
         self._builtin = builtin
         self._context: Context | None = None
+        self._direct: _core.DirectCalls | None = None
 
     def running(self) -> str | None:
         """The method whose handler runs at this moment."""
+        name = None if self._direct is None else self._direct.running()
+        if name is not None:
+            return name.decode()
         context = self._context
         return None if context is None or context.ended else context.method
 
@@ -51,19 +56,20 @@ class Worker:
         A worker that waits must hold no request's memory: the pool needs that back.
         """
         core, handlers, builtin = self._core, self._dispatch.handlers, self._builtin
-        request = core.next(idle_s, builtin)
+        take, reply_next = self._taking()
+        request = take(idle_s, builtin)
         while request is not None or not core.stopped():
             if request is None:
                 if idle_s is not None and may_end():
                     return
-                request = core.next(idle_s, builtin)
+                request = take(idle_s, builtin)
                 continue
             if request.kind:
                 stream, request = self._streams.of(request), None
                 if stream is not None:
                     self._run_stream(stream)
                 del stream
-                request = core.next(idle_s, builtin)
+                request = take(idle_s, builtin)
                 continue
             handle, name, traced = request.handle, request.method, request.traced
             payload, blocks = request.payload, request.buffers
@@ -90,23 +96,53 @@ class Worker:
                 blocks = arguments = result = None
                 if short:
                     context.ended = True
-                    request = core.reply_next(handle, payload)
+                    request = reply_next(handle, payload, builtin)
                     continue
                 buffers = None
                 conclude(context, None, instead)
-            request = core.next(idle_s, builtin)
+            request = take(idle_s, builtin)
         self._streams.close()
+
+    def _taking(self) -> tuple[Callable[..., _core.Request | None], Callable[..., _core.Request | None]]:
+        """Returns the function that takes the next call, and the one that replies first; they run direct calls."""
+        core = self._core
+        if not isinstance(core, _core.Server):
+            return core.next, core.reply_next
+        direct = self._direct = _core.DirectCalls(core, self._dispatch.direct())
+        return partial(direct.next, self), partial(direct.reply_next, self)
+
+    # Called by ``DirectCalls``, for the calls that it carries out.
+
+    def _answer(self, handle: int, name: bytes, context: Context, result: Any) -> None:
+        """Answers with a result that Python is to encode, or to tell of."""
+        try:
+            payload, buffers = self._dispatch.handlers[name].encode(result, None, None)
+            instead = self._core.reply(handle, payload, buffers or None, buffers.out_index, context.sent)
+        except BaseException as error:
+            self._fail(handle, name, error, context)
+        else:
+            conclude(context, None, instead)
+
+    def _failed(self, handle: int, name: bytes, error: BaseException, context: Context) -> None:
+        """Answers with what the handler raised; its traceback begins with the handler."""
+        self._fail(handle, name, error, context, own_frames=0)
+
+    def _not_sent(self, context: Context, code: int, message: str) -> None:
+        """Tells of an error that the core sent in place of a result."""
+        conclude(context, None, (code, message))
 
     def _run_stream(self, stream: ServedStream) -> None:
         self._context = stream.context
         stream.run()
         self._context = None  # a parked one runs nowhere
 
-    def _fail(self, handle: int, name: bytes, error: BaseException, context: Context) -> None:
+    def _fail(
+        self, handle: int, name: bytes, error: BaseException, context: Context, own_frames: int = 1
+    ) -> None:
         shown = name.decode(errors="replace")
         if isinstance(error, KeyError) and name not in self._dispatch.handlers:
             error = self._dispatch.unimplemented(shown)
             context.not_executed = True
-        status = status_of(shown, error, self._tracebacks)
+        status = status_of(shown, error, self._tracebacks, own_frames)
         instead = self._core.reply_error(handle, *status, context.sent, context.not_executed)
         conclude(context, error, instead)

@@ -16,6 +16,8 @@ A payload that holds tuples, sets or dataclasses starts with the byte 0xC1, whic
 uses: the rest is decoded with a hook for every list. Others do without that cost.
 """
 
+from rrpc._core import HAS_COMPILED_PLANS, CompiledPlan
+
 from .advice import instead_of
 from .arrow import NAME as ARROW_TABLE
 from .arrow import one_batch, pyarrow, table_in, table_of
@@ -35,7 +37,9 @@ from .wire import BULK_BYTES, MAX_DEPTH
 __all__ = [
     "ARROW_TABLE",
     "BULK_BYTES",
+    "HAS_COMPILED_PLANS",
     "MAX_DEPTH",
+    "CompiledPlan",
     "Message",
     "Record",
     "Refused",

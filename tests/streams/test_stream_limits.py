@@ -221,7 +221,9 @@ def test_a_server_that_stops_closes_what_is_parked(address: str) -> None:
 def test_a_parked_stream_that_another_worker_has_closed() -> None:
     """One worker has closed all that is parked, as the server has stopped, while another was given a stream of it."""
     given = [SimpleNamespace(handle=7, method=b"Flow.count", kind=PARKED), None]
-    core: Any = SimpleNamespace(next=lambda timeout, builtin: given.pop(0), stopped=lambda: not given)
+    core: Any = SimpleNamespace(
+        next=lambda timeout, builtin: given.pop(0), reply_next=None, stopped=lambda: not given
+    )
     dispatch = Dispatch([Flow()])
     streams = ServedStreams(core, dispatch, False, None)
     streams.close()

@@ -1,0 +1,288 @@
+#include "bind/direct/method.h"
+
+#include <structmember.h>
+
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "bind/convert.h"
+#include "bind/deferred.h"
+#include "bind/direct/surrounding.h"
+#include "bind/gil.h"
+#include "bind/register.h"
+#include "bind/share.h"
+#include "bind/stream.h"
+
+namespace rrpc::bind::direct {
+namespace {
+
+constexpr double kShortestTimeoutS = 1e-6;  // as in rrpc/_options.py
+
+struct DirectMethod {
+  PyObject_HEAD;
+  vectorcallfunc vectorcall;
+  PyObject* stub;
+  PyObject* binding_owner;
+  MethodBinding* binding;
+  PyObject* weak_references;
+};
+
+PyObject *g_ready = nullptr, *g_timeout = nullptr, *g_metadata = nullptr, *g_out = nullptr, *g_otherwise = nullptr,
+         *g_decode = nullptr;  // interned names
+
+// A call's arguments in the order of the parameters; borrowed.
+struct Given {
+  std::array<PyObject*, plan::kArgumentsMax> values{};
+  TimeNs deadline = kNever;
+};
+
+// False: the stub is to see to it, or to say what is wrong.
+bool take_timeout(PyObject* timeout, TimeNs& deadline) {
+  if (!PyFloat_CheckExact(timeout)) return false;
+  const double seconds = PyFloat_AS_DOUBLE(timeout);
+  if (!(seconds >= kShortestTimeoutS && seconds < 1e9)) return false;
+  deadline = deadline_after(now_ns(), static_cast<TimeNs>(seconds * 1e9));
+  return true;
+}
+
+bool take_keyword(const MethodBinding& binding, PyObject* name, PyObject* value, Given& given, bool& timed) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(binding.names.ptr()); ++i) {
+    if (PyTuple_GET_ITEM(binding.names.ptr(), i) != name) continue;
+    PyObject*& place = given.values[static_cast<size_t>(i)];
+    if (place != nullptr) return false;
+    place = value;
+    return true;
+  }
+  if (name == g_timeout && value != Py_None) {
+    timed = true;
+    return take_timeout(value, given.deadline);
+  }
+  return value == Py_None && (name == g_timeout || name == g_metadata || name == g_out);
+}
+
+bool take_arguments(const MethodBinding& binding, PyObject* const* args, size_t count, PyObject* keywords,
+                    Given& given) {
+  const size_t wanted = binding.plan->arguments.size();
+  if (count > binding.positional) return false;
+  for (size_t i = 0; i < count; ++i) given.values[i] = args[i];
+  bool timed = false;
+  const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
+  for (Py_ssize_t i = 0; i < named; ++i)
+    if (!take_keyword(binding, PyTuple_GET_ITEM(keywords, i), args[count + static_cast<size_t>(i)], given, timed))
+      return false;
+  for (size_t i = 0; i < wanted; ++i) {
+    if (given.values[i] != nullptr) continue;
+    given.values[i] = PyTuple_GET_ITEM(binding.defaults.ptr(), static_cast<Py_ssize_t>(i));
+    if (given.values[i] == Py_Ellipsis) return false;
+  }
+  if (!timed && binding.timeout != kNever) given.deadline = deadline_after(now_ns(), binding.timeout);
+  return true;
+}
+
+bool is_ready(const MethodBinding& binding) {
+  PyObject* const ready = PyObject_GetAttr(binding.channel.ptr(), g_ready);
+  if (ready == nullptr) PyErr_Clear();
+  Py_XDECREF(ready);  // compared only
+  return ready == binding.connection.ptr();
+}
+
+// Starts the call and waits for its end. Throws what a signal's handler raises; the call is cancelled then.
+Status carry_out(const std::shared_ptr<driver::Client>& client, const rpc::ClientCallRef& call,
+                 rpc::CallRequest request) {
+  Status status;
+  auto waited = driver::WaitResult::kInterrupted;
+  {
+    const WithoutGil freed;
+    status = client->start(call, std::move(request));
+    if (status.ok()) waited = client->wait(call, kNever, g_deferred_pending);
+  }
+  if (!status.ok()) {
+    release_deferred(client->engine());
+    return status;
+  }
+  try {
+    check_signals(waited == driver::WaitResult::kInterrupted, client->engine());
+    run_deferred();
+    if (waited != driver::WaitResult::kDone) wait_for(*client, call, kNever);
+  } catch (...) {
+    const WithoutGil freed;
+    client->cancel(call, cancelled("the caller was interrupted"));
+    throw;
+  }
+  return status;
+}
+
+// The stub makes the call elsewhere, where that is right, or raises the error as the method declares it.
+PyObject* otherwise(const DirectMethod& method, const py::object& error, const Given& given) {
+  py::tuple arguments(method.binding->plan->arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) arguments[i] = py::handle(given.values[i]);
+  const py::object left =
+      given.deadline == kNever
+          ? py::object(py::none())
+          : py::object(py::float_(static_cast<double>(std::max<TimeNs>(given.deadline - now_ns(), 0)) / kSecond));
+  return PyObject_CallMethodObjArgs(method.stub, g_otherwise, error.ptr(), arguments.ptr(), left.ptr(), nullptr);
+}
+
+PyObject* result_of(const DirectMethod& method, const plan::Node& node, rpc::ClientCall& call) {
+  const py::object blocks = wrap_blocks(call.blocks());
+  if (py::object value = plan::read_value(node, as_text(call.payload()), blocks)) return value.release().ptr();
+  const py::bytes payload = bytes_of(as_text(call.payload()));
+  return PyObject_CallMethodObjArgs(method.stub, g_decode, payload.ptr(), blocks.ptr(), nullptr);
+}
+
+// False: nothing was done, and the stub is to make the call. Else `result` is what the caller gets.
+bool call_directly(const DirectMethod& method, PyObject* const* args, size_t count, PyObject* keywords,
+                   PyObject*& result) {
+  MethodBinding& binding = *method.binding;
+  Given given;
+  if (binding.client == nullptr || *binding.client == nullptr || !take_arguments(binding, args, count, keywords, given))
+    return false;
+  if (!is_ready(binding) || !nothing_surrounds()) return false;
+  plan::Packed packed;
+  if (!plan::pack_list(binding.plan->arguments, given.values.data(), packed)) return false;
+  const std::shared_ptr<driver::Client> client = *binding.client;  // whatever others do without the GIL
+  const std::shared_ptr<const plan::CompiledPlan> plan = binding.plan;
+  if (client == nullptr || client->belongs_to_parent()) return false;
+  rpc::CallRequest request;
+  request.method = binding.name;
+  request.payload = as_bytes(packed.payload);
+  const py::bytes metadata = binding.metadata;
+  request.metadata = bytes_view(metadata);
+  request.deadline = given.deadline;
+  for (const py::object& buffer : packed.buffers) request.buffers.push_back(export_buffer(buffer, false));
+  const rpc::ClientCallRef call = client->new_call();
+  const Status begun = carry_out(client, call, std::move(request));
+  if (!begun.ok())
+    result = otherwise(method, error_of(begun, {.not_executed = call->not_executed()}), given);
+  else if (!call->status().ok())
+    result =
+        otherwise(method, error_of(call->status(), {call->details(), call->metadata(), call->not_executed()}), given);
+  else
+    result = result_of(method, plan->result, *call);
+  return true;
+}
+
+PyObject* vectorcall(PyObject* self, PyObject* const* args, size_t flagged_count, PyObject* keywords) {
+  const auto& method = *reinterpret_cast<DirectMethod*>(self);
+  try {
+    PyObject* result = nullptr;
+    if (call_directly(method, args, static_cast<size_t>(PyVectorcall_NARGS(flagged_count)), keywords, result))
+      return result;
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return nullptr;
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
+  }
+  return PyObject_Vectorcall(method.stub, args, flagged_count, keywords);
+}
+
+// Whatever else it is asked for, the stub is.
+PyObject* get_attribute(PyObject* self, PyObject* name) {
+  return PyObject_GetAttr(reinterpret_cast<DirectMethod*>(self)->stub, name);
+}
+int set_attribute(PyObject* self, PyObject* name, PyObject* value) {
+  return PyObject_SetAttr(reinterpret_cast<DirectMethod*>(self)->stub, name, value);
+}
+PyObject* show(PyObject* self) { return PyObject_Repr(reinterpret_cast<DirectMethod*>(self)->stub); }
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(reinterpret_cast<DirectMethod*>(self)->stub);
+  return 0;
+}
+int clear(PyObject*) { return 0; }  // it is no use without its stub, and holds nothing that could refer to it
+
+void dealloc(PyObject* self) {
+  auto& method = *reinterpret_cast<DirectMethod*>(self);
+  PyTypeObject* const type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
+  if (method.weak_references != nullptr) PyObject_ClearWeakRefs(self);
+  Py_CLEAR(method.stub);
+  Py_CLEAR(method.binding_owner);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject *stub = nullptr, *binding = nullptr;
+  if (PyArg_ParseTuple(args, "OO", &stub, &binding) == 0) return nullptr;
+  MethodBinding* found = nullptr;
+  try {
+    found = py::handle(binding).cast<MethodBinding*>();
+  } catch (const py::cast_error&) {
+    PyErr_SetString(PyExc_TypeError, "the binding must be a MethodBinding");
+    return nullptr;
+  }
+  PyObject* const self = type->tp_alloc(type, 0);
+  if (self == nullptr) return nullptr;
+  auto& method = *reinterpret_cast<DirectMethod*>(self);
+  method.vectorcall = vectorcall;
+  method.stub = Py_NewRef(stub);
+  method.binding_owner = Py_NewRef(binding);
+  method.binding = found;
+  return self;
+}
+
+PyObject* make_type() {
+  static PyMemberDef members[] = {
+      {"__vectorcalloffset__", T_PYSSIZET, offsetof(DirectMethod, vectorcall), READONLY, nullptr},
+      {"__weaklistoffset__", T_PYSSIZET, offsetof(DirectMethod, weak_references), READONLY, nullptr},
+      {nullptr, 0, 0, 0, nullptr}};
+  static PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(make)},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+                                {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+                                {Py_tp_clear, reinterpret_cast<void*>(clear)},
+                                {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                                {Py_tp_getattro, reinterpret_cast<void*>(get_attribute)},
+                                {Py_tp_setattro, reinterpret_cast<void*>(set_attribute)},
+                                {Py_tp_repr, reinterpret_cast<void*>(show)},
+                                {Py_tp_members, members},
+                                {0, nullptr}};
+  static PyType_Spec spec = {"rrpc._core.DirectMethod", sizeof(DirectMethod), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+  return PyType_FromSpec(&spec);
+}
+
+std::shared_ptr<MethodBinding> make_binding(std::shared_ptr<plan::CompiledPlan> plan, py::tuple names,
+                                            size_t positional, py::tuple defaults, py::object channel,
+                                            const py::object& timeout, py::bytes metadata) {
+  if (names.size() != plan->arguments.size() || defaults.size() != names.size())
+    throw py::value_error("each parameter has a name, and a default or ...");
+  auto binding = std::make_shared<MethodBinding>();
+  binding->plan = std::move(plan);
+  binding->names = std::move(names);
+  binding->positional = positional;
+  binding->defaults = std::move(defaults);
+  binding->channel = std::move(channel);
+  if (!timeout.is_none()) binding->timeout = static_cast<TimeNs>(std::min(timeout.cast<double>(), 9e9) * kSecond);
+  binding->metadata = std::move(metadata);
+  return binding;
+}
+
+}  // namespace
+
+void register_method(py::module_& module) {
+  g_ready = PyUnicode_InternFromString("ready");
+  g_timeout = PyUnicode_InternFromString("timeout");
+  g_metadata = PyUnicode_InternFromString("metadata");
+  g_out = PyUnicode_InternFromString("out");
+  g_otherwise = PyUnicode_InternFromString("_otherwise");
+  g_decode = PyUnicode_InternFromString("_decode");
+  PyObject* const type = make_type();
+  if (type == nullptr) throw py::error_already_set();
+  module.attr("DirectMethod") = py::reinterpret_steal<py::object>(type);
+  py::class_<MethodBinding, std::shared_ptr<MethodBinding>>(module, "MethodBinding")
+      .def(py::init(&make_binding), py::arg("plan"), py::arg("names"), py::arg("positional"), py::arg("defaults"),
+           py::arg("channel"), py::arg("timeout"), py::arg("metadata"))
+      .def("bind", [](MethodBinding& binding, py::object connection, py::handle client, std::string name) {
+        binding.connection = std::move(connection);
+        binding.client = &client_of(client);
+        binding.core = py::reinterpret_borrow<py::object>(client);
+        binding.name = std::move(name);
+      });
+}
+
+}  // namespace rrpc::bind::direct

@@ -1,0 +1,38 @@
+// What surrounds a caller or a handler in Python: the context variable of rrpc/_call/context.py, and the event loop.
+// These files use CPython's API itself, not pybind11's wrappers, because they run once in every call.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+
+#include "base/clock.h"
+
+namespace rrpc::bind::direct {
+
+namespace py = pybind11;
+
+// The context variable, and the class Context that is made of a CurrentCall when a handler asks. Once, at import.
+void set_context(py::object variable, py::object context_class);
+PyObject* context_variable();  // borrowed
+
+// The call that a handler runs for, in the context variable: no more than what a Context is made of.
+struct CurrentCall {
+  PyObject_HEAD;
+  PyObject* core;  // of the server
+  PyObject* name;
+  PyObject* metadata;
+  PyObject* context;  // null until it is asked for
+  uint64_t handle;
+  TimeNs deadline;
+  bool ended;  // the call is answered, or about to be
+};
+PyTypeObject* make_current_call_type();
+PyTypeObject* current_call_type();  // borrowed
+// Throws what Python raised.
+py::object context_of(CurrentCall& call);
+
+// No handler's call, or one that has ended, and no event loop: what a call that is made here could inherit.
+bool nothing_surrounds();
+
+}  // namespace rrpc::bind::direct

@@ -1,0 +1,138 @@
+#include "bind/plan/arrays.h"
+
+#include <pybind11/numpy.h>
+
+#include <array>
+#include <cstring>
+
+namespace rrpc::bind::plan {
+namespace {
+
+constexpr size_t kDtypesMax = 32;  // that a node remembers
+constexpr size_t kRankMax = 16;
+
+const py::detail::npy_api& numpy() { return py::detail::npy_api::get(); }
+
+// Asks the node's check, in Python, once for each dtype: (dtype, its name on the wire), or None.
+const Dtype* adopt(const Node& node, py::handle asked) {
+  if (node.dtypes.size() >= kDtypesMax) return nullptr;
+  PyObject* const answer = PyObject_CallOneArg(node.type.ptr(), asked.ptr());
+  if (answer == nullptr) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  const auto found = py::reinterpret_steal<py::object>(answer);
+  if (found.is_none()) return nullptr;
+  const auto pair = found.cast<py::tuple>();
+  node.dtypes.push_back({py::object(pair[0]).release().ptr(), pair[1].cast<std::string>(), pair[2].cast<int64_t>()});
+  return &node.dtypes.back();
+}
+
+const Dtype* of_descr(const Node& node, PyObject* descr) {
+  for (const Dtype& dtype : node.dtypes)
+    if (dtype.descr == descr) return &dtype;
+  return adopt(node, descr);
+}
+
+const Dtype* of_wire(const Node& node, std::string_view wire) {
+  for (const Dtype& dtype : node.dtypes)
+    if (dtype.wire == wire) return &dtype;
+  return adopt(node, py::bytes(wire.data(), wire.size()));
+}
+
+// What follows the head's length: u8 flags, u8 rank, rank x u64, the dtype.
+struct Head {
+  const Dtype* dtype = nullptr;
+  std::array<Py_intptr_t, kRankMax> shape{};
+  int rank = 0;
+  size_t nbytes = 0;
+  size_t length = 0;  // of the head itself
+};
+
+bool parse_head(const Node& node, std::string_view data, Head& head) {
+  if (data.size() < 4) return false;
+  uint16_t rest = 0;
+  std::memcpy(&rest, data.data(), sizeof rest);
+  const auto flags = static_cast<uint8_t>(data[2]);
+  const auto rank = static_cast<uint8_t>(data[3]);
+  head.length = 2 + size_t{rest};
+  const size_t dtype_at = 4 + 8 * size_t{rank};
+  if (flags != 0 || rank > kRankMax || head.length > data.size() || dtype_at > head.length) return false;
+  head.dtype = of_wire(node, data.substr(dtype_at, head.length - dtype_at));
+  if (head.dtype == nullptr) return false;
+  head.rank = rank;
+  head.nbytes = static_cast<size_t>(head.dtype->item_bytes);
+  for (size_t i = 0; i < rank; ++i) {
+    uint64_t length = 0;
+    std::memcpy(&length, data.data() + 4 + 8 * i, sizeof length);
+    if (length > INT64_MAX || __builtin_mul_overflow(head.nbytes, length, &head.nbytes)) return false;
+    head.shape[i] = static_cast<Py_intptr_t>(length);
+  }
+  return true;
+}
+
+py::object new_array(const Head& head, void* memory) {
+  Py_INCREF(head.dtype->descr);                                                         // taken by the array
+  const int flags = memory == nullptr ? 0 : py::detail::npy_api::NPY_ARRAY_WRITEABLE_;  // without memory: the order
+  PyObject* const array = numpy().PyArray_NewFromDescr_(numpy().PyArray_Type_, head.dtype->descr, head.rank,
+                                                        head.shape.data(), nullptr, memory, flags, nullptr);
+  if (array == nullptr) PyErr_Clear();
+  return py::reinterpret_steal<py::object>(array);
+}
+
+}  // namespace
+
+bool view_array(const Node& node, PyObject* value, ArrayView& view) {
+  if (Py_TYPE(value) != numpy().PyArray_Type_) return false;
+  const auto* const array = py::detail::array_proxy(value);
+  if ((array->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) == 0 || static_cast<size_t>(array->nd) > kRankMax)
+    return false;
+  const Dtype* const dtype = of_descr(node, array->descr);
+  if (dtype == nullptr) return false;
+  const auto rank = static_cast<size_t>(array->nd);
+  const size_t rest = 2 + 8 * rank + dtype->wire.size();
+  view.head.resize(2 + rest);
+  char* const head = view.head.data();
+  const auto length = static_cast<uint16_t>(rest);
+  std::memcpy(head, &length, sizeof length);
+  head[2] = 0;
+  head[3] = static_cast<char>(rank);
+  view.nbytes = static_cast<size_t>(dtype->item_bytes);
+  for (size_t i = 0; i < rank; ++i) {
+    const auto size = static_cast<uint64_t>(array->dimensions[i]);
+    std::memcpy(head + 4 + 8 * i, &size, sizeof size);
+    view.nbytes *= size;
+  }
+  std::memcpy(head + 4 + 8 * rank, dtype->wire.data(), dtype->wire.size());
+  view.bytes = array->data;
+  return true;
+}
+
+py::object inline_array(const Node& node, std::string_view data) {
+  Head head;
+  if (!parse_head(node, data, head) || data.size() - head.length != head.nbytes) return {};
+  py::object array = new_array(head, nullptr);
+  if (array && head.nbytes != 0)
+    std::memcpy(py::detail::array_proxy(array.ptr())->data, data.data() + head.length, head.nbytes);
+  return array;
+}
+
+py::object bulk_array(const Node& node, std::string_view data, py::handle block) {
+  Head head;
+  if (!parse_head(node, data, head) || data.size() != head.length) return {};
+  Py_buffer memory;
+  if (PyObject_GetBuffer(block.ptr(), &memory, PyBUF_SIMPLE) != 0) {
+    PyErr_Clear();
+    return {};
+  }
+  py::object array;
+  if (static_cast<size_t>(memory.len) == head.nbytes) array = new_array(head, memory.buf);
+  PyBuffer_Release(&memory);
+  if (array && numpy().PyArray_SetBaseObject_(array.ptr(), block.inc_ref().ptr()) != 0) {
+    PyErr_Clear();
+    return {};
+  }
+  return array;
+}
+
+}  // namespace rrpc::bind::plan

@@ -1,0 +1,26 @@
+// numpy's arrays on the wire: what a node of an array packs and reads.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "bind/plan/node.h"
+
+namespace rrpc::bind::plan {
+
+// An array as an extension: its head and, unless it is bulk, its bytes.
+struct ArrayView {
+  std::string head;
+  const char* bytes = nullptr;
+  size_t nbytes = 0;
+};
+
+// False for what isn't a C-contiguous array of exactly numpy's class, of a dtype that the node's check takes.
+bool view_array(const Node& node, PyObject* value, ArrayView& view);
+
+// A new array with these bytes behind its head; null where Python is to do it.
+py::object inline_array(const Node& node, std::string_view data);
+// One that stands in the block's memory; `data` is its head.
+py::object bulk_array(const Node& node, std::string_view data, py::handle block);
+
+}  // namespace rrpc::bind::plan

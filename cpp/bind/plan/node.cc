@@ -1,0 +1,79 @@
+#include "bind/plan/node.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace rrpc::bind::plan {
+namespace {
+
+struct Name {
+  std::string_view text;
+  Kind kind;
+};
+
+constexpr std::array kNames{
+    Name{"none", Kind::kNone},     Name{"bool", Kind::kBool},   Name{"int", Kind::kInt},
+    Name{"float", Kind::kFloat},   Name{"f32", Kind::kFloat32}, Name{"str", Kind::kStr},
+    Name{"bytes", Kind::kBytes},   Name{"list", Kind::kList},   Name{"dict", Kind::kDict},
+    Name{"tuple", Kind::kTuple},   Name{"array", Kind::kArray}, Name{"record", Kind::kRecord},
+    Name{"optional", Kind::kNone},  // of the description behind it
+};
+
+void compile_inner(Node& node, const py::tuple& description, size_t from) {
+  for (size_t i = from; i < description.size(); ++i) node.inner.push_back(compile(description[i]));
+}
+
+}  // namespace
+
+Node compile(py::handle given) {
+  const auto description = given.cast<py::tuple>();
+  const auto name = description[0].cast<std::string>();
+  if (name == "optional") {
+    Node node = compile(description[1]);
+    node.optional = true;
+    return node;
+  }
+  const auto* found = std::find_if(kNames.begin(), kNames.end(), [&](const Name& known) { return known.text == name; });
+  if (found == kNames.end()) throw py::value_error("there is no node called " + name);
+  Node node;
+  node.kind = found->kind;
+  switch (node.kind) {
+    case Kind::kInt:
+      node.least = description[1].cast<int64_t>();
+      node.most = description[2].cast<uint64_t>();
+      break;
+    case Kind::kList:
+    case Kind::kDict:
+    case Kind::kTuple:
+      compile_inner(node, description, 1);
+      break;
+    case Kind::kRecord:  // class, name, (field, ...), description, ...
+      node.type = description[1];
+      node.mark = description[2].cast<std::string>();
+      node.names = description[3].cast<py::tuple>();
+      compile_inner(node, description, 4);
+      if (node.names.size() != node.inner.size()) throw py::value_error("a record has a description for each field");
+      break;
+    case Kind::kArray:
+      node.type = description[1];
+      break;
+    default:
+      break;
+  }
+  const size_t needed = node.kind == Kind::kList ? 1 : node.kind == Kind::kDict ? 2 : node.inner.size();
+  if (node.inner.size() != needed) throw py::value_error("a " + name + " is of another number of types");
+  return node;
+}
+
+#ifndef RRPC_COMPILED_PLANS  // without msgpack-cxx: Python does it all
+bool pack_list(const std::vector<Node>&, PyObject* const*, Packed&) { return false; }
+bool pack_value(const Node&, PyObject*, Packed&) { return false; }
+bool read_list(const std::vector<Node>&, std::string_view, py::handle, std::vector<py::object>&) { return false; }
+py::object read_value(const Node&, std::string_view, py::handle) { return {}; }
+bool available() { return false; }
+#else
+bool available() { return true; }
+#endif
+
+}  // namespace rrpc::bind::plan

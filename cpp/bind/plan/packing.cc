@@ -1,0 +1,224 @@
+#include <msgpack/pack.hpp>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "base/msgpack_scan.h"
+#include "bind/plan/arrays.h"
+#include "bind/plan/node.h"
+#include "bind/plan/wire.h"
+
+namespace rrpc::bind::plan {
+namespace {
+
+class Writer {
+ public:
+  explicit Writer(std::string& out) : out_(out) {}
+  void write(const char* data, size_t count) { out_.append(data, count); }
+
+ private:
+  std::string& out_;
+};
+
+class Packing {
+ public:
+  explicit Packing(Packed& packed) : packed_(packed), writer_(packed.payload), pack_(writer_) {}
+
+  bool marked() const { return marked_; }
+  void begin_list(size_t count) { pack_.pack_array(static_cast<uint32_t>(count)); }
+
+  bool value(const Node& node, PyObject* value) {
+    if (value == Py_None && node.optional) {
+      pack_.pack_nil();
+      return true;
+    }
+    switch (node.kind) {
+      case Kind::kNone:
+        if (value != Py_None) return false;
+        pack_.pack_nil();
+        return true;
+      case Kind::kBool:
+        if (!PyBool_Check(value)) return false;
+        value == Py_True ? pack_.pack_true() : pack_.pack_false();
+        return true;
+      case Kind::kInt:
+        return PyLong_CheckExact(value) && integer(node, value);
+      case Kind::kFloat:
+      case Kind::kFloat32:
+        return PyFloat_CheckExact(value) && number(node, PyFloat_AS_DOUBLE(value));
+      case Kind::kStr:
+        return PyUnicode_CheckExact(value) && text(value);
+      case Kind::kBytes:
+        return PyBytes_CheckExact(value) && bytes(value);
+      case Kind::kList:
+        return PyList_CheckExact(value) && list(node, value);
+      case Kind::kDict:
+        return PyDict_CheckExact(value) && dict(node, value);
+      case Kind::kTuple:
+        return PyTuple_CheckExact(value) && tuple(node, value);
+      case Kind::kRecord:
+        return Py_TYPE(value) == reinterpret_cast<PyTypeObject*>(node.type.ptr()) && record(node, value);
+      case Kind::kArray:
+        return array(node, value);
+    }
+    return false;
+  }
+
+ private:
+  bool integer(const Node& node, PyObject* value) {
+    int overflow = 0;
+    const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow == 0) {
+      if (number < node.least || (number > 0 && static_cast<uint64_t>(number) > node.most)) return false;
+      pack_.pack_long_long(number);
+      return true;
+    }
+    if (overflow < 0) return false;
+    const unsigned long long large = PyLong_AsUnsignedLongLong(value);
+    if (PyErr_Occurred() != nullptr) {
+      PyErr_Clear();
+      return false;
+    }
+    if (large > node.most) return false;
+    pack_.pack_unsigned_long_long(large);
+    return true;
+  }
+
+  bool number(const Node& node, double value) {
+    if (node.kind == Kind::kFloat32 && std::isfinite(value) && std::abs(value) >= kFloat32Overflows) return false;
+    // Not by pack_double(), which makes integers of whole numbers.
+    std::array<char, 1 + sizeof value> out{'\xcb'};
+    const uint64_t bits = __builtin_bswap64(std::bit_cast<uint64_t>(value));
+    std::memcpy(out.data() + 1, &bits, sizeof bits);
+    writer_.write(out.data(), out.size());
+    return true;
+  }
+
+  bool text(PyObject* value) {
+    Py_ssize_t length = 0;
+    const char* const utf8 = PyUnicode_AsUTF8AndSize(value, &length);
+    if (utf8 == nullptr) {
+      PyErr_Clear();
+      return false;
+    }
+    pack_.pack_str(static_cast<uint32_t>(length));
+    pack_.pack_str_body(utf8, static_cast<uint32_t>(length));
+    return static_cast<uint64_t>(length) <= UINT32_MAX;
+  }
+
+  bool bytes(PyObject* value) {
+    const auto length = static_cast<size_t>(PyBytes_GET_SIZE(value));
+    if (length >= kBulkBytes) return false;
+    pack_.pack_bin(static_cast<uint32_t>(length));
+    pack_.pack_bin_body(PyBytes_AS_STRING(value), static_cast<uint32_t>(length));
+    return true;
+  }
+
+  // An item may run Python (an array's check, once for each dtype), which may change what contains it.
+  bool list(const Node& node, PyObject* value) {
+    const Py_ssize_t count = PyList_GET_SIZE(value);
+    if (static_cast<uint64_t>(count) > UINT32_MAX) return false;
+    begin_list(static_cast<size_t>(count));
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      if (i >= PyList_GET_SIZE(value)) return false;
+      const auto item = py::reinterpret_borrow<py::object>(PyList_GET_ITEM(value, i));
+      if (!this->value(node.inner[0], item.ptr())) return false;
+    }
+    return PyList_GET_SIZE(value) == count;
+  }
+
+  bool dict(const Node& node, PyObject* value) {
+    const Py_ssize_t count = PyDict_GET_SIZE(value);
+    if (static_cast<uint64_t>(count) > UINT32_MAX) return false;
+    pack_.pack_map(static_cast<uint32_t>(count));
+    PyObject *key = nullptr, *item = nullptr;
+    Py_ssize_t at = 0, packed = 0;
+    for (; PyDict_Next(value, &at, &key, &item) != 0; ++packed) {
+      const auto held_key = py::reinterpret_borrow<py::object>(key), held = py::reinterpret_borrow<py::object>(item);
+      if (!this->value(node.inner[0], key) || !this->value(node.inner[1], item)) return false;
+      if (PyDict_GET_SIZE(value) != count) return false;
+    }
+    return packed == count;
+  }
+
+  bool tuple(const Node& node, PyObject* value) {
+    const auto count = static_cast<size_t>(PyTuple_GET_SIZE(value));
+    if (count != node.inner.size()) return false;
+    begin_list(count + 1);
+    mark(kTupleMark, {});
+    for (size_t i = 0; i < count; ++i)
+      if (!this->value(node.inner[i], PyTuple_GET_ITEM(value, static_cast<Py_ssize_t>(i)))) return false;
+    return true;
+  }
+
+  bool record(const Node& node, PyObject* value) {
+    begin_list(2);
+    mark(kRecordMarkExt, node.mark);
+    pack_.pack_map(static_cast<uint32_t>(node.inner.size()));
+    for (size_t i = 0; i < node.inner.size(); ++i) {
+      PyObject* const name = PyTuple_GET_ITEM(node.names.ptr(), static_cast<Py_ssize_t>(i));
+      const auto member = py::reinterpret_steal<py::object>(PyObject_GetAttr(value, name));
+      if (!member) {
+        PyErr_Clear();
+        return false;
+      }
+      if (!text(name) || !this->value(node.inner[i], member.ptr())) return false;
+    }
+    return true;
+  }
+
+  void mark(int8_t code, std::string_view name) {
+    marked_ = true;
+    pack_.pack_ext(name.size(), code);
+    pack_.pack_ext_body(name.data(), static_cast<uint32_t>(name.size()));
+  }
+
+  bool array(const Node& node, PyObject* value) {
+    ArrayView view;
+    if (!view_array(node, value, view)) return false;
+    if (view.nbytes < kBulkBytes) {
+      pack_.pack_ext(view.head.size() + view.nbytes, kArrayExt);
+      writer_.write(view.head.data(), view.head.size());
+      writer_.write(view.bytes, view.nbytes);
+      return true;
+    }
+    const auto index = static_cast<uint32_t>(packed_.buffers.size());
+    packed_.buffers.push_back(py::reinterpret_borrow<py::object>(value));
+    pack_.pack_ext(sizeof index + view.head.size(), kBulkArrayExt);
+    writer_.write(reinterpret_cast<const char*>(&index), sizeof index);
+    writer_.write(view.head.data(), view.head.size());
+    return true;
+  }
+
+  Packed& packed_;
+  Writer writer_;
+  msgpack::packer<Writer> pack_;
+  bool marked_ = false;
+};
+
+// What receivers refuse is left to Python, which says so.
+bool finish(const Packing& packing, std::string& payload) {
+  if (packing.marked()) payload.insert(payload.begin(), kMarked);
+  if (payload.size() <= kObjectsAlways) return true;
+  return scan_msgpack(as_bytes(std::string_view(payload).substr(packing.marked() ? 1 : 0))).ok();
+}
+
+}  // namespace
+
+bool pack_list(const std::vector<Node>& nodes, PyObject* const* values, Packed& packed) {
+  Packing packing(packed);
+  packing.begin_list(nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i)
+    if (!packing.value(nodes[i], values[i])) return false;
+  return finish(packing, packed.payload);
+}
+
+bool pack_value(const Node& node, PyObject* value, Packed& packed) {
+  Packing packing(packed);
+  return packing.value(node, value) && finish(packing, packed.payload);
+}
+
+}  // namespace rrpc::bind::plan

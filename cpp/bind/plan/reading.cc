@@ -1,0 +1,272 @@
+#include <msgpack/unpack.hpp>
+// After unpack.hpp, whose declarations they need.
+#include <msgpack/null_visitor.hpp>
+#include <msgpack/parse.hpp>
+
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "base/msgpack_scan.h"
+#include "bind/plan/arrays.h"
+#include "bind/plan/node.h"
+#include "bind/plan/wire.h"
+
+namespace rrpc::bind::plan {
+namespace {
+
+// Builds values as their bytes come by. Each function gives whether that is what the node expects; the first that isn't
+// ends it, and Python takes the payload from its beginning.
+class Reading : public msgpack::null_visitor {
+ public:
+  Reading(const std::vector<Node>* list, const Node* single, py::handle blocks) : single_(single), blocks_(blocks) {
+    if (list != nullptr) root_list_ = list;
+  }
+  void set_marked(bool marked) { marked_ = marked; }
+  std::vector<py::object>& values() { return values_; }
+
+  bool visit_nil() {
+    const Node* const node = expected();
+    return node != nullptr && (node->kind == Kind::kNone || node->optional) && put(Py_NewRef(Py_None));
+  }
+  bool visit_boolean(bool value) { return expects(Kind::kBool) && put(PyBool_FromLong(value ? 1 : 0)); }
+  bool visit_positive_integer(uint64_t value) {
+    const Node* const node = expected();
+    if (node == nullptr || node->kind != Kind::kInt || value > node->most) return false;
+    if (node->least > 0 && value < static_cast<uint64_t>(node->least)) return false;
+    return put(PyLong_FromUnsignedLongLong(value));
+  }
+  bool visit_negative_integer(int64_t value) {
+    const Node* const node = expected();
+    return node != nullptr && node->kind == Kind::kInt && value >= node->least && put(PyLong_FromLongLong(value));
+  }
+  bool visit_float32(float value) { return visit_float64(static_cast<double>(value)); }
+  bool visit_float64(double value) {
+    const Node* const node = expected();
+    if (node == nullptr || (node->kind != Kind::kFloat && node->kind != Kind::kFloat32)) return false;
+    if (node->kind == Kind::kFloat32 && std::isfinite(value) && std::abs(value) >= kFloat32Overflows) return false;
+    return put(PyFloat_FromDouble(value));
+  }
+  bool visit_str(const char* data, uint32_t size) {
+    if (!frames_.empty() && frames_.back().at_name()) return name({data, size});
+    return expects(Kind::kStr) && put(PyUnicode_DecodeUTF8(data, size, nullptr));
+  }
+  bool visit_bin(const char* data, uint32_t size) {
+    return expects(Kind::kBytes) && put(PyBytes_FromStringAndSize(data, size));
+  }
+  bool visit_ext(const char* data, uint32_t size) {
+    const auto code = static_cast<int8_t>(data[0]);
+    const std::string_view body(data + 1, size - 1);
+    if (!frames_.empty() && frames_.back().at_mark) return mark(code, body);
+    const Node* const node = expected();
+    if (node == nullptr || node->kind != Kind::kArray) return false;
+    if (code == kArrayExt) return put(inline_array(*node, body).release().ptr());
+    return code == kBulkArrayExt && put(bulk(*node, body).release().ptr());
+  }
+
+  bool start_array(uint32_t count) {
+    if (root_list_ != nullptr && frames_.empty()) {
+      frames_.push_back({.node = nullptr, .list = root_list_});
+      return count == root_list_->size();
+    }
+    const Node* const node = expected();
+    if (node == nullptr) return false;
+    if (node->kind == Kind::kList) {
+      frames_.push_back({.node = node, .first = values_.size()});
+      return true;
+    }
+    const bool fits =
+        (node->kind == Kind::kTuple && count == node->inner.size() + 1) || (node->kind == Kind::kRecord && count == 2);
+    if (!fits || !marked_) return false;
+    frames_.push_back({.node = node, .first = values_.size(), .at_mark = true});
+    return true;
+  }
+  bool end_array() {
+    const Frame frame = frames_.back();
+    if (frame.node == nullptr) return true;  // of the root: its values stay where they are
+    if (frame.at_mark) return false;
+    frames_.pop_back();
+    switch (frame.node->kind) {
+      case Kind::kList:
+        return list(frame);
+      case Kind::kTuple:
+        return tuple(frame);
+      default:
+        return frame.had_map;  // of a record, which is made already
+    }
+  }
+  bool start_map(uint32_t count) {
+    if (!frames_.empty() && frames_.back().awaits_map()) {
+      frames_.back().had_map = true;
+      const Node* const record = frames_.back().node;
+      frames_.push_back({.node = record, .first = values_.size(), .is_fields = true});
+      return count == record->inner.size();
+    }
+    const Node* const node = expected();
+    if (node == nullptr || node->kind != Kind::kDict) return false;
+    frames_.push_back({.node = node, .first = values_.size()});
+    return true;
+  }
+  bool start_map_key() {
+    frames_.back().at_key = true;
+    return true;
+  }
+  bool end_map_key() {
+    frames_.back().at_key = false;
+    return true;
+  }
+  bool end_map() {
+    const Frame frame = frames_.back();
+    frames_.pop_back();
+    return frame.is_fields ? record(frame) : dict(frame);
+  }
+
+ private:
+  // A list, map or marked list that is being read; its values are those from `first` on.
+  struct Frame {
+    const Node* node = nullptr;
+    const std::vector<Node>* list = nullptr;  // of the root: the arguments
+    size_t first = 0;
+    bool at_mark = false;  // a mark is due
+    bool at_key = false;
+    bool is_fields = false;  // the map of a record
+    bool had_map = false;    // a record's list, behind its map
+    bool at_name() const { return is_fields && at_key; }
+    bool awaits_map() const {
+      return node != nullptr && node->kind == Kind::kRecord && !is_fields && !at_mark && !had_map;
+    }
+  };
+
+  // The node of the value that comes next.
+  const Node* expected() const {
+    if (frames_.empty()) return single_;
+    const Frame& frame = frames_.back();
+    const size_t at = values_.size() - frame.first;
+    if (frame.list != nullptr) return at < frame.list->size() ? &(*frame.list)[at] : nullptr;
+    const std::vector<Node>& inner = frame.node->inner;
+    switch (frame.node->kind) {
+      case Kind::kList:
+        return inner.data();
+      case Kind::kDict:
+        return &inner[frame.at_key ? 0 : 1];
+      case Kind::kTuple:
+        return frame.at_mark || at >= inner.size() ? nullptr : &inner[at];
+      case Kind::kRecord:
+        return !frame.is_fields || frame.at_key || at >= inner.size() ? nullptr : &inner[at];
+      default:
+        return nullptr;
+    }
+  }
+  bool expects(Kind kind) const {
+    const Node* const node = expected();
+    return node != nullptr && node->kind == kind;
+  }
+
+  // Takes over the reference; null is an exception.
+  bool put(PyObject* value) {
+    if (value == nullptr) {
+      PyErr_Clear();
+      return false;
+    }
+    values_.push_back(py::reinterpret_steal<py::object>(value));
+    return true;
+  }
+
+  bool mark(int8_t code, std::string_view body) {
+    Frame& frame = frames_.back();
+    frame.at_mark = false;
+    if (frame.node->kind == Kind::kTuple) return code == kTupleMark && body.empty();
+    return code == kRecordMarkExt && body == frame.node->mark;
+  }
+
+  // A record's fields come in the order of its class, or Python sorts them out.
+  bool name(std::string_view text) {
+    const Frame& frame = frames_.back();
+    const size_t at = values_.size() - frame.first;
+    if (at >= frame.node->inner.size()) return false;
+    Py_ssize_t length = 0;
+    const char* const known = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(frame.node->names.ptr(), at), &length);
+    return known != nullptr && text == std::string_view(known, static_cast<size_t>(length));
+  }
+
+  py::object bulk(const Node& node, std::string_view body) {
+    uint32_t index = 0;
+    if (body.size() < sizeof index || blocks_.is_none()) return {};
+    std::memcpy(&index, body.data(), sizeof index);
+    // In the order in which they were packed, each once: two arrays in one memory would see each other's writes.
+    if (index != blocks_taken_ || index >= static_cast<size_t>(PyList_GET_SIZE(blocks_.ptr()))) return {};
+    ++blocks_taken_;
+    PyObject* const block = PyList_GET_ITEM(blocks_.ptr(), static_cast<Py_ssize_t>(index));
+    return block == Py_None ? py::object() : bulk_array(node, body.substr(sizeof index), block);
+  }
+
+  // Drops the frame's values, and puts what is made of them in their place.
+  bool replace(const Frame& frame, PyObject* value) {
+    values_.resize(frame.first);
+    return put(value);
+  }
+  bool list(const Frame& frame) {
+    PyObject* const made = PyList_New(static_cast<Py_ssize_t>(values_.size() - frame.first));
+    for (size_t i = frame.first; made != nullptr && i < values_.size(); ++i)
+      PyList_SET_ITEM(made, static_cast<Py_ssize_t>(i - frame.first), values_[i].release().ptr());
+    return replace(frame, made);
+  }
+  bool tuple(const Frame& frame) {
+    PyObject* const made = PyTuple_New(static_cast<Py_ssize_t>(values_.size() - frame.first));
+    for (size_t i = frame.first; made != nullptr && i < values_.size(); ++i)
+      PyTuple_SET_ITEM(made, static_cast<Py_ssize_t>(i - frame.first), values_[i].release().ptr());
+    return replace(frame, made);
+  }
+  bool dict(const Frame& frame) {
+    auto made = py::reinterpret_steal<py::object>(PyDict_New());
+    for (size_t i = frame.first; made && i < values_.size(); i += 2)
+      if (PyDict_SetItem(made.ptr(), values_[i].ptr(), values_[i + 1].ptr()) != 0) made = {};
+    return replace(frame, made.release().ptr());
+  }
+  // Calls the class. What its own checks raise, they raise once more to Python, which tells of it.
+  bool record(const Frame& frame) {
+    std::vector<PyObject*> members;
+    for (size_t i = frame.first; i < values_.size(); ++i) members.push_back(values_[i].ptr());
+    if (members.size() != frame.node->inner.size()) return false;
+    PyObject* const made = PyObject_Vectorcall(frame.node->type.ptr(), members.data(), 0, frame.node->names.ptr());
+    return replace(frame, made);
+  }
+
+  const std::vector<Node>* root_list_ = nullptr;
+  const Node* single_;
+  const py::handle blocks_;
+  size_t blocks_taken_ = 0;
+  bool marked_ = false;
+  std::vector<Frame> frames_;
+  std::vector<py::object> values_;
+};
+
+bool read(Reading& reading, std::string_view payload) {
+  const bool marked = !payload.empty() && payload.front() == kMarked;
+  if (marked) payload.remove_prefix(1);
+  reading.set_marked(marked);
+  if (payload.size() > kScanFromBytes) {
+    const auto facts = scan_msgpack(as_bytes(payload));
+    if (!facts.ok() || facts->keys_to_check) return false;
+  }
+  size_t end = 0;
+  return msgpack::parse(payload.data(), payload.size(), end, reading) && end == payload.size();
+}
+
+}  // namespace
+
+bool read_list(const std::vector<Node>& nodes, std::string_view payload, py::handle blocks,
+               std::vector<py::object>& values) {
+  Reading reading(&nodes, nullptr, blocks);
+  if (!read(reading, payload) || reading.values().size() != nodes.size()) return false;
+  values = std::move(reading.values());
+  return true;
+}
+
+py::object read_value(const Node& node, std::string_view payload, py::handle blocks) {
+  Reading reading(nullptr, &node, blocks);
+  if (!read(reading, payload) || reading.values().size() != 1) return {};
+  return std::move(reading.values().front());
+}
+
+}  // namespace rrpc::bind::plan

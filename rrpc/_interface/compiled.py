@@ -1,0 +1,134 @@
+"""Plans compiled into the core: a method's annotations as a tree that packs and reads values without running Python.
+
+The tree takes the values that need no conversion, and gives up on all others, on what it doesn't know and on whatever
+is wrong. The codec in Python then does the whole of it, so that bytes, values and errors are the same with the tree and
+without (``RRPC_PURE_PYTHON=1``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import types
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rrpc.codec import HAS_COMPILED_PLANS, CompiledPlan, describe_dtype, parse_dtype
+from rrpc.types import Sized
+
+from .aliases import expanded
+from .checks import compile_check
+from .mismatch import AnnotationError, Mismatch
+
+__all__ = ["compiled"]
+
+PURE_PYTHON = not HAS_COMPILED_PLANS or os.environ.get("RRPC_PURE_PYTHON", "") not in ("", "0")
+
+_Description = tuple[Any, ...]
+_INT_ANY = (-(1 << 63), (1 << 64) - 1)
+_SIMPLE: dict[Any, _Description] = {
+    None: ("none",),
+    type(None): ("none",),
+    bool: ("bool",),
+    int: ("int", *_INT_ANY),
+    float: ("float",),
+    str: ("str",),
+    bytes: ("bytes",),
+}
+_ARGUMENTS_MAX = 16
+_KEYS = frozenset({"int", "str", "bytes"})
+
+
+class _Unknown(Exception):
+    """The core has no node for an annotation."""
+
+
+def compiled(arguments: Sequence[Any], result: Any) -> CompiledPlan | None:
+    """Returns the compiled plan for arguments and a result of these annotations; None where Python does it all."""
+    if PURE_PYTHON or len(arguments) > _ARGUMENTS_MAX:
+        return None
+    try:
+        described = tuple(_describe(annotation, ()) for annotation in arguments)
+        return CompiledPlan(described, _describe(result, ()))
+    except (_Unknown, AnnotationError, NameError):  # NameError: a class that isn't defined yet
+        return None
+
+
+def _describe(annotation: Any, within: tuple[Any, ...]) -> _Description:
+    annotation = expanded(annotation)
+    try:
+        simple = _SIMPLE.get(annotation)
+    except TypeError:  # it can't be hashed
+        simple = None
+    if simple is not None:
+        return simple
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is np.ndarray or origin is np.ndarray:
+        return ("array", _adopter(compile_check(annotation)))
+    if origin is typing.Annotated:
+        return _sized(arguments)
+    if origin in (typing.Union, types.UnionType):
+        return _optional(arguments, within)
+    if origin is list:
+        return ("list", _describe(arguments[0], within))
+    if origin is tuple and Ellipsis not in arguments and arguments:
+        return ("tuple", *(_describe(argument, within) for argument in arguments))
+    if origin is dict:
+        key, value = (_describe(argument, within) for argument in arguments)
+        if key[0] in _KEYS:
+            return ("dict", key, value)
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type) and annotation not in within:
+        return _record(annotation, (*within, annotation))
+    raise _Unknown
+
+
+def _sized(arguments: tuple[Any, ...]) -> _Description:
+    base, *notes = arguments
+    size = next((note.name for note in notes if isinstance(note, Sized)), None)
+    if len(notes) != 1 or size is None:
+        raise _Unknown
+    if size == "f32" and base is float:
+        return ("f32",)
+    if base is not int:
+        raise _Unknown
+    bits = int(size[1:])
+    return ("int", 0, (1 << bits) - 1) if size[0] == "u" else ("int", -(1 << bits - 1), (1 << bits - 1) - 1)
+
+
+def _optional(arguments: tuple[Any, ...], within: tuple[Any, ...]) -> _Description:
+    others = [argument for argument in arguments if argument is not type(None)]
+    if len(others) != 1 or len(arguments) != 2:
+        raise _Unknown
+    return ("optional", _describe(others[0], within))
+
+
+def _record(kind: type, within: tuple[Any, ...]) -> _Description:
+    """Describes a dataclass without type variables or named dimensions, each of whose fields its constructor takes."""
+    fields = dataclasses.fields(kind)
+    if not all(field.init for field in fields) or hasattr(kind, "__parameters__"):
+        raise _Unknown
+    hints = typing.get_type_hints(kind, include_extras=True)
+    members = [_describe(hints[field.name], within) for field in fields]
+    names = tuple(sys.intern(field.name) for field in fields)
+    return ("record", kind, kind.__name__, names, *members)
+
+
+def _adopter(check: Callable[[Any], Any]) -> Callable[[Any], tuple[np.dtype[Any], bytes, int] | None]:
+    """Makes the function by which a node learns of a dtype, given it or its name on the wire: whether it takes it."""
+
+    def adopt(asked: np.dtype[Any] | bytes) -> tuple[np.dtype[Any], bytes, int] | None:
+        dtype = parse_dtype(asked) if isinstance(asked, bytes) else asked
+        # One of those that numpy has a single object of, which is what the node compares.
+        if dtype.isbuiltin != 1 or dtype.hasobject or dtype is not np.dtype(dtype.str) or not dtype.itemsize:
+            return None
+        empty = np.empty(0, dtype)
+        try:
+            return (dtype, describe_dtype(dtype), dtype.itemsize) if check(empty) is empty else None
+        except Mismatch:
+            return None
+
+    return adopt

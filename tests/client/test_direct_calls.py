@@ -1,0 +1,348 @@
+"""Plain calls of generated clients: no Python of rrpc's runs for them, and nothing that users see is different."""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+import inspect
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from flow import generated
+from numpy.typing import NDArray
+from processes import patience
+
+import rrpc
+from rrpc._interface.compiled import PURE_PYTHON
+
+pytestmark = pytest.mark.skipif(PURE_PYTHON, reason="all calls go through Python")
+FOLDER = os.path.dirname(rrpc.__file__)
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    y: float
+
+
+@rrpc.service
+class Bench:
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.kept: list[Any] = []
+        self.peer = ""
+        self.inherited = threading.Event()
+
+    @rrpc.method
+    def add(self, a: int, b: int = 2) -> int:
+        """Adds two numbers."""
+        return a + b
+
+    @rrpc.method
+    def move(self, point: Point, by: float, *, back: bool = False) -> Point:
+        return Point(point.x - by if back else point.x + by, point.y)
+
+    @rrpc.method
+    def double(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return values * 2
+
+    @rrpc.method
+    def wrong(self) -> int:
+        return "text"  # type: ignore[return-value]
+
+    @rrpc.method
+    def half(self, n: int) -> float:
+        return n // 2
+
+    @rrpc.method
+    def fail(self, how: str) -> None:
+        if how == "exit":
+            raise SystemExit(3)
+        if how == "not found":
+            raise rrpc.NotFound("it is not here")
+        raise LookupError("nowhere")
+
+    @rrpc.method
+    def look(self) -> str:
+        context = rrpc.context()
+        left = context.time_left()
+        self.kept.append((context, contextvars.copy_context()))
+        assert context is rrpc.context()
+        return (
+            f"{context.method} {left is not None and 5 < left <= 10} {dict(context.metadata)} {context.ended}"
+        )
+
+    @rrpc.method
+    def tell(self, what: str) -> int:
+        rrpc.context().set_metadata({"told": what})
+        return 1
+
+    @rrpc.method
+    def call_again(self) -> None:
+        """Calls itself, by a client of its own."""
+        with bench_rpc.BenchClient(self.peer) as client:
+            client.add(1)
+            with pytest.raises(rrpc.DeadlineExceeded):
+                client.slow(60.0)
+            self.inherited.set()
+
+    @rrpc.method
+    def slow(self, seconds: float) -> None:
+        rrpc.context().wait_cancelled(seconds)
+
+
+bench_rpc = generated(Bench, "bench_rpc")
+ADDRESS = f"shm://rrpc-direct-{os.getpid()}"
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture
+def client(bench: Bench) -> Iterator[Any]:
+    with rrpc.Server(bench, listen=ADDRESS, workers=2) as server:
+        bench.peer = server.addresses[0]
+        with bench_rpc.BenchClient(server.addresses[0]) as client:
+            yield client
+
+
+def python_run(work: Callable[[], Any]) -> set[str]:
+    """The functions of rrpc that ran meanwhile, in threads begun before too."""
+    ran: set[str] = set()
+
+    def profile(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(FOLDER):
+            ran.add(f"{frame.f_code.co_filename}:{frame.f_code.co_name}")
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return ran
+
+
+def test_no_python_runs_for_a_plain_call(bench: Bench) -> None:
+    ran: set[str] = set()
+
+    def profile(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and counting.is_set() and frame.f_code.co_filename.startswith(FOLDER):
+            ran.add(f"{frame.f_code.co_filename}:{frame.f_code.co_name}")
+
+    counting = threading.Event()
+    threading.setprofile(profile)
+    try:
+        server = rrpc.Server(bench, listen=ADDRESS).start()
+    finally:
+        threading.setprofile(None)
+    with server, bench_rpc.BenchClient(server.addresses[0], timeout=10.0) as client:
+        values = np.arange(100_000.0)
+
+        def calls() -> None:
+            for _ in range(10):
+                client.add(1)
+                client.add(a=1, b=3)
+                client.add(1, timeout=5.0)
+                client.move(bench_rpc.Point(1.0, 2.0), 3.0, back=True)
+                client.double(values)
+
+        calls()
+        counting.set()
+        here = python_run(calls)
+        counting.clear()
+        assert (here, ran) == (set(), set())
+        assert python_run(lambda: client.add(True))  # so it can see some
+
+
+def test_arguments(client: Any) -> None:
+    assert client.add(1) == 3
+    assert client.add(1, 5) == client.add(b=5, a=1) == client.add(1, b=5) == 6
+    assert client.add(np.int64(1), True) == 2  # converted by Python
+    assert client.move(bench_rpc.Point(1.0, 2.0), 3) == bench_rpc.Point(4.0, 2.0)
+    for arguments, named in [((), {}), ((1, 2, 3), {}), ((1,), {"a": 1}), ((1,), {"c": 1}), ((1,), {"B": 1})]:
+        with pytest.raises(TypeError, match=r"add\(\)"):
+            client.add(*arguments, **named)
+    for wrong in ("1", 1.5, None):
+        with pytest.raises(rrpc.InvalidArgument, match="argument 'a': expected int"):
+            client.add(wrong)
+    with pytest.raises(TypeError, match=r"move\(\)"):
+        client.move(bench_rpc.Point(1.0, 2.0), 3.0, True)
+
+
+@pytest.mark.parametrize("timeout", [5, 5.0, None, np.float64(5)])
+def test_timeouts_that_are_some(client: Any, timeout: Any) -> None:
+    assert client.add(1, timeout=timeout) == 3
+
+
+@pytest.mark.parametrize("timeout", [-1.0, float("nan"), "1"])
+def test_timeouts_that_are_none(client: Any, timeout: Any) -> None:
+    with pytest.raises(rrpc.InvalidArgument, match="timeout must be a number of seconds from 0 up"):
+        client.add(1, timeout=timeout)
+
+
+def test_deadline_is_kept(client: Any) -> None:
+    client.add(1)
+    with pytest.raises(rrpc.DeadlineExceeded):
+        client.slow(30.0, timeout=0.05)
+    with pytest.raises(rrpc.DeadlineExceeded):
+        client.add(1, timeout=0.0)
+    with client.with_options(timeout=0.05) as hasty, pytest.raises(rrpc.DeadlineExceeded):
+        hasty.slow(30.0)
+    assert client.add(1) == 3
+
+
+def test_results(client: Any) -> None:
+    half = client.half(5)
+    assert (type(half), half) == (float, 2.0)
+    with pytest.raises(rrpc.Internal, match="the result isn't as declared: expected int, got str"):
+        client.wrong()
+    assert client.add(1) == 3
+
+
+def test_errors(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(rrpc.RemoteError, match="nowhere") as raised:
+        client.fail("")
+    assert raised.value.type_name == "LookupError"
+    record = next(record for record in caplog.records if "raised" in record.message)
+    assert record.exc_info
+    assert record.exc_info[2] is not None
+    assert record.exc_info[2].tb_frame.f_code.co_name == "fail"
+    with pytest.raises(rrpc.NotFound, match="it is not here"):
+        client.fail("not found")
+    with pytest.raises(rrpc.Internal, match="the handler raised SystemExit"):
+        client.fail("exit")
+    assert client.add(1) == 3
+
+
+def test_tracebacks_begin_with_the_handler(bench: Bench) -> None:
+    with rrpc.Server(bench, listen=ADDRESS, tracebacks=True), bench_rpc.BenchClient(ADDRESS) as client:
+        client.add(1)
+        with pytest.raises(rrpc.RemoteError) as raised:
+            client.fail("")
+    shown = raised.value.remote_traceback or ""
+    assert "in fail" in shown.splitlines()[1]
+    assert FOLDER not in shown
+
+
+def test_context(bench: Bench, client: Any) -> None:
+    client.add(1)
+    seen = client.look(timeout=10.0)
+    assert seen == "Bench.look True {} False"
+    assert client.look() == "Bench.look False {} False"
+    first, second = bench.kept
+    assert first[0] is not second[0]
+    assert all(context.ended for context, _ in bench.kept)
+    for _, copied in bench.kept:
+        with pytest.raises(RuntimeError, match="is for handlers"):
+            copied.run(rrpc.context)
+    assert "'who'" in client.look(timeout=10.0, metadata={"who": "me"})
+
+
+def test_contexts_of_calls_are_not_mixed_up(bench: Bench, client: Any) -> None:
+    """Calls by turns with a context that is asked for and without, in two workers."""
+    bench.kept = bench.seen
+
+    def many() -> None:
+        for n in range(300):
+            client.add(n)
+            assert client.look(timeout=10.0).endswith("True {} False")
+
+    threads = [threading.Thread(target=many) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(bench.seen) == 1200
+    assert len({id(context) for context, _ in bench.seen}) == 1200
+
+
+def test_metadata_of_the_reply(client: Any) -> None:
+    client.tell("nothing")
+    future = client.tell.start("a secret")
+    assert future.result() == 1
+    assert dict(future.metadata()) == {"told": "a secret"}
+
+
+def test_calls_of_a_handler_inherit_its_deadline(bench: Bench, client: Any) -> None:
+    with pytest.raises(rrpc.DeadlineExceeded):
+        client.call_again(timeout=0.3)
+    assert bench.inherited.wait(patience(5))
+
+
+def test_a_closed_client(client: Any) -> None:
+    client.add(1)
+    client.close()
+    with pytest.raises(rrpc.Unavailable, match="closed"):
+        client.add(1)
+
+
+def test_a_server_that_comes_back(bench: Bench) -> None:
+    with bench_rpc.BenchClient(ADDRESS, lazy=True, wait_for_ready=True, timeout=30.0) as client:
+        for _ in range(3):
+            with rrpc.Server(bench, listen=ADDRESS):
+                assert client.add(1) == 3
+                assert client.add(2) == 4
+
+
+def test_in_a_coroutine_it_is_refused(client: Any) -> None:
+    import asyncio
+
+    client.add(1)
+
+    async def blocking() -> None:
+        client.add(1)
+
+    with pytest.raises(RuntimeError, match="blocks, and was called in a coroutine"):
+        asyncio.run(blocking())
+
+
+def test_what_the_method_looks_like(client: Any) -> None:
+    method: Any = client.add
+    assert "DirectMethod" in str(type(method))
+    assert method is client.add
+    assert repr(method) == "<remote method Bench.add>"
+    assert method.__name__ == "add"
+    assert list(inspect.signature(method).parameters)[:2] == ["a", "b"]
+    assert callable(method)
+    assert (weakref.ref(method)() is method) is True
+    assert method.start(1).result() == 3
+    method.note = "kept"
+    assert method.note == "kept"
+
+
+def test_nothing_is_kept(client: Any) -> None:
+    """Neither arguments nor results of calls, at either end."""
+
+    class Array(np.ndarray[Any, Any]):
+        pass
+
+    values = np.arange(100_000.0).view(Array)
+    client.double(np.arange(5.0))
+    before = sys.getrefcount(bench_rpc.Point)
+    for _ in range(200):
+        client.move(bench_rpc.Point(1.0, 2.0), 3.0)
+    assert sys.getrefcount(bench_rpc.Point) - before < 10
+    gone = weakref.ref(client.double(values))
+    assert gone() is None
+
+
+def test_interrupted_by_a_signal(bench: Bench) -> None:
+    import signal
+
+    with rrpc.Server(bench, listen=ADDRESS), bench_rpc.BenchClient(ADDRESS) as client:
+        client.add(1)
+        timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.slow(60.0)
+        timer.join()
+        assert client.add(1) == 3
