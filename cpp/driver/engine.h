@@ -24,6 +24,7 @@
 // kLeader   | settle(): leader_asleep, and busy or failed  | kLeader    | wake_leader(); so for other wait handles
 // kLeader   | reattach(): by the leader or give_back()     | kArmed     | arms, enable_epoll(), then settle_armed()
 // kLeader   | reattach(): failed, or no epoll for it       | kHot       | heat()
+// kArmed    | reattach(): by a leader, after give_back()   | kArmed     | settle(): its polls have disarmed it
 // not kGone | see_off(): not quiet, and not stopping_      | kHot       | heat(), unless it is kHot
 // any       | remove(); poll_one() does: failed, quiet     | kGone      | disable_epoll(); out of connections_
 //

@@ -374,7 +374,9 @@ void Engine::give_back(const ConnectionRef& connection, TimeNs now) {
 }
 
 void Engine::reattach(const ConnectionRef& connection) {
-  if (connection->attendance != Attendance::kLeader) return;  // removed, or closed and being seen off
+  // Another caller may have given it back while this leader was waking up: the leader's polls have disarmed it since.
+  // A connection that was removed or is being seen off has nothing to settle.
+  if (connection->attendance != Attendance::kLeader) return settle(connection, now_ns());
   if (connection->session().failed()) return heat(connection);
   arm_unless_bit(*connection);  // first: the event that woke the leader need not wake the engine too
   if (!enable_epoll(*connection)) return heat(connection);
