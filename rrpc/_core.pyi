@@ -217,6 +217,11 @@ class Stream:
         """Waits until all items sent so far are delivered. Raises TimeoutError if they aren't in time."""
     def peer_finished(self) -> bool:
         """Returns whether the last item of the peer has come; items may be left to take."""
+    def answered(self) -> bool:
+        """Returns whether the reply is here, at a client: no item can be sent any more.
+
+        The call isn't done before the buffers of the server's last items are here, too.
+        """
     def addresses(self) -> tuple[str, str]:
         """Returns this end's address and the peer's."""
     def on_end(self, callback: Callable[[], object]) -> None:

@@ -195,6 +195,12 @@ bool PyStream::peer_finished() {
   return stream_->peer_finished();
 }
 
+bool PyStream::answered() {
+  check_process();
+  const WithoutGil freed;
+  return stream_->answered();
+}
+
 py::tuple PyStream::addresses() {
   check_process();
   std::pair<std::string, std::string> found;
@@ -351,6 +357,7 @@ void register_stream(py::module_& module) {
       .def("delivered", &PyStream::delivered, py::arg("sequence"))
       .def("wait_delivered", &PyStream::wait_delivered, py::arg("timeout") = py::none())
       .def("peer_finished", &PyStream::peer_finished)
+      .def("answered", &PyStream::answered)
       .def("addresses", &PyStream::addresses)
       .def("on_end", &PyStream::on_end, py::arg("callback"))
       .def("park", &PyStream::park)

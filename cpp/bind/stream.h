@@ -48,6 +48,7 @@ class PyStream {
   bool delivered(uint32_t sequence);
   void wait_delivered(py::handle timeout);
   bool peer_finished();
+  bool answered();
   py::tuple addresses();
   void on_end(py::object callback);
   void land_in(py::object allocate);

@@ -164,6 +164,11 @@ bool Stream::peer_finished() {
   return stream_->peer_finished();
 }
 
+bool Stream::answered() {
+  std::lock_guard lock(connection_->mutex);
+  return stream_->answered();
+}
+
 std::pair<std::string, std::string> Stream::addresses() {
   std::lock_guard lock(connection_->mutex);
   const provider::QueuePair& qp = connection_->session().endpoint().queue_pair();

@@ -64,6 +64,8 @@ class Stream {
   // kDone: the peer has the items before this number, or the call has ended well.
   Outcome delivered(uint32_t sequence, Status& failure);
   bool peer_finished();
+  // At the calling end: the reply is here, so no item can be sent any more; the peer's last items may not be, yet.
+  bool answered();
   // Of the connection: this end's address and the peer's, as QueuePair describes them.
   std::pair<std::string, std::string> addresses();
   // Calls `tell` once the call has ended for this end, at once if it has; with the connection's mutex.

@@ -41,7 +41,7 @@
 // open, finished | a fetch fails, no memory can be had   | stopped    | on_stream_failed(): its call has end(), stop()
 // open, finished | take()                                | same       | taken_, tell(); exhausted after the last one
 // not stopped    | on_item(): not the next, or too much  | same       | a protocol error, which ends the connection
-// not stopped    | peer_ended(): REPLY, CANCEL_ACK       | finished   | no more WINDOWs; READs under way go on
+// not stopped    | peer_ended(): REPLY, CANCEL_ACK       | finished   | answered_: wakes senders too; READs go on
 // not ended      | end()                                 | ended      | as above; take() gives what is in items_
 // any            | stop_receiving()                      | stopped    | drops items_ and the ticket, cancels READs
 // stopped        | on_item(), on_item_bulk()             | stopped    | drops it: nobody wants it any more
@@ -157,13 +157,16 @@ class Stream {
   // The peer sends no more, and all it sent was taken.
   bool exhausted() const { return items_.empty() && (peer_finished_ || !receives_); }
   bool peer_finished() const { return peer_finished_; }
+  // At the calling end: the reply is here, so no item can be sent any more. Items that came before the reply may still
+  // be on their way into memory.
+  bool answered() const { return answered_; }
   // Whether the peer has all items before this number, and reads none of their memory any more.
   bool delivered(uint32_t sequence) const { return !before(sent_fetched_, sequence); }
   const std::optional<std::string>& initial_metadata() const { return initial_metadata_; }
-  // Whether it has come; room for the item that was last refused, if there was none for it.
+  // Whether it has come; room for the item that was last refused, if there was none for it, or no need for any.
   bool has_come(Awaited what) const {
     if (ended()) return true;
-    if (what == Awaited::kRoom) return !refused_bytes_ || has_room(*refused_bytes_);
+    if (what == Awaited::kRoom) return answered_ || !refused_bytes_ || has_room(*refused_bytes_);
     if (what == Awaited::kDelivery) return delivered(sent_);
     return what == Awaited::kItems && (readable() || exhausted() || wants_memory());
   }
@@ -218,7 +221,8 @@ class Stream {
   StreamWindow window_;
   bool peer_finished_ = false;
   bool stopped_ = false;  // what still comes is of no interest
-  bool tells_ = true;     // the peer wants to know what was taken
+  bool answered_ = false;
+  bool tells_ = true;  // the peer wants to know what was taken
   bool owes_window_ = false;
   std::optional<uint32_t> asked_at_;  // the peer wants a WINDOW once the items before this are fetched
   bool saw_exposed_ = false;          // the peer may keep memory until it is told that the call is done with

@@ -362,8 +362,9 @@ void Streams::stop_receiving(const StreamRef& stream) {
 void Streams::peer_ended(const StreamRef& stream) {
   stop_sending(stream);
   release(stream);
-  stream->peer_finished_ = true;
+  stream->peer_finished_ = stream->answered_ = true;
   stream->tells_ = false;
+  stream->room_changes_.fetch_add(1, std::memory_order_release);
   changed(stream, stream->item_changes_);
 }
 

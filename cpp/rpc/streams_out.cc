@@ -33,9 +33,8 @@ void Streams::open(const StreamRef& stream) {
 
 Status Streams::check_sendable(const Stream& stream) const {
   if (!stream.sends_) return failed_precondition("this end of the call has no items to send");
-  if (stream.ended())
-    return stream.ended_with_.ok() ? failed_precondition("the call has ended: no more items can be sent")
-                                   : stream.ended_with_;
+  if (stream.ended() && !stream.ended_with_.ok()) return stream.ended_with_;
+  if (stream.ended() || stream.answered_) return failed_precondition("the call has ended: no more items can be sent");
   if (stream.finished_) return failed_precondition("the items of this end were finished: no more can be sent");
   return {};
 }

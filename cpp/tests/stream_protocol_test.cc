@@ -279,5 +279,37 @@ TEST(StreamEnds, ItemsOfALongRequestWithoutStreamsClose) {
   expect_protocol_error(raw, "has none from that end");
 }
 
+// The reply is here, but an item before it still waits for memory of the user's, so the call goes on.
+TEST(StreamEnds, AReplyWakesASenderThatWaitsForRoom) {
+  RawWorld raw(Role::kClient, RawPeer::offer(), small_windows());
+  raw.peer.send(kHello, hello_with_window("4,1000"));
+  raw.run();
+  const ClientCallRef call = start_stream(raw);
+  raw.run();
+  Streams& streams = raw.session().streams();
+  const Stream& stream = *call->stream();
+  streams.land_by_hand(call->stream());
+  OutgoingItem outgoing{as_bytes("x")};
+  while (streams.send(call->stream(), outgoing).value()) {
+  }
+  EXPECT_FALSE(stream.has_come(Awaited::kRoom));
+  const uint32_t room_changes = stream.room_changes();
+  int told = 0;
+  raw.world.client.stream_changed = [&](const StreamRef&) { told += stream.room_changes() != room_changes ? 1 : 0; };
+  const auto [address, rkey] = raw.peer.expose_some();
+  raw.peer.send(kItem, item(1 | kAnsweringBit, 0, 0, "x", {{address, 100, rkey}}));
+  raw.run();
+  ASSERT_TRUE(stream.wants_memory());
+  EXPECT_EQ(told, 0);
+  raw.peer.send(kReply, reply_body(1));
+  raw.run();
+  ASSERT_FALSE(call->done());
+  EXPECT_GT(told, 0) << "a thread that sleeps for room sleeps on";
+  EXPECT_TRUE(stream.has_come(Awaited::kRoom)) << "an event loop's task isn't told";
+  const Status refused = streams.send(call->stream(), outgoing).status();
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition) << refused.to_string();
+  EXPECT_NE(refused.message().find("the call has ended"), std::string::npos) << refused.to_string();
+}
+
 }  // namespace
 }  // namespace rrpc::rpc

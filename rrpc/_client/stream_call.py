@@ -178,7 +178,8 @@ def _send_all(
             send(*encode(item))
         attempts.finish()
     except BaseException as error:
-        if isinstance(error, RpcError) and attempts.core.done():
+        core = attempts.core
+        if isinstance(error, RpcError) and (core.done() or core.answered()):
             return  # the call's own outcome says it
         failures.append(error)  # before whoever waits for items hears of it
         attempts.close()

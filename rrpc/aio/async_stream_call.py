@@ -303,7 +303,8 @@ class Begun:
             if self._feeds_no_more:
                 raise
             opened = self.opened
-            if opened is not None and isinstance(error, RpcError) and opened.core.done():
+            core = None if opened is None else opened.core
+            if core is not None and isinstance(error, RpcError) and (core.done() or core.answered()):
                 return  # the call's own outcome says it
             self._failures.append(error)
             self._cancel(error)

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,11 @@ class Links:
             stream.send(address_of(frames[0]))
 
     @rrpc.method
+    def first(self, stream: rrpc.ServerStream[int, Frames]) -> None:
+        """Answers one item and ends, whatever else its client has to send."""
+        stream.send([memoryview(bytes([next(stream)]) * LARGE)])
+
+    @rrpc.method
     def broken(self, stream: rrpc.ServerStream[Frames, int]) -> None:
         stream.land_in(lambda nbytes: bytearray(nbytes - 1))
         for frames in stream:
@@ -96,6 +101,10 @@ class AsyncLinks(Links):
         stream.land_in(self.memory)
         async for frames in stream:
             await stream.send(address_of(frames[0]))
+
+    @rrpc.method
+    async def first(self, stream: rrpc.aio.ServerStream[int, Frames]) -> None:  # type: ignore[override]
+        await stream.send([memoryview(bytes([await anext(stream)]) * LARGE)])
 
     @rrpc.method
     async def broken(self, stream: rrpc.aio.ServerStream[Frames, int]) -> None:  # type: ignore[override]
@@ -248,6 +257,60 @@ def test_a_servers_allocator_that_fails_is_an_error_of_its_handler(served: Serve
             rrpc.RpcError, match=rf"allocate\({LARGE}\) gave {LARGE - 1} bytes|InvalidArgument"
         ):
             next(link)
+
+
+def test_a_reply_before_its_items_have_landed_stops_the_senders_iterable_alone(served: Served) -> None:
+    landing, answered, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def values() -> Iterator[int]:
+        try:
+            assert landing.wait(patience(20))
+            yield 7
+            assert answered.wait(patience(20))
+            yield 8  # which can't be sent any more
+        finally:
+            closed.set()
+
+    stream = served[2].first(values())
+    stream.land_in(bytearray)
+    landing.set()
+    eventually(stream._call.core.answered)
+    assert not stream._call.core.done()
+    answered.set()
+    assert closed.wait(patience(20))
+    [[frame]] = stream
+    assert bytes(frame) == bytes([7]) * LARGE
+
+
+def test_a_reply_before_its_items_have_landed_stops_a_coroutines_iterable_alone(served: Served) -> None:
+    _, server, _ = served
+
+    async def exchange() -> None:
+        landing, answered, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def values() -> AsyncIterator[int]:
+            try:
+                await landing.wait()
+                yield 7
+                await answered.wait()
+                yield 8
+            finally:
+                closed.set()
+
+        async with CLIENTS.AsyncLinksClient(server.addresses[0], timeout=patience(20)) as client:
+            stream = client.first(values())
+            stream.land_in(bytearray)
+            landing.set()
+            core = (await stream._call.get()).core
+            while not core.answered():
+                await asyncio.sleep(0.001)
+            assert not core.done()
+            answered.set()
+            await closed.wait()
+            [[frame]] = [frames async for frames in stream]
+            assert bytes(frame) == bytes([7]) * LARGE
+
+    asyncio.run(asyncio.wait_for(exchange(), patience(20)))
 
 
 def test_a_call_that_ends_before_its_memory_is_given(served: Served) -> None:
