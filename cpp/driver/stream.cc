@@ -60,8 +60,11 @@ Stream::Outcome Stream::try_receive(size_t count, std::vector<rpc::Item>& items,
 }
 
 void Stream::land_by_hand() {
-  std::lock_guard lock(connection_->mutex);
-  connection_->session().streams().land_by_hand(stream_);
+  Status failure;
+  (void)locked(true, failure, [&](rpc::Streams& streams) {
+    streams.land_by_hand(stream_);
+    return Outcome::kDone;
+  });
 }
 
 std::vector<size_t> Stream::wanted() {

@@ -37,6 +37,7 @@
 // open, finished | start_fetches(): landing has room     | same       | start_fetch(): a READ begins; fetching_
 // open, finished | start_fetches(): landing has none now | same       | landing_ticket_; the item waits in items_
 // open, finished | start_fetches(): lands_by_hand_       | same       | wants_memory_, until land() begins the READ
+// open, finished | land_by_hand(): has landing_ticket_  | same       | gives it back: wants_memory_, unless a body
 // open, finished | on_transfer_finished(): success       | same       | ready_ (after a body: its buffers); go_on()
 // open, finished | a fetch fails, no memory can be had   | stopped    | on_stream_failed(): its call has end(), stop()
 // open, finished | take()                                | same       | taken_, tell(); exhausted after the last one

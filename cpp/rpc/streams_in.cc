@@ -184,7 +184,13 @@ void Streams::want_memory(Stream& stream, Item& item) {
   ++stream.wanting_;
 }
 
-void Streams::land_by_hand(const StreamRef& stream) { stream->lands_by_hand_ = true; }
+void Streams::land_by_hand(const StreamRef& stream) {
+  Stream& s = *stream;
+  s.lands_by_hand_ = true;
+  if (s.landing_ticket_ == 0 || s.arrived_item(s.fetch_next_).body_is_elsewhere_) return;
+  shares_.landing.withdraw(std::exchange(s.landing_ticket_, 0));
+  go_on(stream);
+}
 
 std::vector<size_t> Streams::wanted(const StreamRef& stream) {
   std::vector<size_t> lengths;

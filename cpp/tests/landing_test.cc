@@ -181,6 +181,39 @@ TEST(Landing, AnItemIsNoLongerThanItWasAnnounced) {
   EXPECT_TRUE(says(raw.end().closed_with.message(), "announced as 1 bytes")) << raw.end().closed_with.to_string();
 }
 
+// An item's fetch hasn't begun while it waits for landing memory: so from then on it is the user who gives its memory.
+TEST(Landing, AnItemThatWaitsForMemoryTakesTheUsersInstead) {
+  const SessionOptions options = with_budgets(100000);
+  ClaimedServer raw(options);
+  std::string body = request_body(1);
+  body[offsetof(RequestFixed, flags)] = kClientStreams;
+  raw.peer.send(kRequest, body);
+  for (uint32_t i = 0; i < 2; ++i)
+    raw.peer.send(kItem, bytes_of(ItemFixed{1, i, 1, 0, 0}) +
+                             encode_descriptors(std::vector<endpoint::Descriptor>{{raw.address, 40000, raw.rkey}}));
+  raw.run();
+  ASSERT_EQ(raw.requests.size(), 1u);
+  const StreamRef& stream = raw.requests[0]->stream();
+  Streams& streams = raw.session().streams();
+  EXPECT_EQ(options.budgets->landing.held(), endpoint::Pool::block_bytes(40000)) << "there is room for one at a time";
+
+  streams.land_by_hand(stream);
+  std::vector<Item> items;
+  streams.take(stream, 9, items);
+  ASSERT_EQ(items.size(), 1u);
+  EXPECT_EQ(items[0].blocks().size(), 1u) << "it had landed before";
+  raw.run();
+  EXPECT_EQ(options.budgets->landing.held(), 0u) << "the second takes none of the pool";
+  ASSERT_EQ(Streams::wanted(stream), std::vector<size_t>{40000});
+  std::vector<std::byte> memory(40000);
+  ASSERT_TRUE(streams.land(stream, {{memory.data(), memory.size(), endpoint::kNoOwner, nullptr, {}}}).ok());
+  raw.run();
+  streams.take(stream, 9, items);
+  ASSERT_EQ(items.size(), 2u);
+  ASSERT_EQ(items[1].memory().size(), 1u);
+  EXPECT_EQ(as_text(memory), std::string(40000, 'x'));
+}
+
 TEST(Landing, MessagesThatWaitHaveALimit) {
   SessionOptions options = with_budgets(1 << 20, SIZE_MAX, size_t{1} << 20);
   options.queued_bytes_max = 200000;
