@@ -151,25 +151,18 @@ Status ClientSide::on_reply_bulk(Bytes body) {
   call->stamps.mark(&CallStamps::replied);
   call->leased_ = true;
   release(call);
+  if (call->state_ == ClientCall::State::kCancelling) return leave(call), Status();
   Status status = check_message(bulk.length_bytes, options_, "the reply", body_overhead_max(options_));
   if (!status.ok()) return give_up(call, status), Status();
   auto block = endpoint_.allocate(bulk.length_bytes, endpoint::BlockKind::kLanding);
-  status = block.status();
-  endpoint::RegionRef region;
-  if (block.ok() && call->state_ == ClientCall::State::kSent) {
-    call->body_block_ = std::move(*block);
-    auto found = endpoint_.sink_region_for(call->body_block_.data(), call->body_block_.size());
-    status = found.status();
-    if (found.ok()) region = std::move(*found);
-  }
-  if (region == nullptr) {  // no room for it, or nobody waits for it any more
-    give_up(call, status);
-    return {};
-  }
+  if (!block.ok()) return give_up(call, block.status()), Status();
+  call->body_block_ = std::move(*block);
+  auto region = endpoint_.sink_region_for(call->body_block_.data(), call->body_block_.size());
+  if (!region.ok()) return give_up(call, region.status()), Status();
   call->state_ = ClientCall::State::kFetchingBody;
   call->transferring_ = true;
   endpoint_.start_transfer(call->id_, provider::Opcode::kRead,
-                           {{call->body_block_.data(), region, bulk.address, bulk.rkey, bulk.length_bytes}});
+                           {{call->body_block_.data(), *region, bulk.address, bulk.rkey, bulk.length_bytes}});
   return {};
 }
 

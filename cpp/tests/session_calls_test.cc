@@ -1,5 +1,5 @@
-// What ends calls that nobody takes or waits for, between two sessions.
-#include "session_world.h"
+// What ends calls that nobody takes or waits for, or that can't be sent or answered, between two sessions.
+#include "raw_peer.h"
 
 namespace rrpc::rpc {
 namespace {
@@ -158,6 +158,24 @@ TEST(SessionCalls, RepliesThatWaitForCreditsBackAConnectionUp) {
   EXPECT_FALSE(server.backed_up());
   EXPECT_EQ(world.server.replies_taken, 1u);
   EXPECT_EQ(std::ranges::count_if(calls, [](const auto& call) { return call->done(); }), answered);
+}
+
+TEST(SessionCalls, ALongReplyToACancelledCallTakesNoMemory) {
+  RawWorld raw(Role::kClient);
+  raw.peer.send(kHello, hello());
+  raw.run();
+  const ClientCallRef call = raw.start_call();
+  raw.run();
+  raw.session().client().cancel(call, cancelled("by the test"));
+  client_pool().trim();
+  const size_t committed = client_pool().committed_bytes();
+  raw.peer.send(kReplyBulk, bytes_of(BulkBody{1, 0x10000, 32 << 20, 1, 0}));  // it crosses the cancel
+  const auto messages = raw.run();
+  EXPECT_EQ(client_pool().committed_bytes(), committed);
+  EXPECT_EQ(raw.session().client().calls_in_flight(), 0u);
+  EXPECT_EQ(call->status().code(), StatusCode::kCancelled);
+  EXPECT_TRUE(std::ranges::any_of(messages, [](const auto& message) { return message.header.type == kDone; }))
+      << "the server keeps the reply until its lease ends";
 }
 
 }  // namespace
