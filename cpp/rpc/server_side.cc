@@ -271,7 +271,7 @@ void ServerSide::reply(const ServerCallRef& call, Reply reply, TimeNs now) {
 
 // The fast path: a small result goes straight from the caller's bytes into the peer's slot.
 bool ServerSide::send_inline(const ServerCallRef& call, const Reply& reply) {
-  if (!queue_.empty() || !endpoint_.can_send(kReply)) return false;
+  if (!queue_.empty() || !endpoint_.can_send(kReply) || reply.payload.size() > options_.message_bytes_max) return false;
   if (sizeof(ReplyFixed) + reply.metadata.size() + reply.payload.size() > endpoint_.body_bytes_max()) return false;
   ReplyFixed fixed;
   fixed.call_id = call->id_;

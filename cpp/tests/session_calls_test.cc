@@ -178,5 +178,32 @@ TEST(SessionCalls, ALongReplyToACancelledCallTakesNoMemory) {
       << "the server keeps the reply until its lease ends";
 }
 
+// Whether or not the reply could go at once.
+TEST(SessionCalls, AShortReplyIsHeldToItsLimitToo) {
+  World world(1);
+  std::vector<ServerCallRef> running;
+  world.server.request = [&running](const ServerCallRef& call) { running.push_back(call); };
+  SessionOptions options;
+  options.message_bytes_max = 100;
+  world.connect({}, options);
+  for (const size_t bytes : {100u, 101u}) {
+    const auto call = std::make_shared<ClientCall>();
+    ASSERT_TRUE(world.client.session->client().start(call, {"m", {}, {}, std::nullopt}, world.network.now()).ok());
+    world.run_for(kMillisecond);
+    const std::string payload(bytes, 'p');
+    world.server.session->server().reply(running.back(), {.payload = as_bytes(payload)}, world.network.now());
+    world.run_for(kMillisecond);
+    ASSERT_TRUE(call->done());
+    if (bytes == 100) {
+      EXPECT_TRUE(call->status().ok()) << call->status().to_string();
+      continue;
+    }
+    EXPECT_EQ(call->status().code(), StatusCode::kResourceExhausted);
+    EXPECT_NE(call->status().message().find("message_bytes_max: the reply has 101 bytes"), std::string::npos)
+        << call->status().to_string();
+    EXPECT_EQ(running.back()->outcome().code(), StatusCode::kResourceExhausted);
+  }
+}
+
 }  // namespace
 }  // namespace rrpc::rpc
