@@ -78,10 +78,10 @@ Status Client::start(const rpc::ClientCallRef& call, rpc::CallRequest request) {
   RRPC_RETURN_IF_ERROR(check_usable());
   std::lock_guard lock(connection_->mutex);
   const TimeNs now = now_ns();
-  RRPC_RETURN_IF_ERROR(connection_->session().client().start(call, std::move(request), now));
-  engine().note_deadline(*connection_, call->deadline());  // there may never be anybody who waits for it
+  const Status status = connection_->session().client().start(call, std::move(request), now);
+  if (status.ok()) engine().note_deadline(*connection_, call->deadline());  // there may be nobody who waits for it
   engine().settle(connection_, now);
-  return {};
+  return status;
 }
 
 Status Client::start_in_loop(const std::shared_ptr<LoopCall>& call, rpc::CallRequest request) {

@@ -31,7 +31,8 @@ class Client {
   ~Client();
 
   rpc::ClientCallRef new_call() const { return connection_->new_call(); }
-  // Sends the call or queues it; `call` is new. An error means that nothing was begun.
+  // Sends the call or queues it; `call` is new. After an error the call isn't under way and nobody is told of its end;
+  // call->not_executed() tells whether the server may have it all the same.
   Status start(const rpc::ClientCallRef& call, rpc::CallRequest request);
   // As start(), for an event loop, in its thread: the call will end into the loop's queue.
   Status start_in_loop(const std::shared_ptr<LoopCall>& call, rpc::CallRequest request);

@@ -28,9 +28,10 @@
 // each of these | the connection failed      | kEnded, kDraining | revokes; kDraining if transferring_; no DONE
 // any other     | REPLY or REPLY_BULK        | as above          | a protocol error, which ends the connection
 //
-// start() keeps nothing of a call that it gives an error for. A CANCEL_ACK is ignored in any state but kCancelling. A
-// call with streams differs after its reply: it is in kFetchingItems, or in kDraining, until no item is being read, and
-// it sends DONE also if its items had exposed memory. stream.h has the table of those.
+// start() keeps nothing of a call that it gives an error for, but leaves may_have_run_ set if the connection broke
+// while the REQUEST was sent. A CANCEL_ACK is ignored in any state but kCancelling. A call with streams differs after
+// its reply: it is in kFetchingItems, or in kDraining, until no item is being read, and it sends DONE also if its items
+// had exposed memory. stream.h has the table of those.
 //
 // A call runs at most once (Birrell and Nelson, "Implementing Remote Procedure Calls", 1984): its request is sent once,
 // under an id of its own, and without a reply it has run once or not at all. Where not_executed() is true it certainly
@@ -156,7 +157,9 @@ class ClientSide : private StreamOwner {
   ClientSide(endpoint::Endpoint& endpoint, Streams& streams, const SessionOptions& options, ClientSideEvents& events)
       : endpoint_(endpoint), streams_(streams), options_(options), events_(events) {}
 
-  // Sends the call, or queues it until there are credits. An error means that nothing was begun.
+  // Sends the call, or queues it until there are credits. After an error the call isn't under way, and on_call_done()
+  // isn't called for it. The server may have the request all the same, where the connection broke while it was sent:
+  // call->not_executed() is false then.
   Status start(const ClientCallRef& call, CallRequest&& request, TimeNs now);
   // Ends the call for its caller at once; its memory is given back when the peer can't touch it any more.
   void cancel(const ClientCallRef& call, Status why);

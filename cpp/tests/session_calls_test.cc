@@ -205,5 +205,27 @@ TEST(SessionCalls, AShortReplyIsHeldToItsLimitToo) {
   }
 }
 
+// The queue pair refuses the send. Of others nobody can tell how much of it the server has got.
+TEST(SessionCalls, ACallThatTheConnectionBrokeOnMayHaveRun) {
+  FaultPlan plan;
+  plan.limits_max.message_bytes_max = 500;
+  World world(1, plan);
+  world.connect({}, {});
+  const Holdings before = Holdings::now();
+  const auto call = std::make_shared<ClientCall>();
+  const std::string payload(600, 'p');
+  const Status status =
+      world.client.session->client().start(call, {"m", as_bytes(payload), {}, std::nullopt}, world.network.now());
+  EXPECT_FALSE(status.ok());
+  EXPECT_TRUE(world.client.failed());
+  EXPECT_FALSE(call->not_executed()) << "whoever trusts that sends it again";
+  EXPECT_EQ(world.client.session->client().calls_in_flight(), 0u);
+  EXPECT_EQ(Holdings::now(), before);
+
+  const auto next = std::make_shared<ClientCall>();
+  EXPECT_FALSE(world.client.session->client().start(next, {"m", {}, {}, std::nullopt}, world.network.now()).ok());
+  EXPECT_TRUE(next->not_executed()) << "the connection had failed before";
+}
+
 }  // namespace
 }  // namespace rrpc::rpc

@@ -213,7 +213,7 @@ class Workload {
     const Status status = caller_.session->client().start(plan.call, std::move(request), world_.network.now());
     plan.started = status.ok();
     if (status.ok()) return;
-    EXPECT_EQ(plan.ended, 0) << "an error of start() means that nothing was begun";
+    EXPECT_EQ(plan.ended, 0) << "a call that start() gave an error for is never told of as ended";
     expect_allowed(plan, status);
     plan.ended = 1;
     if (plan.then) std::exchange(plan.then, nullptr)();
