@@ -245,11 +245,8 @@ class Stream:
 HAS_COMPILED_PLANS: bool
 
 class CompiledPlan:
-    """A method's arguments and result, as ``rrpc/_interface/compiled.py`` describes them, packed and read without Python.
-
-    A method that returns None leaves it to the codec in Python. Requests and replies are (payload, buffers).
-    """
-    def __init__(self, arguments: tuple[tuple[Any, ...], ...], result: tuple[Any, ...]) -> None: ...
+    """Packs and reads a method's values, as (payload, buffers); None where the codec in Python is to do it."""
+    def __init__(self, arguments: Sequence[Any], result: tuple[Any, ...], names: list[str] = ...) -> None: ...
     def pack_arguments(self, values: tuple[Any, ...]) -> tuple[bytes, list[Any]] | None: ...
     def read_arguments(self, payload: bytes, blocks: list[Block | None] | None) -> list[Any] | None: ...
     def pack_result(self, value: Any) -> tuple[bytes, list[Any]] | None: ...
@@ -266,6 +263,12 @@ class DirectMethod:
     """A client's method that needs no Python for plain calls. It leaves others to the stub, and has its attributes."""
     def __init__(self, stub: Any, binding: MethodBinding) -> None: ...
 
+class DirectFuture:
+    """The base of ``rrpc.Future``: calls that a ``DirectMethod`` starts are waited for without Python."""
+    def _give(self) -> Any: ...
+
+def set_future_class(future_class: type) -> None: ...
+
 class CurrentCall:
     """The call that ``DirectCalls`` runs a handler for; it stands in the context variable."""
     @property
@@ -277,10 +280,7 @@ def set_context(variable: Any, context_class: Any) -> None:
     """Sets the context variable, and the class that ``CurrentCall.context`` makes."""
 
 class DirectCalls:
-    """Carries out, for one worker, the calls whose methods are compiled, until one comes that isn't plain.
-
-    The worker's ``_answer``, ``_failed`` and ``_not_sent`` are called for what Python is to send, or to tell of.
-    """
+    """Carries out, for one worker, the calls whose methods are compiled, until one comes that isn't plain."""
     def __init__(self, core: Server, handlers: Mapping[bytes, tuple[Any, ...]]) -> None: ...
     def next(self, worker: Any, idle_s: float | None = None, builtin: bool = False) -> Request | None:
         """Returns the next call that Python is to handle; None on timeout or once drained or stopped."""

@@ -22,6 +22,7 @@ PYBIND11_MODULE(_core, module) {
   rrpc::bind::register_stream(module);
   rrpc::bind::register_server(module);
   rrpc::bind::direct::register_method(module);
+  rrpc::bind::direct::register_future(module);
   rrpc::bind::direct::register_calls(module);
   module.def("set_error_factory", &rrpc::bind::set_error_factory);
   module.def("set_metadata_packer", &rrpc::bind::set_metadata_packer);

@@ -13,6 +13,7 @@ void register_stream(pybind11::module_& module);
 void register_server(pybind11::module_& module);
 namespace direct {
 void register_method(pybind11::module_& module);
+void register_future(pybind11::module_& module);
 void register_calls(pybind11::module_& module);
 }  // namespace direct
 }  // namespace rrpc::bind

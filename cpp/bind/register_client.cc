@@ -47,6 +47,9 @@ class Call {
  public:
   Call(ClientRef client, rpc::ClientCallRef call) : client_(std::move(client)), call_(std::move(call)) {}
 
+  void set_taken(py::object reply) {
+    if (reply) taken_ = std::make_unique<py::tuple>(std::move(reply));
+  }
   bool done() {
     if (call_->done()) return true;
     if (call_->deadline() > now_ns()) return false;
@@ -297,6 +300,12 @@ py::object wrap_client(std::unique_ptr<driver::Client> client) {
 }
 
 const ClientRef& client_of(py::handle client) { return client.cast<const PyClient&>().slot(); }
+
+py::object wrap_call(ClientRef client, rpc::ClientCallRef call, py::object taken) {
+  Call wrapped(std::move(client), std::move(call));
+  wrapped.set_taken(std::move(taken));
+  return py::cast(std::move(wrapped));
+}
 
 void register_client(py::module_& module) {
   py::class_<Call>(module, "Call")

@@ -44,4 +44,8 @@ std::shared_ptr<driver::Server> server_of(pybind11::handle server);
 // Where a Python Client keeps the core's: null there once it is closed.
 const std::shared_ptr<driver::Client>& client_of(pybind11::handle client);
 
+// A Python Call for one that was begun elsewhere; `taken` is its reply, (payload, blocks), where that was taken
+// already.
+pybind11::object wrap_call(std::shared_ptr<driver::Client> client, rpc::ClientCallRef call, pybind11::object taken);
+
 }  // namespace rrpc::bind

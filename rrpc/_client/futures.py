@@ -24,7 +24,10 @@ __all__ = ["Future", "only"]
 _T = TypeVar("_T")
 
 
-class Future(concurrent.futures.Future[_T]):
+_OWN = frozenset({"_call", "_decode", "_out", "_typed", "_again", "_error", "_value", "_callbacks"})
+
+
+class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
     """A call in flight: a ``concurrent.futures.Future``, for what takes those, too.
 
     Waiting drives the connection. A failed call raises its ``RpcError``, a cancelled one
@@ -48,8 +51,38 @@ class Future(concurrent.futures.Future[_T]):
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[Any], object]] | None = None
 
-    def result(self, timeout: float | None = None) -> _T:
-        """The call's result, waiting for it at most ``timeout`` seconds."""
+    if TYPE_CHECKING:
+
+        def result(self, timeout: float | None = None) -> _T:
+            """Returns the call's result, waiting for it at most ``timeout`` seconds."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Takes over a future that the core has made, where more is asked for than its result."""
+        if name in _OWN:
+            with callback_driver.lock:
+                if "_callbacks" not in self.__dict__ and (given := self._give()) is not None:
+                    self._take_over(*given)
+            if name in self.__dict__:
+                return self.__dict__[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _take_over(
+        self,
+        call: _core.Call,
+        stub: Any,
+        arguments: tuple[Any, ...],
+        left: float | None,
+        ended: bool,
+        value: _T,
+    ) -> None:
+        own = self.__dict__
+        own.update(_call=call, _out=None, _typed=stub._typed, _error=None, _callbacks=None)
+        if ended:
+            own.update(_value=value, _decode=None, _again=None)
+        else:
+            own.update(_decode=stub.decoder(arguments), _again=stub.again(arguments, left))
+
+    def _wait_result(self, timeout: float | None = None) -> _T:
         if self._decode is not None:
             self._refuse_in_coroutine(timeout)
             self._wait(timeout)
@@ -243,6 +276,9 @@ class Future(concurrent.futures.Future[_T]):
             import logging
 
             logging.getLogger("rrpc.client").exception("a done callback raised")
+
+
+_core.set_future_class(Future)
 
 
 def only(value: Any, out: Any) -> Any:

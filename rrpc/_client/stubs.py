@@ -177,6 +177,10 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         value: _R = run(self._course(arguments, left, None, None))
         return value
 
+    def _decode_direct(self, payload: bytes, blocks: list[Any] | None, arguments: tuple[Any, ...]) -> _R:
+        """Decodes the result of a ``DirectMethod`` call where Python is to do it."""
+        return self.decoder(arguments)(payload, blocks, None)
+
     def _start(
         self,
         arguments: tuple[Any, ...],
@@ -193,12 +197,7 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
             return start_call(self._course(arguments, wait, metadata, out))
         sent = self._packed if metadata is None else together(self._options.metadata, metadata)
         payload, buffers = encode(arguments, None if out is None else OutSpec.of(out))
-        end = None if wait is None else monotonic() + wait
-
-        def again() -> Chain:
-            left = None if end is None else end - monotonic()
-            return self._course(arguments, left, metadata, out)
-
+        again = self.again(arguments, wait, metadata, out)
         try:
             call = start(name, payload, buffers or None, memory_of(out), wait, sent)
         except Unavailable as error:
@@ -209,6 +208,28 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         if buffers.sizes is not None:
             decode = functools.partial(decode, sizes=buffers.sizes)
         return Future(call, decode, out, again, self._typed)
+
+    def again(
+        self,
+        arguments: tuple[Any, ...],
+        timeout: float | None,
+        metadata: MetadataLike | None = None,
+        out: Any = None,
+    ) -> Callable[[], Chain]:
+        """Returns what makes a call a second time, within what is then left of ``timeout`` seconds from now."""
+        end = None if timeout is None else monotonic() + timeout
+        return lambda: self._course(arguments, None if end is None else end - monotonic(), metadata, out)
+
+    def decoder(self, arguments: tuple[Any, ...]) -> Callable[..., _R]:
+        """Returns what decodes the reply to a call with these arguments, given payload, blocks and ``out``."""
+        sizes = self._plan.sizes_of(arguments)
+        return self._decode if sizes is None else functools.partial(self._decode, sizes=sizes)
+
+    def _start_otherwise(self, error: RpcError, arguments: tuple[Any, ...], left: float | None) -> Future[_R]:
+        """Starts a call elsewhere that a ``DirectMethod`` couldn't start, where that is right."""
+        if not goes_elsewhere(error):
+            raise error
+        return start_call(self._course(arguments, left, None, None))
 
     def _course(
         self, arguments: tuple[Any, ...], timeout: float | None, metadata: MetadataLike | None, out: Any

@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 
 from rrpc.codec import HAS_COMPILED_PLANS, CompiledPlan, describe_dtype, parse_dtype
-from rrpc.types import Sized
+from rrpc.types import Shape, Sized
 
 from .aliases import expanded
 from .checks import compile_check
+from .dimensions import is_integer, names_of
 from .mismatch import AnnotationError, Mismatch
+from .parameter import Parameter
 
 __all__ = ["compiled"]
 
@@ -39,7 +41,7 @@ _SIMPLE: dict[Any, _Description] = {
     str: ("str",),
     bytes: ("bytes",),
 }
-_ARGUMENTS_MAX = 16
+_ARGUMENTS_MAX, _NAMES_MAX = 16, 8
 _KEYS = frozenset({"int", "str", "bytes"})
 
 
@@ -47,13 +49,22 @@ class _Unknown(Exception):
     """The core has no node for an annotation."""
 
 
-def compiled(arguments: Sequence[Any], result: Any) -> CompiledPlan | None:
-    """Returns the compiled plan for arguments and a result of these annotations; None where Python does it all."""
-    if PURE_PYTHON or len(arguments) > _ARGUMENTS_MAX:
+def compiled(parameters: Sequence[Parameter], result: Any) -> CompiledPlan | None:
+    """Returns the compiled plan for these parameters and a result of this annotation; None where Python does it all."""
+    annotations = {parameter.name: parameter.annotation for parameter in parameters}
+    names = dict.fromkeys(
+        name for annotation in (*annotations.values(), result) for name in names_of(annotation)
+    )
+    if PURE_PYTHON or len(annotations) > _ARGUMENTS_MAX or len(names) > _NAMES_MAX:
         return None
     try:
-        described = tuple(_describe(annotation, ()) for annotation in arguments)
-        return CompiledPlan(described, _describe(result, ()))
+        described = []
+        for name, annotation in annotations.items():
+            description = _describe(annotation, ())
+            if name in names and is_integer(annotation):  # it gives the size of a dimension
+                description = _naming(description, name)
+            described.append(description)
+        return CompiledPlan(tuple(described), _describe(result, ()), list(names))
     except (_Unknown, AnnotationError, NameError):  # NameError: a class that isn't defined yet
         return None
 
@@ -70,7 +81,7 @@ def _describe(annotation: Any, within: tuple[Any, ...]) -> _Description:
     if annotation is np.ndarray or origin is np.ndarray:
         return ("array", _adopter(compile_check(annotation)))
     if origin is typing.Annotated:
-        return _sized(arguments)
+        return _annotated(arguments, within)
     if origin in (typing.Union, types.UnionType):
         return _optional(arguments, within)
     if origin is list:
@@ -86,11 +97,25 @@ def _describe(annotation: Any, within: tuple[Any, ...]) -> _Description:
     raise _Unknown
 
 
-def _sized(arguments: tuple[Any, ...]) -> _Description:
+def _naming(description: _Description, name: str) -> _Description:
+    if description[0] == "optional":
+        return ("optional", _naming(description[1], name))
+    return (*description, name)
+
+
+def _annotated(arguments: tuple[Any, ...], within: tuple[Any, ...]) -> _Description:
     base, *notes = arguments
-    size = next((note.name for note in notes if isinstance(note, Sized)), None)
-    if len(notes) != 1 or size is None:
+    if len(notes) != 1:
         raise _Unknown
+    if isinstance(notes[0], Shape):
+        inner = _describe(base, within)
+        named = any(isinstance(dim, str) for dim in notes[0].dims)
+        if inner[0] != "array" or (named and within):  # the names in a class are its own
+            raise _Unknown
+        return (*inner, notes[0].dims)
+    if not isinstance(notes[0], Sized):
+        raise _Unknown
+    size = notes[0].name
     if size == "f32" and base is float:
         return ("f32",)
     if base is not int:

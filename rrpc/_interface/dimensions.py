@@ -20,7 +20,7 @@ from rrpc.types import Shape
 
 from .mismatch import Compile, Mismatch
 
-__all__ = ["Dimensions", "Scope", "Sizes"]
+__all__ = ["Dimensions", "Scope", "Sizes", "is_integer", "names_of"]
 
 Sizes = dict[str, tuple[int, str, bool]]
 """Of each dimension the size, where it was found, and whether a number says so there."""
@@ -51,12 +51,12 @@ class Scope:
     def __init__(
         self, annotations: Mapping[str, Any], label: str, compile_inner: Compile, also: Iterable[str] = ()
     ) -> None:
-        self.names = {*also, *(name for annotation in annotations.values() for name in _names(annotation))}
+        self.names = {*also, *(name for annotation in annotations.values() for name in names_of(annotation))}
         places = [(label.format(name), name, annotation) for name, annotation in annotations.items()]
         self._numbers = [
             (index, where, name)
             for index, (where, name, annotation) in enumerate(places)
-            if name in self.names and _is_integer(annotation)
+            if name in self.names and is_integer(annotation)
         ]
         visitors = [_visitor(annotation, compile_inner) for annotation in annotations.values()]
         self._visits = [(i, places[i][0], visit) for i, visit in enumerate(visitors) if visit is not None]
@@ -98,7 +98,7 @@ class Dimensions:
     ) -> None:
         self._name = name
         self._label = label
-        self._arguments = Scope(parameters, "argument {!r}", compile_inner, also=_names(result))
+        self._arguments = Scope(parameters, "argument {!r}", compile_inner, also=names_of(result))
         self._visit_result = _visitor(result, compile_inner)
 
     def __bool__(self) -> bool:
@@ -125,26 +125,27 @@ def _shape(notes: Sequence[Any]) -> Shape | None:
     return next((note for note in notes if isinstance(note, Shape)), None)
 
 
-def _names(annotation: Any) -> Iterator[str]:
-    """The names of dimensions in an annotation, those within its classes left out."""
+def names_of(annotation: Any) -> Iterator[str]:
+    """Yields the names of dimensions in an annotation, those within its classes left out."""
     if isinstance(annotation, typing.NewType):
-        yield from _names(annotation.__supertype__)
+        yield from names_of(annotation.__supertype__)
     arguments = typing.get_args(annotation)
     if typing.get_origin(annotation) is typing.Annotated and (shape := _shape(arguments[1:])) is not None:
         yield from (dim for dim in shape.dims if isinstance(dim, str))
     else:
         for argument in arguments:
-            yield from _names(argument)
+            yield from names_of(argument)
 
 
-def _is_integer(annotation: Any) -> bool:
+def is_integer(annotation: Any) -> bool:
+    """Returns whether a parameter of this annotation gives the size of the dimension that has its name."""
     if isinstance(annotation, typing.NewType):
-        return _is_integer(annotation.__supertype__)
+        return is_integer(annotation.__supertype__)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
-        return all(kind is type(None) or _is_integer(kind) for kind in arguments)
+        return all(kind is type(None) or is_integer(kind) for kind in arguments)
     if origin is typing.Annotated:
-        return _is_integer(arguments[0])
+        return is_integer(arguments[0])
     return annotation is int
 
 
@@ -152,7 +153,7 @@ def _visitor(annotation: Any, compile_inner: Compile) -> _Visit | None:
     """Makes the function that records the sizes in a checked value; None if no dimension has a name."""
     if isinstance(annotation, typing.NewType):
         return _visitor(annotation.__supertype__, compile_inner)
-    if not set(_names(annotation)):
+    if not set(names_of(annotation)):
         return None
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:

@@ -10,8 +10,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgpack
-
 from rrpc.codec import CompiledPlan, Message, Refused, decode, pack, prepare, refusal
 from rrpc.errors import Internal, InvalidArgument, ProtocolError, RpcError
 
@@ -22,14 +20,13 @@ from .dimensions import Dimensions, Sizes
 from .interface import MISSING, Parameter
 from .mismatch import Mismatch
 from .out_arrays import OutSpec, Target
-from .senders import PLAIN, sender
+from .senders import sender
 from .stream_annotations import item_of, kind_of
 from .stream_items import Items
 
 __all__ = ["Plan", "untyped_request"]
 
 _Arrange = Callable[[list[Any]], dict[str, Any]]
-_unpack = msgpack.unpackb
 
 
 class Plan:
@@ -53,14 +50,10 @@ class Plan:
         self.positional_count = sum(not parameter.keyword_only for parameter in parameters)
         self._checks = [compile_check(parameter.annotation) for parameter in parameters]
         self._senders = [sender(p.annotation, c) for p, c in zip(parameters, self._checks, strict=True)]
-        plain = all(parameter.annotation in PLAIN for parameter in parameters)
-        self._plain_types = [parameter.annotation for parameter in parameters] if plain else None
         annotations = {parameter.name: parameter.annotation for parameter in parameters}
         item, received = item_of(result)
         label = "an item of the result" if received else "the result"
         self._dimensions = Dimensions(name, annotations, item, compile_check, label) or None
-        if self._dimensions is not None:
-            self._plain_types = None
         self.received = Items(name, "", item, self._dimensions) if received else None
         """The items of the result, if it's a stream."""
         self.sent = self._sent_items()
@@ -68,7 +61,6 @@ class Plan:
         result = self._result = None if received else result
         self._check_result = compile_check(result)
         self._send_result = sender(result, self._check_result)
-        self._plain_result: Any = type(None) if result is None else result if result in PLAIN else MISSING
 
     @functools.cached_property
     def compiled(self) -> CompiledPlan | None:
@@ -76,9 +68,16 @@ class Plan:
 
         It is compiled at first use: a class may be defined after a method that names it.
         """
-        if self.kind or self._dimensions is not None:
-            return None
-        return compiled([parameter.annotation for parameter in self.parameters], self._result)
+        return None if self.kind else compiled(self.parameters, self._result)
+
+    @functools.cached_property
+    def _codec(self) -> CompiledPlan | None:
+        """The compiled plan for what is encoded and decoded here: no sizes of dimensions are to be known for it."""
+        return None if self._dimensions is not None else self.compiled
+
+    def sizes_of(self, arguments: Sequence[Any]) -> Sizes | None:
+        """Returns the sizes of the named dimensions in the arguments; None where no dimension has a name."""
+        return None if self._dimensions is None else self._dimensions.of_arguments(arguments)
 
     def _sent_items(self) -> Items | None:
         for parameter in self.declared:
@@ -98,11 +97,14 @@ class Plan:
 
         ``arrange`` makes a request of them for a server whose parameters are others.
         """
+        if out is None and arrange is None and self._codec is not None:
+            packed = self._codec.pack_arguments(tuple(arguments))
+            if packed is not None:
+                return packed[0], Message(packed[1])
         message = Message()
         try:
             values = [send(value, message) for send, value in zip(self._senders, arguments)]  # noqa: B905
-            if self._dimensions is not None:
-                message.sizes = self._dimensions.of_arguments(arguments)
+            message.sizes = self.sizes_of(arguments)
             if out is None and arrange is None:
                 return pack(values, message), message
             request = {"a": values} if arrange is None else arrange(values)
@@ -119,19 +121,16 @@ class Plan:
 
         ``sizes`` are those of the request's message, as in ``encode_result`` those of the arguments.
         """
-        if blocks is None and self._plain_result is not MISSING:
-            try:
-                value = _unpack(payload)
-            except Exception:
-                return decode(payload)  # which says what is wrong with it
-            if type(value) is self._plain_result:
-                return value
+        if out is None and self._codec is not None:
+            read = self._codec.read_result(payload, blocks)
+            if read is not None:
+                return read[0]
         result = self._conforming(decode(payload, blocks, out), sizes)
         return out.in_place(result) if type(out) is Target else result
 
     def check_result(self, value: Any, arguments: Sequence[Any]) -> Any:
         """Checks a result that didn't come from the server, as ``decode_result`` does, and returns it."""
-        return self._conforming(value, self._dimensions and self._dimensions.of_arguments(arguments))
+        return self._conforming(value, self.sizes_of(arguments))
 
     def _conforming(self, value: Any, sizes: Sizes | None) -> Any:
         try:
@@ -154,13 +153,10 @@ class Plan:
         Returns the arguments in the order of the parameters, what the caller wants in its own memory, and the sizes
         that the result must have, where dimensions have names.
         """
-        if blocks is None and self._plain_types is not None:
-            try:
-                values = _unpack(payload)
-            except Exception:  # not plain, or malformed: the full decoder tells
-                values = None
-            if type(values) is list and list(map(type, values)) == self._plain_types:
-                return values, None, None
+        if self._codec is not None:
+            read = self._codec.read_arguments(payload, blocks)
+            if read is not None:
+                return read, None, None
         values, named, out = _request(decode(payload, blocks))
         if named or len(values) != len(self.names):
             values = self.bind(values, named)
@@ -168,12 +164,16 @@ class Plan:
             checked = [check(value) for check, value in zip(self._checks, values)]  # noqa: B905
         except Mismatch as mismatch:
             raise self._argument_fault(values, mismatch) from None
-        return checked, out, None if self._dimensions is None else self._dimensions.of_arguments(checked)
+        return checked, out, self.sizes_of(checked)
 
     def encode_result(
         self, value: Any, out: OutSpec | None = None, sizes: Sizes | None = None
     ) -> tuple[bytes, Message]:
         """The reply's payload and buffers (``out_index`` among them says which is for the caller's memory)."""
+        if out is None and self._codec is not None:
+            packed = self._codec.pack_result(value)
+            if packed is not None:
+                return packed[0], Message(packed[1])
         message = Message()
         try:
             if out is None and (self._dimensions is None or self.received is not None):

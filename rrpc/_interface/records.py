@@ -5,9 +5,7 @@ from __future__ import annotations
 import typing
 from typing import Any
 
-import msgpack
-
-from rrpc.codec import Message, Record, is_model, prepare, record_mark
+from rrpc.codec import Record, is_model
 
 from .containers import tuple_check
 from .dimensions import Scope
@@ -15,8 +13,6 @@ from .members import hints_of, is_typed_dict, members_of
 from .mismatch import EXACT, Check, Compile, Mismatch
 
 __all__ = ["RecordCheck", "class_check", "named_tuple_check"]
-
-_NOTHING: dict[str, Any] = {}
 
 
 def class_check(annotation: Any, compile_inner: Compile) -> Check:
@@ -42,9 +38,6 @@ class RecordCheck:
         self._names: tuple[str, ...] = ()
         self._plain: tuple[type, ...] = ()
         """The classes of the fields, where a value of exactly these needs no other look."""
-        self._mark = record_mark(kind.__name__)
-        self.prefix = b"\xc1\x92" + msgpack.packb(self._mark)
-        """What a payload begins with that is an instance; the map of its fields is the rest."""
 
     def _resolve(self) -> dict[str, Check]:
         # At first use: a class may name itself, or one that is defined after it.
@@ -58,32 +51,6 @@ class RecordCheck:
             self._names, self._plain = tuple(hints), tuple(hints.values())
         self._fields = fields
         return fields
-
-    def send(self, value: Any, message: Message) -> Any:
-        """An instance, checked and as the packer takes it."""
-        members = self.plain_members(value)
-        if members is None:
-            return prepare(self(value), message)
-        message.marked = True
-        return [self._mark, members]
-
-    def plain_members(self, value: Any) -> dict[str, Any] | None:
-        """The fields of an instance, where they're packed as they are; else None."""
-        if type(value) is not self._kind or not self._plain:
-            return None
-        members: dict[str, Any] = getattr(value, "__dict__", _NOTHING)
-        good = tuple(members) == self._names and tuple(map(type, members.values())) == self._plain
-        return members if good else None
-
-    def of_plain(self, members: Any) -> Any:
-        """The instance of fields that came as they were packed; None where they need another look."""
-        if self._fields is None:
-            self._resolve()
-        if type(members) is not dict or tuple(members) != self._names:
-            return None
-        if not self._plain or tuple(map(type, members.values())) != self._plain:
-            return None
-        return self._made(members, members)
 
     def __call__(self, value: Any) -> Any:
         kind = self._kind

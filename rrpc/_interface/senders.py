@@ -8,13 +8,10 @@ from typing import Any
 from rrpc.codec import BULK_BYTES, Message, prepare
 
 from .mismatch import EXACT, Check
-from .records import RecordCheck
 
-__all__ = ["PLAIN", "Sender", "sender"]
+__all__ = ["Sender", "sender"]
 
 Sender = Callable[[Any, Message], Any]
-PLAIN = (*EXACT, bytes)
-"""Annotations whose values are packed as they are, if they're small."""
 
 
 def sender(annotation: Any, check: Check) -> Sender:
@@ -34,6 +31,4 @@ def sender(annotation: Any, check: Check) -> Sender:
             return prepare(check(value), message)
 
         return send_bytes
-    if isinstance(check, RecordCheck):
-        return check.send
     return lambda value, message: prepare(check(value), message)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
-import msgpack
-
 from rrpc.codec import (
-    BULK_BYTES,
+    CompiledPlan,
     Message,
     Refused,
     decode,
@@ -21,17 +20,15 @@ from rrpc.codec import (
 from rrpc.errors import Internal, InvalidArgument, RpcError
 
 from .checks import compile_check
+from .compiled import compiled
 from .dimensions import Dimensions, Sizes
 from .mismatch import Mismatch
-from .records import RecordCheck
-from .senders import PLAIN, sender
+from .senders import sender
 
 __all__ = ["Items", "untyped_item"]
 
-_Encode = Callable[..., tuple[bytes, Message | None]]
+_Encode = Callable[..., tuple[bytes, list[Any] | None]]
 _Decode = Callable[..., Any]
-_unpack = msgpack.unpackb
-_NO_BUFFERS = Message()  # of plain values, which are packed without a look at it
 
 
 class Items:
@@ -47,23 +44,22 @@ class Items:
         )
         self._fault: type[RpcError] = InvalidArgument if argument else Internal
         self._dimensions = dimensions
+        self._annotation = annotation
         self._check = compile_check(annotation)
         self._send = sender(annotation, self._check)
-        self._plain = type(None) if annotation is None else annotation
-        plain = self._plain in PLAIN
-        record = isinstance(self._check, RecordCheck) and dimensions is None
         self.encode: _Encode = self._encode
         self.decode: _Decode = self._decode
-        if plain:
-            self.encode, self.decode = self._encode_plain, self._decode_plain
-        elif annotation == list[memoryview]:
+        if annotation == list[memoryview]:
             self.encode, self.decode = self._encode_frames, self._decode_frames
-        elif record:
-            known: Any = self._check
-            self._record, self._prefix = known, known.prefix
-            self.encode, self.decode = self._encode_record, self._decode_record
+        elif dimensions is None:
+            self.encode, self.decode = self._encode_compiled, self._decode_compiled
 
-    def _encode(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, Message | None]:
+    @functools.cached_property
+    def _codec(self) -> CompiledPlan | None:
+        """The item as the core packs and reads it; compiled at first use, as ``Plan.compiled`` is."""
+        return compiled((), self._annotation)
+
+    def _encode(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, list[Any] | None]:
         """An item's payload and buffers; ``sizes`` are those that the arguments have."""
         message = Message()
         try:
@@ -90,7 +86,7 @@ class Items:
     def _mismatch(self, mismatch: Mismatch) -> RpcError:
         return self._fault(f"{self._what}{mismatch.path} isn't as declared: {mismatch}")
 
-    def _encode_frames(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, Message | None]:
+    def _encode_frames(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, list[Any] | None]:
         if type(value) is list:
             try:
                 return encode_frames(value)
@@ -102,46 +98,16 @@ class Items:
         frames = decode_frames(payload, blocks)
         return self._decode(payload, blocks) if frames is None else frames
 
-    def _encode_plain(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, Message | None]:
-        if type(value) is self._plain and (type(value) is not bytes or len(value) < BULK_BYTES):
-            try:
-                return pack(value, _NO_BUFFERS), None
-            except Refused:
-                pass  # the other way says what is wrong with it
-        return self._encode(value)
+    def _encode_compiled(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, list[Any] | None]:
+        packed = None if self._codec is None else self._codec.pack_result(value)
+        return self._encode(value) if packed is None else (packed[0], packed[1] or None)
 
-    def _decode_plain(self, payload: bytes, blocks: list[Any] | None, sizes: Sizes | None = None) -> Any:
-        if blocks is None:
-            try:
-                value = _unpack(payload)
-            except Exception:  # malformed: the full decoder tells
-                value = self
-            if type(value) is self._plain:
-                return value
-        return self._decode(payload, blocks)
-
-    def _encode_record(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, Message | None]:
-        members = self._record.plain_members(value)
-        if members is not None:
-            try:
-                return self._prefix + pack(members, _NO_BUFFERS), None
-            except Refused:
-                pass
-        return self._encode(value)
-
-    def _decode_record(self, payload: bytes, blocks: list[Any] | None, sizes: Sizes | None = None) -> Any:
-        if blocks is None and payload.startswith(self._prefix):
-            try:
-                members = _unpack(payload[len(self._prefix) :])
-                value = self._record.of_plain(members)
-            except Exception:
-                value = None
-            if value is not None:
-                return value
-        return self._decode(payload, blocks)
+    def _decode_compiled(self, payload: bytes, blocks: list[Any] | None, sizes: Sizes | None = None) -> Any:
+        read = None if self._codec is None else self._codec.read_result(payload, blocks)
+        return self._decode(payload, blocks) if read is None else read[0]
 
 
-def untyped_item(value: Any) -> tuple[bytes, Message | None]:
+def untyped_item(value: Any) -> tuple[bytes, list[Any] | None]:
     """An item of a caller that knows nothing of the method's signature."""
     message = Message()
     try:

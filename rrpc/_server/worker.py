@@ -101,6 +101,7 @@ class Worker:
                 buffers = None
                 conclude(context, None, instead)
             request = take(idle_s, builtin)
+        self._direct = None  # it holds the handlers, and with them whatever these hold
         self._streams.close()
 
     def _taking(self) -> tuple[Callable[..., _core.Request | None], Callable[..., _core.Request | None]]:
@@ -113,10 +114,12 @@ class Worker:
 
     # Called by ``DirectCalls``, for the calls that it carries out.
 
-    def _answer(self, handle: int, name: bytes, context: Context, result: Any) -> None:
-        """Answers with a result that Python is to encode, or to tell of."""
+    def _answer(self, handle: int, name: bytes, context: Context, result: Any, arguments: list[Any]) -> None:
+        """Answers with a result that Python is to encode, or to tell of; ``arguments`` if its dimensions have names."""
         try:
-            payload, buffers = self._dispatch.handlers[name].encode(result, None, None)
+            handler = self._dispatch.handlers[name]
+            sizes = handler.plan.sizes_of(arguments) if arguments else None
+            payload, buffers = handler.encode(result, None, sizes)
             instead = self._core.reply(handle, payload, buffers or None, buffers.out_index, context.sent)
         except BaseException as error:
             self._fail(handle, name, error, context)

@@ -27,6 +27,10 @@ class UnaryMethod(stubs.UnaryMethod[_R]):
         super().__init__(client)
         self._begin: Callable[..., Future[_R]] = start_method
 
+    def direct(self) -> Any:
+        """Returns itself: its calls are begun in a loop, and don't wait."""
+        return self
+
     def _start(  # type: ignore[override]
         self,
         arguments: tuple[Any, ...],

@@ -29,7 +29,7 @@ from .decoder import Record, decode
 from .dtypes import describe as describe_dtype
 from .dtypes import parse as parse_dtype
 from .dtypes import plain_kind
-from .encoder import Message, encode, pack, prepare, record_mark
+from .encoder import Message, encode, pack, prepare
 from .tensors import array_in, is_tensor, ml_type, set_device_tensors
 from .unsendable import Refused, refusal
 from .wire import BULK_BYTES, MAX_DEPTH
@@ -64,7 +64,6 @@ __all__ = [
     "plain_kind",
     "prepare",
     "pyarrow",
-    "record_mark",
     "refusal",
     "set_device_tensors",
     "table_in",

@@ -33,7 +33,7 @@ from .tensors import array_in, is_tensor
 from .times import why_inexact
 from .unsendable import Refused, scanned
 
-__all__ = ["Message", "encode", "pack", "prepare", "record_mark"]
+__all__ = ["Message", "encode", "pack", "prepare"]
 
 _Preparer = Callable[[Any, "Message", int], Any]
 
@@ -209,10 +209,10 @@ def _fields(type_name: str, members: dict[str, Any], message: Message, depth: in
     except Refused as refused:
         refused.path.insert(0, f".{name}")
         raise
-    return [record_mark(type_name), fields]
+    return [_record_mark(type_name), fields]
 
 
-def record_mark(type_name: str) -> Any:
+def _record_mark(type_name: str) -> Any:
     """Returns the extension that precedes the map of a dataclass's fields."""
     return _ext(wire.RECORD, type_name.encode())
 

@@ -2,116 +2,27 @@
 
 from __future__ import annotations
 
-import contextvars
-import dataclasses
+import asyncio
+import gc
 import inspect
 import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from flow import generated
-from numpy.typing import NDArray
+from direct import ADDRESS, Bench, bench_fixture, bench_rpc, client_fixture
 from processes import patience
 
 import rrpc
 from rrpc._interface.compiled import PURE_PYTHON
 
+__all__ = ["bench_fixture", "client_fixture"]
 pytestmark = pytest.mark.skipif(PURE_PYTHON, reason="all calls go through Python")
 FOLDER = os.path.dirname(rrpc.__file__)
-
-
-@dataclasses.dataclass
-class Point:
-    x: float
-    y: float
-
-
-@rrpc.service
-class Bench:
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-        self.kept: list[Any] = []
-        self.peer = ""
-        self.inherited = threading.Event()
-
-    @rrpc.method
-    def add(self, a: int, b: int = 2) -> int:
-        """Adds two numbers."""
-        return a + b
-
-    @rrpc.method
-    def move(self, point: Point, by: float, *, back: bool = False) -> Point:
-        return Point(point.x - by if back else point.x + by, point.y)
-
-    @rrpc.method
-    def double(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return values * 2
-
-    @rrpc.method
-    def wrong(self) -> int:
-        return "text"  # type: ignore[return-value]
-
-    @rrpc.method
-    def half(self, n: int) -> float:
-        return n // 2
-
-    @rrpc.method
-    def fail(self, how: str) -> None:
-        if how == "exit":
-            raise SystemExit(3)
-        if how == "not found":
-            raise rrpc.NotFound("it is not here")
-        raise LookupError("nowhere")
-
-    @rrpc.method
-    def look(self) -> str:
-        context = rrpc.context()
-        left = context.time_left()
-        self.kept.append((context, contextvars.copy_context()))
-        assert context is rrpc.context()
-        return (
-            f"{context.method} {left is not None and 5 < left <= 10} {dict(context.metadata)} {context.ended}"
-        )
-
-    @rrpc.method
-    def tell(self, what: str) -> int:
-        rrpc.context().set_metadata({"told": what})
-        return 1
-
-    @rrpc.method
-    def call_again(self) -> None:
-        """Calls itself, by a client of its own."""
-        with bench_rpc.BenchClient(self.peer) as client:
-            client.add(1)
-            with pytest.raises(rrpc.DeadlineExceeded):
-                client.slow(60.0)
-            self.inherited.set()
-
-    @rrpc.method
-    def slow(self, seconds: float) -> None:
-        rrpc.context().wait_cancelled(seconds)
-
-
-bench_rpc = generated(Bench, "bench_rpc")
-ADDRESS = f"shm://rrpc-direct-{os.getpid()}"
-
-
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
-@pytest.fixture
-def client(bench: Bench) -> Iterator[Any]:
-    with rrpc.Server(bench, listen=ADDRESS, workers=2) as server:
-        bench.peer = server.addresses[0]
-        with bench_rpc.BenchClient(server.addresses[0]) as client:
-            yield client
 
 
 def python_run(work: Callable[[], Any]) -> set[str]:
@@ -145,7 +56,7 @@ def test_no_python_runs_for_a_plain_call(bench: Bench) -> None:
     finally:
         threading.setprofile(None)
     with server, bench_rpc.BenchClient(server.addresses[0], timeout=10.0) as client:
-        values = np.arange(100_000.0)
+        values, queries = np.arange(100_000.0), np.zeros((5, 3), np.float32)
 
         def calls() -> None:
             for _ in range(10):
@@ -154,6 +65,7 @@ def test_no_python_runs_for_a_plain_call(bench: Bench) -> None:
                 client.add(1, timeout=5.0)
                 client.move(bench_rpc.Point(1.0, 2.0), 3.0, back=True)
                 client.double(values)
+                client.rows(queries, 4)
 
         calls()
         counting.set()
@@ -206,6 +118,17 @@ def test_results(client: Any) -> None:
     with pytest.raises(rrpc.Internal, match="the result isn't as declared: expected int, got str"):
         client.wrong()
     assert client.add(1) == 3
+
+
+def test_named_dimensions(client: Any) -> None:
+    queries = np.zeros((5, 3), np.float32)
+    assert client.rows(queries, 2).shape == (5, 2)
+    assert client.rows(queries.astype(np.float32), np.int64(2)).shape == (5, 2)  # by way of Python
+    with pytest.raises(rrpc.InvalidArgument, match="dimension 1 is 2, not 3"):
+        client.rows(np.zeros((5, 2), np.float32), 2)
+    for k in (2, np.int64(2)):
+        with pytest.raises(rrpc.Internal, match="dimension n is 6, in argument 'queries' it is 5"):
+            client.rows(queries, k, wrong=True)
 
 
 def test_errors(client: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -294,8 +217,6 @@ def test_a_server_that_comes_back(bench: Bench) -> None:
 
 
 def test_in_a_coroutine_it_is_refused(client: Any) -> None:
-    import asyncio
-
     client.add(1)
 
     async def blocking() -> None:
@@ -346,3 +267,30 @@ def test_interrupted_by_a_signal(bench: Bench) -> None:
             client.slow(60.0)
         timer.join()
         assert client.add(1) == 3
+
+
+def test_a_cycle_by_way_of_a_service_is_collected() -> None:
+    """A service has a client of its own server, over a channel that serves it."""
+    bench = Bench()
+    server = rrpc.Server(bench, listen=ADDRESS).start()
+    channel = rrpc.Channel(ADDRESS, serve=server)
+    client = bench_rpc.BenchClient(channel)
+    client.add(1)
+    client.add.start(1).result()
+    bench.kept.append(client)
+    gone = weakref.ref(bench)
+    channel.close()
+    server.stop()
+    del bench, server, channel, client
+    gc.collect()
+    assert gone() is None
+
+
+def test_an_asyncio_clients_methods_are_awaited(bench: Bench) -> None:
+    async def calls() -> Any:
+        async with bench_rpc.AsyncBenchClient(ADDRESS) as client:
+            await client.add(1)
+            return await client.add(1), "Direct" in str(type(client.add))
+
+    with rrpc.Server(bench, listen=ADDRESS):
+        assert asyncio.run(calls()) == (3, False)

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import subprocess
 import sys
-from typing import Any, Optional
+from typing import Annotated, Any, Optional
 
 import numpy as np
 import pytest
@@ -110,6 +110,7 @@ def plan_of(*annotations: Any, result: Any = None) -> tuple[Plan, _core.Compiled
     parameters = [Parameter(f"a{i}", annotation, MISSING) for i, annotation in enumerate(annotations)]
     plan = Plan("Lab.measure", parameters, result)
     assert plan.compiled is not None
+    plan.__dict__["_codec"] = None  # so that it does all of it in Python
     return plan, plan.compiled
 
 
@@ -258,6 +259,40 @@ def test_bulk_array_stands_in_its_block() -> None:
     read[0][5] = 7
     assert memoryview(block).cast("f")[5] == 7
     assert read[0].base is block
+
+
+SHAPES = [
+    rrpc.Shape("n", "k"),
+    rrpc.Shape("n"),
+    rrpc.Shape(2, None),
+    rrpc.Shape("k", 2),
+    rrpc.Shape(None),
+    rrpc.Shape(),
+]
+SHAPED = [Annotated[NDArray[np.float32], shape] for shape in SHAPES]
+SIZED = st.lists(st.integers(1, 3), max_size=2).map(lambda shape: np.zeros(shape, np.float32))
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(SHAPED), SIZED), min_size=1, max_size=3), st.integers(1, 3))
+def test_dimensions(arrays: list[tuple[Any, Any]], n: int) -> None:
+    """Names are one size wherever they stand, and a parameter of the name gives it."""
+    parameters = [Parameter(f"a{i}", annotation, MISSING) for i, (annotation, _) in enumerate(arrays)]
+    plan = Plan("Lab.measure", [*parameters, Parameter("n", int, MISSING)], None)
+    assert plan.compiled is not None
+    values = (*(array for _, array in arrays), n)
+    packed = plan.compiled.pack_arguments(values)
+    try:
+        payload, _ = plan.encode_arguments(values)
+    except rrpc.InvalidArgument:
+        assert packed is None
+        loose = Plan("Lab.measure", [Parameter(f"a{i}", Any, MISSING) for i in range(len(values))], None)
+        assert plan.compiled.read_arguments(loose.encode_arguments(values)[0], None) is None
+    else:
+        assert packed == (payload, [])
+        read = plan.compiled.read_arguments(payload, None)
+        assert read is not None
+        assert_same(read, list(values))
 
 
 def test_methods_that_it_does_not_know() -> None:

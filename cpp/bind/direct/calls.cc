@@ -105,8 +105,10 @@ const DirectCalls::Handler* DirectCalls::handler_of(const driver::Work& work) co
 // False: nothing was done, and Python is to do it.
 bool DirectCalls::carry_out(py::handle worker, const Handler& handler, driver::Work& work, py::object& blocks,
                             Answer& answer) {
-  std::vector<py::object> arguments;
-  if (!plan::read_list(handler.plan->arguments, as_text(work.call->payload()), blocks, arguments)) return false;
+  Running running;
+  std::vector<py::object>& arguments = running.arguments;
+  if (!plan::read_list(handler.plan->arguments, as_text(work.call->payload()), blocks, arguments, running.sizes))
+    return false;
   blocks = py::none();
   enter(handler, work);
   running_ = &handler;
@@ -116,12 +118,12 @@ bool DirectCalls::carry_out(py::handle worker, const Handler& handler, driver::W
   auto result = py::reinterpret_steal<py::object>(
       PyObject_Vectorcall(handler.function.ptr(), borrowed.data(), by_place,
                           by_place == arguments.size() ? nullptr : handler.keywords.ptr()));
-  arguments.clear();
+  if (!handler.plan->named) arguments.clear();
   answer.handle = work.handle;
   if (!result)
     fail(worker, handler);
   else
-    answer.due = conclude(worker, handler, std::move(result), answer);
+    answer.due = conclude(worker, handler, std::move(result), running, answer);
   running_ = nullptr;
   return true;
 }
@@ -151,11 +153,12 @@ void DirectCalls::enter(const Handler& handler, const driver::Work& work) {
 }
 
 // Whether the answer is there to be sent; else the worker, in Python, has sent it.
-bool DirectCalls::conclude(py::handle worker, const Handler& handler, py::object result, Answer& answer) {
+bool DirectCalls::conclude(py::handle worker, const Handler& handler, py::object result, Running& running,
+                           Answer& answer) {
   const auto context = py::reinterpret_borrow<py::object>(current_->context);
   const bool plain = !context || (py::len(context.attr("sent")) == 0 && context.attr("on_end").is_none());
   plan::Packed packed;
-  if (plain && plan::pack_value(handler.plan->result, result.ptr(), packed)) {
+  if (plain && plan::pack_value(handler.plan->result, result.ptr(), packed, running.sizes)) {
     for (const py::object& buffer : packed.buffers) answer.buffers.push_back(export_buffer(buffer, false));
     answer.payload = std::move(packed.payload);
     answer.direct = true;
@@ -163,7 +166,9 @@ bool DirectCalls::conclude(py::handle worker, const Handler& handler, py::object
     if (context) context.attr("ended") = true;
     return true;
   }
-  worker.attr("_answer")(answer.handle, handler.name, context_of(*current_), std::move(result));
+  py::list arguments;
+  for (py::object& argument : running.arguments) arguments.append(std::move(argument));
+  worker.attr("_answer")(answer.handle, handler.name, context_of(*current_), std::move(result), std::move(arguments));
   current_->ended = true;
   return false;
 }

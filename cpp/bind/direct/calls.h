@@ -49,6 +49,11 @@ class DirectCalls {
     bool due = false;
     bool direct = false;  // of a call that was carried out here
   };
+  // What the result is measured by: the sizes of named dimensions, and for Python the arguments that have them.
+  struct Running {
+    std::vector<py::object> arguments;
+    plan::Sizes sizes;
+  };
   struct Outcome;
 
   py::object serve(py::handle worker, py::handle idle_s, driver::Lane lane, Answer& answer);
@@ -56,7 +61,7 @@ class DirectCalls {
   const Handler* handler_of(const driver::Work& work) const;
   bool carry_out(py::handle worker, const Handler& handler, driver::Work& work, py::object& blocks, Answer& answer);
   void enter(const Handler& handler, const driver::Work& work);
-  bool conclude(py::handle worker, const Handler& handler, py::object result, Answer& answer);
+  bool conclude(py::handle worker, const Handler& handler, py::object result, Running& running, Answer& answer);
   void fail(py::handle worker, const Handler& handler);
 
   const py::object core_;

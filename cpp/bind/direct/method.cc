@@ -8,6 +8,7 @@
 
 #include "bind/convert.h"
 #include "bind/deferred.h"
+#include "bind/direct/future.h"
 #include "bind/direct/surrounding.h"
 #include "bind/gil.h"
 #include "bind/register.h"
@@ -26,10 +27,11 @@ struct DirectMethod {
   PyObject* binding_owner;
   MethodBinding* binding;
   PyObject* weak_references;
+  bool start_replaced;  // by somebody's own, which the stub has
 };
 
 PyObject *g_ready = nullptr, *g_timeout = nullptr, *g_metadata = nullptr, *g_out = nullptr, *g_otherwise = nullptr,
-         *g_decode = nullptr;  // interned names
+         *g_decode = nullptr, *g_start = nullptr, *g_start_otherwise = nullptr;  // interned names
 
 // A call's arguments in the order of the parameters; borrowed.
 struct Given {
@@ -87,6 +89,17 @@ bool is_ready(const MethodBinding& binding) {
   return ready == binding.connection.ptr();
 }
 
+// A signal that has come meanwhile would be raised before anybody has the call to end it.
+void end_if_interrupted(driver::Client& client, const rpc::ClientCallRef& call) {
+  if (PyErr_CheckSignals() == 0) return;
+  const py::error_already_set raised;
+  {
+    const WithoutGil freed;
+    client.cancel(call, cancelled("the caller was interrupted"));
+  }
+  throw py::error_already_set(raised);
+}
+
 // Starts the call and waits for its end. Throws what a signal's handler raises; the call is cancelled then.
 Status carry_out(const std::shared_ptr<driver::Client>& client, const rpc::ClientCallRef& call,
                  rpc::CallRequest request) {
@@ -113,87 +126,153 @@ Status carry_out(const std::shared_ptr<driver::Client>& client, const rpc::Clien
   return status;
 }
 
+py::tuple tuple_of(const Given& given, size_t count) {
+  py::tuple arguments(count);
+  for (size_t i = 0; i < count; ++i) arguments[i] = py::handle(given.values[i]);
+  return arguments;
+}
+
 // The stub makes the call elsewhere, where that is right, or raises the error as the method declares it.
-PyObject* otherwise(const DirectMethod& method, const py::object& error, const Given& given) {
-  py::tuple arguments(method.binding->plan->arguments.size());
-  for (size_t i = 0; i < arguments.size(); ++i) arguments[i] = py::handle(given.values[i]);
+PyObject* otherwise(const DirectMethod& method, PyObject* how, const py::object& error, const Given& given) {
+  const py::tuple arguments = tuple_of(given, method.binding->plan->arguments.size());
   const py::object left =
-      given.deadline == kNever
-          ? py::object(py::none())
-          : py::object(py::float_(static_cast<double>(std::max<TimeNs>(given.deadline - now_ns(), 0)) / kSecond));
-  return PyObject_CallMethodObjArgs(method.stub, g_otherwise, error.ptr(), arguments.ptr(), left.ptr(), nullptr);
+      given.deadline == kNever ? py::object(py::none()) : py::object(py::float_(seconds_left(given.deadline)));
+  return PyObject_CallMethodObjArgs(method.stub, how, error.ptr(), arguments.ptr(), left.ptr(), nullptr);
 }
 
-PyObject* result_of(const DirectMethod& method, const plan::Node& node, rpc::ClientCall& call) {
+PyObject* result_of(const DirectMethod& method, const plan::CompiledPlan& plan, rpc::ClientCall& call,
+                    const Given& given, plan::Sizes& sizes) {
   const py::object blocks = wrap_blocks(call.blocks());
-  if (py::object value = plan::read_value(node, as_text(call.payload()), blocks)) return value.release().ptr();
+  py::object value = plan::read_value(plan.result, as_text(call.payload()), blocks, sizes);
+  if (value) return value.release().ptr();
   const py::bytes payload = bytes_of(as_text(call.payload()));
-  return PyObject_CallMethodObjArgs(method.stub, g_decode, payload.ptr(), blocks.ptr(), nullptr);
+  const py::tuple arguments = tuple_of(given, plan.arguments.size());
+  return PyObject_CallMethodObjArgs(method.stub, g_decode, payload.ptr(), blocks.ptr(), arguments.ptr(), nullptr);
 }
 
-// False: nothing was done, and the stub is to make the call. Else `result` is what the caller gets.
-bool call_directly(const DirectMethod& method, PyObject* const* args, size_t count, PyObject* keywords,
-                   PyObject*& result) {
-  MethodBinding& binding = *method.binding;
+// A call that is to be begun.
+struct Prepared {
   Given given;
-  if (binding.client == nullptr || *binding.client == nullptr || !take_arguments(binding, args, count, keywords, given))
-    return false;
-  if (!is_ready(binding) || !nothing_surrounds()) return false;
   plan::Packed packed;
-  if (!plan::pack_list(binding.plan->arguments, given.values.data(), packed)) return false;
-  const std::shared_ptr<driver::Client> client = *binding.client;  // whatever others do without the GIL
-  const std::shared_ptr<const plan::CompiledPlan> plan = binding.plan;
-  if (client == nullptr || client->belongs_to_parent()) return false;
+  plan::Sizes sizes;
+  std::shared_ptr<driver::Client> client;  // kept, as is the plan, whatever others do without the GIL
+  std::shared_ptr<const plan::CompiledPlan> plan;
+  py::bytes metadata;
+};
+
+// False: the stub is to make the call.
+bool prepare(const MethodBinding& binding, PyObject* const* args, size_t count, PyObject* keywords,
+             Prepared& prepared) {
+  if (binding.client == nullptr || !take_arguments(binding, args, count, keywords, prepared.given)) return false;
+  if (!is_ready(binding) || in_handler()) return false;
+  prepared.plan = binding.plan;
+  if (!plan::pack_list(prepared.plan->arguments, prepared.given.values.data(), prepared.packed, prepared.sizes))
+    return false;
+  prepared.client = *binding.client;
+  prepared.metadata = binding.metadata;
+  return prepared.client != nullptr && !prepared.client->belongs_to_parent();
+}
+
+rpc::CallRequest request_of(const MethodBinding& binding, const Prepared& prepared) {
   rpc::CallRequest request;
   request.method = binding.name;
-  request.payload = as_bytes(packed.payload);
-  const py::bytes metadata = binding.metadata;
-  request.metadata = bytes_view(metadata);
-  request.deadline = given.deadline;
-  for (const py::object& buffer : packed.buffers) request.buffers.push_back(export_buffer(buffer, false));
-  const rpc::ClientCallRef call = client->new_call();
-  const Status begun = carry_out(client, call, std::move(request));
+  request.payload = as_bytes(prepared.packed.payload);
+  request.metadata = bytes_view(prepared.metadata);
+  request.deadline = prepared.given.deadline;
+  for (const py::object& buffer : prepared.packed.buffers) request.buffers.push_back(export_buffer(buffer, false));
+  return request;
+}
+
+// Null with an exception, or with none where nothing was done and the stub is to make the call.
+PyObject* call_directly(const DirectMethod& method, PyObject* const* args, size_t count, PyObject* keywords) {
+  Prepared prepared;
+  if (loop_runs() || !prepare(*method.binding, args, count, keywords, prepared)) return nullptr;
+  const rpc::ClientCallRef call = prepared.client->new_call();
+  const Status begun = carry_out(prepared.client, call, request_of(*method.binding, prepared));
   if (!begun.ok())
-    result = otherwise(method, error_of(begun, {.not_executed = call->not_executed()}), given);
-  else if (!call->status().ok())
-    result =
-        otherwise(method, error_of(call->status(), {call->details(), call->metadata(), call->not_executed()}), given);
-  else
-    result = result_of(method, plan->result, *call);
-  return true;
+    return otherwise(method, g_otherwise, error_of(begun, {.not_executed = call->not_executed()}), prepared.given);
+  if (!call->status().ok())
+    return otherwise(method, g_otherwise,
+                     error_of(call->status(), {call->details(), call->metadata(), call->not_executed()}),
+                     prepared.given);
+  return result_of(method, *prepared.plan, *call, prepared.given, prepared.sizes);
+}
+
+// The same; gives a future.
+PyObject* start_directly(const DirectMethod& method, PyObject* const* args, size_t count, PyObject* keywords) {
+  Prepared prepared;
+  if (!prepare(*method.binding, args, count, keywords, prepared)) return nullptr;
+  const rpc::ClientCallRef call = prepared.client->new_call();
+  rpc::CallRequest request = request_of(*method.binding, prepared);
+  Status begun;
+  {
+    const WithoutGil freed;
+    begun = prepared.client->start(call, std::move(request));
+  }
+  release_deferred(prepared.client->engine());
+  if (!begun.ok())
+    return otherwise(method, g_start_otherwise, error_of(begun, {.not_executed = call->not_executed()}),
+                     prepared.given);
+  end_if_interrupted(*prepared.client, call);
+  py::tuple arguments = tuple_of(prepared.given, prepared.plan->arguments.size());
+  return make_future({prepared.client, call, prepared.plan, prepared.sizes, prepared.given.deadline,
+                      py::reinterpret_borrow<py::object>(method.stub), std::move(arguments)})
+      .release()
+      .ptr();
+}
+
+using Direct = PyObject* (*)(const DirectMethod&, PyObject* const*, size_t, PyObject*);
+
+// Null with an exception or without one, which is for the stub.
+PyObject* run(Direct direct, const DirectMethod& method, PyObject* const* args, size_t flagged_count,
+              PyObject* keywords) {
+  try {
+    return direct(method, args, static_cast<size_t>(PyVectorcall_NARGS(flagged_count)), keywords);
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
 }
 
 PyObject* vectorcall(PyObject* self, PyObject* const* args, size_t flagged_count, PyObject* keywords) {
   const auto& method = *reinterpret_cast<DirectMethod*>(self);
-  try {
-    PyObject* result = nullptr;
-    if (call_directly(method, args, static_cast<size_t>(PyVectorcall_NARGS(flagged_count)), keywords, result))
-      return result;
-  } catch (py::error_already_set& error) {
-    error.restore();
-    return nullptr;
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-    return nullptr;
-  }
+  PyObject* const result = run(call_directly, method, args, flagged_count, keywords);
+  if (result != nullptr || PyErr_Occurred() != nullptr) return result;
   return PyObject_Vectorcall(method.stub, args, flagged_count, keywords);
+}
+
+PyObject* start(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  const auto& method = *reinterpret_cast<DirectMethod*>(self);
+  const auto positional = static_cast<size_t>(count);
+  PyObject* const result = run(start_directly, method, args, positional, keywords);
+  if (result != nullptr || PyErr_Occurred() != nullptr) return result;
+  const auto slow = py::reinterpret_steal<py::object>(PyObject_GetAttr(method.stub, g_start));
+  return slow ? PyObject_Vectorcall(slow.ptr(), args, positional, keywords) : nullptr;
 }
 
 // Whatever else it is asked for, the stub is.
 PyObject* get_attribute(PyObject* self, PyObject* name) {
+  if (name == g_start && !reinterpret_cast<DirectMethod*>(self)->start_replaced)
+    return PyObject_GenericGetAttr(self, name);
   return PyObject_GetAttr(reinterpret_cast<DirectMethod*>(self)->stub, name);
 }
 int set_attribute(PyObject* self, PyObject* name, PyObject* value) {
-  return PyObject_SetAttr(reinterpret_cast<DirectMethod*>(self)->stub, name, value);
+  auto& method = *reinterpret_cast<DirectMethod*>(self);
+  if (PyObject_SetAttr(method.stub, name, value) != 0) return -1;
+  if (PyUnicode_CompareWithASCIIString(name, "start") == 0) method.start_replaced = value != nullptr;
+  return 0;
 }
 PyObject* show(PyObject* self) { return PyObject_Repr(reinterpret_cast<DirectMethod*>(self)->stub); }
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(reinterpret_cast<DirectMethod*>(self)->stub);
+  Py_VISIT(reinterpret_cast<DirectMethod*>(self)->binding_owner);
   return 0;
 }
-int clear(PyObject*) { return 0; }  // it is no use without its stub, and holds nothing that could refer to it
+int clear(PyObject*) { return 0; }  // it is no use without its stub: whatever is in a cycle with it clears that
 
 void dealloc(PyObject* self) {
   auto& method = *reinterpret_cast<DirectMethod*>(self);
@@ -231,6 +310,10 @@ PyObject* make_type() {
       {"__vectorcalloffset__", T_PYSSIZET, offsetof(DirectMethod, vectorcall), READONLY, nullptr},
       {"__weaklistoffset__", T_PYSSIZET, offsetof(DirectMethod, weak_references), READONLY, nullptr},
       {nullptr, 0, 0, 0, nullptr}};
+  static PyMethodDef methods[] = {
+      {"start", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(start)), METH_FASTCALL | METH_KEYWORDS,
+       "Starts a call, and returns its future without waiting for the result."},
+      {nullptr, nullptr, 0, nullptr}};
   static PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(make)},
                                 {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
                                 {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
@@ -240,10 +323,29 @@ PyObject* make_type() {
                                 {Py_tp_setattro, reinterpret_cast<void*>(set_attribute)},
                                 {Py_tp_repr, reinterpret_cast<void*>(show)},
                                 {Py_tp_members, members},
+                                {Py_tp_methods, methods},
                                 {0, nullptr}};
   static PyType_Spec spec = {"rrpc._core.DirectMethod", sizeof(DirectMethod), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
   return PyType_FromSpec(&spec);
+}
+
+// A service may hold a client, whose channel holds the server: cycles go through here.
+int traverse_binding(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!reinterpret_cast<py::detail::instance*>(self)->get_value_and_holder().holder_constructed()) return 0;
+  const auto& binding = py::cast<MethodBinding&>(py::handle(self));
+  Py_VISIT(binding.defaults.ptr());
+  Py_VISIT(binding.channel.ptr());
+  Py_VISIT(binding.connection.ptr());
+  Py_VISIT(binding.core.ptr());
+  return 0;
+}
+int clear_binding(PyObject* self) {
+  auto& binding = py::cast<MethodBinding&>(py::handle(self));
+  binding.client = nullptr;  // so that no call looks at the others
+  binding.channel = binding.connection = binding.core = py::none();
+  return 0;
 }
 
 std::shared_ptr<MethodBinding> make_binding(std::shared_ptr<plan::CompiledPlan> plan, py::tuple names,
@@ -270,11 +372,19 @@ void register_method(py::module_& module) {
   g_metadata = PyUnicode_InternFromString("metadata");
   g_out = PyUnicode_InternFromString("out");
   g_otherwise = PyUnicode_InternFromString("_otherwise");
-  g_decode = PyUnicode_InternFromString("_decode");
+  g_decode = PyUnicode_InternFromString("_decode_direct");
+  g_start = PyUnicode_InternFromString("start");
+  g_start_otherwise = PyUnicode_InternFromString("_start_otherwise");
   PyObject* const type = make_type();
   if (type == nullptr) throw py::error_already_set();
   module.attr("DirectMethod") = py::reinterpret_steal<py::object>(type);
-  py::class_<MethodBinding, std::shared_ptr<MethodBinding>>(module, "MethodBinding")
+  py::class_<MethodBinding, std::shared_ptr<MethodBinding>>(module, "MethodBinding",
+                                                            py::custom_type_setup([](PyHeapTypeObject* heap_type) {
+                                                              PyTypeObject& collected = heap_type->ht_type;
+                                                              collected.tp_flags |= Py_TPFLAGS_HAVE_GC;
+                                                              collected.tp_traverse = traverse_binding;
+                                                              collected.tp_clear = clear_binding;
+                                                            }))
       .def(py::init(&make_binding), py::arg("plan"), py::arg("names"), py::arg("positional"), py::arg("defaults"),
            py::arg("channel"), py::arg("timeout"), py::arg("metadata"))
       .def("bind", [](MethodBinding& binding, py::object connection, py::handle client, std::string name) {

@@ -1,7 +1,5 @@
 #include "bind/direct/surrounding.h"
 
-#include <algorithm>
-
 #include "bind/convert.h"
 
 namespace rrpc::bind::direct {
@@ -48,25 +46,6 @@ PyObject* call_context(PyObject* self, PyObject*) {
     error.restore();
     return nullptr;
   }
-}
-
-// Whether a loop runs in this thread. The function can't fail once asyncio is there.
-bool loop_runs() {
-  if (g_running_loop == nullptr) {
-    PyObject* const asyncio = PyImport_GetModule(py::str("asyncio").ptr());
-    if (asyncio == nullptr) return false;
-    g_running_loop = PyObject_GetAttrString(asyncio, "_get_running_loop");
-    Py_DECREF(asyncio);
-    if (g_running_loop == nullptr) {  // it is being imported
-      PyErr_Clear();
-      return true;
-    }
-  }
-  PyObject* const loop = PyObject_CallNoArgs(g_running_loop);
-  if (loop == nullptr) PyErr_Clear();
-  const bool runs = loop != Py_None;
-  Py_XDECREF(loop);
-  return runs;
 }
 
 bool has_ended(PyObject* surrounding) {
@@ -117,15 +96,33 @@ py::object context_of(CurrentCall& call) {
   return py::reinterpret_borrow<py::object>(call.context);
 }
 
-bool nothing_surrounds() {
+bool in_handler() {
   PyObject* around = nullptr;
   if (PyContextVar_Get(g_variable, nullptr, &around) != 0) {
     PyErr_Clear();
-    return false;
+    return true;
   }
-  const bool alone = around == nullptr || around == Py_None || has_ended(around);
+  const bool runs = around != nullptr && around != Py_None && !has_ended(around);
   Py_XDECREF(around);
-  return alone && !loop_runs();
+  return runs;
+}
+
+bool loop_runs() {
+  if (g_running_loop == nullptr) {
+    PyObject* const asyncio = PyImport_GetModule(py::str("asyncio").ptr());
+    if (asyncio == nullptr) return false;
+    g_running_loop = PyObject_GetAttrString(asyncio, "_get_running_loop");
+    Py_DECREF(asyncio);
+    if (g_running_loop == nullptr) {  // it is being imported
+      PyErr_Clear();
+      return true;
+    }
+  }
+  PyObject* const loop = PyObject_CallNoArgs(g_running_loop);
+  if (loop == nullptr) PyErr_Clear();
+  const bool runs = loop != Py_None;
+  Py_XDECREF(loop);
+  return runs;
 }
 
 }  // namespace rrpc::bind::direct

@@ -4,6 +4,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/clock.h"
@@ -32,7 +33,14 @@ PyTypeObject* current_call_type();  // borrowed
 // Throws what Python raised.
 py::object context_of(CurrentCall& call);
 
-// No handler's call, or one that has ended, and no event loop: what a call that is made here could inherit.
-bool nothing_surrounds();
+// Whether calls that are made here inherit something of a handler's call, which runs.
+bool in_handler();
+// Whether an event loop runs in this thread.
+bool loop_runs();
+
+// For Python: 0 behind the deadline.
+inline double seconds_left(TimeNs deadline) {
+  return static_cast<double>(std::max<TimeNs>(deadline - now_ns(), 0)) / kSecond;
+}
 
 }  // namespace rrpc::bind::direct

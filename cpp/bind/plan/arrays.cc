@@ -71,6 +71,17 @@ bool parse_head(const Node& node, std::string_view data, Head& head) {
   return true;
 }
 
+bool has_shape(const Node& node, const Py_intptr_t* shape, size_t rank, Sizes& sizes) {
+  if (!node.shaped) return true;
+  if (rank != node.shape.size()) return false;
+  for (size_t i = 0; i < rank; ++i) {
+    const int64_t wanted = node.shape[i];
+    if (wanted >= 0 && shape[i] != wanted) return false;
+    if (wanted < kAnySize && !sizes.agrees(static_cast<size_t>(-2 - wanted), shape[i])) return false;
+  }
+  return true;
+}
+
 py::object new_array(const Head& head, void* memory) {
   Py_INCREF(head.dtype->descr);                                                         // taken by the array
   const int flags = memory == nullptr ? 0 : py::detail::npy_api::NPY_ARRAY_WRITEABLE_;  // without memory: the order
@@ -82,7 +93,7 @@ py::object new_array(const Head& head, void* memory) {
 
 }  // namespace
 
-bool view_array(const Node& node, PyObject* value, ArrayView& view) {
+bool view_array(const Node& node, PyObject* value, ArrayView& view, Sizes& sizes) {
   if (Py_TYPE(value) != numpy().PyArray_Type_) return false;
   const auto* const array = py::detail::array_proxy(value);
   if ((array->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) == 0 || static_cast<size_t>(array->nd) > kRankMax)
@@ -90,6 +101,7 @@ bool view_array(const Node& node, PyObject* value, ArrayView& view) {
   const Dtype* const dtype = of_descr(node, array->descr);
   if (dtype == nullptr) return false;
   const auto rank = static_cast<size_t>(array->nd);
+  if (!has_shape(node, array->dimensions, rank, sizes)) return false;
   const size_t rest = 2 + 8 * rank + dtype->wire.size();
   view.head.resize(2 + rest);
   char* const head = view.head.data();
@@ -108,18 +120,20 @@ bool view_array(const Node& node, PyObject* value, ArrayView& view) {
   return true;
 }
 
-py::object inline_array(const Node& node, std::string_view data) {
+py::object inline_array(const Node& node, std::string_view data, Sizes& sizes) {
   Head head;
   if (!parse_head(node, data, head) || data.size() - head.length != head.nbytes) return {};
+  if (!has_shape(node, head.shape.data(), static_cast<size_t>(head.rank), sizes)) return {};
   py::object array = new_array(head, nullptr);
   if (array && head.nbytes != 0)
     std::memcpy(py::detail::array_proxy(array.ptr())->data, data.data() + head.length, head.nbytes);
   return array;
 }
 
-py::object bulk_array(const Node& node, std::string_view data, py::handle block) {
+py::object bulk_array(const Node& node, std::string_view data, py::handle block, Sizes& sizes) {
   Head head;
   if (!parse_head(node, data, head) || data.size() != head.length) return {};
+  if (!has_shape(node, head.shape.data(), static_cast<size_t>(head.rank), sizes)) return {};
   Py_buffer memory;
   if (PyObject_GetBuffer(block.ptr(), &memory, PyBUF_SIMPLE) != 0) {
     PyErr_Clear();

@@ -15,12 +15,13 @@ struct ArrayView {
   size_t nbytes = 0;
 };
 
-// False for what isn't a C-contiguous array of exactly numpy's class, of a dtype that the node's check takes.
-bool view_array(const Node& node, PyObject* value, ArrayView& view);
+// False for what isn't a C-contiguous array of exactly numpy's class, of a dtype that the node's check takes and of
+// a shape as it is to be.
+bool view_array(const Node& node, PyObject* value, ArrayView& view, Sizes& sizes);
 
 // A new array with these bytes behind its head; null where Python is to do it.
-py::object inline_array(const Node& node, std::string_view data);
+py::object inline_array(const Node& node, std::string_view data, Sizes& sizes);
 // One that stands in the block's memory; `data` is its head.
-py::object bulk_array(const Node& node, std::string_view data, py::handle block);
+py::object bulk_array(const Node& node, std::string_view data, py::handle block, Sizes& sizes);
 
 }  // namespace rrpc::bind::plan

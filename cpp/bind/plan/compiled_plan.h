@@ -15,6 +15,7 @@ constexpr size_t kArgumentsMax = 16;
 struct CompiledPlan {
   std::vector<Node> arguments;
   Node result;
+  bool named = false;  // dimensions have names, which arguments and result share
 };
 
 }  // namespace rrpc::bind::plan

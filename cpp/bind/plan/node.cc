@@ -20,17 +20,35 @@ constexpr std::array kNames{
     Name{"optional", Kind::kNone},  // of the description behind it
 };
 
-void compile_inner(Node& node, const py::tuple& description, size_t from) {
-  for (size_t i = from; i < description.size(); ++i) node.inner.push_back(compile(description[i]));
+void compile_inner(Node& node, const py::tuple& description, size_t from, const std::vector<std::string>& names) {
+  for (size_t i = from; i < description.size(); ++i) node.inner.push_back(compile(description[i], names));
+}
+
+int slot_of(py::handle name, const std::vector<std::string>& names) {
+  const auto found = std::find(names.begin(), names.end(), name.cast<std::string>());
+  if (found == names.end()) throw py::value_error("a dimension of another name");
+  return static_cast<int>(found - names.begin());
+}
+
+// Of sizes, names, and None for any size.
+std::vector<int64_t> compile_shape(py::handle dims, const std::vector<std::string>& names) {
+  std::vector<int64_t> shape;
+  for (const py::handle dim : dims) {
+    if (dim.is_none())
+      shape.push_back(kAnySize);
+    else
+      shape.push_back(py::isinstance<py::str>(dim) ? -2 - slot_of(dim, names) : dim.cast<int64_t>());
+  }
+  return shape;
 }
 
 }  // namespace
 
-Node compile(py::handle given) {
+Node compile(py::handle given, const std::vector<std::string>& names) {
   const auto description = given.cast<py::tuple>();
   const auto name = description[0].cast<std::string>();
   if (name == "optional") {
-    Node node = compile(description[1]);
+    Node node = compile(description[1], names);
     node.optional = true;
     return node;
   }
@@ -42,21 +60,24 @@ Node compile(py::handle given) {
     case Kind::kInt:
       node.least = description[1].cast<int64_t>();
       node.most = description[2].cast<uint64_t>();
+      if (description.size() > 3) node.slot = slot_of(description[3], names);
       break;
     case Kind::kList:
     case Kind::kDict:
     case Kind::kTuple:
-      compile_inner(node, description, 1);
+      compile_inner(node, description, 1, names);
       break;
     case Kind::kRecord:  // class, name, (field, ...), description, ...
       node.type = description[1];
       node.mark = description[2].cast<std::string>();
       node.names = description[3].cast<py::tuple>();
-      compile_inner(node, description, 4);
+      compile_inner(node, description, 4, names);
       if (node.names.size() != node.inner.size()) throw py::value_error("a record has a description for each field");
       break;
     case Kind::kArray:
       node.type = description[1];
+      node.shaped = description.size() > 2;
+      if (node.shaped) node.shape = compile_shape(description[2], names);
       break;
     default:
       break;
@@ -67,10 +88,12 @@ Node compile(py::handle given) {
 }
 
 #ifndef RRPC_COMPILED_PLANS  // without msgpack-cxx: Python does it all
-bool pack_list(const std::vector<Node>&, PyObject* const*, Packed&) { return false; }
-bool pack_value(const Node&, PyObject*, Packed&) { return false; }
-bool read_list(const std::vector<Node>&, std::string_view, py::handle, std::vector<py::object>&) { return false; }
-py::object read_value(const Node&, std::string_view, py::handle) { return {}; }
+bool pack_list(const std::vector<Node>&, PyObject* const*, Packed&, Sizes&) { return false; }
+bool pack_value(const Node&, PyObject*, Packed&, Sizes&) { return false; }
+bool read_list(const std::vector<Node>&, std::string_view, py::handle, std::vector<py::object>&, Sizes&) {
+  return false;
+}
+py::object read_value(const Node&, std::string_view, py::handle, Sizes&) { return {}; }
 bool available() { return false; }
 #else
 bool available() { return true; }

@@ -8,6 +8,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -28,11 +29,33 @@ struct Dtype {
   int64_t item_bytes = 0;
 };
 
+constexpr int64_t kAnySize = -1;  // of a dimension; from 0 up a size, from -2 down a name: its slot is -2 - it
+constexpr size_t kNamesMax = 8;   // of dimensions, in one method
+
+// The sizes of a call's named dimensions: one size wherever a name stands in arguments and result.
+class Sizes {
+ public:
+  Sizes() { known_.fill(kUnknown); }
+  // False where the name has another size already.
+  bool agrees(size_t slot, int64_t size) {
+    int64_t& known = known_[slot];
+    if (known == kUnknown) known = size;
+    return known == size;
+  }
+
+ private:
+  static constexpr int64_t kUnknown = INT64_MIN;
+  std::array<int64_t, kNamesMax> known_;
+};
+
 struct Node {
   Kind kind = Kind::kNone;
   bool optional = false;  // None is taken too
   int64_t least = INT64_MIN;
   uint64_t most = UINT64_MAX;
+  int slot = -1;        // of an int that gives the size of a dimension
+  bool shaped = false;  // an array of these dimensions, not of any
+  std::vector<int64_t> shape;
   std::vector<Node> inner;  // of a list one, of a dict key and value, of a tuple and a record one for each member
   py::object type;          // of a record; of an array the check, in Python
   std::string mark;         // of a record: its class's name
@@ -40,8 +63,8 @@ struct Node {
   mutable std::deque<Dtype> dtypes;  // of an array: those that the check has taken; guarded by the GIL
 };
 
-// From (name, ...) as compiled.py describes it. Throws ValueError for a description that isn't one.
-Node compile(py::handle description);
+// From (name, ...) as compiled.py describes it; `names` are those of dimensions. Throws ValueError for what isn't one.
+Node compile(py::handle description, const std::vector<std::string>& names);
 
 // Whether this build has what packs and reads; else all of it is left to Python.
 bool available();
@@ -52,13 +75,13 @@ struct Packed {
   std::vector<py::object> buffers;  // those of the arrays that leave the message
 };
 
-// Packs `count` values as a list, or without one a single value. False: Python is to do it; no exception is set.
-bool pack_list(const std::vector<Node>& nodes, PyObject* const* values, Packed& packed);
-bool pack_value(const Node& node, PyObject* value, Packed& packed);
+// Packs as many values as there are nodes as a list, or a single value. False: Python is to do it; no exception is set.
+bool pack_list(const std::vector<Node>& nodes, PyObject* const* values, Packed& packed, Sizes& sizes);
+bool pack_value(const Node& node, PyObject* value, Packed& packed, Sizes& sizes);
 
 // Reads what was packed so. `blocks` is a list of Block and None, or None. Empty where Python is to do it.
 bool read_list(const std::vector<Node>& nodes, std::string_view payload, py::handle blocks,
-               std::vector<py::object>& values);
-py::object read_value(const Node& node, std::string_view payload, py::handle blocks);
+               std::vector<py::object>& values, Sizes& sizes);
+py::object read_value(const Node& node, std::string_view payload, py::handle blocks, Sizes& sizes);
 
 }  // namespace rrpc::bind::plan

@@ -25,7 +25,7 @@ class Writer {
 
 class Packing {
  public:
-  explicit Packing(Packed& packed) : packed_(packed), writer_(packed.payload), pack_(writer_) {}
+  Packing(Packed& packed, Sizes& sizes) : packed_(packed), sizes_(sizes), writer_(packed.payload), pack_(writer_) {}
 
   bool marked() const { return marked_; }
   void begin_list(size_t count) { pack_.pack_array(static_cast<uint32_t>(count)); }
@@ -73,10 +73,11 @@ class Packing {
     const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
     if (overflow == 0) {
       if (number < node.least || (number > 0 && static_cast<uint64_t>(number) > node.most)) return false;
+      if (node.slot >= 0 && !sizes_.agrees(static_cast<size_t>(node.slot), number)) return false;
       pack_.pack_long_long(number);
       return true;
     }
-    if (overflow < 0) return false;
+    if (overflow < 0 || node.slot >= 0) return false;
     const unsigned long long large = PyLong_AsUnsignedLongLong(value);
     if (PyErr_Occurred() != nullptr) {
       PyErr_Clear();
@@ -178,7 +179,7 @@ class Packing {
 
   bool array(const Node& node, PyObject* value) {
     ArrayView view;
-    if (!view_array(node, value, view)) return false;
+    if (!view_array(node, value, view, sizes_)) return false;
     if (view.nbytes < kBulkBytes) {
       pack_.pack_ext(view.head.size() + view.nbytes, kArrayExt);
       writer_.write(view.head.data(), view.head.size());
@@ -194,6 +195,7 @@ class Packing {
   }
 
   Packed& packed_;
+  Sizes& sizes_;
   Writer writer_;
   msgpack::packer<Writer> pack_;
   bool marked_ = false;
@@ -208,16 +210,16 @@ bool finish(const Packing& packing, std::string& payload) {
 
 }  // namespace
 
-bool pack_list(const std::vector<Node>& nodes, PyObject* const* values, Packed& packed) {
-  Packing packing(packed);
+bool pack_list(const std::vector<Node>& nodes, PyObject* const* values, Packed& packed, Sizes& sizes) {
+  Packing packing(packed, sizes);
   packing.begin_list(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i)
     if (!packing.value(nodes[i], values[i])) return false;
   return finish(packing, packed.payload);
 }
 
-bool pack_value(const Node& node, PyObject* value, Packed& packed) {
-  Packing packing(packed);
+bool pack_value(const Node& node, PyObject* value, Packed& packed, Sizes& sizes) {
+  Packing packing(packed, sizes);
   return packing.value(node, value) && finish(packing, packed.payload);
 }
 

@@ -19,9 +19,8 @@ namespace {
 // ends it, and Python takes the payload from its beginning.
 class Reading : public msgpack::null_visitor {
  public:
-  Reading(const std::vector<Node>* list, const Node* single, py::handle blocks) : single_(single), blocks_(blocks) {
-    if (list != nullptr) root_list_ = list;
-  }
+  Reading(const std::vector<Node>* list, const Node* single, py::handle blocks, Sizes& sizes)
+      : root_list_(list), single_(single), blocks_(blocks), sizes_(sizes) {}
   void set_marked(bool marked) { marked_ = marked; }
   std::vector<py::object>& values() { return values_; }
 
@@ -34,11 +33,13 @@ class Reading : public msgpack::null_visitor {
     const Node* const node = expected();
     if (node == nullptr || node->kind != Kind::kInt || value > node->most) return false;
     if (node->least > 0 && value < static_cast<uint64_t>(node->least)) return false;
+    if (node->slot >= 0 && (value > INT64_MAX || !agrees(*node, static_cast<int64_t>(value)))) return false;
     return put(PyLong_FromUnsignedLongLong(value));
   }
   bool visit_negative_integer(int64_t value) {
     const Node* const node = expected();
-    return node != nullptr && node->kind == Kind::kInt && value >= node->least && put(PyLong_FromLongLong(value));
+    if (node == nullptr || node->kind != Kind::kInt || value < node->least) return false;
+    return (node->slot < 0 || agrees(*node, value)) && put(PyLong_FromLongLong(value));
   }
   bool visit_float32(float value) { return visit_float64(static_cast<double>(value)); }
   bool visit_float64(double value) {
@@ -60,7 +61,7 @@ class Reading : public msgpack::null_visitor {
     if (!frames_.empty() && frames_.back().at_mark) return mark(code, body);
     const Node* const node = expected();
     if (node == nullptr || node->kind != Kind::kArray) return false;
-    if (code == kArrayExt) return put(inline_array(*node, body).release().ptr());
+    if (code == kArrayExt) return put(inline_array(*node, body, sizes_).release().ptr());
     return code == kBulkArrayExt && put(bulk(*node, body).release().ptr());
   }
 
@@ -162,6 +163,8 @@ class Reading : public msgpack::null_visitor {
     return node != nullptr && node->kind == kind;
   }
 
+  bool agrees(const Node& node, int64_t size) { return sizes_.agrees(static_cast<size_t>(node.slot), size); }
+
   // Takes over the reference; null is an exception.
   bool put(PyObject* value) {
     if (value == nullptr) {
@@ -197,7 +200,7 @@ class Reading : public msgpack::null_visitor {
     if (index != blocks_taken_ || index >= static_cast<size_t>(PyList_GET_SIZE(blocks_.ptr()))) return {};
     ++blocks_taken_;
     PyObject* const block = PyList_GET_ITEM(blocks_.ptr(), static_cast<Py_ssize_t>(index));
-    return block == Py_None ? py::object() : bulk_array(node, body.substr(sizeof index), block);
+    return block == Py_None ? py::object() : bulk_array(node, body.substr(sizeof index), block, sizes_);
   }
 
   // Drops the frame's values, and puts what is made of them in their place.
@@ -232,9 +235,10 @@ class Reading : public msgpack::null_visitor {
     return replace(frame, made);
   }
 
-  const std::vector<Node>* root_list_ = nullptr;
-  const Node* single_;
+  const std::vector<Node>* const root_list_;
+  const Node* const single_;
   const py::handle blocks_;
+  Sizes& sizes_;
   size_t blocks_taken_ = 0;
   bool marked_ = false;
   std::vector<Frame> frames_;
@@ -256,15 +260,15 @@ bool read(Reading& reading, std::string_view payload) {
 }  // namespace
 
 bool read_list(const std::vector<Node>& nodes, std::string_view payload, py::handle blocks,
-               std::vector<py::object>& values) {
-  Reading reading(&nodes, nullptr, blocks);
+               std::vector<py::object>& values, Sizes& sizes) {
+  Reading reading(&nodes, nullptr, blocks, sizes);
   if (!read(reading, payload) || reading.values().size() != nodes.size()) return false;
   values = std::move(reading.values());
   return true;
 }
 
-py::object read_value(const Node& node, std::string_view payload, py::handle blocks) {
-  Reading reading(nullptr, &node, blocks);
+py::object read_value(const Node& node, std::string_view payload, py::handle blocks, Sizes& sizes) {
+  Reading reading(nullptr, &node, blocks, sizes);
   if (!read(reading, payload) || reading.values().size() != 1) return {};
   return std::move(reading.values().front());
 }
