@@ -1,4 +1,4 @@
-"""Calls as a server saw them: what metrics and access logs are made from."""
+"""Calls as a server saw them: the one record that metrics and access logs are made from."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from rrpc._call.peer_names import peer_name
+from rrpc.errors import StatusCode
 
 if TYPE_CHECKING:
     from rrpc import _core
 
 
-__all__ = ["Observation", "ObservedCore", "Observer", "ServedCall"]
+__all__ = ["Observation", "ObservedCore", "Observer", "ServedCall", "status_name"]
+
+_NAMES: dict[int, str] = {code.value: code.name for code in StatusCode}
+
+
+def status_name(code: int) -> str:
+    """Returns the name of a status code, or the number of one that nobody knows."""
+    return _NAMES.get(code) or str(code)
 
 
 @dataclass(slots=True)
@@ -45,6 +53,13 @@ class ServedCall:
     """Of a call with streams. Their bytes are counted with those of request and reply, and ``handler_ns`` is all of
     its time from when a worker first took it."""
     items_sent: int = 0
+    total_ns: int = 0
+    """``fetch_ns``, ``queue_ns`` and ``handler_ns`` together."""
+
+    @property
+    def status(self) -> str:
+        """The name of its status code: ``OK``, ``NOT_FOUND``."""
+        return status_name(self.code)
 
 
 Observer = Callable[[ServedCall], None]
@@ -53,33 +68,38 @@ Observer = Callable[[ServedCall], None]
 class Observation:
     """One call, from when a worker took it to its reply."""
 
-    __slots__ = ("_began_ns", "_call", "_observer")
+    __slots__ = ("_began_ns", "call")
 
-    def __init__(self, core: _core.Server, observer: Observer, known: bool, request: _core.Request) -> None:
-        peer, fetch_ns, queue_ns = core.call_info(request.handle) or ("", 0, 0)
-        read = _read(request.buffers)
-        self._observer = observer
-        self._call = ServedCall(
-            request.method.decode(errors="replace"),
-            known,
+    def __init__(
+        self, request: _core.Request, known: Container[bytes], info: tuple[str, int, int] | None
+    ) -> None:
+        """``known``: the methods that there are. ``info``: what the core says of the call."""
+        name, blocks = request.method, request.buffers
+        peer, fetch_ns, queue_ns = info or ("", 0, 0)
+        self.call = ServedCall(
+            name.decode(errors="replace"),
+            name in known,
             peer_name(peer),
             0,
             fetch_ns,
-            max(queue_ns, 0),
+            queue_ns if queue_ns > 0 else 0,
             0,
             len(request.payload),
-            read,
+            _read(blocks) if blocks else 0,
         )
         self._began_ns = perf_counter_ns()
 
     def stop(self) -> None:
         """The handler is done: what follows is no time of its."""
-        self._call.handler_ns = perf_counter_ns() - self._began_ns
+        call = self.call
+        call.handler_ns = handler_ns = perf_counter_ns() - self._began_ns
+        call.total_ns = call.fetch_ns + call.queue_ns + handler_ns
 
     def sent(self, payload: bytes, buffers: Any) -> None:
         """An item, or the reply."""
-        self._call.reply_bytes += len(payload)
-        self._call.reply_bytes_lifted += sum(map(_nbytes, buffers or ()))
+        self.call.reply_bytes += len(payload)
+        if buffers:
+            self.call.reply_bytes_lifted += sum(map(_nbytes, buffers))
 
     def counts_sent(self, encode: Callable[..., Any]) -> Callable[..., Any]:
         """``encode`` of a stream's items, counting them."""
@@ -87,7 +107,7 @@ class Observation:
         def counting(*arguments: Any) -> Any:
             encoded = encode(*arguments)
             self.sent(*encoded)
-            self._call.items_sent += 1
+            self.call.items_sent += 1
             return encoded
 
         return counting
@@ -96,62 +116,61 @@ class Observation:
         """``decode`` of a stream's items, counting them."""
 
         def counting(payload: bytes, blocks: Any, *arguments: Any) -> Any:
-            self._call.request_bytes += len(payload)
-            self._call.request_bytes_read += _read(blocks)
-            self._call.items_received += 1
+            self.call.request_bytes += len(payload)
+            self.call.request_bytes_read += _read(blocks)
+            self.call.items_received += 1
             return decode(payload, blocks, *arguments)
 
         return counting
 
-    def end(self, code: int, instead: tuple[int, str] | None) -> None:
-        """Shows the call to the observer; ``instead`` is the error sent in place of the answer with ``code``."""
-        self._call.code = code if instead is None else instead[0]
-        try:
-            self._observer(self._call)
-        except Exception:
-            import logging
-
-            logging.getLogger("rrpc.server").exception("the observer raised")
-
 
 class ObservedCore:
-    """Wraps the core's server for a worker and shows each call to the observer after its reply.
+    """Stands in for the core's server where there is an observer, and shows that each call after its reply.
 
-    It replaces the core only if there is an observer, so that nothing is spent without one. Each worker has
-    its own, because a worker handles one call at a time. Calls with streams have observations of their own.
+    Whoever takes calls for a server has the same one: workers, streams and the event loop.
     """
 
-    def __init__(self, core: _core.Server, observer: Observer, known: Container[bytes]) -> None:
+    def __init__(
+        self, core: _core.Server, observer: Observer, plain: Container[bytes], with_streams: Container[bytes]
+    ) -> None:
+        """``plain`` and ``with_streams``: the methods that there are, by their names on the wire."""
         self._core = core
         self._observer = observer
-        self._known = known
-        self._call: Observation | None = None
-        self.stopped, self.out_bytes = core.stopped, core.out_bytes
-        # What the context of a handler asks.
-        self.call_info, self.stamps = core.call_info, core.stamps
-        self.is_cancelled, self.on_cancel, self.peer = core.is_cancelled, core.on_cancel, core.peer
-        self.stream = core.stream
+        self._plain, self._with_streams = plain, with_streams
+        self._calls: dict[int, Observation] = {}
+        """Those under way, by handle. The core gives no handle twice."""
+        # The rest is the core's own; a __getattr__ would slow every attribute down.
+        self.stopped, self.out_bytes, self.stream = core.stopped, core.out_bytes, core.stream
+        self.call_info, self.stamps, self.peer = core.call_info, core.stamps, core.peer
+        self.is_cancelled, self.on_cancel = core.is_cancelled, core.on_cancel
+        self.set_aside, self.bring_back = core.set_aside, core.bring_back
+        self.serve_in_loop, self.next_in_loop = core.serve_in_loop, core.next_in_loop
+        self.notify_given_up = core.notify_given_up
 
     def next(self, timeout: float | None = None, builtin: bool = False) -> _core.Request | None:
-        """Returns the core's next request, and begins to observe it."""
+        """Returns the core's next request, and begins to observe it unless it has streams."""
         request = self._core.next(timeout, builtin)
         if request is not None and not request.kind:
             self.begin(request)
         return request
 
-    def begin(self, request: _core.Request) -> None:
-        """Starts observing ``request``. A worker calls this if it doesn't take its requests from ``next``."""
-        self._call = Observation(self._core, self._observer, request.method in self._known, request)
+    def begin(self, request: _core.Request) -> Observation:
+        """Starts observing a request that has streams or doesn't come out of ``next``."""
+        handle = request.handle
+        known = self._with_streams if request.kind else self._plain
+        seen = self._calls[handle] = Observation(request, known, self._core.call_info(handle))
+        return seen
 
     def reply(
         self, handle: int, payload: bytes, buffers: Any, out_index: int, metadata: bytes
     ) -> tuple[int, str] | None:
         """Replies as the core's ``reply`` does, and tells the observer."""
-        call = self._stopped()
+        call = self._calls[handle]
+        call.stop()
         instead = self._core.reply(handle, payload, buffers, out_index, metadata)
         if instead is None:
             call.sent(payload, buffers)
-        call.end(0, instead)
+        self.end(handle, 0, instead)
         return instead
 
     def reply_next(self, handle: int, payload: bytes, builtin: bool) -> _core.Request | None:
@@ -163,15 +182,21 @@ class ObservedCore:
         self, handle: int, code: int, message: str, details: bytes, metadata: bytes, not_seen: bool
     ) -> tuple[int, str] | None:
         """Replies as the core's ``reply_error`` does, and tells the observer."""
-        call = self._stopped()
+        self._calls[handle].stop()
         instead = self._core.reply_error(handle, code, message, details, metadata, not_seen)
-        call.end(code, instead)
+        self.end(handle, code, instead)
         return instead
 
-    def _stopped(self) -> Observation:
-        assert self._call is not None
-        self._call.stop()
-        return self._call
+    def end(self, handle: int, code: int, instead: tuple[int, str] | None = None) -> None:
+        """Shows a call to the observer; ``instead`` is the error sent in place of the answer with ``code``."""
+        call = self._calls.pop(handle).call
+        call.code = code if instead is None else instead[0]
+        try:
+            self._observer(call)
+        except Exception:
+            import logging
+
+            logging.getLogger("rrpc.server").exception("the observer raised")
 
 
 def _read(blocks: list[_core.Block] | None) -> int:

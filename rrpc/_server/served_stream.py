@@ -20,7 +20,7 @@ from rrpc._call.received_items import received
 from rrpc._call.status import conclude, status_of
 from rrpc._interface import RECEIVES
 from rrpc.errors import Cancelled, Internal, RpcError, StatusCode
-from rrpc.observe import Observation, Observer
+from rrpc.observe import ObservedCore
 
 from .server_stream import ServerStream
 from .waker import Waker
@@ -44,17 +44,15 @@ class ServedStreams:
 
     def __init__(
         self,
-        core: _core.Server,
+        core: _core.Server | ObservedCore,
         dispatch: Dispatch,
         tracebacks: bool,
-        observer: Observer | None,
         lend: Callable[[int], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self.core: Any = core
         self.lend = lend
         self.dispatch = dispatch
         self.tracebacks = tracebacks
-        self.observer = observer
         self.parked: dict[int, ServedStream] = {}
         self.detached: set[ServedStream] = set()
         """Calls that go on without a handler."""
@@ -99,8 +97,7 @@ class ServedStream:
         self._waiting: tuple[bytes, Any] | None = None  # an item that there was no room for
         self._waker: Waker | None = None  # that is to bring the handler back
         self._sleeping: Waker | None = None
-        known, observer = self._name in served.dispatch.streams, served.observer
-        self._seen = None if observer is None else Observation(self._core, observer, known, request)
+        self._seen = self._core.begin(request) if isinstance(self._core, ObservedCore) else None
         self._unanswered = [True]  # whoever pops it ends the call
         self.by_hand = False
         """Whether the handler has the stream as an object."""
@@ -127,7 +124,7 @@ class ServedStream:
         self._variables.run(self._close)
         if self._seen is not None:
             self._seen.stop()
-            self._seen.end(int(StatusCode.CANCELLED), None)
+            self._core.end(self._handle, StatusCode.CANCELLED)
         self._variables.run(self._conclude, Cancelled("the server was stopped"))
 
     def _begin(self) -> bool:
@@ -304,24 +301,15 @@ class ServedStream:
 
     def _reply(self, payload: bytes, buffers: Any) -> None:
         self._answer_trace()
-        if self._seen is not None:
-            self._seen.stop()
         instead = self._core.reply(self._handle, payload, buffers or None, -1, self.context.sent)
-        if self._seen is not None:
-            self._seen.sent(payload, buffers)
-            self._seen.end(0, instead)
         self._conclude(None, instead)
 
     def _fail(self, error: BaseException) -> None:
         """Fails the call with an error that the handler raised, or that ended the call meanwhile."""
         self._close()
         self._answer_trace()
-        if self._seen is not None:
-            self._seen.stop()
         status = status_of(self.context.method, error, self._served.tracebacks)
         instead = self._core.reply_error(self._handle, *status, self.context.sent, self.context.not_executed)
-        if self._seen is not None:
-            self._seen.end(status.code, instead)
         self._conclude(error, instead)
 
     def _note_wait(self) -> None:

@@ -90,8 +90,6 @@ class Server:
         self._core = _core.Server(every)
         self._dispatch.metadata_bytes_max = every["metadata_bytes_max"]
         self._workers = Workers(self._core, workers, builtin and not alone)
-        self._tracebacks, self._observer = tracebacks, observer
-        self._streams = ServedStreams(self._core, self._dispatch, tracebacks, observer, self._workers.lend)
         self.addresses: list[str] = []
         """What the server really listens on, in the order asked for."""
         self.unanswered: list[str] = []
@@ -103,24 +101,25 @@ class Server:
         if alone:
             self._dispatch.change(apart, upper().run_in_loop)
         intercept(self._dispatch, around)
+        handlers, streams = self._dispatch.handlers, self._dispatch.streams
+        core = self._core if observer is None else ObservedCore(self._core, observer, handlers, streams)
+        self._streams = ServedStreams(core, self._dispatch, tracebacks, self._workers.lend)
         self._core.add_to_hello(introduce(self.interfaces()))
         self._core.serve_apart(apart)
-        self.lane = self._async_lane(alone, max_concurrency, tracebacks, observer)
+        self.lane = self._async_lane(core, alone, max_concurrency, tracebacks)
         """For ``rrpc.aio.Server``: what runs the ``async def`` handlers, if there are any."""
 
     def _worker(self, builtin: bool) -> Worker:
-        core: Any = self._core
-        if self._observer is not None:
-            core = ObservedCore(self._core, self._observer, self._dispatch.handlers)
-        return Worker(core, self._dispatch, self._tracebacks, self._streams, builtin)
+        streams = self._streams
+        return Worker(streams.core, self._dispatch, streams.tracebacks, streams, builtin)
 
-    def _async_lane(self, alone: bool, most: int | None, *rest: Any) -> AsyncLane | None:
+    def _async_lane(self, core: Any, alone: bool, most: int | None, tracebacks: bool) -> AsyncLane | None:
         handlers = {**self._dispatch.handlers, **self._dispatch.streams}
         methods = [name for name, handler in handlers.items() if handler.is_async]
         if not methods:
             return None
         most = _ASYNC_CALLS_MAX if most is None else most
-        lane: AsyncLane = upper().async_lane(self._core, self._dispatch, methods, alone, most, *rest)
+        lane: AsyncLane = upper().async_lane(core, self._dispatch, methods, alone, most, tracebacks)
         return lane
 
     def listen(self, address: str) -> str:

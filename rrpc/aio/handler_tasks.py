@@ -19,7 +19,7 @@ from rrpc._call.status import conclude, status_of
 from rrpc._server.dispatch import Dispatch, Handler, check_memory
 from rrpc._server.served_stream import ServedStreams
 from rrpc.errors import Cancelled
-from rrpc.observe import ObservedCore, Observer
+from rrpc.observe import ObservedCore
 
 from .async_served_stream import AsyncServedStream
 from .loop_driver import running_driver
@@ -37,19 +37,17 @@ class Lane:
 
     def __init__(
         self,
-        core: _core.Server,
+        core: _core.Server | ObservedCore,
         dispatch: Dispatch,
         methods: Sequence[bytes],
         alone: bool,
         max_concurrency: int,
         tracebacks: bool,
-        observer: Observer | None,
     ) -> None:
         self.core = core
         self.dispatch = dispatch
         self.tracebacks = tracebacks
-        self.observer = observer
-        self.streams = ServedStreams(core, dispatch, tracebacks, observer)
+        self.streams = ServedStreams(core, dispatch, tracebacks)
         self._methods = methods
         self._alone = alone
         self._max_concurrency = max_concurrency
@@ -158,9 +156,7 @@ class _Runner:
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._core: _core.Server | ObservedCore = lane.core
-        if lane.observer is not None:
-            self._core = ObservedCore(lane.core, lane.observer, lane.dispatch.handlers)
+        self._core = lane.core
         self._spoilt = False
         self.context: Context | None = None
         self.task: asyncio.Task[None] | None = None

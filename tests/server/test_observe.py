@@ -85,17 +85,18 @@ def test_each_call_is_shown_once(seen: "queue.Queue[ServedCall]", address: str) 
             client.call("Watched.half", np.zeros(100_000), out=np.empty(50_000))
             assert one(seen).reply_bytes_lifted == 400_000
 
-            for method, arguments, known, code in (
-                ("Watched.fail", ["found"], True, 5),
-                ("Watched.fail", ["x"], True, 2),
-                ("Watched.add", ["x"], True, 3),
-                ("Watched.none", [], False, 12),
-                ("", [], False, 12),
+            for method, arguments, known, code, status in (
+                ("Watched.fail", ["found"], True, 5, "NOT_FOUND"),
+                ("Watched.fail", ["x"], True, 2, "UNKNOWN"),
+                ("Watched.add", ["x"], True, 3, "INVALID_ARGUMENT"),
+                ("Watched.none", [], False, 12, "UNIMPLEMENTED"),
+                ("", [], False, 12, "UNIMPLEMENTED"),
             ):
                 with pytest.raises(rrpc.RpcError):
                     client.call(method, *arguments)
                 call = one(seen)
                 assert (call.method, call.known, call.code) == (method, known, code)
+                assert call.status == status
         assert seen.empty()
 
 
@@ -168,6 +169,7 @@ def test_times(seen: "queue.Queue[ServedCall]") -> None:
     assert 0.1e9 <= second.handler_ns < 1e9
     assert first.queue_ns < second.queue_ns < 1e9
     assert second.queue_ns > 0.08e9
+    assert second.total_ns == second.fetch_ns + second.queue_ns + second.handler_ns
 
 
 def test_an_observer_that_raises_harms_no_call(caplog: pytest.LogCaptureFixture) -> None:

@@ -225,7 +225,7 @@ def test_a_parked_stream_that_another_worker_has_closed() -> None:
         next=lambda timeout, builtin: given.pop(0), reply_next=None, stopped=lambda: not given
     )
     dispatch = Dispatch([Flow()])
-    streams = ServedStreams(core, dispatch, False, None)
+    streams = ServedStreams(core, dispatch, False)
     streams.close()
     Worker(core, dispatch, False, streams).run()
     assert not given

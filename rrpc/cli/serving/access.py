@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import time
 
-from rrpc import StatusCode
 from rrpc.cli.common import BadInput
 from rrpc.observe import ServedCall
 
@@ -60,19 +58,13 @@ class AccessLog:
             raise BadInput(f"--access-log {self._path}: {error.strerror}") from None
 
 
-def _status(code: int) -> str:
-    with contextlib.suppress(ValueError):
-        return StatusCode(code).name if code else "OK"
-    return str(code)
-
-
 def _as_json(now: float, call: ServedCall) -> str:
     line = {
         "time": utc(now),
         "peer": call.peer,
         "method": call.method[:_METHOD_CHARS],
-        "code": _status(call.code),
-        "duration_ms": _ms(call.fetch_ns + call.queue_ns + call.handler_ns),
+        "code": call.status,
+        "duration_ms": _ms(call.total_ns),
         "fetch_ms": _ms(call.fetch_ns),
         "queue_ms": _ms(call.queue_ns),
         "handler_ms": _ms(call.handler_ns),
@@ -89,8 +81,7 @@ def _as_json(now: float, call: ServedCall) -> str:
 def _as_text(now: float, call: ServedCall) -> str:
     items = f" items={call.items_received}+{call.items_sent}"
     return (
-        f"{utc(now)} {_word(call.peer)} {_word(call.method[:_METHOD_CHARS])} {_status(call.code)}"
-        f" {_ms(call.fetch_ns + call.queue_ns + call.handler_ns)}ms"
+        f"{utc(now)} {_word(call.peer)} {_word(call.method[:_METHOD_CHARS])} {call.status} {_ms(call.total_ns)}ms"
         f" fetch={_ms(call.fetch_ns)}ms queue={_ms(call.queue_ns)}ms handler={_ms(call.handler_ns)}ms"
         f" in={call.request_bytes}+{call.request_bytes_read} out={call.reply_bytes}+{call.reply_bytes_lifted}"
         f"{items if call.items_received or call.items_sent else ''}"

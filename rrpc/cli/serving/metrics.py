@@ -19,7 +19,6 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 import rrpc
-from rrpc import StatusCode
 
 from .statistics import BUCKETS_NS, GAUGES
 
@@ -141,8 +140,8 @@ def _calls(methods: dict[str, Any]) -> Iterator[Metric]:
     for method, numbers in methods.items():
         calls.add_metric([method], sum(numbers["codes"].values()))
         for code, count in numbers["codes"].items():
-            if code != "0":
-                errors.add_metric([method, _code_name(code)], count)
+            if code != "OK":
+                errors.add_metric([method, code], count)
         for kind, count in numbers["bytes"].items():
             moved.add_metric([method, *kind.split("_")], count)
         for direction, count in numbers["items"].items():
@@ -156,10 +155,3 @@ def _calls(methods: dict[str, Any]) -> Iterator[Metric]:
             buckets = list(zip(_LIMITS, accumulate(times["counts"]), strict=True))
             family.add_metric([method], buckets, times["sum_ns"] / 1e9)
         yield family
-
-
-def _code_name(code: str) -> str:
-    try:
-        return StatusCode(int(code)).name
-    except ValueError:
-        return code

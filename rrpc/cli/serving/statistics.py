@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
 import rrpc
-from rrpc.observe import ServedCall
+from rrpc.observe import ServedCall, status_name
 
 __all__ = ["BUCKETS_NS", "GAUGES", "UNKNOWN_METHOD", "CallStatistics", "added", "counters", "snapshot"]
 
@@ -48,27 +49,28 @@ class _Times:
 
 class _Method:
     def __init__(self) -> None:
-        self.codes: dict[int, int] = {}
+        self.codes: defaultdict[int, int] = defaultdict(int)
         self.bytes = {"request_inline": 0, "request_read": 0, "reply_inline": 0, "reply_lifted": 0}
         self.items = {"received": 0, "sent": 0}
         self.total, self.queue, self.handler = _Times(), _Times(), _Times()
 
     def add(self, call: ServedCall) -> None:
-        self.codes[call.code] = self.codes.get(call.code, 0) + 1
+        self.codes[call.code] += 1
         moved = self.bytes
         moved["request_inline"] += call.request_bytes
         moved["request_read"] += call.request_bytes_read
         moved["reply_inline"] += call.reply_bytes
         moved["reply_lifted"] += call.reply_bytes_lifted
-        self.items["received"] += call.items_received
-        self.items["sent"] += call.items_sent
-        self.total.add(call.fetch_ns + call.queue_ns + call.handler_ns)
+        if call.items_received or call.items_sent:
+            self.items["received"] += call.items_received
+            self.items["sent"] += call.items_sent
+        self.total.add(call.total_ns)
         self.queue.add(call.queue_ns)
         self.handler.add(call.handler_ns)
 
     def snapshot(self) -> _Snapshot:
         times = {name: getattr(self, name).snapshot() for name in ("total", "queue", "handler")}
-        codes = {str(code): count for code, count in self.codes.items()}
+        codes = {status_name(code): count for code, count in self.codes.items()}
         return {"codes": codes, "bytes": dict(self.bytes), "items": dict(self.items), "times": times}
 
 
