@@ -1,4 +1,8 @@
-"""Calls as a server saw them: the one record that metrics and access logs are made from."""
+"""The one record of a call that has ended, from which access logs, metrics, call logs and spans are made.
+
+A server's calls are recorded here, around the core's answer; ``rrpc.interceptors.outcomes`` fills in the records of
+interceptors, which are at either side.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
     from rrpc import _core
 
 
-__all__ = ["Observation", "ObservedCore", "Observer", "ServedCall", "status_name"]
+__all__ = ["EndedCall", "Observation", "ObservedCore", "Observer", "ServedCall", "status_name"]
 
 _NAMES: dict[int, str] = {code.value: code.name for code in StatusCode}
 
@@ -25,26 +29,26 @@ def status_name(code: int) -> str:
 
 
 @dataclass(slots=True)
-class ServedCall:
-    """One call whose handler was asked for, once its reply is on its way."""
+class EndedCall:
+    """One call that has ended. What isn't known where the record is made keeps its default."""
 
     method: str
     """As the caller wrote it, so it may be anything; see ``known``."""
-    known: bool
+    known: bool = True
     """Whether there is such a method here."""
-    peer: str
-    code: int
+    peer: str = ""
+    code: int = 0
     """How the call ended; 0: with a result. The same as at the caller, but an error that the handler raised stays here
     where the caller had given the call up."""
-    fetch_ns: int
+    fetch_ns: int = 0
     """From the request's arrival until its buffers were here too."""
-    queue_ns: int
+    queue_ns: int = 0
     """From there until a worker took it."""
-    handler_ns: int
+    handler_ns: int = 0
     """Decoding, the handler, encoding."""
-    request_bytes: int
+    request_bytes: int = 0
     """In the request's message (or, where that is too long for a slot, in its fetched form)."""
-    request_bytes_read: int
+    request_bytes_read: int = 0
     """In buffers fetched from the caller by remote read."""
     reply_bytes: int = 0
     reply_bytes_lifted: int = 0
@@ -60,6 +64,12 @@ class ServedCall:
     def status(self) -> str:
         """The name of its status code: ``OK``, ``NOT_FOUND``."""
         return status_name(self.code)
+
+
+class ServedCall(EndedCall):
+    """One call whose handler was asked for, once its reply is on its way."""
+
+    __slots__ = ()
 
 
 Observer = Callable[[ServedCall], None]

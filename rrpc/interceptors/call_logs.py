@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 from rrpc._call.chain import Steps
 from rrpc.errors import StatusCode
+from rrpc.observe import EndedCall
 
 from .base import ClientInterceptor, Interceptor, ServerInterceptor
-from .outcomes import code_of, printable, short_message
+from .outcomes import code_of, count_items, ended_call, printable, short_message, until_end
 
 __all__ = ["ClientLogging", "ServerLogging"]
 
@@ -26,42 +28,34 @@ class _Logging(Interceptor):
         self._log = logging.getLogger(logger) if isinstance(logger, str) else logger
         self._levels = {code: _level(code) for code in StatusCode} | dict(levels or {})
 
+    def unary(self, call: Any) -> Steps:
+        """Logs a call without streams when it has ended."""
+        return until_end(call, self._ended, perf_counter())
+
     def stream(self, call: Any) -> Steps:
-        began = perf_counter()
-        counts = {"sent": 0, "received": 0}
+        """Logs a call with streams when it has ended."""
+        seen = EndedCall(call.method)
+        count_items(call, seen)
+        return (yield from until_end(call, partial(self._ended, seen=seen), perf_counter()))
 
-        def counting(which: str) -> Any:
-            def count(item: Any) -> Any:
-                counts[which] += 1
-                return item
-
-            return count
-
-        call.map_sent(counting("sent"))
-        call.map_received(counting("received"))
-        call.on_end(lambda error: self._ended(call, began, error, counts))
-        return (yield call)
-
-    def _ended(
-        self, call: Any, began: float, error: BaseException | None, items: Mapping[str, int] | None = None
-    ) -> None:
-        code = code_of(error)
-        level = self._levels[code]
+    def _ended(self, call: Any, began: float, error: BaseException | None, seen: Any = None) -> None:
+        level = self._levels[code_of(error)]
         if not self._log.isEnabledFor(level):
             return
+        ended = ended_call(call, error, seen)
         duration_ms = round((perf_counter() - began) * 1e3, 3)
-        method = printable(call.method)
-        text = f"{method}: {code.name} in {duration_ms} ms"
+        method = printable(ended.method)
+        text = f"{method}: {ended.status} in {duration_ms} ms"
         extra: dict[str, Any] = {
             "rpc_side": self.side,
             "rpc_method": method,
-            "rpc_code": code.name,
+            "rpc_code": ended.status,
             "rpc_duration_ms": duration_ms,
-            "rpc_peer": call.peer,
+            "rpc_peer": ended.peer,
         }
-        if items is not None:
-            text += f", {items['sent']} items sent and {items['received']} received"
-            extra |= {f"rpc_items_{which}": count for which, count in items.items()}
+        if seen is not None:
+            text += f", {seen.items_sent} items sent and {seen.items_received} received"
+            extra |= {"rpc_items_sent": seen.items_sent, "rpc_items_received": seen.items_received}
         if error is not None:
             extra["rpc_error"] = short_message(error)
             text += f": {extra['rpc_error']}"
@@ -83,23 +77,6 @@ class ClientLogging(_Logging, ClientInterceptor):
     the others are WARNING.
     """
 
-    def unary(self, call: Any) -> Steps:
-        """Logs a call without streams when it has ended."""
-        began = perf_counter()
-        try:
-            result = yield call
-        except BaseException as error:
-            self._ended(call, began, error)
-            raise
-        self._ended(call, began, None)
-        return result
-
 
 class ServerLogging(_Logging, ServerInterceptor):
     """Logs each call that a server handles, as ``ClientLogging`` does, once it is answered."""
-
-    def unary(self, call: Any) -> Steps:
-        """Logs a call without streams when it has ended."""
-        began = perf_counter()
-        call.on_end(lambda error: self._ended(call, began, error))
-        return (yield call)

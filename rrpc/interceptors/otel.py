@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from rrpc._call.chain import Steps
@@ -17,7 +18,7 @@ from rrpc._call.peer_names import peer_name
 from rrpc.errors import StatusCode
 
 from .base import ClientInterceptor, Interceptor, ServerInterceptor
-from .outcomes import code_of, short_message, within
+from .outcomes import ended_call, short_message, until_end, within
 
 try:
     from opentelemetry import context as contexts
@@ -83,17 +84,17 @@ class _Spans(Interceptor):
         }
         return self._tracer.start_span(name, parent, self.kind, attributes, start_time=begin_ns)
 
-    def _end(self, span: Span, call: Any, error: BaseException | None) -> None:
+    def _end(self, call: Any, span: Span, error: BaseException | None) -> None:
         if span.is_recording():
             if self.kind is SpanKind.CLIENT:
                 _add_events(span, _moments(call.stamps()))
-            code = code_of(error)
-            span.set_attribute("rpc.response.status_code", code.name)
-            span.set_attributes(_address(self.side, call.peer))
+            ended = ended_call(call, error)
+            attributes = {"rpc.response.status_code": ended.status, **_address(self.side, ended.peer)}
             if error is not None:
-                span.set_attribute("error.type", code.name)
-                if self.kind is SpanKind.CLIENT or code in _SERVER_ERRORS:
+                attributes["error.type"] = ended.status
+                if self.kind is SpanKind.CLIENT or ended.code in _SERVER_ERRORS:
                     span.set_status(Status(SpanStatus.ERROR, short_message(error)))
+            span.set_attributes(attributes)
         span.end()
 
 
@@ -117,32 +118,21 @@ class ClientSpans(_Spans, ClientInterceptor):
 
     kind = SpanKind.CLIENT
 
-    def _sending(self, call: Any) -> Span:
-        span = self._begin(call, None)
-        self._inject(call.metadata, trace.set_span_in_context(span))
-        call.traced = call.traced or span.is_recording()
-        return span
-
     def unary(self, call: Any) -> Steps:
         """Has a span around a call without streams."""
-        if within(call.method, self._exempt):
-            return (yield call)
-        span = self._sending(call)
-        try:
-            result = yield call
-        except BaseException as error:
-            self._end(span, call, error)
-            raise
-        self._end(span, call, None)
-        return result
+        return self._around(call)
 
     def stream(self, call: Any) -> Steps:
         """Has a span around a call with streams."""
+        return self._around(call)
+
+    def _around(self, call: Any) -> Steps:
         if within(call.method, self._exempt):
-            return (yield call)
-        span = self._sending(call)
-        call.on_end(lambda error: self._end(span, call, error))
-        return (yield call)
+            return super().unary(call)
+        span = self._begin(call, None)
+        self._inject(call.metadata, trace.set_span_in_context(span))
+        call.traced = call.traced or span.is_recording()
+        return until_end(call, self._end, span)
 
 
 class ServerSpans(_Spans, ServerInterceptor):
@@ -154,21 +144,20 @@ class ServerSpans(_Spans, ServerInterceptor):
 
     kind = SpanKind.SERVER
 
-    def _received(self, call: Any) -> tuple[Span, contexts.Context]:
-        """A span that begins when the request came, and its context."""
+    def _received(self, call: Any) -> contexts.Context:
+        """Begins a span at the request's arrival and returns its context; it ends with the call."""
         parent = self._extract(call.metadata, getter=_METADATA)
         moments = _moments(call.stamps())
         span = self._begin(call, parent, moments.pop("request received", None))
         _add_events(span, moments)
-        return span, trace.set_span_in_context(span, parent)
+        call.on_end(partial(self._end, call, span))
+        return trace.set_span_in_context(span, parent)
 
     def unary(self, call: Any) -> Steps:
         """Has a span around a call without streams."""
         if within(call.method, self._exempt):
             return (yield call)
-        span, context = self._received(call)
-        call.on_end(lambda error: self._end(span, call, error))
-        before = contexts.attach(context)
+        before = contexts.attach(self._received(call))
         try:
             return (yield call)
         finally:
@@ -176,12 +165,9 @@ class ServerSpans(_Spans, ServerInterceptor):
 
     def stream(self, call: Any) -> Steps:
         """Has a span around a call with streams."""
-        if within(call.method, self._exempt):
-            return (yield call)
-        span, context = self._received(call)
-        call.on_end(lambda error: self._end(span, call, error))
-        # Not detached here: a handler that yields goes on in this context. It is the call's own.
-        contexts.attach(context)
+        if not within(call.method, self._exempt):
+            # Not detached here: a handler that yields goes on in this context. It is the call's own.
+            contexts.attach(self._received(call))
         return (yield call)
 
 

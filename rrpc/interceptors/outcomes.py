@@ -1,20 +1,62 @@
-"""Status codes and messages that the ready-made interceptors report for a call's outcome."""
+"""Calls' ends, as the ready-made interceptors see and report them."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
+from rrpc._call.chain import Steps
 from rrpc.errors import RpcError, StatusCode
+from rrpc.observe import EndedCall
 
-__all__ = ["code_of", "printable", "short_message", "within"]
+__all__ = ["code_of", "count_items", "ended_call", "printable", "short_message", "until_end", "within"]
 
 _CHARS_MAX = 300
+_OK = StatusCode.OK  # which takes longer to look up than to return
+
+
+def until_end(call: Any, ended: Callable[..., object], begun: Any) -> Steps:
+    """Makes the call, and once it has ended calls ``ended(call, begun, error)``; the error may be None."""
+    if hasattr(call, "on_end"):
+        call.on_end(partial(ended, call, begun))
+        return (yield call)
+    try:
+        result = yield call
+    except BaseException as error:
+        ended(call, begun, error)
+        raise
+    ended(call, begun, None)
+    return result
+
+
+def count_items(call: Any, record: Any) -> None:
+    """Counts the items of a call with streams in ``items_sent`` and ``items_received`` of ``record``."""
+
+    def sent(item: Any) -> Any:
+        record.items_sent += 1
+        return item
+
+    def received(item: Any) -> Any:
+        record.items_received += 1
+        return item
+
+    call.map_sent(sent)
+    call.map_received(received)
+
+
+def ended_call(call: Any, error: BaseException | None, seen: EndedCall | None = None) -> EndedCall:
+    """Returns the record of a call that has ended; it is ``seen``, if that counted the items."""
+    ended = EndedCall(call.method) if seen is None else seen
+    ended.peer, ended.code = call.peer, code_of(error)
+    return ended
 
 
 def code_of(error: BaseException | None) -> StatusCode:
     """The status code that a call's error travels with; OK without one."""
     if error is None:
-        return StatusCode.OK
+        return _OK
     if isinstance(error, RpcError):
         return error.code
     asyncio = sys.modules.get("asyncio")

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any
 
+from rrpc._call.outgoing import STAMPS
 from rrpc.errors import RpcError
+from rrpc.interceptors.outcomes import count_items
 from rrpc.metadata import EMPTY, TRACE
 from rrpc.metadata import unpack as unpack_metadata
 
@@ -17,7 +19,6 @@ from .traced_call import CLIENT, Phase, TracedCall, here
 
 __all__ = ["Recording", "link", "record"]
 
-STAMPS = ("begun", "arguments exposed", "request sent", "reply received", "results fetched", "results taken")
 _ANSWER_PART = 3 / 4  # of the metadata of a reply
 
 
@@ -41,9 +42,7 @@ def link(call: Any, calls: list[TracedCall]) -> Generator[Any, Any, Any]:
     seen = isinstance(call.request, _Noted)  # by a trace around this one
     recording = record(call)
     calls.append(recording.traced)
-    if seen:
-        return _through(call)
-    return _around_stream(call, recording) if hasattr(call, "map_sent") else _around(call, recording)
+    return _through(call) if seen else _around(call, recording)
 
 
 def _through(call: Any) -> Generator[Any, Any, Any]:
@@ -51,35 +50,18 @@ def _through(call: Any) -> Generator[Any, Any, Any]:
 
 
 def _around(call: Any, recording: Recording) -> Generator[Any, Any, Any]:
+    streams = hasattr(call, "map_sent")  # it ends after it was begun
+    if streams:
+        count_items(call, recording.traced)
+        call.on_end(recording.end)
     try:
         result = yield call
     except BaseException as error:
         recording.end(error)
         raise
-    recording.end()
+    if not streams:
+        recording.end()
     return result
-
-
-def _around_stream(call: Any, recording: Recording) -> Generator[Any, Any, Any]:
-    """Traces a call with streams (``rrpc._client.outgoing_stream.OutgoingStream``) until it ends."""
-    traced = recording.traced
-
-    def sent(item: Any) -> Any:
-        traced.items_sent += 1
-        return item
-
-    def received(item: Any) -> Any:
-        traced.items_received += 1
-        return item
-
-    call.map_sent(sent)
-    call.map_received(received)
-    call.on_end(recording.end)
-    try:
-        return (yield call)
-    except BaseException as error:
-        recording.end(error)
-        raise
 
 
 class Recording:
