@@ -155,6 +155,27 @@ def test_a_parked_stream_that_a_stop_ends(seen: "queue.Queue[ServedCall]", addre
             list(stream)
 
 
+@pytest.mark.parametrize("kind", [Watched, AsyncWatched])
+def test_nothing_is_kept_of_calls_that_have_ended(
+    seen: "queue.Queue[ServedCall]", kind: type[Watched]
+) -> None:
+    with rrpc.serve(kind(), listen="tcp://127.0.0.1:0", observer=seen.put) as server:
+        core = server._streams.core if server.lane is None else server.lane.lane.core  # type: ignore[attr-defined]
+        with rrpc.connect(server.addresses[0], timeout=20.0) as client:
+            for method in ("Watched.fail", "Watched.none"):
+                with pytest.raises(rrpc.RpcError):
+                    client.call(method, "found")
+            assert client.call("Watched.add", 1) == 2
+            with rrpc.open_stream(client, "Watched.count", 1 << 40) as stream:  # given up
+                assert next(stream) == 0
+                assert len(core._calls) == 1
+            with pytest.raises(rrpc.DeadlineExceeded):
+                client.call("Watched.slow", 0.1, timeout=0.01)
+            ended = {one(seen).method for _ in range(5)}
+        assert ended == {f"Watched.{name}" for name in ("fail", "none", "add", "count", "slow")}
+        assert not core._calls
+
+
 def test_times(seen: "queue.Queue[ServedCall]") -> None:
     """One worker: the second call waits while the first runs."""
     with (
