@@ -8,6 +8,7 @@ without (``RRPC_PURE_PYTHON=1``).
 from __future__ import annotations
 
 import dataclasses
+import enum
 import os
 import sys
 import types
@@ -42,6 +43,10 @@ _SIMPLE: dict[Any, _Description] = {
     bytes: ("bytes",),
 }
 _ARGUMENTS_MAX, _NAMES_MAX = 16, 8
+_CONTAINERS = frozenset({list, dict, tuple})
+_LOOKS = {"f32": "float", "tuple": "list", "tuple of": "list", "named tuple": "list", "record": "list"}
+"""On the wire."""
+_MANY_LOOKS = frozenset({"any", "enum", "literal", "optional", "union"})
 _KEYS = frozenset({"int", "str", "bytes"})
 
 
@@ -71,6 +76,8 @@ def compiled(parameters: Sequence[Parameter], result: Any) -> CompiledPlan | Non
 
 def _describe(annotation: Any, within: tuple[Any, ...]) -> _Description:
     annotation = expanded(annotation)
+    while isinstance(annotation, typing.NewType):
+        annotation = annotation.__supertype__
     try:
         simple = _SIMPLE.get(annotation)
     except TypeError:  # it can't be hashed
@@ -83,18 +90,45 @@ def _describe(annotation: Any, within: tuple[Any, ...]) -> _Description:
     if origin is typing.Annotated:
         return _annotated(arguments, within)
     if origin in (typing.Union, types.UnionType):
-        return _optional(arguments, within)
-    if origin is list:
-        return ("list", _describe(arguments[0], within))
-    if origin is tuple and Ellipsis not in arguments and arguments:
-        return ("tuple", *(_describe(argument, within) for argument in arguments))
-    if origin is dict:
-        key, value = (_describe(argument, within) for argument in arguments)
-        if key[0] in _KEYS:
-            return ("dict", key, value)
-    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type) and annotation not in within:
-        return _record(annotation, (*within, annotation))
+        return _union(arguments, within)
+    if origin is typing.Literal:
+        return _literal(arguments)
+    if origin in _CONTAINERS and arguments:
+        return _container(origin, arguments, within)
+    if annotation is Any or annotation is object:
+        return ("any", _adopter(lambda value: value))
+    if isinstance(annotation, type) and annotation not in within:
+        return _class(annotation, (*within, annotation))
     raise _Unknown
+
+
+def _container(origin: Any, arguments: tuple[Any, ...], within: tuple[Any, ...]) -> _Description:
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return ("tuple of", _describe(arguments[0], within))
+    inner = [_describe(argument, within) for argument in arguments]
+    if origin is dict and inner[0][0] not in _KEYS:
+        raise _Unknown
+    return (origin.__name__, *inner)
+
+
+def _class(kind: type, within: tuple[Any, ...]) -> _Description:
+    if dataclasses.is_dataclass(kind):
+        return _record(kind, within)
+    if issubclass(kind, enum.Enum):
+        members = {member.value: member for member in kind}
+        if {*map(type, members)} <= {int, str} and not issubclass(kind, enum.Flag):
+            return ("enum", kind, members)
+    if issubclass(kind, tuple) and hasattr(kind, "_fields") and not getattr(kind, "__parameters__", ()):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        return ("named tuple", kind, *(_describe(hints.get(name, Any), within) for name in kind._fields))
+    raise _Unknown
+
+
+def _literal(arguments: tuple[Any, ...]) -> _Description:
+    values = {value: value for value in arguments}
+    if len(values) != len(arguments) or not {*map(type, arguments)} <= {int, str, bool}:
+        raise _Unknown
+    return ("literal", None, values)
 
 
 def _naming(description: _Description, name: str) -> _Description:
@@ -124,11 +158,14 @@ def _annotated(arguments: tuple[Any, ...], within: tuple[Any, ...]) -> _Descript
     return ("int", 0, (1 << bits) - 1) if size[0] == "u" else ("int", -(1 << bits - 1), (1 << bits - 1) - 1)
 
 
-def _optional(arguments: tuple[Any, ...], within: tuple[Any, ...]) -> _Description:
-    others = [argument for argument in arguments if argument is not type(None)]
-    if len(others) != 1 or len(arguments) != 2:
+def _union(arguments: tuple[Any, ...], within: tuple[Any, ...]) -> _Description:
+    """Describes a union whose alternatives look different on the wire, so that what arrives tells which it is."""
+    others = [_describe(argument, within) for argument in arguments if argument is not type(None)]
+    looks = [_LOOKS.get(description[0], description[0]) for description in others]
+    if len({*looks}) != len(looks) or (len(looks) > 1 and not {*looks}.isdisjoint(_MANY_LOOKS)):
         raise _Unknown
-    return ("optional", _describe(others[0], within))
+    described = others[0] if len(others) == 1 else ("union", *others)
+    return described if len(others) == len(arguments) else ("optional", described)
 
 
 def _record(kind: type, within: tuple[Any, ...]) -> _Description:

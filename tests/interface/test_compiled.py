@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import os
 import subprocess
 import sys
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made import examples
 from numpy.typing import NDArray
 
 import rrpc
@@ -43,6 +45,22 @@ class Slotted:
     count: int
 
 
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Level(str, enum.Enum):
+    LOW = "low"
+    HIGH = "high"
+
+
+class Pair(NamedTuple):
+    first: int
+    second: str | None
+
+
+Meters = NewType("Meters", float)
 DTYPES = [np.float32, np.float64, np.int64, np.uint8, np.bool_, np.complex64, np.float16]
 
 
@@ -59,6 +77,19 @@ ROWS = st.builds(
     arrays(np.float64),
     st.none(),
 )
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 64) - 1)
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | arrays(np.float32),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.text() | st.integers(0, 99), inner) | st.tuples(inner, inner)
+    ),
+    max_leaves=5,
+)
 LEAVES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (type(None), st.none()),
     (bool, st.booleans()),
@@ -74,6 +105,17 @@ LEAVES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Point, st.builds(Point, st.floats(), st.floats())),
     (Row, ROWS),
     (Slotted, st.builds(Slotted, st.integers(0, 9))),
+    (Color, st.sampled_from(Color)),
+    (Level, st.sampled_from(Level)),
+    (Pair, st.builds(Pair, st.integers(0, 9), st.none() | st.text())),
+    (Meters, st.floats()),
+    (Literal["a", "b", 3], st.sampled_from(["a", "b", 3])),
+    (Any, PLAIN),
+    (int | str | list[float], st.integers(0, 99) | st.text() | st.lists(st.floats())),
+    (
+        bool | bytes | Point | None,
+        st.none() | st.booleans() | st.binary() | st.builds(Point, st.floats(), st.floats()),
+    ),
     *((NDArray[kind], arrays(kind)) for kind in DTYPES),  # type: ignore[valid-type]
     (np.ndarray, st.sampled_from(DTYPES).flatmap(arrays)),
 ]
@@ -88,6 +130,7 @@ def _around(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
                 (list[annotation], st.lists(values, max_size=6)),  # type: ignore[valid-type]
                 (Optional[annotation], st.none() | values),  # noqa: UP045
                 (tuple[annotation, int], st.tuples(values, st.integers(0, 300))),  # type: ignore[valid-type]
+                (tuple[annotation, ...], st.lists(values, max_size=4).map(tuple)),  # type: ignore[valid-type]
                 *((dict[key, annotation], st.dictionaries(keys, values, max_size=6)) for key, keys in KEYS),  # type: ignore[valid-type]
             ]
         )
@@ -138,7 +181,7 @@ def assert_same(a: Any, b: Any) -> None:
         assert repr(a) == repr(b)  # NaN and -0.0 too
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(TYPED, TYPED)
 def test_same_bytes_and_values(one: tuple[Any, Any], two: tuple[Any, Any]) -> None:
     plan, compiled = plan_of(one[0], two[0], result=one[0])
@@ -159,7 +202,7 @@ def test_same_bytes_and_values(one: tuple[Any, Any], two: tuple[Any, Any]) -> No
     assert_same(result[0], plan.decode_result(payload, blocks_of(message)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(TYPES, ANYTHING)
 def test_other_values_are_packed_alike_or_left(pair: tuple[Any, Any], value: Any) -> None:
     plan, compiled = plan_of(pair[0])
@@ -168,7 +211,7 @@ def test_other_values_are_packed_alike_or_left(pair: tuple[Any, Any], value: Any
         assert packed[0] == plan.encode_arguments((value,))[0]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(TYPES, ANYTHING)
 def test_other_values_are_read_alike_or_left(pair: tuple[Any, Any], value: Any) -> None:
     loose = Plan("Lab.measure", [Parameter("a", Any, MISSING)], None)
@@ -182,7 +225,7 @@ def test_other_values_are_read_alike_or_left(pair: tuple[Any, Any], value: Any) 
         assert_same(read, plan.decode_arguments(payload, blocks_of(message))[0])
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500))
 @given(TYPED, st.data())
 def test_malformed_payloads_are_left(typed: tuple[Any, Any], data: st.DataObject) -> None:
     plan, compiled = plan_of(typed[0])
@@ -204,6 +247,15 @@ class Text(str):
     ("annotation", "value"),
     [
         (int, True),
+        (Color, 1),
+        (Literal[1, "a"], True),
+        (Literal[1, "a"], 2),
+        (Any, Color.RED),
+        (Any, {1, 2}),
+        (Any, {(1, 2): 3}),
+        (Pair, (1, "a")),
+        (tuple[int, ...], [1, 2]),
+        (int | str, 1.0),
         (int, 1 << 64),
         (int, -(1 << 63) - 1),
         (rrpc.u8, 256),
@@ -273,7 +325,7 @@ SHAPED = [Annotated[NDArray[np.float32], shape] for shape in SHAPES]
 SIZED = st.lists(st.integers(1, 3), max_size=2).map(lambda shape: np.zeros(shape, np.float32))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500))
 @given(st.lists(st.tuples(st.sampled_from(SHAPED), SIZED), min_size=1, max_size=3), st.integers(1, 3))
 def test_dimensions(arrays: list[tuple[Any, Any]], n: int) -> None:
     """Names are one size wherever they stand, and a parameter of the name gives it."""
@@ -296,7 +348,14 @@ def test_dimensions(arrays: list[tuple[Any, Any]], n: int) -> None:
 
 
 def test_methods_that_it_does_not_know() -> None:
-    for annotation in (Any, complex, set[int], tuple[int, ...], np.float32, int | str | None):
+    for annotation in (
+        complex,
+        set[int],
+        int | rrpc.i8,
+        np.float32,
+        list[int] | list[str],
+        int | Color,
+    ):
         assert Plan("Lab.m", [Parameter("a", annotation, MISSING)], None).compiled is None
 
 

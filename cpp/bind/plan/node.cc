@@ -13,11 +13,12 @@ struct Name {
 };
 
 constexpr std::array kNames{
-    Name{"none", Kind::kNone},     Name{"bool", Kind::kBool},   Name{"int", Kind::kInt},
-    Name{"float", Kind::kFloat},   Name{"f32", Kind::kFloat32}, Name{"str", Kind::kStr},
-    Name{"bytes", Kind::kBytes},   Name{"list", Kind::kList},   Name{"dict", Kind::kDict},
-    Name{"tuple", Kind::kTuple},   Name{"array", Kind::kArray}, Name{"record", Kind::kRecord},
-    Name{"optional", Kind::kNone},  // of the description behind it
+    Name{"none", Kind::kNone},       Name{"bool", Kind::kBool},        Name{"int", Kind::kInt},
+    Name{"float", Kind::kFloat},     Name{"f32", Kind::kFloat32},      Name{"str", Kind::kStr},
+    Name{"bytes", Kind::kBytes},     Name{"list", Kind::kList},        Name{"dict", Kind::kDict},
+    Name{"tuple", Kind::kTuple},     Name{"tuple of", Kind::kTupleOf}, Name{"named tuple", Kind::kNamedTuple},
+    Name{"record", Kind::kRecord},   Name{"array", Kind::kArray},      Name{"enum", Kind::kEnum},
+    Name{"literal", Kind::kLiteral}, Name{"union", Kind::kUnion},      Name{"any", Kind::kAny},
 };
 
 void compile_inner(Node& node, const py::tuple& description, size_t from, const std::vector<std::string>& names) {
@@ -65,6 +66,8 @@ Node compile(py::handle given, const std::vector<std::string>& names) {
     case Kind::kList:
     case Kind::kDict:
     case Kind::kTuple:
+    case Kind::kTupleOf:
+    case Kind::kUnion:
       compile_inner(node, description, 1, names);
       break;
     case Kind::kRecord:  // class, name, (field, ...), description, ...
@@ -74,6 +77,18 @@ Node compile(py::handle given, const std::vector<std::string>& names) {
       compile_inner(node, description, 4, names);
       if (node.names.size() != node.inner.size()) throw py::value_error("a record has a description for each field");
       break;
+    case Kind::kNamedTuple:
+      node.type = description[1];
+      compile_inner(node, description, 2, names);
+      break;
+    case Kind::kEnum:
+    case Kind::kLiteral:
+      node.type = description[1];
+      node.members = description[2].cast<py::dict>();
+      break;
+    case Kind::kAny:
+      node.type = description[1];
+      break;
     case Kind::kArray:
       node.type = description[1];
       node.shaped = description.size() > 2;
@@ -82,7 +97,8 @@ Node compile(py::handle given, const std::vector<std::string>& names) {
     default:
       break;
   }
-  const size_t needed = node.kind == Kind::kList ? 1 : node.kind == Kind::kDict ? 2 : node.inner.size();
+  const bool of_one = node.kind == Kind::kList || node.kind == Kind::kTupleOf;
+  const size_t needed = of_one ? 1 : node.kind == Kind::kDict ? 2 : node.inner.size();
   if (node.inner.size() != needed) throw py::value_error("a " + name + " is of another number of types");
   return node;
 }

@@ -20,7 +20,26 @@ namespace rrpc::bind::plan {
 
 namespace py = pybind11;
 
-enum class Kind : uint8_t { kNone, kBool, kInt, kFloat, kFloat32, kStr, kBytes, kList, kDict, kTuple, kRecord, kArray };
+enum class Kind : uint8_t {
+  kNone,
+  kBool,
+  kInt,
+  kFloat,
+  kFloat32,
+  kStr,
+  kBytes,
+  kList,
+  kDict,
+  kTuple,    // of as many items as there are types
+  kTupleOf,  // of any number of items of one type
+  kNamedTuple,
+  kRecord,
+  kArray,
+  kEnum,
+  kLiteral,
+  kUnion,  // its alternatives look different on the wire
+  kAny
+};
 
 // A dtype that an array's annotation takes, and its name on the wire. Both live for good: numpy's own dtypes do.
 struct Dtype {
@@ -56,11 +75,12 @@ struct Node {
   int slot = -1;        // of an int that gives the size of a dimension
   bool shaped = false;  // an array of these dimensions, not of any
   std::vector<int64_t> shape;
-  std::vector<Node> inner;  // of a list one, of a dict key and value, of a tuple and a record one for each member
-  py::object type;          // of a record; of an array the check, in Python
+  std::vector<Node> inner;  // of a list one, of a dict key and value, of others one for each member or alternative
+  py::object type;          // the class; of an array and Any what adopts dtypes, in Python
+  py::object members;       // of an enum by their values; of a literal itself by itself
   std::string mark;         // of a record: its class's name
   py::tuple names;          // of a record: its fields, interned
-  mutable std::deque<Dtype> dtypes;  // of an array: those that the check has taken; guarded by the GIL
+  mutable std::deque<Dtype> dtypes;  // of an array and Any: those that the check has taken; guarded by the GIL
 };
 
 // From (name, ...) as compiled.py describes it; `names` are those of dimensions. Throws ValueError for what isn't one.

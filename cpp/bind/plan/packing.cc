@@ -23,6 +23,15 @@ class Writer {
   std::string& out_;
 };
 
+constexpr int kDepthMax = 100;  // of Any; Python tells where values are nested too deep
+
+const Node& item_of(const Node& node) { return node.kind == Kind::kAny ? node : node.inner[0]; }
+
+bool is_simple_key(PyObject* key) {
+  return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyBytes_CheckExact(key) || PyFloat_CheckExact(key) ||
+         PyBool_Check(key) || key == Py_None;
+}
+
 class Packing {
  public:
   Packing(Packed& packed, Sizes& sizes) : packed_(packed), sizes_(sizes), writer_(packed.payload), pack_(writer_) {}
@@ -59,15 +68,84 @@ class Packing {
         return PyDict_CheckExact(value) && dict(node, value);
       case Kind::kTuple:
         return PyTuple_CheckExact(value) && tuple(node, value);
+      case Kind::kTupleOf:
+        return PyTuple_CheckExact(value) && tuple_of(node.inner[0], value);
+      case Kind::kNamedTuple:
+        return is_a(node, value) && tuple(node, value);
       case Kind::kRecord:
-        return Py_TYPE(value) == reinterpret_cast<PyTypeObject*>(node.type.ptr()) && record(node, value);
+        return is_a(node, value) && record(node, value);
       case Kind::kArray:
         return array(node, value);
+      case Kind::kEnum:
+        return is_a(node, value) && member(node, value);
+      case Kind::kLiteral:
+        return literal(node, value) && any(node, value);
+      case Kind::kUnion:
+        return alternative(node, value);
+      case Kind::kAny:
+        return any(node, value);
     }
     return false;
   }
 
  private:
+  static bool is_a(const Node& node, PyObject* value) {
+    return Py_TYPE(value) == reinterpret_cast<PyTypeObject*>(node.type.ptr());
+  }
+
+  // By the value's own type, as the codec in Python packs it; so for literals, whose values are known.
+  bool any(const Node& node, PyObject* value) {
+    if (value == Py_None) {
+      pack_.pack_nil();
+      return true;
+    }
+    if (PyBool_Check(value)) {
+      value == Py_True ? pack_.pack_true() : pack_.pack_false();
+      return true;
+    }
+    if (PyLong_CheckExact(value)) return integer(node, value);
+    if (PyFloat_CheckExact(value)) return number(node, PyFloat_AS_DOUBLE(value));
+    if (PyUnicode_CheckExact(value)) return text(value);
+    if (PyBytes_CheckExact(value)) return bytes(value);
+    if (++depth_ > kDepthMax) return false;  // which may contain itself
+    const bool packed = container(node, value);
+    --depth_;
+    return packed;
+  }
+  bool container(const Node& node, PyObject* value) {
+    if (PyList_CheckExact(value)) return list(node, value);
+    if (PyDict_CheckExact(value)) return dict(node, value);
+    if (PyTuple_CheckExact(value)) return tuple_of(node, value);
+    return array(node, value);
+  }
+
+  bool member(const Node& node, PyObject* value) {
+    static PyObject* const name = PyUnicode_InternFromString("_value_");
+    const auto plain = py::reinterpret_steal<py::object>(PyObject_GetAttr(value, name));
+    if (!plain) {
+      PyErr_Clear();
+      return false;
+    }
+    return (PyLong_CheckExact(plain.ptr()) || PyUnicode_CheckExact(plain.ptr())) && any(node, plain.ptr());
+  }
+
+  static bool literal(const Node& node, PyObject* value) {
+    if (!PyUnicode_CheckExact(value) && !PyLong_CheckExact(value) && !PyBool_Check(value)) return false;
+    PyObject* const known = PyDict_GetItemWithError(node.members.ptr(), value);
+    return known != nullptr && Py_TYPE(known) == Py_TYPE(value);
+  }
+
+  // The first that takes it: the bytes are those of the value, whichever that is.
+  bool alternative(const Node& node, PyObject* value) {
+    const size_t length = packed_.payload.size(), buffers = packed_.buffers.size();
+    for (const Node& inner : node.inner) {
+      if (this->value(inner, value)) return true;
+      packed_.payload.resize(length);
+      packed_.buffers.resize(buffers);
+    }
+    return false;
+  }
+
   bool integer(const Node& node, PyObject* value) {
     int overflow = 0;
     const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
@@ -126,7 +204,7 @@ class Packing {
     for (Py_ssize_t i = 0; i < count; ++i) {
       if (i >= PyList_GET_SIZE(value)) return false;
       const auto item = py::reinterpret_borrow<py::object>(PyList_GET_ITEM(value, i));
-      if (!this->value(node.inner[0], item.ptr())) return false;
+      if (!this->value(item_of(node), item.ptr())) return false;
     }
     return PyList_GET_SIZE(value) == count;
   }
@@ -139,7 +217,10 @@ class Packing {
     Py_ssize_t at = 0, packed = 0;
     for (; PyDict_Next(value, &at, &key, &item) != 0; ++packed) {
       const auto held_key = py::reinterpret_borrow<py::object>(key), held = py::reinterpret_borrow<py::object>(item);
-      if (!this->value(node.inner[0], key) || !this->value(node.inner[1], item)) return false;
+      if (node.kind == Kind::kAny && !is_simple_key(key)) return false;
+      const bool known = node.kind != Kind::kAny;
+      if (!this->value(known ? node.inner[0] : node, key) || !this->value(known ? node.inner[1] : node, item))
+        return false;
       if (PyDict_GET_SIZE(value) != count) return false;
     }
     return packed == count;
@@ -152,6 +233,16 @@ class Packing {
     mark(kTupleMark, {});
     for (size_t i = 0; i < count; ++i)
       if (!this->value(node.inner[i], PyTuple_GET_ITEM(value, static_cast<Py_ssize_t>(i)))) return false;
+    return true;
+  }
+
+  bool tuple_of(const Node& item, PyObject* value) {
+    const Py_ssize_t count = PyTuple_GET_SIZE(value);
+    if (static_cast<uint64_t>(count) >= UINT32_MAX) return false;
+    begin_list(static_cast<size_t>(count) + 1);
+    mark(kTupleMark, {});
+    for (Py_ssize_t i = 0; i < count; ++i)
+      if (!this->value(item, PyTuple_GET_ITEM(value, i))) return false;
     return true;
   }
 
@@ -199,6 +290,7 @@ class Packing {
   Writer writer_;
   msgpack::packer<Writer> pack_;
   bool marked_ = false;
+  int depth_ = 0;  // of Any
 };
 
 // What receivers refuse is left to Python, which says so.

@@ -26,41 +26,44 @@ class Reading : public msgpack::null_visitor {
 
   bool visit_nil() {
     const Node* const node = expected();
-    return node != nullptr && (node->kind == Kind::kNone || node->optional) && put(Py_NewRef(Py_None));
+    return node != nullptr && (node->optional || fit(*node, Kind::kNone) != nullptr) && put(Py_NewRef(Py_None));
   }
-  bool visit_boolean(bool value) { return expects(Kind::kBool) && put(PyBool_FromLong(value ? 1 : 0)); }
+  bool visit_boolean(bool value) { return put_as(Kind::kBool, value ? Py_True : Py_False); }
   bool visit_positive_integer(uint64_t value) {
-    const Node* const node = expected();
-    if (node == nullptr || node->kind != Kind::kInt || value > node->most) return false;
+    const Node* const node = fitting(Kind::kInt);
+    if (node == nullptr || value > node->most) return false;
     if (node->least > 0 && value < static_cast<uint64_t>(node->least)) return false;
     if (node->slot >= 0 && (value > INT64_MAX || !agrees(*node, static_cast<int64_t>(value)))) return false;
-    return put(PyLong_FromUnsignedLongLong(value));
+    return put_as(*node, PyLong_FromUnsignedLongLong(value));
   }
   bool visit_negative_integer(int64_t value) {
-    const Node* const node = expected();
-    if (node == nullptr || node->kind != Kind::kInt || value < node->least) return false;
-    return (node->slot < 0 || agrees(*node, value)) && put(PyLong_FromLongLong(value));
+    const Node* const node = fitting(Kind::kInt);
+    if (node == nullptr || value < node->least) return false;
+    return (node->slot < 0 || agrees(*node, value)) && put_as(*node, PyLong_FromLongLong(value));
   }
   bool visit_float32(float value) { return visit_float64(static_cast<double>(value)); }
   bool visit_float64(double value) {
-    const Node* const node = expected();
-    if (node == nullptr || (node->kind != Kind::kFloat && node->kind != Kind::kFloat32)) return false;
+    const Node* const node = fitting(Kind::kFloat);
+    if (node == nullptr) return false;
     if (node->kind == Kind::kFloat32 && std::isfinite(value) && std::abs(value) >= kFloat32Overflows) return false;
     return put(PyFloat_FromDouble(value));
   }
   bool visit_str(const char* data, uint32_t size) {
     if (!frames_.empty() && frames_.back().at_name()) return name({data, size});
-    return expects(Kind::kStr) && put(PyUnicode_DecodeUTF8(data, size, nullptr));
+    const Node* const node = fitting(Kind::kStr);
+    return node != nullptr && put_as(*node, PyUnicode_DecodeUTF8(data, size, nullptr));
   }
   bool visit_bin(const char* data, uint32_t size) {
-    return expects(Kind::kBytes) && put(PyBytes_FromStringAndSize(data, size));
+    return fitting(Kind::kBytes) != nullptr && put(PyBytes_FromStringAndSize(data, size));
   }
   bool visit_ext(const char* data, uint32_t size) {
     const auto code = static_cast<int8_t>(data[0]);
     const std::string_view body(data + 1, size - 1);
-    if (!frames_.empty() && frames_.back().at_mark) return mark(code, body);
-    const Node* const node = expected();
-    if (node == nullptr || node->kind != Kind::kArray) return false;
+    if (!frames_.empty() && (frames_.back().at_mark || is_first_of_any())) {
+      if (frames_.back().at_mark || (code >= kTupleMark && code <= kRecordMarkExt)) return mark(code, body);
+    }
+    const Node* const node = fitting(Kind::kArray);
+    if (node == nullptr) return false;
     if (code == kArrayExt) return put(inline_array(*node, body, sizes_).release().ptr());
     return code == kBulkArrayExt && put(bulk(*node, body).release().ptr());
   }
@@ -70,17 +73,17 @@ class Reading : public msgpack::null_visitor {
       frames_.push_back({.node = nullptr, .list = root_list_});
       return count == root_list_->size();
     }
-    const Node* const node = expected();
-    if (node == nullptr) return false;
-    if (node->kind == Kind::kList) {
-      frames_.push_back({.node = node, .first = values_.size()});
+    if (const Node* const list = fitting(Kind::kList)) {
+      frames_.push_back({.node = list, .first = values_.size()});
       return true;
     }
-    const bool fits =
-        (node->kind == Kind::kTuple && count == node->inner.size() + 1) || (node->kind == Kind::kRecord && count == 2);
-    if (!fits || !marked_) return false;
+    const Node* const node = fitting_marked();
+    if (node == nullptr || !marked_) return false;
+    const size_t wanted = node->kind == Kind::kRecord    ? 2
+                          : node->kind == Kind::kTupleOf ? count
+                                                         : node->inner.size() + 1;
     frames_.push_back({.node = node, .first = values_.size(), .at_mark = true});
-    return true;
+    return count == wanted;
   }
   bool end_array() {
     const Frame frame = frames_.back();
@@ -91,7 +94,12 @@ class Reading : public msgpack::null_visitor {
       case Kind::kList:
         return list(frame);
       case Kind::kTuple:
+      case Kind::kTupleOf:
         return tuple(frame);
+      case Kind::kNamedTuple:
+        return named_tuple(frame);
+      case Kind::kAny:
+        return frame.is_tuple ? tuple(frame) : list(frame);
       default:
         return frame.had_map;  // of a record, which is made already
     }
@@ -103,9 +111,9 @@ class Reading : public msgpack::null_visitor {
       frames_.push_back({.node = record, .first = values_.size(), .is_fields = true});
       return count == record->inner.size();
     }
-    const Node* const node = expected();
-    if (node == nullptr || node->kind != Kind::kDict) return false;
-    frames_.push_back({.node = node, .first = values_.size()});
+    const Node* const node = fitting(Kind::kDict);
+    if (node == nullptr) return false;
+    frames_.push_back({.node = node, .first = values_.size(), .is_map = true});
     return true;
   }
   bool start_map_key() {
@@ -130,6 +138,8 @@ class Reading : public msgpack::null_visitor {
     size_t first = 0;
     bool at_mark = false;  // a mark is due
     bool at_key = false;
+    bool is_map = false;
+    bool is_tuple = false;   // of Any
     bool is_fields = false;  // the map of a record
     bool had_map = false;    // a record's list, behind its map
     bool at_name() const { return is_fields && at_key; }
@@ -146,11 +156,16 @@ class Reading : public msgpack::null_visitor {
     if (frame.list != nullptr) return at < frame.list->size() ? &(*frame.list)[at] : nullptr;
     const std::vector<Node>& inner = frame.node->inner;
     switch (frame.node->kind) {
+      case Kind::kAny:
+        return frame.node;
       case Kind::kList:
         return inner.data();
+      case Kind::kTupleOf:
+        return frame.at_mark ? nullptr : inner.data();
       case Kind::kDict:
         return &inner[frame.at_key ? 0 : 1];
       case Kind::kTuple:
+      case Kind::kNamedTuple:
         return frame.at_mark || at >= inner.size() ? nullptr : &inner[at];
       case Kind::kRecord:
         return !frame.is_fields || frame.at_key || at >= inner.size() ? nullptr : &inner[at];
@@ -158,9 +173,42 @@ class Reading : public msgpack::null_visitor {
         return nullptr;
     }
   }
-  bool expects(Kind kind) const {
+
+  // The node itself, or the alternative of a union, that takes values of a kind on the wire; null if there is none.
+  static const Node* fit(const Node& node, Kind wire) {
+    switch (node.kind) {
+      case Kind::kAny:
+        return &node;
+      case Kind::kFloat32:
+        return wire == Kind::kFloat ? &node : nullptr;
+      case Kind::kEnum:
+      case Kind::kLiteral:  // which value it is, put_as() looks up
+        return wire == Kind::kInt || wire == Kind::kStr || (wire == Kind::kBool && node.kind == Kind::kLiteral)
+                   ? &node
+                   : nullptr;
+      case Kind::kUnion:
+        for (const Node& inner : node.inner)
+          if (const Node* const found = fit(inner, wire)) return found;
+        return nullptr;
+      default:
+        return node.kind == wire ? &node : nullptr;
+    }
+  }
+  const Node* fitting(Kind wire) const {
     const Node* const node = expected();
-    return node != nullptr && node->kind == kind;
+    return node == nullptr ? nullptr : fit(*node, wire);
+  }
+  // The one whose values stand in marked lists.
+  const Node* fitting_marked() const {
+    for (const Kind kind : {Kind::kTuple, Kind::kTupleOf, Kind::kNamedTuple, Kind::kRecord})
+      if (const Node* const found = fitting(kind)) return found;
+    return nullptr;
+  }
+  // The first element of a list of Any, which may be a mark.
+  bool is_first_of_any() const {
+    const Frame& frame = frames_.back();
+    return marked_ && frame.node != nullptr && frame.node->kind == Kind::kAny && !frame.is_map && !frame.is_tuple &&
+           values_.size() == frame.first;
   }
 
   bool agrees(const Node& node, int64_t size) { return sizes_.agrees(static_cast<size_t>(node.slot), size); }
@@ -175,10 +223,24 @@ class Reading : public msgpack::null_visitor {
     return true;
   }
 
+  // A value that an enum or a literal may have to look up. Takes over the reference; null is an exception.
+  bool put_as(const Node& node, PyObject* value) {
+    if (value == nullptr || (node.kind != Kind::kEnum && node.kind != Kind::kLiteral)) return put(value);
+    const auto held = py::reinterpret_steal<py::object>(value);
+    PyObject* const known = PyDict_GetItemWithError(node.members.ptr(), value);
+    if (known == nullptr || (node.kind == Kind::kLiteral && Py_TYPE(known) != Py_TYPE(value))) return false;
+    return put(Py_NewRef(known));
+  }
+  bool put_as(Kind wire, PyObject* borrowed) {
+    const Node* const node = fitting(wire);
+    return node != nullptr && put_as(*node, Py_NewRef(borrowed));
+  }
+
   bool mark(int8_t code, std::string_view body) {
     Frame& frame = frames_.back();
     frame.at_mark = false;
-    if (frame.node->kind == Kind::kTuple) return code == kTupleMark && body.empty();
+    if (frame.node->kind == Kind::kAny) frame.is_tuple = true;
+    if (frame.node->kind != Kind::kRecord) return code == kTupleMark && body.empty();
     return code == kRecordMarkExt && body == frame.node->mark;
   }
 
@@ -208,6 +270,11 @@ class Reading : public msgpack::null_visitor {
     values_.resize(frame.first);
     return put(value);
   }
+  std::vector<PyObject*> borrowed(const Frame& frame) const {
+    std::vector<PyObject*> values;
+    for (size_t i = frame.first; i < values_.size(); ++i) values.push_back(values_[i].ptr());
+    return values;
+  }
   bool list(const Frame& frame) {
     PyObject* const made = PyList_New(static_cast<Py_ssize_t>(values_.size() - frame.first));
     for (size_t i = frame.first; made != nullptr && i < values_.size(); ++i)
@@ -220,6 +287,11 @@ class Reading : public msgpack::null_visitor {
       PyTuple_SET_ITEM(made, static_cast<Py_ssize_t>(i - frame.first), values_[i].release().ptr());
     return replace(frame, made);
   }
+  bool named_tuple(const Frame& frame) {
+    const std::vector<PyObject*> members = borrowed(frame);
+    if (members.size() != frame.node->inner.size()) return false;
+    return replace(frame, PyObject_Vectorcall(frame.node->type.ptr(), members.data(), members.size(), nullptr));
+  }
   bool dict(const Frame& frame) {
     auto made = py::reinterpret_steal<py::object>(PyDict_New());
     for (size_t i = frame.first; made && i < values_.size(); i += 2)
@@ -228,8 +300,7 @@ class Reading : public msgpack::null_visitor {
   }
   // Calls the class. What its own checks raise, they raise once more to Python, which tells of it.
   bool record(const Frame& frame) {
-    std::vector<PyObject*> members;
-    for (size_t i = frame.first; i < values_.size(); ++i) members.push_back(values_[i].ptr());
+    const std::vector<PyObject*> members = borrowed(frame);
     if (members.size() != frame.node->inner.size()) return false;
     PyObject* const made = PyObject_Vectorcall(frame.node->type.ptr(), members.data(), 0, frame.node->names.ptr());
     return replace(frame, made);
