@@ -96,12 +96,17 @@ def targets(found: Medians) -> list[Target]:
 
 def small(found: Medians) -> Iterator[Target]:
     unary = ("W1", "32 B", "p50_us", "rrpc shm")
-    yield Target("small unary p50 / bare Unix socket's", found.ratio(*unary, "unix socket"), 1 / 6, "at most")
-    yield Target("small unary p50 / grpcio's", found.ratio(*unary, "grpcio"), 1 / 50, "at most")
+    yield Target("small unary p50 / bare Unix socket's", found.ratio(*unary, "unix socket"), 0.08, "at most")
+    yield Target("small unary p50 / grpcio's", found.ratio(*unary, "grpcio"), 0.006, "at most")
     rate = found.get("W2", "64 in flight", "rrpc shm", "calls_per_s")
     yield Target("pipelined, thousand calls/s", rate and rate / 1e3, 150, "at least")
-    ratio = found.ratio("W2", "64 in flight", "calls_per_s", "rrpc shm", "grpcio")
-    yield Target("pipelined calls/s / grpcio's", ratio, 20, "at least")
+    pipelined = ("W2", "64 in flight", "calls_per_s", "rrpc shm")
+    for peer, wanted in (("grpcio", 20), ("zmq+msgpack", 5), ("unix socket", 0.75)):
+        yield Target(f"pipelined calls/s / {peer}'s", found.ratio(*pipelined, peer), wanted, "at least")
+    tcp = found.ratio("W1", "32 B", "p50_us", "rrpc tcp", "tcp socket")
+    yield Target("over tcp: small unary p50 / bare TCP socket's", tcp, 0.25, "at most")
+    tcp = found.ratio("W2", "64 in flight", "calls_per_s", "rrpc tcp", "grpcio")
+    yield Target("over tcp: pipelined calls/s / grpcio's", tcp, 40, "at least")
 
 
 def arrays(found: Medians) -> Iterator[Target]:
@@ -173,7 +178,9 @@ def asyncio(found: Medians) -> Iterator[Target]:
     rate = found.get("W10", "64 in flight", "rrpc shm", "calls_per_s")
     yield Target("asyncio: 64 in flight, thousand calls/s", rate and rate / 1e3, 100, "at least")
     ratio = found.ratio("W10", "64 in flight", "calls_per_s", "rrpc shm", "grpcio")
-    yield Target("asyncio: calls/s with 64 in flight / grpc.aio's", ratio, 15, "at least")
+    yield Target("asyncio: calls/s with 64 in flight / grpc.aio's", ratio, 60, "at least")
+    here, blocking = (found.get(workload, "32 B", "rrpc shm", "p50_us") for workload in ("W9", "W1"))
+    yield Target("asyncio: small unary p50 / blocking", here and blocking and here / blocking, 1.5, "at most")
 
 
 def streams(found: Medians) -> Iterator[Target]:

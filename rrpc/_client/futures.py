@@ -13,7 +13,7 @@ from rrpc import _core
 from rrpc._call.chain import Chain
 from rrpc._channel.timers import elsewhere
 from rrpc.errors import RpcError, goes_elsewhere
-from rrpc.metadata import EMPTY, unpack
+from rrpc.metadata import EMPTY, MetadataLike, unpack
 
 from . import callback_driver
 from .blocking_guard import refuse_blocking
@@ -59,7 +59,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
     def __getattr__(self, name: str) -> Any:
         """Takes over a future that the core has made, where more is asked for than its result."""
         if name in _OWN:
-            with callback_driver.lock:
+            with callback_driver.lock:  # which nothing here waits for, nor runs what users have made
                 if "_callbacks" not in self.__dict__ and (given := self._give()) is not None:
                     self._take_over(*given)
             if name in self.__dict__:
@@ -72,6 +72,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
         stub: Any,
         arguments: tuple[Any, ...],
         left: float | None,
+        metadata: MetadataLike | None,
         ended: bool,
         value: _T,
     ) -> None:
@@ -80,7 +81,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
         if ended:
             own.update(_value=value, _decode=None, _again=None)
         else:
-            own.update(_decode=stub.decoder(arguments), _again=stub.again(arguments, left))
+            own.update(_decode=stub.decoder(arguments), _again=stub.again(arguments, left, metadata))
 
     def _wait_result(self, timeout: float | None = None) -> _T:
         if self._decode is not None:

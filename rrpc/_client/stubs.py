@@ -100,7 +100,7 @@ class RemoteMethod:
         if self._options.plain:
             self._plain = bound
             if self._binding is not None and found[0] == self._plan.encode_arguments:
-                self._binding.bind(connection, connection.core, self.rpc_name)
+                self._binding.bind(connection, connection.core, found[1])
         return bound
 
 
@@ -119,12 +119,14 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         compiled = self._plan.compiled
         if compiled is None or not self._options.plain:
             return self
-        defaults = (... if p.default is MISSING else p.default for p in self._plan.parameters)
+        parameters = self._plan.parameters
+        taken = inspect.signature(self.__call__).parameters.keys() - set(self._plan.names)
         self._binding = _core.MethodBinding(
             compiled,
-            tuple(map(sys.intern, self._plan.names)),
+            tuple(None if p.positional_only else sys.intern(p.name) for p in parameters),
             self._plan.positional_count,
-            tuple(defaults),
+            tuple(... if p.default is MISSING else p.default for p in parameters),
+            frozenset(map(sys.intern, taken)),
             self._channel,
             self._timeout,
             self._packed,
@@ -170,11 +172,13 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         value: _R = run(self._course(arguments, left, metadata, None))
         return value
 
-    def _otherwise(self, error: RpcError, arguments: tuple[Any, ...], left: float | None) -> _R:
+    def _otherwise(
+        self, error: RpcError, arguments: tuple[Any, ...], left: float | None, metadata: MetadataLike | None
+    ) -> _R:
         """Makes the call of a ``DirectMethod`` that failed with ``error`` elsewhere, where that is right."""
         if not goes_elsewhere(error):
             raise self._typed(error) from None
-        value: _R = run(self._course(arguments, left, None, None))
+        value: _R = run(self._course(arguments, left, metadata, None))
         return value
 
     def _decode_direct(self, payload: bytes, blocks: list[Any] | None, arguments: tuple[Any, ...]) -> _R:
@@ -225,11 +229,13 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         sizes = self._plan.sizes_of(arguments)
         return self._decode if sizes is None else functools.partial(self._decode, sizes=sizes)
 
-    def _start_otherwise(self, error: RpcError, arguments: tuple[Any, ...], left: float | None) -> Future[_R]:
+    def _start_otherwise(
+        self, error: RpcError, arguments: tuple[Any, ...], left: float | None, metadata: MetadataLike | None
+    ) -> Future[_R]:
         """Starts a call elsewhere that a ``DirectMethod`` couldn't start, where that is right."""
         if not goes_elsewhere(error):
             raise error
-        return start_call(self._course(arguments, left, None, None))
+        return start_call(self._course(arguments, left, metadata, None))
 
     def _course(
         self, arguments: tuple[Any, ...], timeout: float | None, metadata: MetadataLike | None, out: Any

@@ -42,7 +42,7 @@ _SIMPLE: dict[Any, _Description] = {
     str: ("str",),
     bytes: ("bytes",),
 }
-_ARGUMENTS_MAX, _NAMES_MAX = 16, 8
+_ARGUMENTS_MAX, _NAMES_MAX, _NODES_MAX = 16, 8, 1000
 _CONTAINERS = frozenset({list, dict, tuple})
 _LOOKS = {"f32": "float", "tuple": "list", "tuple of": "list", "named tuple": "list", "record": "list"}
 """On the wire."""
@@ -51,7 +51,24 @@ _KEYS = frozenset({"int", "str", "bytes"})
 
 
 class _Unknown(Exception):
-    """The core has no node for an annotation."""
+    """The core has no node for an annotation, or the annotation would take too many of them."""
+
+
+class _Place:
+    """Where an annotation stands: within these classes, in a plan that has so many nodes already."""
+
+    def __init__(self, classes: tuple[type, ...] = (), nodes: list[int] | None = None) -> None:
+        self.classes = classes
+        self._nodes = [0] if nodes is None else nodes
+
+    def inside(self, kind: type) -> _Place:
+        return _Place((*self.classes, kind), self._nodes)
+
+    def count(self) -> None:
+        """Counts one more; a class that stands in many places is described in each."""
+        self._nodes[0] += 1
+        if self._nodes[0] > _NODES_MAX:
+            raise _Unknown
 
 
 def compiled(parameters: Sequence[Parameter], result: Any) -> CompiledPlan | None:
@@ -62,19 +79,22 @@ def compiled(parameters: Sequence[Parameter], result: Any) -> CompiledPlan | Non
     )
     if PURE_PYTHON or len(annotations) > _ARGUMENTS_MAX or len(names) > _NAMES_MAX:
         return None
+    at = _Place()
     try:
         described = []
         for name, annotation in annotations.items():
-            description = _describe(annotation, ())
+            description = _describe(annotation, at)
             if name in names and is_integer(annotation):  # it gives the size of a dimension
                 description = _naming(description, name)
             described.append(description)
-        return CompiledPlan(tuple(described), _describe(result, ()), list(names))
-    except (_Unknown, AnnotationError, NameError):  # NameError: a class that isn't defined yet
+        return CompiledPlan(tuple(described), _describe(result, at), list(names))
+    except (_Unknown, AnnotationError, NameError, AttributeError, TypeError, ValueError, RuntimeError):
+        # NameError: of a class that isn't defined yet; the others are of annotations that only Python's checks bear.
         return None
 
 
-def _describe(annotation: Any, within: tuple[Any, ...]) -> _Description:
+def _describe(annotation: Any, at: _Place) -> _Description:
+    at.count()
     annotation = expanded(annotation)
     while isinstance(annotation, typing.NewType):
         annotation = annotation.__supertype__
@@ -88,39 +108,39 @@ def _describe(annotation: Any, within: tuple[Any, ...]) -> _Description:
     if annotation is np.ndarray or origin is np.ndarray:
         return ("array", _adopter(compile_check(annotation)))
     if origin is typing.Annotated:
-        return _annotated(arguments, within)
+        return _annotated(arguments, at)
     if origin in (typing.Union, types.UnionType):
-        return _union(arguments, within)
+        return _union(arguments, at)
     if origin is typing.Literal:
         return _literal(arguments)
     if origin in _CONTAINERS and arguments:
-        return _container(origin, arguments, within)
+        return _container(origin, arguments, at)
     if annotation is Any or annotation is object:
         return ("any", _adopter(lambda value: value))
-    if isinstance(annotation, type) and annotation not in within:
-        return _class(annotation, (*within, annotation))
+    if isinstance(annotation, type) and annotation not in at.classes:
+        return _class(annotation, at.inside(annotation))
     raise _Unknown
 
 
-def _container(origin: Any, arguments: tuple[Any, ...], within: tuple[Any, ...]) -> _Description:
+def _container(origin: Any, arguments: tuple[Any, ...], at: _Place) -> _Description:
     if origin is tuple and arguments[-1] is Ellipsis:
-        return ("tuple of", _describe(arguments[0], within))
-    inner = [_describe(argument, within) for argument in arguments]
+        return ("tuple of", _describe(arguments[0], at))
+    inner = [_describe(argument, at) for argument in arguments]
     if origin is dict and inner[0][0] not in _KEYS:
         raise _Unknown
     return (origin.__name__, *inner)
 
 
-def _class(kind: type, within: tuple[Any, ...]) -> _Description:
+def _class(kind: type, at: _Place) -> _Description:
     if dataclasses.is_dataclass(kind):
-        return _record(kind, within)
+        return _record(kind, at)
     if issubclass(kind, enum.Enum):
         members = {member.value: member for member in kind}
         if {*map(type, members)} <= {int, str} and not issubclass(kind, enum.Flag):
             return ("enum", kind, members)
     if issubclass(kind, tuple) and hasattr(kind, "_fields") and not getattr(kind, "__parameters__", ()):
         hints = typing.get_type_hints(kind, include_extras=True)
-        return ("named tuple", kind, *(_describe(hints.get(name, Any), within) for name in kind._fields))
+        return ("named tuple", kind, *(_describe(hints.get(name, Any), at) for name in kind._fields))
     raise _Unknown
 
 
@@ -137,14 +157,14 @@ def _naming(description: _Description, name: str) -> _Description:
     return (*description, name)
 
 
-def _annotated(arguments: tuple[Any, ...], within: tuple[Any, ...]) -> _Description:
+def _annotated(arguments: tuple[Any, ...], at: _Place) -> _Description:
     base, *notes = arguments
     if len(notes) != 1:
         raise _Unknown
     if isinstance(notes[0], Shape):
-        inner = _describe(base, within)
+        inner = _describe(base, at)
         named = any(isinstance(dim, str) for dim in notes[0].dims)
-        if inner[0] != "array" or (named and within):  # the names in a class are its own
+        if inner[0] != "array" or (named and at.classes):  # the names in a class are its own
             raise _Unknown
         return (*inner, notes[0].dims)
     if not isinstance(notes[0], Sized):
@@ -158,9 +178,9 @@ def _annotated(arguments: tuple[Any, ...], within: tuple[Any, ...]) -> _Descript
     return ("int", 0, (1 << bits) - 1) if size[0] == "u" else ("int", -(1 << bits - 1), (1 << bits - 1) - 1)
 
 
-def _union(arguments: tuple[Any, ...], within: tuple[Any, ...]) -> _Description:
+def _union(arguments: tuple[Any, ...], at: _Place) -> _Description:
     """Describes a union whose alternatives look different on the wire, so that what arrives tells which it is."""
-    others = [_describe(argument, within) for argument in arguments if argument is not type(None)]
+    others = [_describe(argument, at) for argument in arguments if argument is not type(None)]
     looks = [_LOOKS.get(description[0], description[0]) for description in others]
     if len({*looks}) != len(looks) or (len(looks) > 1 and not {*looks}.isdisjoint(_MANY_LOOKS)):
         raise _Unknown
@@ -168,13 +188,13 @@ def _union(arguments: tuple[Any, ...], within: tuple[Any, ...]) -> _Description:
     return described if len(others) == len(arguments) else ("optional", described)
 
 
-def _record(kind: type, within: tuple[Any, ...]) -> _Description:
+def _record(kind: type, at: _Place) -> _Description:
     """Describes a dataclass without type variables or named dimensions, each of whose fields its constructor takes."""
     fields = dataclasses.fields(kind)
     if not all(field.init for field in fields) or hasattr(kind, "__parameters__"):
         raise _Unknown
     hints = typing.get_type_hints(kind, include_extras=True)
-    members = [_describe(hints[field.name], within) for field in fields]
+    members = [_describe(hints[field.name], at) for field in fields]
     names = tuple(sys.intern(field.name) for field in fields)
     return ("record", kind, kind.__name__, names, *members)
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import inspect
 import os
+import subprocess
 import sys
 import threading
 import weakref
@@ -15,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from direct import ADDRESS, Bench, bench_fixture, bench_rpc, client_fixture
-from processes import patience
+from flow import generated
+from processes import child_environment, patience
 
 import rrpc
 from rrpc._interface.compiled import PURE_PYTHON
@@ -62,7 +64,7 @@ def test_no_python_runs_for_a_plain_call(bench: Bench) -> None:
             for _ in range(10):
                 client.add(1)
                 client.add(a=1, b=3)
-                client.add(1, timeout=5.0)
+                client.add(1, timeout=5.0, metadata={"who": "me", "key": b"1"})
                 client.move(bench_rpc.Point(1.0, 2.0), 3.0, back=True)
                 client.double(values)
                 client.rows(queries, 4)
@@ -86,6 +88,10 @@ def test_arguments(client: Any) -> None:
     for wrong in ("1", 1.5, None):
         with pytest.raises(rrpc.InvalidArgument, match="argument 'a': expected int"):
             client.add(wrong)
+    assert client.only(5) == 5
+    for wrong in ({"out": None}, {"a": 5}):
+        with pytest.raises(TypeError, match=r"only\(\)"):
+            client.only(*() if "a" in wrong else (5,), **wrong)
     with pytest.raises(TypeError, match=r"move\(\)"):
         client.move(bench_rpc.Point(1.0, 2.0), 3.0, True)
 
@@ -117,6 +123,14 @@ def test_results(client: Any) -> None:
     assert (type(half), half) == (float, 2.0)
     with pytest.raises(rrpc.Internal, match="the result isn't as declared: expected int, got str"):
         client.wrong()
+    assert client.add(1) == 3
+
+
+def test_a_result_that_breaks_while_it_is_packed(client: Any) -> None:
+    client.add(1)
+    for _ in range(5):  # more than there are workers
+        with pytest.raises(rrpc.RemoteError, match="x"):
+            client.broken()
     assert client.add(1) == 3
 
 
@@ -167,7 +181,24 @@ def test_context(bench: Bench, client: Any) -> None:
     for _, copied in bench.kept:
         with pytest.raises(RuntimeError, match="is for handlers"):
             copied.run(rrpc.context)
-    assert "'who'" in client.look(timeout=10.0, metadata={"who": "me"})
+    for metadata in ({"who": "me"}, rrpc.Metadata({"who": "me"})):
+        assert client.look(timeout=10.0, metadata=metadata) == "Bench.look True {'who': 'me'} False"
+    with client.with_options(metadata={"from": "here"}) as other:
+        assert "'from': 'here', 'who': 'me'" in other.look(metadata={"who": "me"})
+    for wrong in ({"Who": "me"}, {"who": 1}, 5):
+        with pytest.raises(rrpc.InvalidArgument):
+            client.look(metadata=wrong)
+
+
+def test_a_copied_context_never_becomes_another_calls(bench: Bench, client: Any) -> None:
+    for _ in range(3):
+        client.leave_a_thread()
+        client.tell("with a context", metadata={"user": "bob"})
+    bench.go_on.set()
+    for asked in bench.kept:
+        asked.join()
+    assert len(bench.seen) == 3
+    assert all("is for handlers" in said for said in bench.seen)
 
 
 def test_contexts_of_calls_are_not_mixed_up(bench: Bench, client: Any) -> None:
@@ -294,3 +325,42 @@ def test_an_asyncio_clients_methods_are_awaited(bench: Bench) -> None:
 
     with rrpc.Server(bench, listen=ADDRESS):
         assert asyncio.run(calls()) == (3, False)
+
+
+def test_daemon_threads_amid_results_at_exit(bench: Bench) -> None:
+    """They lose the GIL for good in a constructor that the core has called."""
+    code = f"""
+import dataclasses, sys, threading
+sys.path.insert(0, {os.path.dirname(inspect.getfile(generated))!r})
+from direct import bench_rpc
+
+amid = threading.Barrier(3)
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    y: float
+    def __post_init__(self):
+        amid.wait(30)
+        while True:
+            pass
+
+bench_rpc.Point = Point  # what results become here
+client = bench_rpc.BenchClient({ADDRESS!r}, timeout=60.0)
+point = Point.__new__(Point)
+point.x = point.y = 1.0
+for _ in range(2):
+    threading.Thread(target=client.move, args=(point, 1.0), daemon=True).start()
+amid.wait(30)
+print("leaving", flush=True)
+"""
+    with rrpc.Server(bench, listen=ADDRESS):
+        run = subprocess.run(
+            [sys.executable, "-c", code],
+            env=child_environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "leaving\n", "")

@@ -68,6 +68,25 @@ def test_many_threads_wait_for_one_future(client: Any) -> None:
         assert results[0] is results[1]
 
 
+def test_a_future_that_is_asked_amid_its_own_result(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a constructor here, as a signal's handler might."""
+    client.move(bench_rpc.Point(1.0, 2.0), 1.0)
+    future = client.move.start(bench_rpc.Point(1.0, 2.0), 1.0)
+    asked: list[Any] = []
+    made = bench_rpc.Point.__init__
+
+    def asking(self: Any, x: float, y: float) -> None:
+        made(self, x, y)
+        if not asked:
+            asked.append(None)
+            asked.extend([future.done(), future.cancel(), future.result()])
+
+    monkeypatch.setattr(bench_rpc.Point, "__init__", asking)
+    assert future.result() == bench_rpc.Point(2.0, 2.0)
+    assert asked == [None, True, False, bench_rpc.Point(2.0, 2.0)]
+    assert future.result() is asked[3]
+
+
 def test_a_future_whose_server_goes(bench: Bench) -> None:
     with rrpc.Server(bench, listen=ADDRESS), bench_rpc.BenchClient(ADDRESS) as client:
         client.add(1)

@@ -30,6 +30,7 @@ class Bench:
         self.kept: list[Any] = []
         self.peer = ""
         self.inherited = threading.Event()
+        self.go_on = threading.Event()
 
     @rrpc.method
     def add(self, a: int, b: int = 2) -> int:
@@ -89,6 +90,32 @@ class Bench:
             with pytest.raises(rrpc.DeadlineExceeded):
                 client.slow(60.0)
             self.inherited.set()
+
+    @rrpc.method
+    def leave_a_thread(self) -> str:
+        """Its thread asks for the context once ``go_on`` is set."""
+        variables = contextvars.copy_context()
+        asked = threading.Thread(target=variables.run, args=(self.ask,))
+        self.kept.append(asked)
+        asked.start()
+        return rrpc.context().method
+
+    def ask(self) -> None:
+        self.go_on.wait(60)
+        try:
+            self.seen.append((rrpc.context().method, dict(rrpc.context().metadata)))
+        except RuntimeError as error:
+            self.seen.append(str(error))
+
+    @rrpc.method
+    def broken(self) -> Point:
+        point = Point(1.0, 2.0)
+        del point.x
+        return point
+
+    @rrpc.method
+    def only(self, a: int, /) -> int:
+        return a
 
     @rrpc.method
     def slow(self, seconds: float) -> None:

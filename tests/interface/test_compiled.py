@@ -347,6 +347,74 @@ def test_dimensions(arrays: list[tuple[Any, Any]], n: int) -> None:
         assert_same(read, list(values))
 
 
+@pytest.mark.parametrize(
+    "payload", ["91d1012c", "91d200010000", "91d37fffffffffffffff", "91d0ff", "91cd0100"]
+)
+def test_ranges_hold_in_every_format_of_an_int(payload: str) -> None:
+    _, compiled = plan_of(rrpc.u8)
+    assert compiled.read_arguments(bytes.fromhex(payload), None) is None
+    assert compiled.read_arguments(bytes.fromhex("91d0") + b"\x7f", None) == [127]
+
+
+def test_a_size_below_zero() -> None:
+    plan = Plan("Lab.m", [Parameter("n", int, MISSING), Parameter("a", SHAPED[1], MISSING)], None)
+    assert plan.compiled is not None
+    assert plan.compiled.pack_arguments((-(1 << 63), np.zeros(3, np.float32))) is None
+
+
+@dataclasses.dataclass
+class Raises:
+    error: str
+
+    def __post_init__(self) -> None:
+        raise {"stop": KeyboardInterrupt, "value": ValueError, "key": KeyError, "": MemoryError}[self.error]()
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"), [("stop", KeyboardInterrupt), ("key", KeyError), ("", MemoryError)]
+)
+def test_what_a_constructor_raises_is_not_lost(error: str, raised: type[BaseException]) -> None:
+    _, compiled = plan_of(Raises)
+    record = object.__new__(Raises)
+    record.error = error
+    packed = compiled.pack_arguments((record,))
+    assert packed is not None
+    with pytest.raises(raised):
+        compiled.read_arguments(packed[0], None)
+
+
+def test_what_a_constructor_refuses_is_pythons() -> None:
+    plan, compiled = plan_of(Raises)
+    record = object.__new__(Raises)
+    record.error = "value"
+    packed = compiled.pack_arguments((record,))
+    assert packed is not None
+    assert compiled.read_arguments(packed[0], None) is None
+    with pytest.raises(rrpc.InvalidArgument, match="argument 'a0': expected Raises"):
+        plan.decode_arguments(packed[0], None)
+
+
+def test_a_peer_cannot_fill_the_table_of_dtypes() -> None:
+    plan, compiled = plan_of(np.ndarray)
+    payload, _ = plan.encode_arguments((np.zeros(2, np.float32),))
+    odd = payload.replace(b"<f4", b"|f4")
+    assert odd != payload
+    for _ in range(100):
+        compiled.read_arguments(odd, None)
+    for kind in DTYPES:
+        assert compiled.pack_arguments((np.zeros(2, kind),)) is not None
+
+
+def test_annotations_that_would_take_too_many_nodes() -> None:
+    kind: Any = Point
+    for level in range(8):
+        fields = [(f"f{i}", kind) for i in range(4)]
+        kind = dataclasses.make_dataclass(f"Level{level}", fields)
+    assert Plan("Lab.m", [Parameter("a", kind, MISSING)], None).compiled is None
+    huge = Annotated[NDArray[np.float32], rrpc.Shape(1 << 63)]
+    assert Plan("Lab.m", [Parameter("a", huge, MISSING)], None).compiled is None
+
+
 def test_methods_that_it_does_not_know() -> None:
     for annotation in (
         complex,

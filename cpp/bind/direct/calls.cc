@@ -1,11 +1,13 @@
 #include "bind/direct/calls.h"
 
 #include <array>
+#include <exception>
 #include <utility>
 
 #include "bind/convert.h"
 #include "bind/deferred.h"
 #include "bind/gil.h"
+#include "bind/plan/python.h"
 #include "bind/register.h"
 #include "bind/request.h"
 #include "bind/share.h"
@@ -102,75 +104,88 @@ const DirectCalls::Handler* DirectCalls::handler_of(const driver::Work& work) co
   return found == handlers_.end() || is_traced(*work.call) ? nullptr : &found->second;
 }
 
-// False: nothing was done, and Python is to do it.
+// False: nothing was done, and Python is to do it; without memory, too, which it tells the caller.
+bool DirectCalls::begin(const Handler& handler, const driver::Work& work, const py::object& blocks, Running& running) {
+  try {
+    if (!plan::read_list(handler.plan->arguments, as_text(work.call->payload()), blocks, running.arguments,
+                         running.sizes))
+      return false;
+    enter(handler, work);
+    return true;
+  } catch (const std::exception&) {
+    PyErr_Clear();
+    return false;
+  }
+}
+
 bool DirectCalls::carry_out(py::handle worker, const Handler& handler, driver::Work& work, py::object& blocks,
                             Answer& answer) {
   Running running;
-  std::vector<py::object>& arguments = running.arguments;
-  if (!plan::read_list(handler.plan->arguments, as_text(work.call->payload()), blocks, arguments, running.sizes))
-    return false;
+  if (!begin(handler, work, blocks, running)) return false;
   blocks = py::none();
-  enter(handler, work);
-  running_ = &handler;
   std::array<PyObject*, plan::kArgumentsMax> borrowed{};
-  for (size_t i = 0; i < arguments.size(); ++i) borrowed.at(i) = arguments[i].ptr();
-  const size_t by_place = arguments.size() - handler.keywords.size();
+  const size_t count = running.arguments.size(), by_place = count - handler.keywords.size();
+  for (size_t i = 0; i < count; ++i) borrowed.at(i) = running.arguments[i].ptr();
+  running_ = &handler;
+  PyObject* const keywords = by_place == count ? nullptr : handler.keywords.ptr();
   auto result = py::reinterpret_steal<py::object>(
-      PyObject_Vectorcall(handler.function.ptr(), borrowed.data(), by_place,
-                          by_place == arguments.size() ? nullptr : handler.keywords.ptr()));
-  if (!handler.plan->named) arguments.clear();
+      call_python([&] { return PyObject_Vectorcall(handler.function.ptr(), borrowed.data(), by_place, keywords); }));
+  running_ = nullptr;
+  if (!handler.plan->named) running.arguments.clear();
   answer.handle = work.handle;
   if (!result)
     fail(worker, handler);
+  else if (pack(handler, result, running, answer))
+    answer.due = answer.direct = true;
   else
-    answer.due = conclude(worker, handler, std::move(result), running, answer);
-  running_ = nullptr;
+    leave(worker, handler, std::move(result), running);
   return true;
 }
 
-// A CurrentCall that nobody else has is used again: the context variable holds it already.
+// One for each call: whoever has copied the context variable since (a thread, a task) sees what the call was, and that
+// it has ended.
 void DirectCalls::enter(const Handler& handler, const driver::Work& work) {
-  PyObject* entered = nullptr;
-  if (PyContextVar_Get(context_variable(), nullptr, &entered) != 0) throw py::error_already_set();
-  Py_XDECREF(entered);
-  auto* const known = reinterpret_cast<PyObject*>(current_);
-  if (known == nullptr || entered != known || Py_REFCNT(known) != 2) {  // the worker's reference and the variable's
-    Py_XDECREF(known);
-    current_ = reinterpret_cast<CurrentCall*>(current_call_type()->tp_alloc(current_call_type(), 0));
-    if (current_ == nullptr) throw py::error_already_set();
-    current_->core = Py_NewRef(core_.ptr());
-    PyObject* const token = PyContextVar_Set(context_variable(), reinterpret_cast<PyObject*>(current_));
-    if (token == nullptr) throw py::error_already_set();
-    Py_DECREF(token);
-  }
-  CurrentCall& call = *current_;
-  Py_CLEAR(call.context);
-  Py_XSETREF(call.name, Py_NewRef(handler.name.ptr()));
-  Py_XSETREF(call.metadata, bytes_of(as_text(work.call->metadata())).release().ptr());
+  PyTypeObject* const type = current_call_type();
+  const auto made = py::reinterpret_steal<py::object>(type->tp_alloc(type, 0));
+  if (!made) throw py::error_already_set();
+  auto& call = *reinterpret_cast<CurrentCall*>(made.ptr());
+  call.core = Py_NewRef(core_.ptr());
+  call.name = Py_NewRef(handler.name.ptr());
+  call.metadata = bytes_of(as_text(work.call->metadata())).release().ptr();
   call.handle = work.handle;
   call.deadline = work.call->deadline();
-  call.ended = false;
+  PyObject* const token = PyContextVar_Set(context_variable(), made.ptr());
+  if (token == nullptr) throw py::error_already_set();
+  Py_DECREF(token);
+  Py_XDECREF(reinterpret_cast<PyObject*>(std::exchange(current_, &call)));
+  made.inc_ref();
 }
 
-// Whether the answer is there to be sent; else the worker, in Python, has sent it.
-bool DirectCalls::conclude(py::handle worker, const Handler& handler, py::object result, Running& running,
-                           Answer& answer) {
+// False where Python is to answer.
+bool DirectCalls::pack(const Handler& handler, const py::object& result, Running& running, Answer& answer) {
   const auto context = py::reinterpret_borrow<py::object>(current_->context);
-  const bool plain = !context || (py::len(context.attr("sent")) == 0 && context.attr("on_end").is_none());
-  plan::Packed packed;
-  if (plain && plan::pack_value(handler.plan->result, result.ptr(), packed, running.sizes)) {
+  try {
+    if (context && (py::len(context.attr("sent")) != 0 || !context.attr("on_end").is_none())) return false;
+    plan::Packed packed;
+    if (!plan::pack_value(handler.plan->result, result.ptr(), packed, running.sizes)) return false;
     for (const py::object& buffer : packed.buffers) answer.buffers.push_back(export_buffer(buffer, false));
     answer.payload = std::move(packed.payload);
-    answer.direct = true;
-    current_->ended = true;
     if (context) context.attr("ended") = true;
-    return true;
+  } catch (const std::exception&) {
+    PyErr_Clear();
+    answer.buffers.clear();
+    return false;
   }
+  current_->ended = true;
+  return true;
+}
+
+void DirectCalls::leave(py::handle worker, const Handler& handler, py::object result, Running& running) {
   py::list arguments;
   for (py::object& argument : running.arguments) arguments.append(std::move(argument));
-  worker.attr("_answer")(answer.handle, handler.name, context_of(*current_), std::move(result), std::move(arguments));
+  worker.attr("_answer")(current_->handle, handler.name, context_of(*current_), std::move(result),
+                         std::move(arguments));
   current_->ended = true;
-  return false;
 }
 
 void DirectCalls::fail(py::handle worker, const Handler& handler) {

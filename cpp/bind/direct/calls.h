@@ -61,7 +61,9 @@ class DirectCalls {
   const Handler* handler_of(const driver::Work& work) const;
   bool carry_out(py::handle worker, const Handler& handler, driver::Work& work, py::object& blocks, Answer& answer);
   void enter(const Handler& handler, const driver::Work& work);
-  bool conclude(py::handle worker, const Handler& handler, py::object result, Running& running, Answer& answer);
+  bool begin(const Handler& handler, const driver::Work& work, const py::object& blocks, Running& running);
+  bool pack(const Handler& handler, const py::object& result, Running& running, Answer& answer);
+  void leave(py::handle worker, const Handler& handler, py::object result, Running& running);
   void fail(py::handle worker, const Handler& handler);
 
   const py::object core_;

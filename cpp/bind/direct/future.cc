@@ -21,10 +21,11 @@ PyObject* g_wait_result = nullptr;       // the name of what waits in Python
 // Guarded by the GIL.
 struct State {
   Begun begun;
-  py::object value;      // null until it was read
-  py::object taken;      // (payload, blocks) where Python is to decode them
-  bool reading = false;  // a thread makes the value, and may let the GIL go meanwhile
-  bool given = false;    // Python has all of it, and takes over
+  py::object value;          // null until it was read
+  py::object blocks;         // the reply's, once they were taken from the call
+  bool reading = false;      // a thread makes the value, and may let the GIL go meanwhile
+  unsigned long reader = 0;  // that thread
+  bool given = false;        // Python has all of it, and takes over
 };
 
 struct DirectFuture {
@@ -34,43 +35,46 @@ struct DirectFuture {
 
 DirectFuture& as_future(PyObject* self) { return *reinterpret_cast<DirectFuture*>(self); }
 
+// Another thread's reading; what a constructor does with the future meanwhile, in the reader's own, is Python's.
 void await_reader(const State& state) {
-  while (state.reading) {
+  while (state.reading && state.reader != PyThread_get_thread_ident()) {
     const WithoutGil freed;
     std::this_thread::yield();
   }
 }
 
-// Leaves the reply for Python where the compiled plan can't read it.
+// Makes the value; not if Python has taken over meanwhile, which decodes the reply itself.
 void read(State& state) {
+  const rpc::ClientCallRef call = state.begun.call;  // kept, as is the plan, if Python takes over meanwhile
+  const std::shared_ptr<const plan::CompiledPlan> plan = state.begun.plan;
+  plan::Sizes sizes = state.begun.sizes;
+  state.blocks = wrap_blocks(call->blocks());
   state.reading = true;
-  rpc::ClientCall& call = *state.begun.call;
+  state.reader = PyThread_get_thread_ident();
+  py::object value;
   try {
-    const py::object blocks = wrap_blocks(call.blocks());
-    state.value = plan::read_value(state.begun.plan->result, as_text(call.payload()), blocks, state.begun.sizes);
-    if (state.value)
-      state.begun.arguments = py::tuple();  // which the caller may want to be gone
-    else
-      state.taken = py::make_tuple(bytes_of(as_text(call.payload())), blocks);
+    value = plan::read_value(plan->result, as_text(call->payload()), state.blocks, sizes);
   } catch (...) {
     state.reading = false;
     throw;
   }
   state.reading = false;
+  if (!value || state.given) return;
+  state.value = std::move(value);
+  const py::tuple gone = std::exchange(state.begun.arguments, py::tuple());  // which the caller may want to be gone
 }
 
 // The call's value, or null where Python is to tell how it ended.
 PyObject* value_of(State& state) {
   await_reader(state);
   if (state.value) return Py_NewRef(state.value.ptr());
-  if (state.given || state.taken || loop_runs()) return nullptr;
-  const Begun& begun = state.begun;
-  const rpc::ClientCallRef call = begun.call;
-  const std::shared_ptr<driver::Client> client = begun.client;
+  if (state.given || state.blocks || loop_runs()) return nullptr;
+  const rpc::ClientCallRef call = state.begun.call;
+  const std::shared_ptr<driver::Client> client = state.begun.client;
   if (client->belongs_to_parent()) return nullptr;
   if (!call->done()) wait_for(*client, call, kNever);
   await_reader(state);
-  if (!state.value && !state.given && !state.taken && call->status().ok()) read(state);
+  if (!state.value && !state.given && !state.blocks && call->status().ok()) read(state);
   return state.value ? Py_NewRef(state.value.ptr()) : nullptr;
 }
 
@@ -83,32 +87,41 @@ PyObject* result(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
     } catch (py::error_already_set& error) {
       error.restore();
       return nullptr;
+    } catch (const std::exception& error) {
+      PyErr_SetString(PyExc_RuntimeError, error.what());
+      return nullptr;
     }
   }
-  const auto slow = py::reinterpret_steal<py::object>(PyObject_GetAttr(self, g_wait_result));
-  return slow ? PyObject_Vectorcall(slow.ptr(), args, static_cast<size_t>(count), keywords) : nullptr;
+  PyObject* const slow = PyObject_GetAttr(self, g_wait_result);
+  PyObject* const value =
+      slow == nullptr ? nullptr : PyObject_Vectorcall(slow, args, static_cast<size_t>(count), keywords);
+  Py_XDECREF(slow);
+  return value;
 }
 
-// (call, stub, arguments, seconds left or None, whether it has a value, the value), once: Python takes over. None if it
-// has done so, or made the future.
+// (call, stub, arguments, seconds left or None, metadata, whether it has a value, the value), once: Python takes over.
+// None if it has done so, or made the future.
 PyObject* give(PyObject* self, PyObject*) {
   State* const state = as_future(self).state;
   if (state == nullptr) return Py_NewRef(Py_None);
   try {
-    await_reader(*state);
     if (std::exchange(state->given, true)) return Py_NewRef(Py_None);
-    Begun& begun = state->begun;
+    const Begun begun = std::exchange(state->begun, Begun());
     const py::object left =
         begun.deadline == kNever ? py::object(py::none()) : py::object(py::float_(seconds_left(begun.deadline)));
+    py::object taken;
+    if (state->blocks) taken = py::make_tuple(bytes_of(as_text(begun.call->payload())), state->blocks);
     const bool has_value = static_cast<bool>(state->value);
-    return py::make_tuple(wrap_call(begun.client, begun.call, state->taken), begun.stub, begun.arguments, left,
-                          has_value, has_value ? state->value : py::object(py::none()))
+    return py::make_tuple(wrap_call(begun.client, begun.call, std::move(taken)), begun.stub, begun.arguments, left,
+                          begun.metadata, has_value, has_value ? state->value : py::object(py::none()))
         .release()
         .ptr();
   } catch (py::error_already_set& error) {
     error.restore();
-    return nullptr;
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
   }
+  return nullptr;
 }
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
@@ -116,8 +129,9 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
   if (const State* const state = as_future(self).state) {
     Py_VISIT(state->begun.stub.ptr());
     Py_VISIT(state->begun.arguments.ptr());
+    Py_VISIT(state->begun.metadata.ptr());
     Py_VISIT(state->value.ptr());
-    Py_VISIT(state->taken.ptr());
+    Py_VISIT(state->blocks.ptr());
   }
   return 0;
 }

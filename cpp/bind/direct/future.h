@@ -22,6 +22,7 @@ struct Begun {
   TimeNs deadline = kNever;
   py::object stub;
   py::tuple arguments;
+  py::object metadata;
 };
 
 // A new rrpc.Future. Throws what Python raised.

@@ -3,7 +3,8 @@
 #include <structmember.h>
 
 #include <array>
-#include <cmath>
+#include <new>
+#include <optional>
 #include <utility>
 
 #include "bind/convert.h"
@@ -11,6 +12,8 @@
 #include "bind/direct/future.h"
 #include "bind/direct/surrounding.h"
 #include "bind/gil.h"
+#include "bind/metadata.h"
+#include "bind/plan/python.h"
 #include "bind/register.h"
 #include "bind/share.h"
 #include "bind/stream.h"
@@ -37,6 +40,7 @@ PyObject *g_ready = nullptr, *g_timeout = nullptr, *g_metadata = nullptr, *g_out
 struct Given {
   std::array<PyObject*, plan::kArgumentsMax> values{};
   TimeNs deadline = kNever;
+  PyObject* metadata = Py_None;
 };
 
 // False: the stub is to see to it, or to say what is wrong.
@@ -56,9 +60,14 @@ bool take_keyword(const MethodBinding& binding, PyObject* name, PyObject* value,
     place = value;
     return true;
   }
+  if (PySet_Contains(binding.options.ptr(), name) != 1) return false;
   if (name == g_timeout && value != Py_None) {
     timed = true;
     return take_timeout(value, given.deadline);
+  }
+  if (name == g_metadata && PyDict_CheckExact(value) && PyBytes_GET_SIZE(binding.metadata.ptr()) == 0) {
+    given.metadata = value;
+    return true;
   }
   return value == Py_None && (name == g_timeout || name == g_metadata || name == g_out);
 }
@@ -137,7 +146,10 @@ PyObject* otherwise(const DirectMethod& method, PyObject* how, const py::object&
   const py::tuple arguments = tuple_of(given, method.binding->plan->arguments.size());
   const py::object left =
       given.deadline == kNever ? py::object(py::none()) : py::object(py::float_(seconds_left(given.deadline)));
-  return PyObject_CallMethodObjArgs(method.stub, how, error.ptr(), arguments.ptr(), left.ptr(), nullptr);
+  return call_python([&] {
+    return PyObject_CallMethodObjArgs(method.stub, how, error.ptr(), arguments.ptr(), left.ptr(), given.metadata,
+                                      nullptr);
+  });
 }
 
 PyObject* result_of(const DirectMethod& method, const plan::CompiledPlan& plan, rpc::ClientCall& call,
@@ -147,7 +159,9 @@ PyObject* result_of(const DirectMethod& method, const plan::CompiledPlan& plan, 
   if (value) return value.release().ptr();
   const py::bytes payload = bytes_of(as_text(call.payload()));
   const py::tuple arguments = tuple_of(given, plan.arguments.size());
-  return PyObject_CallMethodObjArgs(method.stub, g_decode, payload.ptr(), blocks.ptr(), arguments.ptr(), nullptr);
+  return call_python([&] {
+    return PyObject_CallMethodObjArgs(method.stub, g_decode, payload.ptr(), blocks.ptr(), arguments.ptr(), nullptr);
+  });
 }
 
 // A call that is to be begun.
@@ -157,7 +171,8 @@ struct Prepared {
   plan::Sizes sizes;
   std::shared_ptr<driver::Client> client;  // kept, as is the plan, whatever others do without the GIL
   std::shared_ptr<const plan::CompiledPlan> plan;
-  py::bytes metadata;
+  py::bytes name;
+  std::optional<PackedMetadata> metadata;
 };
 
 // False: the stub is to make the call.
@@ -169,15 +184,17 @@ bool prepare(const MethodBinding& binding, PyObject* const* args, size_t count, 
   if (!plan::pack_list(prepared.plan->arguments, prepared.given.values.data(), prepared.packed, prepared.sizes))
     return false;
   prepared.client = *binding.client;
-  prepared.metadata = binding.metadata;
+  prepared.name = binding.name;
+  prepared.metadata.emplace(prepared.given.metadata == Py_None ? py::handle(binding.metadata)
+                                                               : prepared.given.metadata);
   return prepared.client != nullptr && !prepared.client->belongs_to_parent();
 }
 
-rpc::CallRequest request_of(const MethodBinding& binding, const Prepared& prepared) {
+rpc::CallRequest request_of(const Prepared& prepared) {
   rpc::CallRequest request;
-  request.method = binding.name;
+  request.method = as_text(bytes_view(prepared.name));
   request.payload = as_bytes(prepared.packed.payload);
-  request.metadata = bytes_view(prepared.metadata);
+  request.metadata = prepared.metadata->view();
   request.deadline = prepared.given.deadline;
   for (const py::object& buffer : prepared.packed.buffers) request.buffers.push_back(export_buffer(buffer, false));
   return request;
@@ -188,7 +205,7 @@ PyObject* call_directly(const DirectMethod& method, PyObject* const* args, size_
   Prepared prepared;
   if (loop_runs() || !prepare(*method.binding, args, count, keywords, prepared)) return nullptr;
   const rpc::ClientCallRef call = prepared.client->new_call();
-  const Status begun = carry_out(prepared.client, call, request_of(*method.binding, prepared));
+  const Status begun = carry_out(prepared.client, call, request_of(prepared));
   if (!begun.ok())
     return otherwise(method, g_otherwise, error_of(begun, {.not_executed = call->not_executed()}), prepared.given);
   if (!call->status().ok())
@@ -203,7 +220,7 @@ PyObject* start_directly(const DirectMethod& method, PyObject* const* args, size
   Prepared prepared;
   if (!prepare(*method.binding, args, count, keywords, prepared)) return nullptr;
   const rpc::ClientCallRef call = prepared.client->new_call();
-  rpc::CallRequest request = request_of(*method.binding, prepared);
+  rpc::CallRequest request = request_of(prepared);
   Status begun;
   {
     const WithoutGil freed;
@@ -216,7 +233,8 @@ PyObject* start_directly(const DirectMethod& method, PyObject* const* args, size
   end_if_interrupted(*prepared.client, call);
   py::tuple arguments = tuple_of(prepared.given, prepared.plan->arguments.size());
   return make_future({prepared.client, call, prepared.plan, prepared.sizes, prepared.given.deadline,
-                      py::reinterpret_borrow<py::object>(method.stub), std::move(arguments)})
+                      py::reinterpret_borrow<py::object>(method.stub), std::move(arguments),
+                      py::reinterpret_borrow<py::object>(prepared.given.metadata)})
       .release()
       .ptr();
 }
@@ -230,6 +248,8 @@ PyObject* run(Direct direct, const DirectMethod& method, PyObject* const* args, 
     return direct(method, args, static_cast<size_t>(PyVectorcall_NARGS(flagged_count)), keywords);
   } catch (py::error_already_set& error) {
     error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }
@@ -248,8 +268,10 @@ PyObject* start(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObjec
   const auto positional = static_cast<size_t>(count);
   PyObject* const result = run(start_directly, method, args, positional, keywords);
   if (result != nullptr || PyErr_Occurred() != nullptr) return result;
-  const auto slow = py::reinterpret_steal<py::object>(PyObject_GetAttr(method.stub, g_start));
-  return slow ? PyObject_Vectorcall(slow.ptr(), args, positional, keywords) : nullptr;
+  PyObject* const slow = PyObject_GetAttr(method.stub, g_start);
+  PyObject* const future = slow == nullptr ? nullptr : PyObject_Vectorcall(slow, args, positional, keywords);
+  Py_XDECREF(slow);
+  return future;
 }
 
 // Whatever else it is asked for, the stub is.
@@ -342,6 +364,7 @@ int traverse_binding(PyObject* self, visitproc visit, void* arg) {
   return 0;
 }
 int clear_binding(PyObject* self) {
+  if (!reinterpret_cast<py::detail::instance*>(self)->get_value_and_holder().holder_constructed()) return 0;
   auto& binding = py::cast<MethodBinding&>(py::handle(self));
   binding.client = nullptr;  // so that no call looks at the others
   binding.channel = binding.connection = binding.core = py::none();
@@ -349,8 +372,8 @@ int clear_binding(PyObject* self) {
 }
 
 std::shared_ptr<MethodBinding> make_binding(std::shared_ptr<plan::CompiledPlan> plan, py::tuple names,
-                                            size_t positional, py::tuple defaults, py::object channel,
-                                            const py::object& timeout, py::bytes metadata) {
+                                            size_t positional, py::tuple defaults, py::frozenset options,
+                                            py::object channel, const py::object& timeout, py::bytes metadata) {
   if (names.size() != plan->arguments.size() || defaults.size() != names.size())
     throw py::value_error("each parameter has a name, and a default or ...");
   auto binding = std::make_shared<MethodBinding>();
@@ -358,6 +381,7 @@ std::shared_ptr<MethodBinding> make_binding(std::shared_ptr<plan::CompiledPlan> 
   binding->names = std::move(names);
   binding->positional = positional;
   binding->defaults = std::move(defaults);
+  binding->options = std::move(options);
   binding->channel = std::move(channel);
   if (!timeout.is_none()) binding->timeout = static_cast<TimeNs>(std::min(timeout.cast<double>(), 9e9) * kSecond);
   binding->metadata = std::move(metadata);
@@ -386,8 +410,8 @@ void register_method(py::module_& module) {
                                                               collected.tp_clear = clear_binding;
                                                             }))
       .def(py::init(&make_binding), py::arg("plan"), py::arg("names"), py::arg("positional"), py::arg("defaults"),
-           py::arg("channel"), py::arg("timeout"), py::arg("metadata"))
-      .def("bind", [](MethodBinding& binding, py::object connection, py::handle client, std::string name) {
+           py::arg("options"), py::arg("channel"), py::arg("timeout"), py::arg("metadata"))
+      .def("bind", [](MethodBinding& binding, py::object connection, py::handle client, py::bytes name) {
         binding.connection = std::move(connection);
         binding.client = &client_of(client);
         binding.core = py::reinterpret_borrow<py::object>(client);

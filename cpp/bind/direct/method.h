@@ -19,9 +19,10 @@ namespace py = pybind11;
 // that isn't the channel's own any more, the next call goes through the stub, which binds it again.
 struct MethodBinding {
   std::shared_ptr<const plan::CompiledPlan> plan;
-  py::tuple names;     // of the arguments, interned
+  py::tuple names;     // of the arguments, interned; None where it is given by its place only
   py::tuple defaults;  // ... where there is none
   size_t positional = 0;
+  py::object options;  // of a call, that the method takes: timeout, metadata, out
   py::object channel;
   TimeNs timeout = kNever;  // of a call that gives none
   py::bytes metadata;
@@ -29,7 +30,7 @@ struct MethodBinding {
   py::object connection;
   py::object core;                                          // its Client
   const std::shared_ptr<driver::Client>* client = nullptr;  // in the Client, where it is null once that is closed
-  std::string name;                                         // on the wire
+  py::bytes name;                                           // on the wire
 };
 
 }  // namespace rrpc::bind::direct

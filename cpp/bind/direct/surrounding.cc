@@ -51,8 +51,8 @@ PyObject* call_context(PyObject* self, PyObject*) {
 bool has_ended(PyObject* surrounding) {
   if (Py_TYPE(surrounding) == g_current_call_type) return as_call(surrounding).ended;
   PyObject* const ended = PyObject_GetAttrString(surrounding, "ended");
-  if (ended == nullptr) PyErr_Clear();
-  Py_XDECREF(ended);
+  if (ended == nullptr) throw py::error_already_set();
+  Py_DECREF(ended);
   return ended == Py_True;
 }
 
@@ -98,13 +98,9 @@ py::object context_of(CurrentCall& call) {
 
 bool in_handler() {
   PyObject* around = nullptr;
-  if (PyContextVar_Get(g_variable, nullptr, &around) != 0) {
-    PyErr_Clear();
-    return true;
-  }
-  const bool runs = around != nullptr && around != Py_None && !has_ended(around);
-  Py_XDECREF(around);
-  return runs;
+  if (PyContextVar_Get(g_variable, nullptr, &around) != 0) throw py::error_already_set();
+  const auto held = py::reinterpret_steal<py::object>(around);
+  return held && !held.is_none() && !has_ended(around);
 }
 
 bool loop_runs() {

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstring>
 
+#include "bind/plan/python.h"
+
 namespace rrpc::bind::plan {
 namespace {
 
@@ -13,29 +15,36 @@ constexpr size_t kRankMax = 16;
 
 const py::detail::npy_api& numpy() { return py::detail::npy_api::get(); }
 
-// Asks the node's check, in Python, once for each dtype: (dtype, its name on the wire), or None.
+const Dtype* known(const Node& node, PyObject* descr) {
+  for (const Dtype& dtype : *node.dtypes)
+    if (dtype.descr == descr) return &dtype;
+  return nullptr;
+}
+
+// Asks the node's check, in Python, once for each dtype: (dtype, its name on the wire, bytes of an item), or None.
 const Dtype* adopt(const Node& node, py::handle asked) {
-  if (node.dtypes.size() >= kDtypesMax) return nullptr;
-  PyObject* const answer = PyObject_CallOneArg(node.type.ptr(), asked.ptr());
+  PyObject* const answer = call_python([&] { return PyObject_CallOneArg(node.type.ptr(), asked.ptr()); });
   if (answer == nullptr) {
-    PyErr_Clear();
+    leave_to_python();
     return nullptr;
   }
   const auto found = py::reinterpret_steal<py::object>(answer);
   if (found.is_none()) return nullptr;
-  const auto pair = found.cast<py::tuple>();
-  node.dtypes.push_back({py::object(pair[0]).release().ptr(), pair[1].cast<std::string>(), pair[2].cast<int64_t>()});
-  return &node.dtypes.back();
+  const auto parts = found.cast<py::tuple>();
+  const py::object descr = parts[0];
+  if (const Dtype* const dtype = known(node, descr.ptr())) return dtype;  // under another name, or by another thread
+  if (node.dtypes->size() >= kDtypesMax) return nullptr;
+  node.dtypes->push_back({descr.inc_ref().ptr(), parts[1].cast<std::string>(), parts[2].cast<int64_t>()});
+  return &node.dtypes->back();
 }
 
 const Dtype* of_descr(const Node& node, PyObject* descr) {
-  for (const Dtype& dtype : node.dtypes)
-    if (dtype.descr == descr) return &dtype;
-  return adopt(node, descr);
+  const Dtype* const dtype = known(node, descr);
+  return dtype != nullptr ? dtype : adopt(node, descr);
 }
 
 const Dtype* of_wire(const Node& node, std::string_view wire) {
-  for (const Dtype& dtype : node.dtypes)
+  for (const Dtype& dtype : *node.dtypes)
     if (dtype.wire == wire) return &dtype;
   return adopt(node, py::bytes(wire.data(), wire.size()));
 }
@@ -87,7 +96,7 @@ py::object new_array(const Head& head, void* memory) {
   const int flags = memory == nullptr ? 0 : py::detail::npy_api::NPY_ARRAY_WRITEABLE_;  // without memory: the order
   PyObject* const array = numpy().PyArray_NewFromDescr_(numpy().PyArray_Type_, head.dtype->descr, head.rank,
                                                         head.shape.data(), nullptr, memory, flags, nullptr);
-  if (array == nullptr) PyErr_Clear();
+  if (array == nullptr) leave_to_python();
   return py::reinterpret_steal<py::object>(array);
 }
 
@@ -96,11 +105,10 @@ py::object new_array(const Head& head, void* memory) {
 bool view_array(const Node& node, PyObject* value, ArrayView& view, Sizes& sizes) {
   if (Py_TYPE(value) != numpy().PyArray_Type_) return false;
   const auto* const array = py::detail::array_proxy(value);
-  if ((array->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) == 0 || static_cast<size_t>(array->nd) > kRankMax)
-    return false;
   const Dtype* const dtype = of_descr(node, array->descr);
-  if (dtype == nullptr) return false;
+  if (dtype == nullptr || dtype->descr != array->descr) return false;  // Python ran, and may have changed it
   const auto rank = static_cast<size_t>(array->nd);
+  if ((array->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) == 0 || rank > kRankMax) return false;
   if (!has_shape(node, array->dimensions, rank, sizes)) return false;
   const size_t rest = 2 + 8 * rank + dtype->wire.size();
   view.head.resize(2 + rest);
@@ -135,15 +143,15 @@ py::object bulk_array(const Node& node, std::string_view data, py::handle block,
   if (!parse_head(node, data, head) || data.size() != head.length) return {};
   if (!has_shape(node, head.shape.data(), static_cast<size_t>(head.rank), sizes)) return {};
   Py_buffer memory;
-  if (PyObject_GetBuffer(block.ptr(), &memory, PyBUF_SIMPLE) != 0) {
-    PyErr_Clear();
+  if (PyObject_GetBuffer(block.ptr(), &memory, PyBUF_WRITABLE) != 0) {
+    leave_to_python();
     return {};
   }
   py::object array;
   if (static_cast<size_t>(memory.len) == head.nbytes) array = new_array(head, memory.buf);
   PyBuffer_Release(&memory);
   if (array && numpy().PyArray_SetBaseObject_(array.ptr(), block.inc_ref().ptr()) != 0) {
-    PyErr_Clear();
+    leave_to_python();
     return {};
   }
   return array;

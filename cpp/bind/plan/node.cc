@@ -4,6 +4,25 @@
 #include <array>
 #include <utility>
 
+#include "bind/plan/python.h"
+
+namespace rrpc::bind {
+
+void leave_to_python() {
+  if (PyErr_Occurred() == nullptr) return;
+  if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw pybind11::error_already_set();
+  PyErr_Clear();
+}
+
+void leave_refusal_to_python() {
+  if (PyErr_Occurred() == nullptr) return;
+  if (PyErr_ExceptionMatches(PyExc_TypeError) == 0 && PyErr_ExceptionMatches(PyExc_ValueError) == 0)
+    throw pybind11::error_already_set();
+  PyErr_Clear();
+}
+
+}  // namespace rrpc::bind
+
 namespace rrpc::bind::plan {
 namespace {
 
@@ -88,9 +107,11 @@ Node compile(py::handle given, const std::vector<std::string>& names) {
       break;
     case Kind::kAny:
       node.type = description[1];
+      node.dtypes = std::make_shared<std::deque<Dtype>>();
       break;
     case Kind::kArray:
       node.type = description[1];
+      node.dtypes = std::make_shared<std::deque<Dtype>>();
       node.shaped = description.size() > 2;
       if (node.shaped) node.shape = compile_shape(description[2], names);
       break;

@@ -57,13 +57,14 @@ class Sizes {
   Sizes() { known_.fill(kUnknown); }
   // False where the name has another size already.
   bool agrees(size_t slot, int64_t size) {
+    if (size < 0) return false;
     int64_t& known = known_[slot];
     if (known == kUnknown) known = size;
     return known == size;
   }
 
  private:
-  static constexpr int64_t kUnknown = INT64_MIN;
+  static constexpr int64_t kUnknown = -1;
   std::array<int64_t, kNamesMax> known_;
 };
 
@@ -80,7 +81,7 @@ struct Node {
   py::object members;       // of an enum by their values; of a literal itself by itself
   std::string mark;         // of a record: its class's name
   py::tuple names;          // of a record: its fields, interned
-  mutable std::deque<Dtype> dtypes;  // of an array and Any: those that the check has taken; guarded by the GIL
+  std::shared_ptr<std::deque<Dtype>> dtypes;  // of an array and Any: those that the check has taken; guarded by the GIL
 };
 
 // From (name, ...) as compiled.py describes it; `names` are those of dimensions. Throws ValueError for what isn't one.

@@ -9,6 +9,7 @@
 #include "base/msgpack_scan.h"
 #include "bind/plan/arrays.h"
 #include "bind/plan/node.h"
+#include "bind/plan/python.h"
 #include "bind/plan/wire.h"
 
 namespace rrpc::bind::plan {
@@ -123,7 +124,7 @@ class Packing {
     static PyObject* const name = PyUnicode_InternFromString("_value_");
     const auto plain = py::reinterpret_steal<py::object>(PyObject_GetAttr(value, name));
     if (!plain) {
-      PyErr_Clear();
+      leave_to_python();
       return false;
     }
     return (PyLong_CheckExact(plain.ptr()) || PyUnicode_CheckExact(plain.ptr())) && any(node, plain.ptr());
@@ -252,9 +253,9 @@ class Packing {
     pack_.pack_map(static_cast<uint32_t>(node.inner.size()));
     for (size_t i = 0; i < node.inner.size(); ++i) {
       PyObject* const name = PyTuple_GET_ITEM(node.names.ptr(), static_cast<Py_ssize_t>(i));
-      const auto member = py::reinterpret_steal<py::object>(PyObject_GetAttr(value, name));
+      const auto member = py::reinterpret_steal<py::object>(call_python([&] { return PyObject_GetAttr(value, name); }));
       if (!member) {
-        PyErr_Clear();
+        leave_to_python();
         return false;
       }
       if (!text(name) || !this->value(node.inner[i], member.ptr())) return false;

@@ -10,6 +10,7 @@
 #include "base/msgpack_scan.h"
 #include "bind/plan/arrays.h"
 #include "bind/plan/node.h"
+#include "bind/plan/python.h"
 #include "bind/plan/wire.h"
 
 namespace rrpc::bind::plan {
@@ -36,7 +37,8 @@ class Reading : public msgpack::null_visitor {
     if (node->slot >= 0 && (value > INT64_MAX || !agrees(*node, static_cast<int64_t>(value)))) return false;
     return put_as(*node, PyLong_FromUnsignedLongLong(value));
   }
-  bool visit_negative_integer(int64_t value) {
+  bool visit_negative_integer(int64_t value) {  // of a signed format, which may hold others too
+    if (value >= 0) return visit_positive_integer(static_cast<uint64_t>(value));
     const Node* const node = fitting(Kind::kInt);
     if (node == nullptr || value < node->least) return false;
     return (node->slot < 0 || agrees(*node, value)) && put_as(*node, PyLong_FromLongLong(value));
@@ -57,6 +59,7 @@ class Reading : public msgpack::null_visitor {
     return fitting(Kind::kBytes) != nullptr && put(PyBytes_FromStringAndSize(data, size));
   }
   bool visit_ext(const char* data, uint32_t size) {
+    if (size == 0) return false;
     const auto code = static_cast<int8_t>(data[0]);
     const std::string_view body(data + 1, size - 1);
     if (!frames_.empty() && (frames_.back().at_mark || is_first_of_any())) {
@@ -216,7 +219,7 @@ class Reading : public msgpack::null_visitor {
   // Takes over the reference; null is an exception.
   bool put(PyObject* value) {
     if (value == nullptr) {
-      PyErr_Clear();
+      leave_refusal_to_python();
       return false;
     }
     values_.push_back(py::reinterpret_steal<py::object>(value));
@@ -290,7 +293,9 @@ class Reading : public msgpack::null_visitor {
   bool named_tuple(const Frame& frame) {
     const std::vector<PyObject*> members = borrowed(frame);
     if (members.size() != frame.node->inner.size()) return false;
-    return replace(frame, PyObject_Vectorcall(frame.node->type.ptr(), members.data(), members.size(), nullptr));
+    PyObject* const type = frame.node->type.ptr();
+    return replace(frame,
+                   call_python([&] { return PyObject_Vectorcall(type, members.data(), members.size(), nullptr); }));
   }
   bool dict(const Frame& frame) {
     auto made = py::reinterpret_steal<py::object>(PyDict_New());
@@ -302,8 +307,9 @@ class Reading : public msgpack::null_visitor {
   bool record(const Frame& frame) {
     const std::vector<PyObject*> members = borrowed(frame);
     if (members.size() != frame.node->inner.size()) return false;
-    PyObject* const made = PyObject_Vectorcall(frame.node->type.ptr(), members.data(), 0, frame.node->names.ptr());
-    return replace(frame, made);
+    const Node& node = *frame.node;
+    return replace(
+        frame, call_python([&] { return PyObject_Vectorcall(node.type.ptr(), members.data(), 0, node.names.ptr()); }));
   }
 
   const std::vector<Node>* const root_list_;
