@@ -256,7 +256,7 @@ class CompiledPlan:
 class MethodBinding:
     """Holds what the calls of one method of one client need; made by the method's stub."""
     def __init__(self, *parts: Any) -> None: ...
-    def bind(self, connection: Any, client: Client, name: str) -> None:
+    def bind(self, connection: Any, client: Client, name: bytes) -> None:
         """Has calls take this connection, as long as it is the channel's ``ready`` one."""
 
 class DirectMethod:

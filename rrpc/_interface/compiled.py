@@ -55,7 +55,7 @@ class _Unknown(Exception):
 
 
 class _Place:
-    """Where an annotation stands: within these classes, in a plan that has so many nodes already."""
+    """The place of an annotation: the classes around it, and the nodes that the plan has already."""
 
     def __init__(self, classes: tuple[type, ...] = (), nodes: list[int] | None = None) -> None:
         self.classes = classes
