@@ -138,7 +138,7 @@ bool DirectCalls::carry_out(py::handle worker, const Handler& handler, driver::W
   else if (pack(handler, result, running, answer))
     answer.due = answer.direct = true;
   else
-    leave(worker, handler, std::move(result), running);
+    leave(worker, handler, result, running);
   return true;
 }
 
@@ -180,17 +180,16 @@ bool DirectCalls::pack(const Handler& handler, const py::object& result, Running
   return true;
 }
 
-void DirectCalls::leave(py::handle worker, const Handler& handler, py::object result, Running& running) {
+void DirectCalls::leave(py::handle worker, const Handler& handler, const py::object& result, Running& running) {
   py::list arguments;
   for (py::object& argument : running.arguments) arguments.append(std::move(argument));
-  worker.attr("_answer")(current_->handle, handler.name, context_of(*current_), std::move(result),
-                         std::move(arguments));
+  worker.attr("_answer")(current_->handle, handler.name, context_of(*current_), result, std::move(arguments));
   current_->ended = true;
 }
 
 void DirectCalls::fail(py::handle worker, const Handler& handler) {
   py::error_already_set raised;
-  const py::object error = raised.value();
+  const py::object& error = raised.value();
   if (raised.trace()) PyException_SetTraceback(error.ptr(), raised.trace().ptr());
   worker.attr("_failed")(current_->handle, handler.name, error, context_of(*current_));
   current_->ended = true;

@@ -63,7 +63,7 @@ class DirectCalls {
   void enter(const Handler& handler, const driver::Work& work);
   bool begin(const Handler& handler, const driver::Work& work, const py::object& blocks, Running& running);
   bool pack(const Handler& handler, const py::object& result, Running& running, Answer& answer);
-  void leave(py::handle worker, const Handler& handler, py::object result, Running& running);
+  void leave(py::handle worker, const Handler& handler, const py::object& result, Running& running);
   void fail(py::handle worker, const Handler& handler);
 
   const py::object core_;

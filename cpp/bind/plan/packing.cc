@@ -26,8 +26,6 @@ class Writer {
 
 constexpr int kDepthMax = 100;  // of Any; Python tells where values are nested too deep
 
-const Node& item_of(const Node& node) { return node.kind == Kind::kAny ? node : node.inner[0]; }
-
 bool is_simple_key(PyObject* key) {
   return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyBytes_CheckExact(key) || PyFloat_CheckExact(key) ||
          PyBool_Check(key) || key == Py_None;
@@ -205,7 +203,7 @@ class Packing {
     for (Py_ssize_t i = 0; i < count; ++i) {
       if (i >= PyList_GET_SIZE(value)) return false;
       const auto item = py::reinterpret_borrow<py::object>(PyList_GET_ITEM(value, i));
-      if (!this->value(item_of(node), item.ptr())) return false;
+      if (!this->value(node.kind == Kind::kAny ? node : node.inner[0], item.ptr())) return false;
     }
     return PyList_GET_SIZE(value) == count;
   }

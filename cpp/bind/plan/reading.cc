@@ -1,6 +1,5 @@
 #include <msgpack/unpack.hpp>
-// After unpack.hpp, whose declarations they need.
-#include <msgpack/null_visitor.hpp>
+// After unpack.hpp, whose declarations it needs.
 #include <msgpack/parse.hpp>
 
 #include <cmath>
@@ -18,7 +17,7 @@ namespace {
 
 // Builds values as their bytes come by. Each function gives whether that is what the node expects; the first that isn't
 // ends it, and Python takes the payload from its beginning.
-class Reading : public msgpack::null_visitor {
+class Reading {
  public:
   Reading(const std::vector<Node>* list, const Node* single, py::handle blocks, Sizes& sizes)
       : root_list_(list), single_(single), blocks_(blocks), sizes_(sizes) {}
@@ -119,6 +118,12 @@ class Reading : public msgpack::null_visitor {
     frames_.push_back({.node = node, .first = values_.size(), .is_map = true});
     return true;
   }
+  static bool start_array_item() { return true; }
+  static bool end_array_item() { return true; }
+  static bool start_map_value() { return true; }
+  static bool end_map_value() { return true; }
+  static void parse_error(size_t, size_t) {}
+  static void insufficient_bytes(size_t, size_t) {}
   bool start_map_key() {
     frames_.back().at_key = true;
     return true;
