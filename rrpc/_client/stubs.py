@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 import sys
+import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
@@ -33,6 +34,8 @@ _R = TypeVar("_R")
 _M = TypeVar("_M", bound="RemoteMethod")
 _ITERATOR: Any = Iterator
 _modules = sys.modules
+_OPTIONS = ("timeout", "metadata", "out")
+"""Of a call, in the order in which ``_call`` takes them."""
 _UNBOUND: tuple[Any, ...] = (object(), None, b"", None, None)
 
 
@@ -58,6 +61,7 @@ class RemoteMethod:
     rpc_errors: ClassVar[tuple[type[RpcError], ...]] = ()
     """Those that the method declares: they are raised as these classes."""
     _plan: ClassVar[Plan]
+    _is_generated: ClassVar[bool]
     __name__: str
     __call__: Callable[..., Any]
 
@@ -117,7 +121,7 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
     def direct(self) -> Any:
         """Returns a ``_core.DirectMethod``, which has this one's attributes and leaves to it what isn't plain."""
         compiled = self._plan.compiled
-        if compiled is None or not self._options.plain:
+        if compiled is None or not self._options.plain or not _hands_over(type(self)):
             return self
         parameters = self._plan.parameters
         taken = inspect.signature(self.__call__).parameters.keys() - set(self._plan.names)
@@ -290,6 +294,47 @@ def start_call(chain: Chain) -> Future[Any]:
     return Future(driven, only)
 
 
+def _hands_over(cls: type[RemoteMethod]) -> bool:
+    """Returns whether calls do no more than hand their arguments over, as generated methods do.
+
+    Somebody's own ``__call__`` or ``start`` that does more must run.
+    """
+    known = cls.__dict__.get("_is_generated")
+    if known is None:
+        known = cls._is_generated = _is_generated(cls, "__call__", "_call") and _is_generated(
+            cls, "start", "_start"
+        )
+    return bool(known)
+
+
+def _is_generated(cls: type[RemoteMethod], method: str, callee: str) -> bool:
+    """Compares a method's code with what its body would be compiled to."""
+    function = getattr(cls, method, None)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return False
+    positional, keywords = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    names = code.co_varnames[:keywords]
+    given = [name for name in _OPTIONS if name in names and name not in cls._plan.names]
+    if given != list(_OPTIONS[: len(given)]):
+        return False
+    star = ["*"] if keywords > positional else []
+    parameters = ", ".join([*names[:positional], *star, *names[positional:]])
+    arguments = "".join(f"{name}, " for name in cls._plan.names)
+    call = f"{names[0]}.{callee}(({arguments}), {', '.join(given)})"
+    doc = "" if function.__doc__ is None else f"{function.__doc__!r}; "
+    for body in (f"return {call}", call):  # the second one where there is no result
+        made: dict[str, Any] = {}
+        exec(f"def made({parameters}): {doc}{body}", {}, made)
+        if _same(code, made["made"].__code__):
+            return True
+    return False
+
+
+def _same(one: types.CodeType, other: types.CodeType) -> bool:
+    return (one.co_code, one.co_names, one.co_consts) == (other.co_code, other.co_names, other.co_consts)
+
+
 def _compile(cls: type[RemoteMethod]) -> Plan:
     if "_plan" not in cls.__dict__:
         cls._plan = _plan_of(cls)
@@ -337,8 +382,11 @@ class _Stub(Generic[_M]):
     def __get__(self, client: Any, owner: type) -> Callable[..., Any] | _M:
         if client is None:
             return self._function()
-        bound = self.kind(client)
-        found = client.__dict__[self._name] = bound.direct()  # from now on found without coming here
+        found = self.kind(client).direct()
+        if (
+            inspect.getattr_static(owner, self._name) is self
+        ):  # else a subclass has its own, which comes here by super()
+            client.__dict__[self._name] = found  # from now on found without coming here
         return typing.cast(_M, found)
 
     def _function(self) -> Callable[..., Any]:

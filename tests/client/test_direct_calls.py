@@ -365,3 +365,40 @@ print("leaving", flush=True)
             check=False,
         )
     assert (run.returncode, run.stdout, run.stderr) == (0, "leaving\n", "")
+
+
+class Doubling(rrpc.UnaryMethod[int]):
+    rpc_name = "Bench.add"
+
+    def __call__(self, a: int, b: int = 2, *, timeout: float | None = None) -> int:
+        return self._call((a, 2 * b), timeout)
+
+
+class Starting(rrpc.UnaryMethod[int]):
+    rpc_name = "Bench.add"
+
+    def __call__(self, a: int, b: int = 2, *, timeout: float | None = None) -> int:
+        """Adds."""
+        return self._call((a, b), timeout)
+
+    def start(self, a: int, b: int = 2) -> rrpc.Future[int]:
+        return self._start((a, 3 * b), None)
+
+
+class Own(bench_rpc.BenchClient):  # type: ignore[misc]
+    doubling = rrpc.stub(Doubling)
+    starting = rrpc.stub(Starting)
+
+    def add(self, a: int, b: int = 2) -> Any:
+        return -super().add(a, b)
+
+
+def test_what_users_write_themselves_runs(bench: Bench) -> None:
+    """A method that does more than hand its arguments over, and one of a subclass that calls the base's."""
+    with rrpc.Server(bench, listen=ADDRESS), Own(ADDRESS) as client:
+        for _ in range(3):
+            assert client.doubling(1) == 5
+            assert client.doubling(1, 3) == 7
+            assert client.starting(1) == 3
+            assert client.starting.start(1).result() == 7
+            assert client.add(1) == -3
