@@ -28,6 +28,7 @@ std::shared_ptr<CompiledPlan> make_plan(const py::tuple& arguments, py::handle r
 }
 
 py::object to_python(plan::Packed& packed) {
+  if (packed.buffers.empty()) return py::make_tuple(bytes_of(packed.payload), py::none());
   py::list buffers;
   for (py::object& buffer : packed.buffers) buffers.append(std::move(buffer));
   return py::make_tuple(bytes_of(packed.payload), std::move(buffers));

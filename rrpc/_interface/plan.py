@@ -100,7 +100,7 @@ class Plan:
         if out is None and arrange is None and self._codec is not None:
             packed = self._codec.pack_arguments(tuple(arguments))
             if packed is not None:
-                return packed[0], Message(packed[1])
+                return packed[0], Message(packed[1] or ())
         message = Message()
         try:
             values = [send(value, message) for send, value in zip(self._senders, arguments)]  # noqa: B905
@@ -173,7 +173,7 @@ class Plan:
         if out is None and self._codec is not None:
             packed = self._codec.pack_result(value)
             if packed is not None:
-                return packed[0], Message(packed[1])
+                return packed[0], Message(packed[1] or ())
         message = Message()
         try:
             if out is None and (self._dimensions is None or self.received is not None):

@@ -100,7 +100,7 @@ class Items:
 
     def _encode_compiled(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, list[Any] | None]:
         packed = None if self._codec is None else self._codec.pack_result(value)
-        return self._encode(value) if packed is None else (packed[0], packed[1] or None)
+        return self._encode(value) if packed is None else packed
 
     def _decode_compiled(self, payload: bytes, blocks: list[Any] | None, sizes: Sizes | None = None) -> Any:
         read = None if self._codec is None else self._codec.read_result(payload, blocks)
