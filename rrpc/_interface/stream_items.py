@@ -6,7 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import msgpack
+
 from rrpc.codec import (
+    BULK_BYTES,
     CompiledPlan,
     Message,
     Refused,
@@ -22,11 +25,14 @@ from rrpc.errors import Internal, InvalidArgument, RpcError
 from .checks import compile_check
 from .compiled import compiled
 from .dimensions import Dimensions, Sizes
-from .mismatch import Mismatch
+from .mismatch import EXACT, Mismatch
 from .senders import sender
 
 __all__ = ["Items", "untyped_item"]
 
+_PLAIN = (*EXACT, bytes)
+_NO_BUFFERS = Message()  # of plain values, which are packed without a look at it
+_unpack = msgpack.unpackb
 _Encode = Callable[..., tuple[bytes, list[Any] | None]]
 _Decode = Callable[..., Any]
 
@@ -45,12 +51,15 @@ class Items:
         self._fault: type[RpcError] = InvalidArgument if argument else Internal
         self._dimensions = dimensions
         self._annotation = annotation
+        self._plain = type(None) if annotation is None else annotation
         self._check = compile_check(annotation)
         self._send = sender(annotation, self._check)
         self.encode: _Encode = self._encode
         self.decode: _Decode = self._decode
         if annotation == list[memoryview]:
             self.encode, self.decode = self._encode_frames, self._decode_frames
+        elif self._plain in _PLAIN:
+            self.encode, self.decode = self._encode_plain, self._decode_plain
         elif dimensions is None:
             self.encode, self.decode = self._encode_compiled, self._decode_compiled
 
@@ -97,6 +106,27 @@ class Items:
     def _decode_frames(self, payload: bytes, blocks: list[Any] | None, sizes: Sizes | None = None) -> Any:
         frames = decode_frames(payload, blocks)
         return self._decode(payload, blocks) if frames is None else frames
+
+    # Of single small values msgpack's own functions cost less than a crossing into the core: by turns in one run,
+    # streams of 32-byte items received and sent were 0.87 and 0.85 as fast with compiled plans.
+
+    def _encode_plain(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, list[Any] | None]:
+        if type(value) is self._plain and (type(value) is not bytes or len(value) < BULK_BYTES):
+            try:
+                return pack(value, _NO_BUFFERS), None
+            except Refused:
+                pass  # the other way says what is wrong with it
+        return self._encode(value)
+
+    def _decode_plain(self, payload: bytes, blocks: list[Any] | None, sizes: Sizes | None = None) -> Any:
+        if blocks is None:
+            try:
+                value = _unpack(payload)
+            except Exception:  # malformed: the full decoder tells
+                value = self
+            if type(value) is self._plain:
+                return value
+        return self._decode(payload, blocks)
 
     def _encode_compiled(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, list[Any] | None]:
         packed = None if self._codec is None else self._codec.pack_result(value)
