@@ -41,6 +41,18 @@ bool wait_for(driver::Client& client, const rpc::ClientCallRef& call, TimeNs dea
   }
 }
 
+void interrupt(driver::Client& client, const rpc::ClientCallRef& call) {
+  const WithoutGil freed;
+  client.cancel(call, cancelled("the caller was interrupted"));
+}
+
+void end_if_interrupted(driver::Client& client, const rpc::ClientCallRef& call) {
+  if (PyErr_CheckSignals() == 0) return;
+  const py::error_already_set raised;
+  interrupt(client, call);
+  throw py::error_already_set(raised);
+}
+
 namespace {
 
 class Call {
@@ -147,19 +159,6 @@ class PyClient {
     release_deferred(client->engine());
     if (!status.ok()) raise_status(status, {.not_executed = call->not_executed()});
     return call;
-  }
-
-  // Ctrl-C: the caller goes, so the call does.
-  static void interrupt(driver::Client& client, const rpc::ClientCallRef& call) {
-    const WithoutGil freed;
-    client.cancel(call, cancelled("the caller was interrupted"));
-  }
-  // One that has come meanwhile would be raised before anybody has the call to end it.
-  static void end_if_interrupted(driver::Client& client, const rpc::ClientCallRef& call) {
-    if (PyErr_CheckSignals() == 0) return;
-    const py::error_already_set raised;
-    interrupt(client, call);
-    throw py::error_already_set(raised);
   }
 
   py::tuple call(const py::bytes& method, const py::bytes& payload, py::handle buffers, py::handle out,

@@ -17,6 +17,10 @@ namespace rrpc::bind {
 
 // register_client.cc: True when done, false at the deadline. Signals and deferred Python work are seen to meanwhile.
 bool wait_for(driver::Client& client, const rpc::ClientCallRef& call, TimeNs deadline);
+// Ctrl-C: the caller goes, so the call does.
+void interrupt(driver::Client& client, const rpc::ClientCallRef& call);
+// A signal that has come meanwhile would be raised before anybody has the call to end it.
+void end_if_interrupted(driver::Client& client, const rpc::ClientCallRef& call);
 // Raises the call's error, if it has one.
 py::tuple take_reply(rpc::ClientCall& call);
 

@@ -53,8 +53,7 @@ py::object DirectCalls::running() const {
 }
 
 py::object DirectCalls::serve(py::handle worker, py::handle idle_s, driver::Lane lane, Answer& answer) {
-  if (server_->belongs_to_parent())
-    raise_status(failed_precondition("this server belongs to the parent process; make a new one after fork"));
+  server_of(core_);  // which refuses it in a forked child
   TimeNs deadline = deadline_from(idle_s);
   while (true) {
     driver::Work work;

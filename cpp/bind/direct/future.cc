@@ -6,6 +6,7 @@
 
 #include "bind/convert.h"
 #include "bind/deferred.h"
+#include "bind/direct/slots.h"
 #include "bind/direct/surrounding.h"
 #include "bind/gil.h"
 #include "bind/register.h"
@@ -82,15 +83,8 @@ PyObject* result(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
   State* const state = as_future(self).state;
   const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
   if (state != nullptr && (count + named == 0 || (count == 1 && named == 0 && args[0] == Py_None))) {
-    try {
-      if (PyObject* const value = value_of(*state)) return value;
-    } catch (py::error_already_set& error) {
-      error.restore();
-      return nullptr;
-    } catch (const std::exception& error) {
-      PyErr_SetString(PyExc_RuntimeError, error.what());
-      return nullptr;
-    }
+    PyObject* const value = without_throwing([state] { return value_of(*state); });
+    if (value != nullptr || PyErr_Occurred() != nullptr) return value;
   }
   PyObject* const slow = PyObject_GetAttr(self, g_wait_result);
   PyObject* const value =
@@ -104,7 +98,7 @@ PyObject* result(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
 PyObject* give(PyObject* self, PyObject*) {
   State* const state = as_future(self).state;
   if (state == nullptr) return Py_NewRef(Py_None);
-  try {
+  return without_throwing([state]() -> PyObject* {
     if (std::exchange(state->given, true)) return Py_NewRef(Py_None);
     const Begun begun = std::exchange(state->begun, Begun());
     const py::object left =
@@ -116,12 +110,7 @@ PyObject* give(PyObject* self, PyObject*) {
                           begun.metadata, has_value, has_value ? state->value : py::object(py::none()))
         .release()
         .ptr();
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-  }
-  return nullptr;
+  });
 }
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
@@ -141,21 +130,13 @@ int clear(PyObject* self) {
   return 0;
 }
 
-void dealloc(PyObject* self) {
-  PyTypeObject* const type = Py_TYPE(self);
-  PyObject_GC_UnTrack(self);
-  clear(self);
-  type->tp_free(self);
-  Py_DECREF(type);
-}
-
 PyObject* make_type() {
   static PyMethodDef methods[] = {
       {"result", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(result)), METH_FASTCALL | METH_KEYWORDS,
        "Returns the call's result, waiting for it at most ``timeout`` seconds."},
       {"_give", give, METH_NOARGS, "Gives Python what the call was begun with."},
       {nullptr, nullptr, 0, nullptr}};
-  static PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+  static PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc_collected<clear>)},
                                 {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
                                 {Py_tp_clear, reinterpret_cast<void*>(clear)},
                                 {Py_tp_methods, methods},

@@ -3,13 +3,13 @@
 #include <structmember.h>
 
 #include <array>
-#include <new>
 #include <optional>
 #include <utility>
 
 #include "bind/convert.h"
 #include "bind/deferred.h"
 #include "bind/direct/future.h"
+#include "bind/direct/slots.h"
 #include "bind/direct/surrounding.h"
 #include "bind/gil.h"
 #include "bind/metadata.h"
@@ -98,17 +98,6 @@ bool is_ready(const MethodBinding& binding) {
   return ready == binding.connection.ptr();
 }
 
-// A signal that has come meanwhile would be raised before anybody has the call to end it.
-void end_if_interrupted(driver::Client& client, const rpc::ClientCallRef& call) {
-  if (PyErr_CheckSignals() == 0) return;
-  const py::error_already_set raised;
-  {
-    const WithoutGil freed;
-    client.cancel(call, cancelled("the caller was interrupted"));
-  }
-  throw py::error_already_set(raised);
-}
-
 // Starts the call and waits for its end. Throws what a signal's handler raises; the call is cancelled then.
 Status carry_out(const std::shared_ptr<driver::Client>& client, const rpc::ClientCallRef& call,
                  rpc::CallRequest request) {
@@ -128,8 +117,7 @@ Status carry_out(const std::shared_ptr<driver::Client>& client, const rpc::Clien
     run_deferred();
     if (waited != driver::WaitResult::kDone) wait_for(*client, call, kNever);
   } catch (...) {
-    const WithoutGil freed;
-    client->cancel(call, cancelled("the caller was interrupted"));
+    interrupt(*client, call);
     throw;
   }
   return status;
@@ -239,26 +227,10 @@ PyObject* start_directly(const DirectMethod& method, PyObject* const* args, size
       .ptr();
 }
 
-using Direct = PyObject* (*)(const DirectMethod&, PyObject* const*, size_t, PyObject*);
-
-// Null with an exception or without one, which is for the stub.
-PyObject* run(Direct direct, const DirectMethod& method, PyObject* const* args, size_t flagged_count,
-              PyObject* keywords) {
-  try {
-    return direct(method, args, static_cast<size_t>(PyVectorcall_NARGS(flagged_count)), keywords);
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-  }
-  return nullptr;
-}
-
 PyObject* vectorcall(PyObject* self, PyObject* const* args, size_t flagged_count, PyObject* keywords) {
   const auto& method = *reinterpret_cast<DirectMethod*>(self);
-  PyObject* const result = run(call_directly, method, args, flagged_count, keywords);
+  const auto count = static_cast<size_t>(PyVectorcall_NARGS(flagged_count));
+  PyObject* const result = without_throwing([&] { return call_directly(method, args, count, keywords); });
   if (result != nullptr || PyErr_Occurred() != nullptr) return result;
   return PyObject_Vectorcall(method.stub, args, flagged_count, keywords);
 }
@@ -266,7 +238,7 @@ PyObject* vectorcall(PyObject* self, PyObject* const* args, size_t flagged_count
 PyObject* start(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
   const auto& method = *reinterpret_cast<DirectMethod*>(self);
   const auto positional = static_cast<size_t>(count);
-  PyObject* const result = run(start_directly, method, args, positional, keywords);
+  PyObject* const result = without_throwing([&] { return start_directly(method, args, positional, keywords); });
   if (result != nullptr || PyErr_Occurred() != nullptr) return result;
   PyObject* const slow = PyObject_GetAttr(method.stub, g_start);
   PyObject* const future = slow == nullptr ? nullptr : PyObject_Vectorcall(slow, args, positional, keywords);

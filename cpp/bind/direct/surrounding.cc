@@ -1,6 +1,7 @@
 #include "bind/direct/surrounding.h"
 
 #include "bind/convert.h"
+#include "bind/direct/slots.h"
 
 namespace rrpc::bind::direct {
 namespace {
@@ -29,23 +30,10 @@ int clear(PyObject* self) {
   return 0;
 }
 
-void dealloc(PyObject* self) {
-  PyTypeObject* const type = Py_TYPE(self);
-  PyObject_GC_UnTrack(self);
-  clear(self);
-  type->tp_free(self);
-  Py_DECREF(type);
-}
-
 PyObject* get_ended(PyObject* self, void*) { return PyBool_FromLong(as_call(self).ended ? 1 : 0); }
 
 PyObject* call_context(PyObject* self, PyObject*) {
-  try {
-    return context_of(as_call(self)).release().ptr();
-  } catch (py::error_already_set& error) {
-    error.restore();
-    return nullptr;
-  }
+  return without_throwing([self] { return context_of(as_call(self)).release().ptr(); });
 }
 
 bool has_ended(PyObject* surrounding) {
@@ -72,7 +60,7 @@ PyTypeObject* make_current_call_type() {
                                   {nullptr, nullptr, 0, nullptr}};
   static PyGetSetDef fields[] = {{"ended", get_ended, nullptr, "Whether the call is answered.", nullptr},
                                  {nullptr, nullptr, nullptr, nullptr, nullptr}};
-  static PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+  static PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc_collected<clear>)},
                                 {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
                                 {Py_tp_clear, reinterpret_cast<void*>(clear)},
                                 {Py_tp_methods, methods},

@@ -39,19 +39,12 @@ class Packing {
   void begin_list(size_t count) { pack_.pack_array(static_cast<uint32_t>(count)); }
 
   bool value(const Node& node, PyObject* value) {
-    if (value == Py_None && node.optional) {
-      pack_.pack_nil();
-      return true;
-    }
+    if (value == Py_None && node.optional) return nil();
     switch (node.kind) {
       case Kind::kNone:
-        if (value != Py_None) return false;
-        pack_.pack_nil();
-        return true;
+        return value == Py_None && nil();
       case Kind::kBool:
-        if (!PyBool_Check(value)) return false;
-        value == Py_True ? pack_.pack_true() : pack_.pack_false();
-        return true;
+        return PyBool_Check(value) && boolean(value);
       case Kind::kInt:
         return PyLong_CheckExact(value) && integer(node, value);
       case Kind::kFloat:
@@ -94,14 +87,8 @@ class Packing {
 
   // By the value's own type, as the codec in Python packs it; so for literals, whose values are known.
   bool any(const Node& node, PyObject* value) {
-    if (value == Py_None) {
-      pack_.pack_nil();
-      return true;
-    }
-    if (PyBool_Check(value)) {
-      value == Py_True ? pack_.pack_true() : pack_.pack_false();
-      return true;
-    }
+    if (value == Py_None) return nil();
+    if (PyBool_Check(value)) return boolean(value);
     if (PyLong_CheckExact(value)) return integer(node, value);
     if (PyFloat_CheckExact(value)) return number(node, PyFloat_AS_DOUBLE(value));
     if (PyUnicode_CheckExact(value)) return text(value);
@@ -143,6 +130,16 @@ class Packing {
       packed_.buffers.resize(buffers);
     }
     return false;
+  }
+
+  bool nil() {
+    pack_.pack_nil();
+    return true;
+  }
+
+  bool boolean(PyObject* value) {
+    value == Py_True ? pack_.pack_true() : pack_.pack_false();
+    return true;
   }
 
   bool integer(const Node& node, PyObject* value) {
@@ -247,7 +244,7 @@ class Packing {
 
   bool record(const Node& node, PyObject* value) {
     begin_list(2);
-    mark(kRecordMarkExt, node.mark);
+    mark(kRecordMark, node.mark);
     pack_.pack_map(static_cast<uint32_t>(node.inner.size()));
     for (size_t i = 0; i < node.inner.size(); ++i) {
       PyObject* const name = PyTuple_GET_ITEM(node.names.ptr(), static_cast<Py_ssize_t>(i));

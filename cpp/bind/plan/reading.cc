@@ -62,7 +62,7 @@ class Reading {
     const auto code = static_cast<int8_t>(data[0]);
     const std::string_view body(data + 1, size - 1);
     if (!frames_.empty() && (frames_.back().at_mark || is_first_of_any())) {
-      if (frames_.back().at_mark || (code >= kTupleMark && code <= kRecordMarkExt)) return mark(code, body);
+      if (frames_.back().at_mark || (code >= kTupleMark && code <= kRecordMark)) return mark(code, body);
     }
     const Node* const node = fitting(Kind::kArray);
     if (node == nullptr) return false;
@@ -249,7 +249,7 @@ class Reading {
     frame.at_mark = false;
     if (frame.node->kind == Kind::kAny) frame.is_tuple = true;
     if (frame.node->kind != Kind::kRecord) return code == kTupleMark && body.empty();
-    return code == kRecordMarkExt && body == frame.node->mark;
+    return code == kRecordMark && body == frame.node->mark;
   }
 
   // A record's fields come in the order of its class, or Python sorts them out.

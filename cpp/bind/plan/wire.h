@@ -1,8 +1,10 @@
-// The facts of rrpc/codec/wire.py that nodes need; tests/codec/test_compiled_plans.py holds the two to the same bytes.
+// The facts of rrpc/codec/wire.py that nodes need; tests/interface/test_compiled.py holds the two to the same bytes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+#include "base/msgpack_scan.h"
 
 namespace rrpc::bind::plan {
 
@@ -10,7 +12,7 @@ constexpr size_t kBulkBytes = 16384;  // buffers from here on leave the message
 constexpr char kMarked = '\xc1';      // first byte of a payload with marked lists
 
 // Extension codes.
-constexpr int8_t kArrayExt = 1, kBulkArrayExt = 2, kTupleMark = 16, kRecordMarkExt = 19;
+constexpr int8_t kArrayExt = 1, kBulkArrayExt = 2, kTupleMark = kFirstMark;
 
 constexpr size_t kScanFromBytes = 128;                   // a shorter payload can't nest too deep
 constexpr double kFloat32Overflows = 0x1p128 - 0x1p103;  // nearer to 2^128 than to the largest f32
