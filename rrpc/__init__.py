@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import aio, interceptors
 from ._call.context import Context, attached, context, detached
+from ._call.peer import Peer
 from ._call.retry import RetryBudget, RetryPolicy
 from ._channel import Backoff, Channel, Ejection, register_resolver
 from ._client.array_checks import check_arrays
@@ -20,6 +21,7 @@ from ._client.streams import DuplexStream, RequestStream, ResponseStream
 from ._client.stubs import UnaryMethod, stub
 from ._interface import AnnotationError, error
 from ._interface.decorators import method, service
+from ._server.authorization import Authorization
 from ._server.health import Health
 from ._server.server import Server, serve
 from ._server.server_stream import ServerStream
@@ -50,9 +52,9 @@ from .errors import (
     Unknown,
 )
 from .interceptors import ClientInterceptor, ServerInterceptor
-from .memory import empty, prefault_pool, set_pool_idle_timeout, set_pool_limit, snapshot, trim, zeros
+from .memory import empty, like, prefault_pool, set_pool_idle_timeout, set_pool_limit, snapshot, trim, zeros
 from .metadata import Metadata, MetadataLike
-from .types import Shape, Sized, f32, i8, i16, i32, i64, u8, u16, u32, u64
+from .types import Borrowed, Shape, Sized, f32, i8, i16, i32, i64, u8, u16, u32, u64
 
 if TYPE_CHECKING:
     from ._server.batching import batch_sizes, batched
@@ -62,7 +64,9 @@ __all__ = [
     "AddressInUse",
     "AlreadyExists",
     "AnnotationError",
+    "Authorization",
     "Backoff",
+    "Borrowed",
     "Cancelled",
     "Channel",
     "Client",
@@ -83,6 +87,7 @@ __all__ = [
     "MetadataLike",
     "NotFound",
     "OutOfRange",
+    "Peer",
     "PermissionDenied",
     "ProtocolError",
     "Record",
@@ -123,6 +128,7 @@ __all__ = [
     "i32",
     "i64",
     "interceptors",
+    "like",
     "method",
     "open_stream",
     "prefault_pool",
@@ -162,7 +168,7 @@ def __getattr__(name: str) -> Any:
 
 
 # Tracebacks and pickles name them as users import them, wherever they stand.
-AnnotationError.__module__ = Record.__module__ = "rrpc"
+AnnotationError.__module__ = Authorization.__module__ = Peer.__module__ = Record.__module__ = "rrpc"
 
 # Last, as it sees all of the above.
 from . import _registration as _registration  # noqa: E402

@@ -13,17 +13,27 @@ read it. A ``Block`` is pool memory that returns to the pool when its last refer
 """
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _Metadata = bytes | Mapping[str, Any]
 _Buffers = Sequence[Any] | None
 _Timeout = float | None
+_Principals = Sequence[tuple[str, str | int]]
+_Process = tuple[int, int, int]  # pid, uid, gid
+_Certificate = tuple[str, tuple[str, ...], tuple[str, ...]]  # subject, DNS names, URIs
 
 class Block:
-    """Writable pool memory with the buffer protocol (1-D, unsigned bytes, at least 64-byte aligned)."""
+    """Memory of the pool, or, read-only, memory lent by a peer, as a buffer (1-D, unsigned bytes, 64-byte aligned)."""
     @property
     def nbytes(self) -> int: ...
+
+class Lent:
+    """A buffer that the peer may read in place; stands for the buffer wherever buffers are sent."""
+    def __init__(self, buffer: Any) -> None: ...
+    @property
+    def buffer(self) -> Any: ...
 
 class Call:
     """One call in flight, made by ``Client.start``."""
@@ -47,16 +57,15 @@ class Call:
     def on_done(self, callback: Callable[[], None]) -> None:
         """Calls back once, on whatever thread, soon after the call ends (at once if it has ended)."""
 
-class LoopQueue:
-    """A queue of the events that an event loop awaits; one for each loop, for its thread alone."""
+class LoopDriver:
+    """Polls in one event loop for what that awaits, in callbacks of the loop; for its thread alone."""
+    def __init__(self, loop: AbstractEventLoop) -> None: ...
+    @property
+    def loop(self) -> AbstractEventLoop: ...
     def fileno(self) -> int:
-        """Returns a descriptor, readable when ``poll`` should be called again after it gave None."""
-    def poll(self) -> list[tuple[Any, Any, Any]] | None:
-        """Polls for what the loop awaits, without blocking, and returns what has come.
-
-        Each item is (target, first, second), as whatever was awaited says. None: nothing to poll for; the loop may rest
-        until ``fileno()`` is readable or something new is begun.
-        """
+        """Returns a descriptor, readable when ``poll_soon`` should be called though nothing was begun."""
+    def poll_soon(self) -> None:
+        """Has the loop poll from its next round on; called after anything new was begun there."""
     def close(self) -> None:
         """Drops what comes from now on."""
 
@@ -95,7 +104,7 @@ class Client:
     ) -> Call: ...
     def start_in_loop(
         self,
-        queue: LoopQueue,
+        driver: LoopDriver,
         target: Any,
         method: bytes,
         payload: bytes,
@@ -105,7 +114,7 @@ class Client:
         metadata: _Metadata = b"",
         traced: bool = False,
     ) -> Call:
-        """Begins a call; the queue's ``poll`` gives (target, payload, blocks) or (target, None, error) at its end."""
+        """Begins a call; the loop calls target.arrived(payload, blocks), or (None, error), at its end."""
     def open(
         self,
         method: bytes,
@@ -120,21 +129,25 @@ class Client:
     def usable(self) -> bool:
         """Returns whether new calls can be begun: it isn't closed, failed or told to go (GOAWAY). Cheap."""
     def on_unusable(self, callback: Callable[[], None]) -> None:
-        """Calls back once, on whatever thread, soon after ``usable`` has become false (at once if it is).
-
-        The callback is held until then, so it must not refer to this client.
-        """
+        """Calls back once, on any thread, when ``usable`` is false; the callback must not refer to this client."""
     def calls_in_flight(self) -> int:
         """Returns the number of calls that are begun and not over at both ends. Cheap."""
     def peer_hello(self) -> dict[bytes, bytes]:
         """Returns the fields that the server gave of itself when the connection was made."""
     def info(self) -> dict[str, Any]:
-        """Returns facts about the connection by name.
-
-        They are address, transport, bulk_method, exposure, peer, adapter (verbs), state, sent_on_to (another process's
-        address), why_not (reasons by transport).
-        """
+        """Returns facts by name: address, transport, bulk_method, exposure, peer, adapter, state, sent_on_to, why_not."""
     def stats(self) -> dict[str, int]: ...
+
+class Policy:
+    def __init__(
+        self,
+        methods: Mapping[str, _Principals],
+        rules: Sequence[tuple[str, _Principals]] | None,
+        tokens: bool,
+    ) -> None: ...
+    def permits(
+        self, method: str, process: _Process | None, certificate: _Certificate | None, token: str
+    ) -> bool: ...
 
 class Request(NamedTuple):
     """A call that a server is to handle."""
@@ -161,6 +174,12 @@ class Awaited(enum.Enum):
     DELIVERY = ...
     END = ...
 
+class Unread:
+    # An item that its plan leaves to Python, or whose class raised the error.
+    payload: bytes
+    buffers: list[Any] | None
+    error: BaseException | None
+
 class Stream:
     """The items of one call, at either end: (payload, buffers) each. Any thread may use it.
 
@@ -175,25 +194,27 @@ class Stream:
     def finish(self) -> None:
         """Ends the items of this end. A server need not call it: its reply says so."""
     def receive(self, count: int = 1, timeout: _Timeout = None) -> list[tuple[bytes, list[Block] | None]]:
-        """Waits for an item, and returns up to ``count`` that are here; [] once the peer's items have ended.
+        """Waits for an item; returns up to ``count`` that are here, [] at the end. Raises TimeoutError, or the reply's error."""
+    def send_each(
+        self, source: Iterator[Any], plan: CompiledPlan, slice_s: _Timeout = None
+    ) -> tuple[Any, ...] | None:
+        """Sends an iterator's items by their plan: for ``slice_s`` seconds, or with None to the end, waiting for room.
 
-        Raises TimeoutError if none comes in time. At a client the items include those before a reply that is an error,
-        which is raised after them.
+        Returns None at the iterator's end, (item,) if the plan leaves one to Python, (payload, buffers) of one without
+        room, or () at the slice's end. Raises what the iterator does.
         """
+    def receive_values(
+        self, plan: CompiledPlan, count: int = 1, timeout: _Timeout = None
+    ) -> tuple[list[Any], bool, bool]:
+        """Receives decoded items. Also returns whether some are ``Unread``, and whether some had buffers."""
     def try_receive(self, count: int = 1) -> list[tuple[bytes, list[Block] | None]] | None:
         """Returns the same as ``receive``, or None where that would wait."""
     def land_in(self, allocate: Callable[[int], Any]) -> None:
-        """Has buffers of items whose fetch hasn't begun land in memory that ``allocate(nbytes)`` returns.
-
-        Whoever receives calls ``allocate``. A memoryview of that memory then stands in a block's place.
-        """
+        """Has buffers of items land in what ``allocate(nbytes)`` returns; memoryviews of it stand in blocks' places."""
     def send_initial_metadata(self, metadata: bytes) -> None:
         """Sends a server's initial metadata, before its first item."""
     def initial_metadata(self) -> bytes | None:
-        """Returns the initial metadata that a client got; None as long as none has come.
-
-        It is here when the first item is.
-        """
+        """Returns the initial metadata that a client got, which comes before the first item; None until then."""
     def result(self, timeout: _Timeout = None) -> tuple[bytes, list[Block | None] | None]:
         """Waits for the reply of a client's call, then returns it.
 
@@ -209,38 +230,25 @@ class Stream:
     def ask_delivered(self) -> int:
         """Asks the peer to say when it has all items sent so far; returns their number for ``delivered``."""
     def delivered(self, sequence: int) -> bool:
-        """Returns whether the peer has the items before this number and has fetched their buffers.
-
-        It is True too if the call ended well. Raises the call's error.
-        """
+        """Returns whether the peer has all of the items before this number, or the call ended well. Raises its error."""
     def wait_delivered(self, timeout: _Timeout = None) -> None:
         """Waits until all items sent so far are delivered. Raises TimeoutError if they aren't in time."""
     def peer_finished(self) -> bool:
         """Returns whether the last item of the peer has come; items may be left to take."""
     def answered(self) -> bool:
-        """Returns whether the reply is here, at a client: no item can be sent any more.
-
-        The call isn't done before the buffers of the server's last items are here, too.
-        """
+        """Returns whether the reply is here, at a client, which sends no more; the last items may still be fetched."""
     def addresses(self) -> tuple[str, str]:
         """Returns this end's address and the peer's."""
     def on_end(self, callback: Callable[[], object]) -> None:
-        """Calls back once the call has ended for this end, at once if it has.
-
-        It does so on a thread of rrpc's own or one that waits.
-        """
+        """Calls back once the call has ended for this end, at once if it has; on rrpc's own thread or one that waits."""
     def park(self) -> None:
         """Lets the worker go of a server's call until there is something to do for it.
 
         ``Server.next`` gives its handle again, with 8 in the kind, once there is room for what a try_send() was False
         for, or the call has ended; at once where there was none. Meanwhile another call may be handled in its place.
         """
-    def notify(self, queue: LoopQueue, target: object, what: Awaited) -> None:
-        """Has (target, None, None) come out of the queue once, when what is awaited may be there.
-
-        Called in the loop's thread. ``what`` says what is awaited, such as room for what a try_send() was False for, or
-        items where a try_receive() was None. It comes out when the call has ended, too.
-        """
+    def notify(self, driver: LoopDriver, target: object, what: Awaited) -> None:
+        """Has the loop call target.arrived(None, None) once ``what`` may be there, or the call has ended."""
 
 HAS_COMPILED_PLANS: bool
 
@@ -261,13 +269,14 @@ class MethodBinding:
 
 class DirectMethod:
     """A client's method that needs no Python for plain calls. It leaves others to the stub, and has its attributes."""
-    def __init__(self, stub: Any, binding: MethodBinding) -> None: ...
+    def __init__(self, stub: Any, binding: MethodBinding, in_loop: bool) -> None: ...
 
 class DirectFuture:
     """The base of ``rrpc.Future``: calls that a ``DirectMethod`` starts are waited for without Python."""
     def _give(self) -> Any: ...
 
 def set_future_class(future_class: type) -> None: ...
+def set_loop_drivers(drivers: dict[AbstractEventLoop, LoopDriver], cancelled_error: type) -> None: ...
 
 class CurrentCall:
     """The call that ``DirectCalls`` runs a handler for; it stands in the context variable."""
@@ -286,8 +295,17 @@ class DirectCalls:
         """Returns the next call that Python is to handle; None on timeout or once drained or stopped."""
     def reply_next(self, worker: Any, handle: int, payload: bytes, builtin: bool = False) -> Request | None:
         """Replies with a result, then does what ``next`` does without a timeout, in one crossing."""
-    def running(self) -> bytes | None:
-        """Returns the name of the method whose handler runs."""
+    def running(self) -> bytes | None: ...
+
+class LoopCalls:
+    """The same as ``DirectCalls`` for async handlers, in an event loop and in the task of one runner after the other."""
+    def __init__(self, core: Server, handlers: Mapping[bytes, Any], driver: LoopDriver) -> None: ...
+    def take(self) -> None: ...  # the calls that have come
+    def __len__(self) -> int: ...  # of those that no runner has yet
+    def next(self, runner: Any, task: Any, clean: Any) -> Any: ...  # loop_calls.h says what it returns
+    def running(self) -> bytes | None: ...
+
+def is_clean(task: Any, clean: Any) -> bool: ...  # whether handlers left nothing behind
 
 class Server:
     def __init__(self, options: dict[str, Any]) -> None: ...
@@ -298,24 +316,21 @@ class Server:
     def add_to_hello(self, fields: dict[str, bytes]) -> None:
         """Adds fields to the HELLO for clients that connect from now on, where the slots have room."""
     def serve_apart(self, methods: Sequence[bytes]) -> None:
-        """Has calls of these methods, the built-in services', wait for no others. Called before ``listen``.
-
-        They go only to a caller of ``next(builtin=True)``; no more than one runs at a time.
-        """
+        """Has calls of these methods go to ``next(builtin=True)``, one at a time. Called before ``listen``."""
     def next(self, timeout: _Timeout = None, builtin: bool = False) -> Request | None:
         """Returns the next call to handle; None on timeout or once drained or stopped."""
     def serve_in_loop(
-        self, queue: LoopQueue, target: Any, methods: Sequence[bytes], max_concurrency: int, all: bool
+        self, driver: LoopDriver, target: Any, methods: Sequence[bytes], max_concurrency: int, all: bool
     ) -> None:
         """Has calls of these methods go to an event loop, so many at a time. Called before ``listen``.
 
-        The loop polls for calls from now on. (target, None, None) out of its queue says that there are some. ``all``:
+        The loop polls for calls from now on. target.arrived(None, None) says that there are some. ``all``:
         there are no workers, so it gets what names no method, too, and any number of those that are served apart.
         """
     def next_in_loop(self) -> list[Request]:
         """Returns the calls to handle now, as ``next`` gives them. Called in the loop's thread."""
     def notify_given_up(self, handle: int) -> None:
-        """Has the queue give (target, handle, None) once nobody waits for the reply to a call in a loop."""
+        """Has the loop call target.arrived(handle, None) once nobody waits for the reply to a call in it."""
     def reply(
         self,
         handle: int,
@@ -345,26 +360,27 @@ class Server:
         another worker is needed.
         """
     def set_aside(self, handle: int) -> None:
-        """Lets a worker go of a call, so that another may be handled in its place.
-
-        ``next`` gives it again, with 8 in the kind, after ``bring_back``.
-        """
+        """Frees a call's worker for another one; ``next`` gives it again after ``bring_back``, with 8 in the kind."""
     def bring_back(self, handle: int) -> None:
         """Ends ``set_aside``, from any thread; does nothing where the call is answered."""
     def lend(self, handle: int) -> None:
-        """Lets another handler run in the place of one that is about to wait.
-
-        The thread of the handler that waits stays where it is.
-        """
+        """Lets another handler run in the place of one that is about to wait, and that keeps its thread."""
     def take_up(self, handle: int) -> None:
         """Ends ``lend``: waits until fewer than ``max_concurrency`` handlers run, or the server is stopped."""
     def out_bytes(self, handle: int) -> int:
         """Returns the size of the caller's ``out`` memory in bytes, 0 when there is none."""
-    def call_info(self, handle: int) -> tuple[str, int, int] | None:
-        """Returns the peer, the ns in which the arguments were fetched, and the ns the call waited for a worker.
-
-        None once the call is answered.
-        """
+    def call_info(
+        self, handle: int
+    ) -> tuple[str, int, int, tuple[_Process | None, _Certificate | None]] | None:
+        """Returns peer, ns of fetching arguments and of waiting for a worker, identity; None if it is answered."""
+    def why_denied(self, handle: int, token_subject: str) -> str:
+        """Returns why the policy refuses a call with this token, "" if it doesn't or the call is answered."""
+    def set_policy(self, policy: Policy | None) -> None:
+        """Sets who may call what, from the next call on. Refused calls end before they come to Python."""
+    def on_denials(self, callback: Callable[[], None]) -> None:
+        """Calls back once, on any thread, soon after ``take_denials`` has something: lines for a log."""
+    def take_denials(self) -> list[str]: ...
+    def tls_state(self) -> tuple[str, int, str]: ...
     def stamps(self, handle: int) -> tuple[int, int, int] | None:
         """Returns when the request arrived, its arguments were here and a worker took it.
 
@@ -372,22 +388,13 @@ class Server:
         microseconds old when a busy poller found the message. None once the call is answered.
         """
     def is_cancelled(self, handle: int) -> bool:
-        """Returns whether nobody waits for the reply to a call any more.
-
-        The client gave the call up, its connection is gone, its deadline has passed, or it is answered.
-        """
+        """Returns whether nobody waits for a reply: given up, disconnected, past the deadline, or answered."""
     def on_cancel(self, handle: int, callback: Callable[[], None]) -> bool:
-        """Calls back once, on whatever thread, soon after ``is_cancelled`` has become true (at once if it is).
-
-        The callback is forgotten with the reply. Returns False if the call is answered already.
-        """
+        """Calls back once, on any thread, soon after ``is_cancelled`` is true; returns False if it is answered."""
     def stop_listening(self) -> None:
         """Refuses new clients: connecting fails from now on. Clients that are connected go on."""
     def send_away(self, count: int, reason: str) -> int:
-        """Tells so many clients, those connected longest, to connect again.
-
-        Returns how many were told; clients that were told before don't count.
-        """
+        """Tells so many clients, those connected longest, to connect again; returns how many were told now."""
     def drain(self, timeout: _Timeout) -> tuple[int, int]:
         """Refuses new calls, and lets running ones finish and their results be fetched.
 
@@ -403,48 +410,41 @@ def default_options() -> dict[str, Any]:
     """Returns the options by name, with their defaults.
 
     They are slots, slot_bytes, calls_in_flight_max, message_bytes_max, metadata_bytes_max, buffers_max,
-    landing_bytes_max, exposed_bytes_max, queued_bytes_max (None: what fits the machine), fetch_timeout (seconds),
-    stream_window_items, stream_window_bytes, poll ("adaptive", "busy" or "event"), spin_us,
-    keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, connections_max,
-    max_connection_age, max_connection_age_grace (seconds; None: no limit),
-    max_concurrency, max_queue, rate_limit (calls a second), rate_burst (None: no limit),
-    stream_handlers_max, handshakes_max, pollers, shared_receive_slots, transports (those that rrpc:// may use, best
-    first: a sequence or "shm,verbs,tcp"; None: the environment's RRPC_TRANSPORTS, else all).
+    landing_bytes_max, exposed_bytes_max, queued_bytes_max, lent_bytes_max (None: what fits the machine), fetch_timeout
+    (seconds), stream_window_items, stream_window_bytes, poll ("adaptive", "busy" or "event"), spin_us,
+    keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, allow_clients (compiled), connections_max,
+    max_connection_age, max_connection_age_grace (seconds; None: no limit), max_concurrency, max_queue, rate_limit (calls
+    a second), rate_burst (None: no limit), stream_handlers_max, handshakes_max, pollers, shared_receive_slots, transports
+    (those that rrpc:// may use, best first: a sequence or "shm,verbs,tcp"; None: RRPC_TRANSPORTS, else all).
     """
 
-KEYS_UNCHECKED: int
-"""Dicts and sets of so few keys need no ``keys_collide``."""
-
-OBJECTS_ALWAYS: int
-"""A payload of so many bytes can't have too many objects."""
+KEYS_UNCHECKED: int  # dicts and sets of so few keys need no keys_collide()
+OBJECTS_ALWAYS: int  # a payload of so many bytes can't have too many objects
 
 def scan_payload(payload: bytes | memoryview) -> bool:
     """Returns whether a map of more than ``KEYS_UNCHECKED`` entries has a key that is neither str nor bin.
 
-    Raises ValueError where no decoder should begin: nested too deep, more objects than the bytes are worth,
-    a timestamp.
+    Raises ValueError where no decoder should begin: nested too deep, too many objects for its bytes, a timestamp.
     """
 
 def keys_collide(keys: list[Any]) -> bool:
     """Returns whether a dict or set of these keys would take far more than the usual time, by their hashes."""
 
-def allocate(nbytes: int) -> Block: ...
+def user_name(uid: int) -> str: ...
+def allocate(nbytes: int, private: bool = False) -> Block: ...
 def stats() -> dict[str, int]: ...
 def set_pool_limit(nbytes: int) -> None: ...
 def set_pool_idle_timeout(seconds: float | None) -> None: ...
 def prefault_pool(nbytes: int) -> None: ...
 def trim() -> int: ...
 def watch_buffers(begin: Callable[[int], Callable[[], None]] | None) -> None:
-    """Has ``begin(nbytes)`` called with the size of each buffer that is sent; None ends that.
-
-    The function that it returns is called if the buffer's bytes are changed before the buffer is released.
-    """
+    """Has ``begin(nbytes)`` called for each buffer that is sent, and what it returns if the bytes change meanwhile."""
 
 def set_processes(count: int) -> None: ...
 def set_error_factory(factory: Callable[[int, str, bool, bytes, bytes, bool], BaseException]) -> None: ...
 def set_metadata_packer(packer: Callable[[Any], bytes]) -> None: ...
 def transports() -> dict[str, str]:
-    """Returns a dict from each scheme to "" where it is usable, else to the reason why not."""
+    """Returns a dict from each scheme to "" where it is usable, otherwise to the reason why not."""
 
 def adapters() -> list[dict[str, str]]:
     """Returns each port of each adapter that rdma-core knows; Device::describe() names the fields."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
+from time import monotonic
 from typing import Any
 
 from rrpc import _core
 from rrpc.errors import InvalidArgument
 
-__all__ = ["check_names", "did_you_mean", "merged", "seconds"]
+__all__ = ["check_names", "deadline_after", "did_you_mean", "merged", "seconds", "time_until"]
 
 _SHORTEST_TIMEOUT_S = 1e-6
 
@@ -53,3 +55,13 @@ def seconds(timeout: float, name: str = "timeout") -> float:
     raise InvalidArgument(
         f"{name} must be a number of seconds from 0 up, or None for no limit, not {timeout!r:.60}"
     )
+
+
+def deadline_after(timeout: float | None) -> float | None:
+    """Returns the time, by ``time.monotonic``, at which a timeout that begins now ends; None: never."""
+    return None if timeout is None or timeout == inf else monotonic() + timeout
+
+
+def time_until(deadline: float | None) -> float | None:
+    """Returns the seconds until a deadline, 0 behind it; None: there is none."""
+    return None if deadline is None else max(0.0, deadline - monotonic())

@@ -18,6 +18,7 @@ from . import _core
 
 __all__ = [
     "empty",
+    "like",
     "memory_of",
     "prefault_pool",
     "set_pool_idle_timeout",
@@ -86,6 +87,29 @@ def zeros(
     return array
 
 
+def like(array: ArrayLike) -> np.ndarray[Any, Any]:
+    """Makes an array in registered memory of another one's shape and dtype, its items not initialised.
+
+    ::
+
+        weights = rrpc.like(model)
+        np.multiply(model, scale, out=weights)
+
+    Args:
+        array: An array, or whatever ``numpy.asarray`` takes.
+
+    Returns:
+        The array, Fortran-contiguous where ``array`` is, else C-contiguous.
+
+    Raises:
+        TypeError: The dtype has no fixed size (objects, ``StringDType``).
+        ResourceExhausted: The pool's limit doesn't allow it.
+    """
+    model = np.asarray(array)
+    flags = model.flags
+    return empty(model.shape, model.dtype, "F" if flags.f_contiguous and not flags.c_contiguous else "C")
+
+
 def snapshot(array: ArrayLike) -> np.ndarray[Any, Any]:
     """Copies an array as it is now into registered memory, for a method that goes on changing the original.
 
@@ -102,8 +126,7 @@ def snapshot(array: ArrayLike) -> np.ndarray[Any, Any]:
         ResourceExhausted: The pool's limit doesn't allow it.
     """
     live = np.asarray(array)
-    flags = live.flags
-    copy = empty(live.shape, live.dtype, "F" if flags.f_contiguous and not flags.c_contiguous else "C")
+    copy = like(live)
     np.copyto(copy, live)
     return copy
 

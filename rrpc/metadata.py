@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,10 +31,17 @@ TRACE = "rrpc-trace"
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]*")
 _KNOWN_MAX = 4096
 _known: set[str] = set()  # names found good
-_pack = (
-    msgpack.Packer().pack
-)  # no Python code runs while it packs, so that one serves all threads under the GIL
 _unpack = msgpack.unpackb
+
+
+class _Own(threading.local):
+    """A thread's own packer."""
+
+    def __init__(self) -> None:
+        self.pack = msgpack.Packer().pack
+
+
+_own = _Own()
 
 
 class Metadata(Mapping[str, str | bytes]):
@@ -82,7 +90,7 @@ def pack(metadata: MetadataLike) -> bytes:
     """Packs metadata for sending. Raises InvalidArgument, which says what can't be sent and why."""
     values = metadata if _plain(metadata) else _checked(metadata)
     try:
-        packed: bytes = _pack(values) if values else b""
+        packed: bytes = _own.pack(values) if values else b""
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"metadata: a value can't be sent as UTF-8: {error.reason}") from None
     return packed

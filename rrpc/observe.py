@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from rrpc._call.peer_names import peer_name
+from rrpc._call.peer import Peer, peer_of
+from rrpc.codec import Lent
 from rrpc.errors import StatusCode
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class EndedCall:
     known: bool = True
     """Whether there is such a method here."""
     peer: str = ""
+    """The other end. At a server it is an ``rrpc.Peer``, which also says who that is."""
     code: int = 0
     """How the call ended; 0: with a result. The same as at the caller, but an error that the handler raised stays here
     where the caller had given the call up."""
@@ -61,6 +63,11 @@ class EndedCall:
     """``fetch_ns``, ``queue_ns`` and ``handler_ns`` together."""
 
     @property
+    def identity(self) -> str:
+        """The proved identity of the caller, such as ``process:alice``; "" if there is none, and at a client."""
+        return self.peer.identity if isinstance(self.peer, Peer) else ""
+
+    @property
     def status(self) -> str:
         """The name of its status code: ``OK``, ``NOT_FOUND``."""
         return status_name(self.code)
@@ -81,15 +88,15 @@ class Observation:
     __slots__ = ("_began_ns", "call")
 
     def __init__(
-        self, request: _core.Request, known: Container[bytes], info: tuple[str, int, int] | None
+        self, request: _core.Request, known: Container[bytes], info: tuple[str, int, int, Any] | None
     ) -> None:
         """``known``: the methods that there are. ``info``: what the core says of the call."""
         name, blocks = request.method, request.buffers
-        peer, fetch_ns, queue_ns = info or ("", 0, 0)
+        peer, fetch_ns, queue_ns, identity = info or ("", 0, 0, None)
         self.call = ServedCall(
             name.decode(errors="replace"),
             name in known,
-            peer_name(peer),
+            peer_of(peer, identity),
             0,
             fetch_ns,
             queue_ns if queue_ns > 0 else 0,
@@ -152,6 +159,7 @@ class ObservedCore:
         # The rest is the core's own; a __getattr__ would slow every attribute down.
         self.stopped, self.out_bytes, self.stream = core.stopped, core.out_bytes, core.stream
         self.call_info, self.stamps, self.peer = core.call_info, core.stamps, core.peer
+        self.why_denied = core.why_denied
         self.is_cancelled, self.on_cancel = core.is_cancelled, core.on_cancel
         self.set_aside, self.bring_back = core.set_aside, core.bring_back
         self.serve_in_loop, self.next_in_loop = core.serve_in_loop, core.next_in_loop
@@ -214,5 +222,6 @@ def _read(blocks: list[_core.Block] | None) -> int:
 
 
 def _nbytes(buffer: Any) -> int:
+    buffer = buffer.buffer if isinstance(buffer, Lent) else buffer
     nbytes: int | None = getattr(buffer, "nbytes", None)
     return nbytes if nbytes is not None else memoryview(buffer).nbytes

@@ -4,14 +4,29 @@
 
     queries: Annotated[NDArray[np.float32], rrpc.Shape("n", 64)]
     k: rrpc.i32 = 10
+    weights: rrpc.Borrowed[NDArray[np.float32]]
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeVar
 
-__all__ = ["Shape", "Sized", "f32", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"]
+__all__ = [
+    "Borrowed",
+    "Lending",
+    "Shape",
+    "Sized",
+    "f32",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+]
 
 
 class Shape:
@@ -49,6 +64,28 @@ class Sized:
 
     name: str
 
+
+@dataclass(frozen=True)
+class Lending:
+    """The note in ``Borrowed``: the array's owner lends its memory."""
+
+
+_T = TypeVar("_T")
+
+Borrowed = Annotated[_T, Lending()]
+"""An array that its receiver reads in the owner's memory: ``rrpc.Borrowed[NDArray[np.float32]]``.
+
+Over shm the receiver maps an array that stands in pool memory (``rrpc.empty``, ``rrpc.like``; ``rrpc.snapshot`` puts
+any array there with one copy). Every other array, and every array over another transport, is copied to the receiver as
+usual. The receiver gets a read-only array in all cases.
+
+It stands around a numpy array in a parameter or a result: alone, with ``| None``, or in a tuple, list or dict there. A
+class's field and a stream's item can't be borrowed; ``AnnotationError`` says so.
+
+The owner must not change a lent array if its readers need a steady value: they see each change at once, and may see
+half of one. The view keeps the owner's memory lent until the last reference to it goes.
+
+"""
 
 i8 = Annotated[int, Sized("i8")]
 i16 = Annotated[int, Sized("i16")]

@@ -1,11 +1,13 @@
 """Fixtures for tests that run real processes, and the rule that CI skips nothing."""
 
 import os
+import re
 import shutil
 import signal
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,8 @@ __all__ = [
 # A shell has its background jobs ignore interrupts, and what they start inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 # Those need adapters, which tools/vm/test.sh gives them.
 IN_VM = bool(os.environ.get("RRPC_IN_VM"))
@@ -145,6 +149,16 @@ def _over_rrpc(item: pytest.Item) -> bool:
     return over != "rrpc" or item.path.stem in RRPC_SUITES
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skips tests of packages that tools/free_threaded.txt leaves out, on interpreters without the GIL."""
+    report = yield
+    lacking = re.search(r"ModuleNotFoundError: (No module named '\w+)", str(report.longrepr))
+    if WITHOUT_GIL and report.failed and lacking:
+        report.outcome, report.longrepr = "skipped", (report.nodeid, 0, lacking[1] + "'")
+    return report
+
+
 _skipped: list[tuple[str, str]] = []
 
 
@@ -168,6 +182,10 @@ def _skips_fail() -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    # What this process has counted is written now: a worker that takes long to end is killed.
+    counted = getattr(sys.modules.get("coverage"), "Coverage", None)
+    if counted is not None and (current := counted.current()) is not None:
+        current.save()
     if _skips_fail() and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -1,9 +1,12 @@
-// Text that a peer chose, on its way to people: cut to a size, and one line.
+// Text that a peer chose, on its way to people: cut to a size, and one line. Bytes as text.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
+
+#include "base/bytes.h"
 
 namespace rrpc {
 
@@ -22,6 +25,24 @@ inline std::string one_line(std::string_view text) {
     if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
   }
   return line;
+}
+
+// The beginning, as an error message quotes it.
+inline std::string quoted(std::string_view text) {
+  constexpr size_t kBytesMax = 40;
+  return "'" + one_line(cut_text(text, kBytesMax)) + "'";
+}
+
+// Two lower-case digits for each byte.
+inline std::string hexadecimal(Bytes bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const std::byte b : bytes) {
+    text += kDigits[static_cast<uint8_t>(b) >> 4];
+    text += kDigits[static_cast<uint8_t>(b) & 15];
+  }
+  return text;
 }
 
 }  // namespace rrpc

@@ -10,8 +10,10 @@
 
 #include "base/limits.h"
 #include "bind/deferred.h"
+#include "bind/owners.h"
+#include "bind/plan/arrays.h"
+#include "bind/policy.h"
 #include "bind/watched_buffer.h"
-#include "driver/devices.h"
 
 namespace rrpc::bind {
 namespace {
@@ -82,6 +84,13 @@ TimeNs deadline_from(py::handle timeout) {
   return deadline_after(now_ns(), seconds_to_ns(seconds, "timeout"));
 }
 
+static constexpr std::pair<const char*, std::string provider::TlsOptions::*> kTlsFiles[] = {
+    {"tls_cert", &provider::TlsOptions::certificate},
+    {"tls_key", &provider::TlsOptions::key},
+    {"tls_ca", &provider::TlsOptions::authorities},
+    {"tls_crl", &provider::TlsOptions::revoked},
+    {"tls_peer_name", &provider::TlsOptions::peer_name}};
+
 py::dict default_options() {
   const driver::Options options;
   const rpc::SessionOptions& session = options.session;
@@ -93,6 +102,7 @@ py::dict default_options() {
   out["exposed_bytes_max"] = py::none();
   out["landing_bytes_max"] = py::none();
   out["queued_bytes_max"] = py::none();
+  out["lent_bytes_max"] = py::none();
   out["message_bytes_max"] = session.message_bytes_max;
   out["buffers_max"] = session.buffers_max;
   out["stream_window_items"] = session.stream_window_items;
@@ -114,10 +124,35 @@ py::dict default_options() {
   out["max_connection_age"] = py::none();
   out["max_connection_age_grace"] = py::none();
   out["any_user"] = options.any_user;
+  out["allow_clients"] = py::none();
   out["transports"] = py::none();
+  out["rdma_security"] = std::string(driver::protection_name(options.rdma_security));
+  out["tls"] = options.tls;
+  for (const auto& [name, member] : kTlsFiles) out[name] = py::none();
   out["shared_receive_slots"] = options.shared_receive_slots;
   out["pollers"] = options.pollers;
   return out;
+}
+
+static driver::Protection protection_from(py::handle value) {
+  const auto parsed = driver::parse_protection(value.cast<std::string>(), "the option rdma_security");
+  raise_if_error(parsed.status());
+  return *parsed;
+}
+
+static bool set_tls_file(driver::Options& options, const std::string& name, py::handle value) {
+  for (const auto& [known, member] : kTlsFiles) {
+    if (name != known) continue;
+    if (value.is_none()) return true;
+    const auto path = py::reinterpret_steal<py::object>(PyOS_FSPath(value.ptr()));
+    if (!path) {
+      PyErr_Clear();
+      throw py::cast_error();
+    }
+    options.files.*member = path.cast<std::string>();
+    return true;
+  }
+  return false;
 }
 
 static driver::PollMode poll_mode_from(const std::string& name) {
@@ -209,6 +244,8 @@ static void set_option(driver::Options& options, const std::string& name, py::ha
     session.landing_bytes_max = share_from(value, name);
   else if (name == "queued_bytes_max")
     session.queued_bytes_max = share_from(value, name);
+  else if (name == "lent_bytes_max")
+    session.lent_bytes_max = share_from(value, name);
   else if (name == "message_bytes_max")
     session.message_bytes_max = window_from(value, name, kMessageBytesMax);
   else if (name == "buffers_max")
@@ -251,18 +288,27 @@ static void set_option(driver::Options& options, const std::string& name, py::ha
     options.max_connection_age_grace = seconds_or_never(value, "max_connection_age_grace");
   else if (name == "any_user")
     options.any_user = value.cast<bool>();
+  else if (name == "allow_clients")
+    options.clients = value.is_none() ? std::nullopt : std::optional(principals_of(value));
   else if (name == "transports")
     options.transports = transports_from(value);
+  else if (name == "rdma_security")
+    options.rdma_security = protection_from(value);
+  else if (name == "tls")
+    options.tls = value.cast<bool>();
   else if (name == "shared_receive_slots")
     options.shared_receive_slots = value.cast<uint32_t>();
   else if (name == "pollers")
     options.pollers = pollers_from(value);
-  else
+  else if (!set_tls_file(options, name, value))
     raise_status(invalid_argument("unknown option '" + name + "'; see rrpc's options"));
 }
 
 driver::Options options_from(const py::dict& given) {
   driver::Options options;
+#ifdef Py_GIL_DISABLED
+  options.workers_contend = false;
+#endif
   for (const auto& [key, value] : given) {
     const auto name = key.cast<std::string>();
     try {
@@ -289,30 +335,16 @@ Bytes bytes_view(const py::bytes& value) {
           static_cast<size_t>(PyBytes_GET_SIZE(value.ptr()))};
 }
 
-uint64_t owner_id_of(PyObject* exporter) {
-  static PyObject* const cache = PyDict_New();  // owner's address -> (weak reference, id); lives for good
-  static uint64_t next_id = 1;
-  py::object owner = py::reinterpret_borrow<py::object>(exporter);
-  while (py::hasattr(owner, "base") && !owner.attr("base").is_none()) owner = owner.attr("base");
-  const py::int_ key(reinterpret_cast<uintptr_t>(owner.ptr()));
-  if (PyObject* entry = PyDict_GetItem(cache, key.ptr())) return py::handle(entry)[py::int_(1)].cast<uint64_t>();
-  const uint64_t id = next_id++;
-  PyObject* reference = PyWeakref_NewRef(owner.ptr(), py::cpp_function([key, id](py::handle) {
-                                                        driver::evict_owner(id);
-                                                        if (PyDict_DelItem(cache, key.ptr()) != 0) PyErr_Clear();
-                                                      }).ptr());
-  if (reference == nullptr) {
-    PyErr_Clear();  // bytes and the like take no weak references
-    return endpoint::kNoOwner;
-  }
-  PyDict_SetItem(cache, key.ptr(), py::make_tuple(py::reinterpret_steal<py::object>(reference), id).ptr());
-  return id;
-}
-
 endpoint::Buffer export_buffer(py::handle object, bool writable) {
+  if (const py::handle lent = lent_buffer(object)) {
+    endpoint::Buffer buffer = export_buffer(lent, writable);
+    buffer.lend = true;
+    return buffer;
+  }
   Py_buffer view;
   if (PyObject_GetBuffer(object.ptr(), &view, writable ? PyBUF_WRITABLE : PyBUF_STRIDES) != 0)
     throw py::error_already_set();
+  plan::share_references(view.obj);
   endpoint::Buffer buffer;
   buffer.length_bytes = static_cast<size_t>(view.len);
   buffer.hold = std::make_shared<PythonHold>(view);
@@ -338,7 +370,19 @@ std::vector<endpoint::Buffer> export_buffers(py::handle sequence) {
   return buffers;
 }
 
-py::object wrap_blocks(std::vector<endpoint::PoolBlock>& blocks) {
+std::vector<endpoint::Buffer> export_buffers(const std::vector<py::object>& buffers) {
+  std::vector<endpoint::Buffer> exported;
+  for (const py::object& buffer : buffers) exported.push_back(export_buffer(buffer, false));
+  return exported;
+}
+
+py::list list_of(std::vector<py::object>& values) {
+  py::list list(values.size());
+  for (size_t i = 0; i < values.size(); ++i) list[i] = std::move(values[i]);
+  return list;
+}
+
+py::object wrap_blocks(std::vector<endpoint::ReceivedBlock>& blocks) {
   if (blocks.empty()) return py::none();
   py::list list(blocks.size());
   for (size_t i = 0; i < blocks.size(); ++i) {

@@ -40,17 +40,19 @@ py::bytes bytes_of(std::string_view text);
 // Some of it may be a peer's: what isn't UTF-8 becomes U+FFFD.
 py::str text_of(std::string_view text);
 
-// Exports the buffer until the returned Buffer goes.
+// The buffer of a Lent; null: the object is none.
+py::handle lent_buffer(py::handle object);
+// Exports the buffer until the returned Buffer goes. That of a Lent is lent.
 endpoint::Buffer export_buffer(py::handle object, bool writable);
 // The object that export_buffer() was given.
 py::object exporter_of(const endpoint::Hold& hold);
 std::vector<endpoint::Buffer> export_buffers(py::handle sequence);
+std::vector<endpoint::Buffer> export_buffers(const std::vector<py::object>& buffers);
+// Moves the values.
+py::list list_of(std::vector<py::object>& values);
 
 // A Block object for each, None for an empty one; None for no blocks at all.
-py::object wrap_blocks(std::vector<endpoint::PoolBlock>& blocks);
-py::object wrap_block(endpoint::PoolBlock block);
-
-// Registers the owner of memory with the registration caches until it is collected; its id there.
-uint64_t owner_id_of(PyObject* exporter);
+py::object wrap_blocks(std::vector<endpoint::ReceivedBlock>& blocks);
+py::object wrap_block(endpoint::ReceivedBlock block);
 
 }  // namespace rrpc::bind

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "bind/convert.h"
+#include "bind/plan/threads.h"
 
 namespace rrpc::bind {
 namespace {
@@ -65,6 +66,7 @@ bool append_value(std::string& to, PyObject* value) {
 // False where it takes more to pack it, or to say why it can't be.
 bool pack_plain(PyObject* metadata, std::string& to) {
   if (!PyDict_CheckExact(metadata)) return false;
+  const Section section(metadata);
   const auto count = static_cast<size_t>(PyDict_GET_SIZE(metadata));
   if (count > kNamesMax) return false;
   if (count == 0) return true;
@@ -72,6 +74,7 @@ bool pack_plain(PyObject* metadata, std::string& to) {
   PyObject* key = nullptr;
   PyObject* value = nullptr;
   for (Py_ssize_t at = 0; PyDict_Next(metadata, &at, &key, &value) != 0;) {
+    const auto held = py::reinterpret_borrow<py::object>(value);  // another thread may replace it
     bool good = false;
     const std::string_view name = utf8_of(key, good);
     if (!good || !is_name(name)) return false;

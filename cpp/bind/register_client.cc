@@ -115,7 +115,7 @@ class Call {
 
 class PyClient {
  public:
-  explicit PyClient(std::unique_ptr<driver::Client> client) : client_(share(std::move(client))) {}
+  explicit PyClient(std::unique_ptr<driver::Client> client) { slot_.set(share(std::move(client))); }
   PyClient(const std::string& address, const py::dict& options, py::handle timeout, py::handle serve) {
     const driver::Options parsed = options_from(options);
     const TimeNs deadline = deadline_from(timeout);
@@ -126,7 +126,7 @@ class PyClient {
       client = driver::Client::connect(address, parsed, deadline, std::move(server));
     }
     if (!client.ok()) raise_status(client.status(), {.not_executed = true});
-    client_ = share(std::move(*client));
+    slot_.set(share(std::move(*client)));
   }
 
   static rpc::CallRequest make_request(const py::bytes& method, const py::bytes& payload, py::handle buffers,
@@ -182,10 +182,10 @@ class PyClient {
     return {std::move(client), std::move(call)};
   }
 
-  Call start_in_loop(const PyLoopQueue& queue, py::object target, const py::bytes& method, const py::bytes& payload,
+  Call start_in_loop(const PyLoopDriver& driver, py::object target, const py::bytes& method, const py::bytes& payload,
                      py::handle buffers, py::handle out, py::handle timeout, py::handle metadata, bool traced) {
     ClientRef client = still_open();
-    const auto call = std::make_shared<PyLoopCall>(queue.queue(), std::move(target));
+    const auto call = std::make_shared<PyLoopCall>(driver.queue(), std::move(target));
     begin(client, method, payload, buffers, out, timeout, metadata, traced, call);
     return {std::move(client), call};
   }
@@ -211,7 +211,7 @@ class PyClient {
   }
 
   void close(py::handle) {
-    const ClientRef client = std::exchange(client_, nullptr);
+    const ClientRef client = slot_.set(nullptr);
     if (client == nullptr) return;
     {
       const WithoutGil freed;
@@ -220,11 +220,17 @@ class PyClient {
     release_deferred(client->engine());
   }
 
-  bool usable() const { return client_ != nullptr && client_->usable(); }
-  size_t calls_in_flight() const { return client_ == nullptr ? 0 : client_->calls_in_flight(); }
+  bool usable() const {
+    const ClientRef client = slot_.get();
+    return client != nullptr && client->usable();
+  }
+  size_t calls_in_flight() const {
+    const ClientRef client = slot_.get();
+    return client == nullptr ? 0 : client->calls_in_flight();
+  }
   void on_unusable(py::object callback) {
     auto function = deferred_callback(callback.inc_ref().ptr());
-    const ClientRef client = client_;
+    const ClientRef client = slot_.get();
     bool later = client != nullptr && !client->belongs_to_parent();
     if (later) {
       const WithoutGil freed;
@@ -275,13 +281,14 @@ class PyClient {
     return out;
   }
 
-  const ClientRef& slot() const { return client_; }
+  const ClientSlot& slot() const { return slot_; }
 
  private:
-  // What a call begins with it keeps to its end: without the GIL, client_ is no more than what others leave of it.
+  // What a call begins with it keeps to its end, whatever others leave of the slot.
   ClientRef still_open() const {
-    if (client_ == nullptr) raise_status(unavailable("the client is closed"), {.not_executed = true});
-    return client_;
+    ClientRef client = slot_.get();
+    if (client == nullptr) raise_status(unavailable("the client is closed"), {.not_executed = true});
+    return client;
   }
   ClientRef of_this_process() const {
     ClientRef client = still_open();
@@ -289,7 +296,7 @@ class PyClient {
     return client;
   }
 
-  ClientRef client_;  // null once closed, by any thread
+  ClientSlot slot_;
 };
 
 }  // namespace
@@ -298,7 +305,7 @@ py::object wrap_client(std::unique_ptr<driver::Client> client) {
   return py::cast(std::make_unique<PyClient>(std::move(client)));
 }
 
-const ClientRef& client_of(py::handle client) { return client.cast<const PyClient&>().slot(); }
+const ClientSlot& slot_of(py::handle client) { return client.cast<const PyClient&>().slot(); }
 
 py::object wrap_call(ClientRef client, rpc::ClientCallRef call, py::object taken) {
   Call wrapped(std::move(client), std::move(call));
@@ -310,7 +317,7 @@ void register_client(py::module_& module) {
   py::class_<Call>(module, "Call")
       .def("done", &Call::done)
       .def("wait", &Call::wait, py::arg("timeout") = py::none())
-      .def("result", &Call::result, py::arg("timeout") = py::none())
+      .def("result", alone(&Call::result), py::arg("timeout") = py::none())
       .def("cancel", &Call::cancel)
       .def("cancelled", &Call::was_cancelled)
       .def("metadata", &Call::metadata)
@@ -323,7 +330,7 @@ void register_client(py::module_& module) {
            py::arg("timeout"), py::arg("metadata") = py::bytes())
       .def("start", &PyClient::start, py::arg("method"), py::arg("payload"), py::arg("buffers"), py::arg("out"),
            py::arg("timeout"), py::arg("metadata") = py::bytes(), py::arg("traced") = false)
-      .def("start_in_loop", &PyClient::start_in_loop, py::arg("queue"), py::arg("target"), py::arg("method"),
+      .def("start_in_loop", &PyClient::start_in_loop, py::arg("driver"), py::arg("target"), py::arg("method"),
            py::arg("payload"), py::arg("buffers"), py::arg("out"), py::arg("timeout"),
            py::arg("metadata") = py::bytes(), py::arg("traced") = false)
       .def("open", &PyClient::open, py::arg("method"), py::arg("payload"), py::arg("buffers"), py::arg("timeout"),

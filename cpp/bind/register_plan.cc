@@ -29,9 +29,7 @@ std::shared_ptr<CompiledPlan> make_plan(const py::tuple& arguments, py::handle r
 
 py::object to_python(plan::Packed& packed) {
   if (packed.buffers.empty()) return py::make_tuple(bytes_of(packed.payload), py::none());
-  py::list buffers;
-  for (py::object& buffer : packed.buffers) buffers.append(std::move(buffer));
-  return py::make_tuple(bytes_of(packed.payload), std::move(buffers));
+  return py::make_tuple(bytes_of(packed.payload), list_of(packed.buffers));
 }
 
 py::object pack_arguments(const CompiledPlan& plan, const py::tuple& values) {
@@ -53,9 +51,7 @@ py::object read_arguments(const CompiledPlan& plan, const py::bytes& payload, co
   std::vector<py::object> values;
   plan::Sizes sizes;
   if (!plan::read_list(plan.arguments, as_text(bytes_view(payload)), blocks, values, sizes)) return py::none();
-  py::list list(values.size());
-  for (size_t i = 0; i < values.size(); ++i) list[i] = std::move(values[i]);
-  return list;
+  return list_of(values);
 }
 
 py::object read_result(const CompiledPlan& plan, const py::bytes& payload, const py::object& blocks) {

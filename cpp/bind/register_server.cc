@@ -14,6 +14,7 @@
 #include "bind/deferred.h"
 #include "bind/gil.h"
 #include "bind/loop.h"
+#include "bind/policy.h"
 #include "bind/register.h"
 #include "bind/request.h"
 #include "bind/share.h"
@@ -74,6 +75,34 @@ class PyServer {
     server_->add_to_hello(std::move(parsed));
   }
 
+  void set_policy(std::shared_ptr<driver::Policy> policy) {
+    check_process();
+    const WithoutGil freed;
+    server_->set_policy(std::move(policy));
+  }
+
+  void on_denials(const py::object& callback) {
+    check_process();
+    auto tell = deferred_callback(callback.inc_ref().ptr());
+    const WithoutGil freed;
+    server_->authorization().on_denials(std::move(tell));
+  }
+  py::tuple tls_state() {
+    check_process();
+    std::string problem;
+    provider::TlsContext::Refusals refusals;
+    {
+      const WithoutGil freed;
+      problem = server_->tls_problem();
+      refusals = server_->tls_refusals();
+    }
+    return py::make_tuple(text_of(problem), refusals.count, text_of(refusals.last));
+  }
+  py::list take_denials() {
+    check_process();
+    return texts_of(server_->authorization().take_denials());
+  }
+
   py::object next(py::handle timeout, bool builtin) {
     return next_until(deadline_from(timeout), builtin ? driver::Lane::kBuiltin : driver::Lane::kWorkers);
   }
@@ -84,13 +113,13 @@ class PyServer {
     server_->serve_apart(methods);
   }
 
-  void serve_in_loop(const PyLoopQueue& queue, py::object target, const std::vector<std::string>& methods,
+  void serve_in_loop(const PyLoopDriver& driver, py::object target, const std::vector<std::string>& methods,
                      uint32_t max_concurrency, bool all) {
     check_process();
-    loop_queue_ = queue.queue();
+    loop_queue_ = driver.queue();
     loop_news_ = std::make_shared<PyLoopNews>(std::move(target));
     const WithoutGil freed;
-    server_->serve_in_loop(queue.queue(), loop_news_, methods, max_concurrency, all);
+    server_->serve_in_loop(driver.queue(), loop_news_, methods, max_concurrency, all);
   }
 
   py::list next_in_loop() {
@@ -196,13 +225,25 @@ class PyServer {
     driver::Work work;
     if (!find(handle, work)) return py::none();
     std::string peer;
+    provider::PeerIdentity identity;
     {
       const WithoutGil freed;
       std::lock_guard lock(work.connection->mutex);
       peer = work.connection->session().endpoint().queue_pair().peer_description();
+      identity = work.connection->peer_identity();
     }
     const rpc::ServerCall& call = *work.call;
-    return py::make_tuple(text_of(peer), call.ready_at() - call.arrived_at(), work.taken_at - call.ready_at());
+    return py::make_tuple(text_of(peer), call.ready_at() - call.arrived_at(), work.taken_at - call.ready_at(),
+                          tuple_of(identity));
+  }
+  py::str why_denied(uint64_t handle, const std::string& token_subject) {
+    check_process();
+    std::string why;
+    {
+      const WithoutGil freed;
+      why = server_->why_denied(handle, token_subject);
+    }
+    return text_of(why);
   }
   py::object stamps(uint64_t handle) {
     driver::Work work;
@@ -263,6 +304,7 @@ class PyServer {
     run_deferred();  // its engine is gone
   }
   bool stopped() const { return server_->ended(); }
+  const std::shared_ptr<PyLoopNews>& loop_news() const { return loop_news_; }
 
   py::dict stats() {
     check_process();
@@ -343,6 +385,12 @@ std::shared_ptr<driver::Server> server_of(py::handle server) {
   return server.cast<PyServer&>().core();
 }
 
+std::shared_ptr<PyLoopNews> loop_news_of(py::handle server) {
+  const auto& news = server.cast<const PyServer&>().loop_news();
+  if (news == nullptr) throw py::value_error("the server serves in no loop");
+  return news;
+}
+
 void register_server(py::module_& module) {
   register_request(module);
   py::class_<PyServer>(module, "Server")
@@ -350,9 +398,13 @@ void register_server(py::module_& module) {
       .def("listen", &PyServer::listen, py::arg("address"), py::arg("for_others") = false)
       .def("redirect", &PyServer::redirect, py::arg("bound"), py::arg("targets"))
       .def("add_to_hello", &PyServer::add_to_hello, py::arg("fields"))
+      .def("set_policy", &PyServer::set_policy, py::arg("policy"))
+      .def("on_denials", &PyServer::on_denials, py::arg("callback"))
+      .def("tls_state", &PyServer::tls_state)
+      .def("take_denials", &PyServer::take_denials)
       .def("next", &PyServer::next, py::arg("timeout") = py::none(), py::arg("builtin") = false)
       .def("serve_apart", &PyServer::serve_apart, py::arg("methods"))
-      .def("serve_in_loop", &PyServer::serve_in_loop, py::arg("queue"), py::arg("target"), py::arg("methods"),
+      .def("serve_in_loop", &PyServer::serve_in_loop, py::arg("driver"), py::arg("target"), py::arg("methods"),
            py::arg("max_concurrency"), py::arg("all"))
       .def("stop_listening", &PyServer::stop_listening)
       .def("next_in_loop", &PyServer::next_in_loop)
@@ -369,6 +421,7 @@ void register_server(py::module_& module) {
       .def("take_up", &PyServer::take_up, py::arg("handle"))
       .def("out_bytes", &PyServer::out_bytes, py::arg("handle"))
       .def("call_info", &PyServer::call_info, py::arg("handle"))
+      .def("why_denied", &PyServer::why_denied, py::arg("handle"), py::arg("token_subject"))
       .def("stamps", &PyServer::stamps, py::arg("handle"))
       .def("is_cancelled", &PyServer::is_cancelled, py::arg("handle"))
       .def("on_cancel", &PyServer::on_cancel, py::arg("handle"), py::arg("callback"))

@@ -10,6 +10,7 @@
 #include "bind/convert.h"
 #include "bind/deferred.h"
 #include "bind/gil.h"
+#include "bind/plan/compiled_plan.h"
 #include "bind/register.h"
 
 namespace rrpc::bind {
@@ -36,33 +37,12 @@ py::object memory_of(const rpc::Item& item) {
 }
 
 // Of an item that was fetched before the user said where to.
-py::object copied(const std::vector<endpoint::PoolBlock>& blocks, const py::object& allocate) {
+py::object copied(const std::vector<endpoint::ReceivedBlock>& blocks, const py::object& allocate) {
   py::list list(blocks.size());
   for (size_t i = 0; i < blocks.size(); ++i) {
     const endpoint::Buffer buffer = allocated(allocate, blocks[i].size());
     std::copy_n(blocks[i].data(), blocks[i].size(), buffer.data);
     list[i] = exporter_of(*buffer.hold);
-  }
-  return list;
-}
-
-py::object buffers_of(rpc::Item& item, const py::object& allocate) {
-  if (!item.memory().empty()) return memory_of(item);
-  if (allocate && !item.blocks().empty()) return copied(item.blocks(), allocate);
-  return wrap_blocks(item.blocks());
-}
-
-py::list give(std::vector<rpc::Item>& items, const py::object& allocate) {
-  py::list list(items.size());
-  for (size_t i = 0; i < items.size(); ++i) {
-    py::object blocks = buffers_of(items[i], allocate);
-    const Bytes payload = items[i].payload();
-    PyObject* pair = PyTuple_New(2);
-    PyObject* bytes = bytes_of(as_text(payload)).release().ptr();
-    if (pair == nullptr) throw py::error_already_set();
-    PyTuple_SET_ITEM(pair, 0, bytes);
-    PyTuple_SET_ITEM(pair, 1, blocks.release().ptr());
-    PyList_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i), pair);
   }
   return list;
 }
@@ -73,6 +53,32 @@ py::list give(std::vector<rpc::Item>& items, const py::object& allocate) {
 }
 
 }  // namespace
+
+py::object PyStream::buffers_of(rpc::Item& item) const {
+  if (!item.memory().empty()) return memory_of(item);
+  const py::object allocate = item.blocks().empty() ? py::object() : allocator();
+  return allocate ? copied(item.blocks(), allocate) : wrap_blocks(item.blocks());
+}
+
+py::object PyStream::allocator() const {
+  const std::lock_guard lock(latch_);
+  return allocate_;
+}
+
+py::list PyStream::give(std::vector<rpc::Item>& items) const {
+  py::list list(items.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    py::object blocks = buffers_of(items[i]);
+    const Bytes payload = items[i].payload();
+    PyObject* pair = PyTuple_New(2);
+    PyObject* bytes = bytes_of(as_text(payload)).release().ptr();
+    if (pair == nullptr) throw py::error_already_set();
+    PyTuple_SET_ITEM(pair, 0, bytes);
+    PyTuple_SET_ITEM(pair, 1, blocks.release().ptr());
+    PyList_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i), pair);
+  }
+  return list;
+}
 
 PyStream::~PyStream() {
   if (call() == nullptr || call()->done() || stream_->belongs_to_parent()) return;
@@ -233,7 +239,8 @@ void PyStream::give_memory() {
     lengths = stream_->wanted();
   }
   std::vector<endpoint::Buffer> memory;
-  for (const size_t length_bytes : lengths) memory.push_back(allocated(allocate_, length_bytes));
+  const py::object allocate = allocator();
+  for (const size_t length_bytes : lengths) memory.push_back(allocated(allocate, length_bytes));
   Status status;
   {
     const WithoutGil freed;
@@ -243,17 +250,22 @@ void PyStream::give_memory() {
 }
 
 py::list PyStream::receive(size_t count, py::handle timeout) {
+  std::vector<rpc::Item> items = take_items(count, timeout);
+  return give(items);
+}
+
+std::vector<rpc::Item> PyStream::take_items(size_t count, py::handle timeout) {
   std::vector<rpc::Item> items;
   Status failure;
   Outcome outcome = stream_->try_receive(count, items, false, failure);
-  if (outcome == Outcome::kDone) return give(items, allocate_);
+  if (outcome == Outcome::kDone) return items;
   const TimeNs deadline = deadline_from(timeout);
   do {
     if (outcome == Outcome::kWantsMemory) give_memory();
     outcome = receive_patiently(count, items, true, deadline);
   } while (outcome == Outcome::kWantsMemory);
   if (outcome != Outcome::kDone) raise_timeout("no item came in time");
-  return give(items, allocate_);
+  return items;
 }
 
 py::object PyStream::try_receive(size_t count) {
@@ -266,12 +278,15 @@ py::object PyStream::try_receive(size_t count) {
     outcome = receive_patiently(count, items, false, kNever);
   }
   if (outcome != Outcome::kDone) return py::none();
-  return give(items, allocate_);
+  return give(items);
 }
 
 void PyStream::land_in(py::object allocate) {
   check_process();
-  allocate_ = std::move(allocate);
+  {
+    const std::lock_guard lock(latch_);
+    std::swap(allocate_, allocate);
+  }
   const WithoutGil freed;
   stream_->land_by_hand();
 }
@@ -325,14 +340,15 @@ void PyStream::park() {
   raise_if_error(status);
 }
 
-void PyStream::notify(const PyLoopQueue& queue, py::object target, rpc::Awaited what) {
+void PyStream::notify(const PyLoopDriver& driver, py::object target, rpc::Awaited what) {
   check_process();
   const auto news = std::make_shared<PyLoopNews>(std::move(target));
   const WithoutGil freed;
-  stream_->notify(queue.queue(), news, what);
+  stream_->notify(driver.queue(), news, what);
 }
 
 void register_stream(py::module_& module) {
+  register_stream_items(module);
   using rpc::Awaited;
   py::enum_<Awaited>(module, "Awaited")
       .value("ROOM", Awaited::kRoom)
@@ -344,12 +360,15 @@ void register_stream(py::module_& module) {
            py::arg("timeout") = py::none())
       .def("try_send", &PyStream::try_send, py::arg("payload"), py::arg("buffers") = py::none())
       .def("finish", &PyStream::finish)
+      .def("send_each", &PyStream::send_each, py::arg("source"), py::arg("plan"), py::arg("slice_s") = py::none())
+      .def("receive_values", &PyStream::receive_values, py::arg("plan"), py::arg("count") = 1,
+           py::arg("timeout") = py::none())
       .def("receive", &PyStream::receive, py::arg("count") = 1, py::arg("timeout") = py::none())
       .def("try_receive", &PyStream::try_receive, py::arg("count") = 1)
       .def("land_in", &PyStream::land_in, py::arg("allocate"))
       .def("send_initial_metadata", &PyStream::send_initial_metadata, py::arg("metadata"))
       .def("initial_metadata", &PyStream::initial_metadata)
-      .def("result", &PyStream::result, py::arg("timeout") = py::none())
+      .def("result", alone(&PyStream::result), py::arg("timeout") = py::none())
       .def("metadata", &PyStream::metadata)
       .def("done", &PyStream::done)
       .def("cancel", &PyStream::cancel)
@@ -361,7 +380,7 @@ void register_stream(py::module_& module) {
       .def("addresses", &PyStream::addresses)
       .def("on_end", &PyStream::on_end, py::arg("callback"))
       .def("park", &PyStream::park)
-      .def("notify", &PyStream::notify, py::arg("queue"), py::arg("target"), py::arg("what"));
+      .def("notify", &PyStream::notify, py::arg("driver"), py::arg("target"), py::arg("what"));
 }
 
 }  // namespace rrpc::bind

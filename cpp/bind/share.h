@@ -4,11 +4,14 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <mutex>
 #include <system_error>
 #include <thread>
 #include <type_traits>
+#include <utility>
 
 #include "bind/gil.h"
+#include "bind/plan/threads.h"
 #include "driver/client.h"
 #include "driver/server.h"
 
@@ -41,8 +44,27 @@ std::shared_ptr<T> share(std::unique_ptr<T> owned) {
 // What a Python Client is made of; what a Python Server has.
 pybind11::object wrap_client(std::unique_ptr<driver::Client> client);
 std::shared_ptr<driver::Server> server_of(pybind11::handle server);
-// Where a Python Client keeps the core's: null there once it is closed.
-const std::shared_ptr<driver::Client>& client_of(pybind11::handle client);
+// What a loop is told of calls with, once the server serves in one.
+class PyLoopNews;
+std::shared_ptr<PyLoopNews> loop_news_of(pybind11::handle server);
+// Where a Python Client keeps the core's: null once it is closed, by any thread.
+class ClientSlot {
+ public:
+  std::shared_ptr<driver::Client> get() const {
+    const std::lock_guard lock(latch_);
+    return client_;
+  }
+  // Returns what it had.
+  std::shared_ptr<driver::Client> set(std::shared_ptr<driver::Client> client) {
+    const std::lock_guard lock(latch_);
+    return std::exchange(client_, std::move(client));
+  }
+
+ private:
+  mutable Latch latch_;
+  std::shared_ptr<driver::Client> client_;
+};
+const ClientSlot& slot_of(pybind11::handle client);
 
 // A Python Call for one that was begun elsewhere; `taken` is its reply, (payload, blocks), where that was taken
 // already.

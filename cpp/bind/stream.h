@@ -10,8 +10,13 @@
 #include <vector>
 
 #include "bind/loop.h"
+#include "bind/plan/threads.h"
 #include "driver/client.h"
 #include "driver/stream.h"
+
+namespace rrpc::bind::plan {
+struct CompiledPlan;
+}
 
 namespace rrpc::bind {
 
@@ -39,7 +44,13 @@ class PyStream {
   void send(const py::bytes& payload, py::handle buffers, py::handle timeout);
   bool try_send(const py::bytes& payload, py::handle buffers);
   void finish();
+  // Sends the items of an iterator by a plan: waits for room if there is no slice of time. Gives None at the
+  // iterator's end, (item,) for one that the plan leaves to Python, (payload, buffers) for one that there is no room
+  // for, () at the slice's end.
+  py::object send_each(py::handle source, const plan::CompiledPlan& plan, py::handle slice_s);
   py::list receive(size_t count, py::handle timeout);
+  // (values, whether some of them are Unread, whether some had buffers)
+  py::tuple receive_values(const plan::CompiledPlan& plan, size_t count, py::handle timeout);
   py::object try_receive(size_t count);
   void send_initial_metadata(const py::bytes& metadata);
   py::object initial_metadata();
@@ -56,7 +67,7 @@ class PyStream {
   py::tuple addresses();
   void on_end(py::object callback);
   void land_in(py::object allocate);
-  void notify(const PyLoopQueue& queue, py::object target, rpc::Awaited what);
+  void notify(const PyLoopDriver& driver, py::object target, rpc::Awaited what);
 
  private:
   using Outcome = driver::Stream::Outcome;
@@ -67,13 +78,18 @@ class PyStream {
   void see_to_deferred(bool waits);
   Outcome send_patiently(rpc::OutgoingItem& item, bool waits, TimeNs deadline);
   void give_memory();
+  py::object allocator() const;
+  std::vector<rpc::Item> take_items(size_t count, py::handle timeout);
+  py::object buffers_of(rpc::Item& item) const;
+  py::list give(std::vector<rpc::Item>& items) const;
   Outcome receive_patiently(size_t count, std::vector<rpc::Item>& items, bool waits, TimeNs deadline);
 
   const std::shared_ptr<driver::Client> client_;
   const std::function<Status()> park_;
   const std::unique_ptr<driver::Stream> stream_;
   std::unique_ptr<py::tuple> taken_;
-  py::object allocate_;
+  mutable Latch latch_;
+  py::object allocate_;                 // guarded by the latch
   std::recursive_mutex giving_memory_;  // taken without the GIL; allocate() runs with it
 };
 

@@ -1,17 +1,21 @@
 #include "bind/watched_buffer.h"
 
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "bind/deferred.h"
+#include "bind/plan/threads.h"
 #include "endpoint/counters.h"
 
 namespace rrpc::bind {
 namespace {
 
-PyObject* g_begin = nullptr;
+Latch g_latch;
+std::atomic<PyObject*> g_begin{nullptr};  // changes with the latch
 
 // Of words, in lanes beside each other so that it runs at memory speed. Not cryptographic: changes come by accident.
 uint64_t sum_of(const std::vector<MutableBytes>& pieces) {
@@ -54,12 +58,20 @@ class WatchedHold : public endpoint::Hold {
 }  // namespace
 
 void watch_buffers(const py::object& begin) {
-  Py_XDECREF(std::exchange(g_begin, begin.is_none() ? nullptr : py::object(begin).release().ptr()));
+  py::object before;  // gone without the latch
+  const std::lock_guard lock(g_latch);
+  before = py::reinterpret_steal<py::object>(g_begin.exchange(begin.is_none() ? nullptr : Py_NewRef(begin.ptr())));
 }
 
 std::shared_ptr<endpoint::Hold> watched(const endpoint::Buffer& buffer) {
-  if (g_begin == nullptr) return buffer.hold;
-  py::object changed = py::handle(g_begin)(buffer.length_bytes);
+  if (g_begin.load(std::memory_order_relaxed) == nullptr) return buffer.hold;
+  py::object begin;
+  {
+    const std::lock_guard lock(g_latch);
+    begin = py::reinterpret_borrow<py::object>(g_begin.load());
+  }
+  if (!begin) return buffer.hold;
+  py::object changed = begin(buffer.length_bytes);
   std::vector<MutableBytes> pieces = buffer.pieces;
   if (pieces.empty()) pieces.emplace_back(buffer.data, buffer.length_bytes);
   return std::make_shared<WatchedHold>(buffer.hold, std::move(pieces), changed.release().ptr());

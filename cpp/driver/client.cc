@@ -74,10 +74,13 @@ Status Client::check_usable() const {
   return {};
 }
 
-Status Client::start(const rpc::ClientCallRef& call, rpc::CallRequest request) {
+Status Client::start(const rpc::ClientCallRef& call, rpc::CallRequest request, bool more) {
   RRPC_RETURN_IF_ERROR(check_usable());
   std::lock_guard lock(connection_->mutex);
   const TimeNs now = now_ns();
+  const bool may_wait = more && connection_->start_pace.may_wait(now, calls_in_flight());
+  const endpoint::Endpoint::Holding holding(connection_->session().endpoint(),
+                                            may_wait && engine().polls_soon(*connection_));
   const Status status = connection_->session().client().start(call, std::move(request), now);
   if (status.ok()) engine().note_deadline(*connection_, call->deadline());  // there may be nobody who waits for it
   engine().settle(connection_, now);
@@ -85,7 +88,7 @@ Status Client::start(const rpc::ClientCallRef& call, rpc::CallRequest request) {
 }
 
 Status Client::start_in_loop(const std::shared_ptr<LoopCall>& call, rpc::CallRequest request) {
-  RRPC_RETURN_IF_ERROR(start(call, std::move(request)));
+  RRPC_RETURN_IF_ERROR(start(call, std::move(request), true));
   call->queue().await(*call, connection_, engine().shared_from_this());
   return {};
 }
@@ -150,6 +153,7 @@ std::map<std::string, std::string> Client::info() {
                                             {"peer", qp.peer_description()},
                                             {"local", qp.local_description()},
                                             {"exposure", std::string(exposure_kind_name(qp.exposure_kind()))},
+                                            {"security", security()},
                                             {"state", connection_->session().failed() ? "closed" : "connected"}};
   // "10.9.0.1:7471 on rxe0"
   if (const size_t on = fields["peer"].rfind(kOnAdapter); transport_.starts_with("verbs") && on != std::string::npos) {
@@ -161,6 +165,16 @@ std::map<std::string, std::string> Client::info() {
   if (!sent_on_to_.empty()) fields["sent_on_to"] = sent_on_to_;
   for (const auto& [transport, reason] : why_not_) fields["why_not_" + transport] = reason;
   return fields;
+}
+
+// With the connection's mutex.
+std::string Client::security() {
+  const std::string_view protection = connection_->session().endpoint().queue_pair().protection();
+  if (!protection.empty()) return std::string(protection);
+  const auto& introduced = connection_->introduced;
+  if (introduced && introduced->protection() != Protection::kNone)
+    return std::string(protection_name(introduced->protection()));
+  return transport_ == "shm" ? "same host" : "none";
 }
 
 std::map<std::string, int64_t> Client::stats() {

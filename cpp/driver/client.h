@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,8 @@ class Client {
   rpc::ClientCallRef new_call() const { return connection_->new_call(); }
   // Sends the call or queues it; `call` is new. After an error the call isn't under way and nobody is told of its end;
   // call->not_executed() tells whether the server may have it all the same.
-  Status start(const rpc::ClientCallRef& call, rpc::CallRequest request);
+  // `more`: the caller may begin others at once, for which the request may wait (StartPace).
+  Status start(const rpc::ClientCallRef& call, rpc::CallRequest request, bool more = false);
   // As start(), for an event loop, in its thread: the call will end into the loop's queue.
   Status start_in_loop(const std::shared_ptr<LoopCall>& call, rpc::CallRequest request);
   // As start(), of a call with streams (request.kind).
@@ -66,6 +68,7 @@ class Client {
   struct Dialling {
     const Options& options;
     std::shared_ptr<Server> serve;
+    std::optional<Introduced> introduced = {};  // by the TLS connection from which this one is to take over
   };
 
   Client(Address address, ConnectionRef connection, std::string transport, std::shared_ptr<Server> server,
@@ -79,10 +82,13 @@ class Client {
                                                    const Dialling& dialling, TimeNs deadline);
   // From TCP to the first of the options' transports that can be had; why_not_ gets the reasons of others.
   Status move_up(const Dialling& dialling, TimeNs deadline);
+  // The dialling of a connection that is to take over from this one.
+  Result<Dialling> introducing(const std::string& transport, const rpc::HelloFields& hello, const Dialling& dialling);
   Status move_to(const std::string& transport, const rpc::HelloFields& hello, const Dialling& dialling,
                  TimeNs deadline);
   Status try_address(const Address& address, const std::string& instance, const Dialling& dialling, TimeNs deadline);
   void wait_for_handshake(TimeNs deadline);
+  std::string security();
 
   const std::shared_ptr<Server> server_;  // whose engine it is, if not the one of all clients
   const bool owns_connection_;

@@ -5,6 +5,7 @@
 
 #include "driver/client.h"
 #include "driver/offers.h"
+#include "driver/tls.h"
 
 namespace rrpc::driver {
 namespace {
@@ -23,7 +24,8 @@ Status in_context(const std::string& what, const Status& status) {
 
 Result<std::unique_ptr<Client>> Client::connect(const std::string& text, const Options& options, TimeNs deadline,
                                                 std::shared_ptr<Server> serve) {
-  RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(text));
+  RRPC_ASSIGN_OR_RETURN(Address address, parse_address(text));
+  RRPC_RETURN_IF_ERROR(choose_tls(address, options));
   RRPC_RETURN_IF_ERROR(endpoint::validate(options.session.geometry));
   if (serve != nullptr && serve->ended()) return failed_precondition("the server given as serve= was stopped");
   const Dialling dialling{options, std::move(serve)};
@@ -83,7 +85,8 @@ Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const 
   Server* const serve = dialling.serve.get();
   Engine& engine = serve != nullptr ? serve->engine() : client_engine();
   RRPC_RETURN_IF_ERROR(engine.start());
-  const auto config = endpoint::queue_pair_config(dialling.options.session.geometry);
+  auto config = endpoint::queue_pair_config(dialling.options.session.geometry);
+  RRPC_ASSIGN_OR_RETURN(config.tls, tls_context(address, provider::TlsRole::kClient, dialling.options));
   auto cq = device->device->create_completion_queue(config.send_depth + config.receive_depth);
   // What stands behind the '?' of rrpc:// is for the adapters that it may move to.
   const std::string where = address.scheme == "rrpc" ? address.without_options() : address.rest;
@@ -100,17 +103,18 @@ Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const 
     std::lock_guard lock(connection->mutex);
     connection->handshake_deadline = std::min(deadline, deadline_after(now, dialling.options.handshake_timeout));
     if (serve != nullptr) serve->prepare(*connection);
+    if (dialling.introduced) connection->introduced.emplace(*dialling.introduced);
     RRPC_RETURN_IF_ERROR(connection->session().start(now));
   }
   engine.add(connection);
   client->wait_for_handshake(connection->handshake_deadline);
   std::unique_lock lock(connection->mutex);
   if (connection->session().ready()) {
-    const rpc::HelloFields& answer = connection->session().peer_hello();
-    const auto refused = answer.find(rpc::kRefused);
-    if (refused == answer.end()) return client;
+    Status why = rpc::refusal_in(connection->session().peer_hello());
+    if (dialling.introduced && connection->session().failed()) why = connection->session().failure();
+    if (why.ok()) return client;
     lock.unlock();  // the client's end closes the connection
-    return in_context("connecting to " + address.to_string(), resource_exhausted(refused->second));
+    return in_context("connecting to " + address.to_string(), why);
   }
   const Status why =
       connection->session().failed() ? connection->session().failure() : Connection::unfinished_handshake();
@@ -140,8 +144,29 @@ Status Client::move_up(const Dialling& dialling, TimeNs deadline) {
                      ": no transport that both ends allow can be had: " + join(reasons, "; "));
 }
 
+Result<Client::Dialling> Client::introducing(const std::string& transport, const rpc::HelloFields& hello,
+                                             const Dialling& dialling) {
+  Dialling introduced{dialling.options, dialling.serve};
+  if (!address_.secure) return introduced;
+  Protection protection = Protection::kNone;
+  if (transport != "shm") {
+    RRPC_ASSIGN_OR_RETURN(const Protection theirs, asked_protection(hello));
+    protection = agreed(theirs, dialling.options.rdma_security);
+    if (protection == Protection::kNone)
+      return failed_precondition("TLS was asked for, and rdma_security is 'none'" +
+                                 std::string(theirs == Protection::kNone ? " at the server" : ""));
+  }
+  RRPC_ASSIGN_OR_RETURN(auto tls, tls_context(address_, provider::TlsRole::kClient, dialling.options));
+  std::lock_guard lock(connection_->mutex);
+  auto introduction = introduction_by(connection_->session().endpoint().queue_pair(), std::move(tls));
+  if (!introduction) return unavailable("the TLS connection has ended");
+  introduced.introduced.emplace(std::move(*introduction), rpc::Role::kClient, transport, protection);
+  return introduced;
+}
+
 Status Client::move_to(const std::string& transport, const rpc::HelloFields& hello, const Dialling& dialling,
                        TimeNs deadline) {
+  RRPC_ASSIGN_OR_RETURN(const Dialling introduced, introducing(transport, hello, dialling));
   const Candidates found = candidates(transport, hello, address_);
   if (found.addresses.empty()) return unavailable(found.why_none);
   const auto instance = hello.find("instance");
@@ -154,7 +179,7 @@ Status Client::move_to(const std::string& transport, const rpc::HelloFields& hel
     // One that doesn't answer leaves time for the next.
     const auto left = static_cast<TimeNs>(found.addresses.size() - i);
     const TimeNs share = deadline == kNever ? kNever : now + std::max<TimeNs>(deadline - now, 0) / left;
-    Status moved = try_address(address, instance == hello.end() ? "" : instance->second, dialling, share);
+    Status moved = try_address(address, instance == hello.end() ? "" : instance->second, introduced, share);
     if (moved.ok()) return {};
     reasons.push_back(moved.message());
     if (moved.code() == StatusCode::kInvalidArgument) ++asked_wrongly;

@@ -22,6 +22,7 @@ Connection::Connection(rpc::Role role, uint64_t id, DeviceEntry& device, std::un
                        RequestSink* sink, endpoint::ReceiveShare share)
     : timer(id),
       id_(id),
+      role_(role),
       scheme_(device.scheme),
       fork_generation_(fork_generation()),
       options_(options),
@@ -61,13 +62,35 @@ void Connection::on_stream_changed(const rpc::StreamRef& stream) {
     sink_->resume(std::exchange(stream->parked_as, 0));
 }
 
-Status Connection::on_hello() {
-  Status why = sink_ == nullptr ? Status() : sink_->admit(*this);
-  refused_ = !why.ok();
+std::optional<Status> Connection::on_hello() {
+  std::optional<Status> why = sink_ == nullptr ? Status() : sink_->admit(*this);
+  refused_ = why && !why->ok();
   return why;
 }
 
+void Connection::complete_hello(rpc::HelloFields& own) {
+  if (introduced) introduced->add_proof(session_.endpoint().queue_pair(), own);
+}
+
+provider::PeerIdentity Connection::peer_identity() {
+  provider::PeerIdentity identity = session_.endpoint().queue_pair().peer_identity();
+  if (introduced) identity.certificate = introduced->peer().certificate;
+  return identity;
+}
+
+// Before anybody else can use it: what the server's HELLO has no proof of ends the connection here, and what follows is
+// protected.
+void Connection::meet_server() {
+  const rpc::HelloFields& hello = session_.peer_hello();
+  Status proved = rpc::refusal_in(hello);
+  if (proved.ok()) proved = introduced->check_proof(session_.endpoint().queue_pair(), hello);
+  if (proved.ok()) proved = introduced->protect(session_);
+  if (!proved.ok()) session_.close(proved);
+}
+
 void Connection::on_ready() {
+  if (introduced && role_ == rpc::Role::kClient) meet_server();
+  if (session_.failed()) return;
   ready.store(true);
   usable.store(session_.makes_calls());
   wake_sleepers(nullptr);

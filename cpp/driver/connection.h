@@ -7,13 +7,17 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/recycler.h"
 #include "base/unique_fd.h"
+#include "driver/authorization.h"
 #include "driver/devices.h"
+#include "driver/introductions.h"
 #include "driver/options.h"
+#include "driver/start_pace.h"
 #include "driver/timers.h"
 #include "rpc/session.h"
 
@@ -29,13 +33,14 @@ class RequestSink {
  public:
   virtual ~RequestSink() = default;
   // As rpc::ServerSideEvents has them.
+  virtual Status why_denied(Connection& connection, std::string_view method) = 0;
   virtual Status why_full(const Connection& connection, std::string_view method) = 0;
   virtual rpc::Refusal over_rate(std::string_view method, bool counts, TimeNs now) = 0;
   virtual bool take_back(const Connection& connection, const rpc::ServerCallRef& call) = 0;
   virtual void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) = 0;
   virtual void on_replies_taken(const Connection& connection) = 0;
-  // A client said HELLO; an error refuses it.
-  virtual Status admit(Connection& connection) = 0;
+  // A client said HELLO; an error refuses it. Nothing: that isn't known yet, and the connection is roused once it is.
+  virtual std::optional<Status> admit(Connection& connection) = 0;
   // A stream that was parked may go on.
   virtual void resume(uint64_t handle) = 0;
 };
@@ -99,6 +104,16 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   std::atomic<TimeNs> last_active{0};
 
   rpc::Session& session() { return session_; }
+  // Of a connection beside a TLS connection that has told who the peer is: set before HELLO is sent. A server's that
+  // must have one, and whose client brings none, is refused.
+  std::optional<Introduced> introduced;
+  bool needs_introduction = false;
+  bool leads_elsewhere = false;  // at a server: the client is offered other ways to it
+  bool sent_on = false;          // at a server: the client is told to go to another one
+  // As the transport has proved it, or the TLS connection by which the peer was introduced.
+  provider::PeerIdentity peer_identity();
+  StartPace start_pace;
+  Verdicts verdicts;  // at a server: of its policy on this client
   // Without the mutex.
   rpc::ClientCallRef new_call() const {
     return std::allocate_shared_for_overwrite<rpc::ClientCall>(RecyclingAllocator<rpc::ClientCall>(*memory_of_calls_));
@@ -107,6 +122,10 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   static Status unfinished_handshake() {
     return deadline_exceeded("the handshake was not finished in time; is the other end an rrpc one?");
   }
+  // At a server: the database of users is being asked who the client is. When that began, and when to look at it again.
+  bool awaits_user = false;
+  TimeNs awaits_user_since = kNever;
+  TimeNs look_again_at = kNever;
   Timer timer;  // when the engine is to look at it: no later than at any deadline of its own or of its session
   // At a server: when the client is told to connect again, and when the connection is closed after that.
   TimeNs retire_at = kNever;
@@ -146,7 +165,8 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   bool has_leader = false;
 
  private:
-  Status on_hello() override;
+  std::optional<Status> on_hello() override;
+  void complete_hello(rpc::HelloFields& own) override;
   void on_ready() override;
   void on_closed(const Status& why) override;
   void on_no_more_calls() override;
@@ -154,6 +174,9 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   void on_request(const rpc::ServerCallRef& call) override;
   void on_replies_taken() override;
   void on_stream_changed(const rpc::StreamRef& stream) override;
+  Status why_denied(std::string_view method) override {
+    return sink_ == nullptr ? Status() : sink_->why_denied(*this, method);
+  }
   Status why_full(std::string_view method) override {
     return sink_ == nullptr ? Status() : sink_->why_full(*this, method);
   }
@@ -161,9 +184,11 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
     return sink_ == nullptr ? rpc::Refusal() : sink_->over_rate(method, counts, now);
   }
   bool take_back(const rpc::ServerCallRef& call) override { return sink_ != nullptr && sink_->take_back(*this, call); }
+  void meet_server();
   void wake_sleepers(const void* cause);
 
   const uint64_t id_;
+  const rpc::Role role_;
   const char* const scheme_;
   const int fork_generation_;
   const Options options_;

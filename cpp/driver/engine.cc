@@ -228,7 +228,7 @@ void Engine::run() {
   TimeNs tick = kTick;
   uint64_t nap = 0;  // of the worker's, seen at the last tick
   while (!stopping_) {
-    if (deferred_waits()) g_deferred_run();
+    if (deferred_waits()) run_deferred();
     if (stopping_) return;  // by what was run
     if (has_workers_.load(std::memory_order_relaxed)) {
       std::unique_lock lock(worker_mutex_);
@@ -242,6 +242,7 @@ void Engine::run() {
       driver_parked_ = false;
       lock.unlock();
       tick = tick_for_workers() ? kTick : std::min(tick * 2, kTickMax);
+      ticks_seldom_.store(tick > kTick, std::memory_order_relaxed);
       continue;
     }
     std::lock_guard token(token_);
@@ -265,8 +266,41 @@ void Engine::run() {
   }
 }
 
+// What is run may wait for the GIL until a handler gives it up, and nobody ticks meanwhile. So no message is held until
+// it returns, and those held already are sent first.
+void Engine::run_deferred() {
+  struct Seldom {
+    std::atomic<bool>& value;
+    const bool before = value.exchange(true);
+    ~Seldom() { value = before; }
+  };
+  const Seldom seldom{ticks_seldom_};
+  send_held();
+  g_deferred_run();
+}
+
+// A thread that has the token may have polled already those that hold something now, and may be about to leave.
+void Engine::send_held() {
+  std::vector<ConnectionRef> looked_at;
+  if (const std::unique_lock token(token_, std::try_to_lock); token) {
+    adopt_new_hot();
+    for (const HotConnection& hot : hot_) {
+      if (hot.connection->mutex.touched()) looked_at.push_back(hot.connection);
+    }
+  } else {
+    looked_at = connections();
+  }
+  for (const ConnectionRef& connection : looked_at) {
+    if (connection->attendance.load(std::memory_order_relaxed) != Attendance::kHot) continue;
+    std::lock_guard lock(connection->mutex);
+    connection->session().endpoint().ring();
+    settle(connection, now_ns());
+  }
+}
+
 // While workers are away in handlers. Gives whether there was anything to do.
 bool Engine::tick_for_workers() {
+  if (hooks_.moves_on && hooks_.moves_on(now_ns())) return true;  // they poll between their calls
   if (hooks_.work_waits()) wake_one_worker();
   std::unique_lock token(token_, std::try_to_lock);
   if (!token) return true;  // a worker is polling

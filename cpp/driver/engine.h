@@ -38,6 +38,7 @@
 // free   | poll_between() of a worker: calls wait       | free       | polls once, if next_poll_between_ has come
 // free   | tick_for_workers(): a worker waits           | free       | has it for a moment; then offer_token()
 // free   | tick_for_workers(): none waits               | free       | polls while that finds any; offer_token()
+// any    | tick_for_workers(): moves_on()               | same       | nothing: they poll between their calls
 // any    | offer_token(): before a slow handler, a tick | same       | token_offered_: wakes one in worker_waits()
 // held   | attend() of another worker                   | same       | kNoToken: worker_waits() tries once more
 // held   | first attend(): the engine's thread has it   | free       | that is woken, lets go, and ticks from now on
@@ -91,6 +92,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   struct Hooks {
     // Whether something waits for a worker (a server's ready queue).
     std::function<bool()> work_waits;
+    // Whether workers take calls one after the other, so quickly that another one would only be in their way. May be
+    // empty: another one never is.
+    std::function<bool(TimeNs now)> moves_on;
     // The next connection offered, null when there is none; an error: try again in a while.
     std::function<Result<ConnectionRef>(DeviceEntry&, provider::Listener&, uint64_t id)> accept;
     std::shared_ptr<Admissions> admissions;  // of what is accepted
@@ -131,6 +135,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Nobody polls it just now.
   static bool needs_settling(const Connection& connection) {
     return connection.attendance == Attendance::kArmed || connection.leader_asleep;
+  }
+  // Within two ticks somebody polls it, who sends what waits for a doorbell. With the mutex of the connection held.
+  bool polls_soon(const Connection& connection) const {
+    return connection.attendance.load(std::memory_order_relaxed) == Attendance::kHot &&
+           !ticks_seldom_.load(std::memory_order_relaxed);
   }
   // An event loop leaves it for a while: it is armed at once, and the loop told when it has something. False where it
   // can't be just now.
@@ -188,6 +197,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void run();
   void run_for_good();
   bool tick_for_workers();
+  void run_deferred();
+  void send_held();
   template <typename Done, typename Sleep>
   TimeNs poll_until(TimeNs spin, TimeNs deadline, const Done& done, const Sleep& sleep);
   bool wait_for_start(TimeNs deadline, const std::atomic<bool>& interrupt);
@@ -296,6 +307,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::condition_variable driver_condition_;
   std::atomic<bool> has_workers_{false};
   bool driver_parked_ = false;              // under worker_mutex_: until a worker that sleeps in epoll is up again
+  std::atomic<bool> ticks_seldom_{false};   // nothing was found lately, or the deferred hook runs
   std::atomic<uint64_t> worker_nap_{0};     // counts them
   std::atomic<bool> worker_asleep_{false};  // in epoll, with the token
   int workers_waiting_ = 0;

@@ -102,10 +102,11 @@ bool Engine::make_hot(uint64_t id, bool from_epoll) {
     connection->session().endpoint().look_at_wait_handles();
   }
   if (connection->attendance != Attendance::kArmed) return false;
+  // First what may find no memory: it is armed still, and is taken again.
+  push_hot(connection);
+  stir_loops(connection);
   connection->attendance = Attendance::kHot;
   connection->last_active = now_ns();
-  stir_loops(connection);
-  push_hot(connection);
   return true;
 }
 
@@ -142,8 +143,9 @@ bool Engine::wait_events(TimeNs deadline) {
 // --- hot connections -------------------------------------------------------------------------------
 
 void Engine::push_hot(ConnectionRef connection) {
-  if (std::exchange(connection->in_hot_list, true)) return;
+  if (connection->in_hot_list) return;
   hot_.push_back({std::move(connection), {}});
+  hot_.back().connection->in_hot_list = true;
 }
 
 void Engine::drop_hot(size_t index) {

@@ -14,14 +14,14 @@ constexpr TimeNs kTimerStep = 5 * kMillisecond;
 // Nearly always what it was set for is over: the call was answered long before its deadline.
 bool is_due(Connection& connection, TimeNs now) {
   return now >= connection.session().next_tick() || connection.session().failed() ||
-         (connection.half_open() ? now >= connection.handshake_deadline
+         (connection.half_open() ? now >= std::min(connection.handshake_deadline, connection.look_again_at)
                                  : now >= std::min(connection.retire_at, connection.close_at));
 }
 
 TimeNs next_deadline(Connection& connection) {
   const TimeNs of_session = connection.session().next_tick();
   if (connection.session().failed()) return of_session;
-  return connection.half_open() ? std::min(of_session, connection.handshake_deadline)
+  return connection.half_open() ? std::min({of_session, connection.handshake_deadline, connection.look_again_at})
                                 : std::min({of_session, connection.retire_at, connection.close_at});
 }
 
@@ -36,13 +36,15 @@ ConnectionRef Engine::find(uint64_t id) const {
 void Engine::tend(const ConnectionRef& connection, TimeNs now) {
   rpc::Session& session = connection->session();
   if (connection->half_open() && !session.failed() && now >= connection->handshake_deadline)
-    session.close(Connection::unfinished_handshake());
+    session.close(connection->awaits_user
+                      ? deadline_exceeded("the server's database of users and groups doesn't say who the client is")
+                      : Connection::unfinished_handshake());
   if (!connection->half_open() && !session.failed()) {
     if (now >= connection->retire_at) connection->retire(now, "max_connection_age: connect again");
     if (now >= connection->close_at)
       session.close(unavailable("max_connection_age_grace: the call took longer after its connection reached its age"));
   }
-  if (session.next_tick() <= now) {
+  if (session.next_tick() <= now || now >= std::exchange(connection->look_again_at, kNever)) {
     session.progress(now);
     session.tick(now);
   }
@@ -71,6 +73,7 @@ void Engine::run_timers(TimeNs now) {
   TimeNs next = timers_.next();
   endpoint::Pool& pool = endpoint::Pool::process();
   const TimeNs pool_next = pool.tend(now);
+  next = std::min(next, endpoint::Lending::process().tend(now));
   if (connection_count() > 0 || pool.committed_bytes() > 0) next = std::min(next, pool_next);
   if (next != kNever) wake_for_timers_at(std::max(next, now + kTimerStep));
 }

@@ -24,6 +24,7 @@ LoopQueue::LoopQueue() : fork_generation_(fork_generation()), wake_fd_(eventfd(0
 void LoopQueue::await(LoopItem& item, const ConnectionRef& connection, std::shared_ptr<Engine> engine) {
   item.from_ = connection.get();
   ++watch(connection, std::move(engine)).awaited;
+  ++awaited_;
 }
 
 void LoopQueue::follow(const ConnectionRef& connection, std::shared_ptr<Engine> engine) {
@@ -46,9 +47,9 @@ LoopQueue::Watched& LoopQueue::watch(const ConnectionRef& connection, std::share
   return watched;
 }
 
-bool LoopQueue::poll(std::vector<LoopItemRef>& items) {
+bool LoopQueue::poll(std::vector<LoopItemRef>& items, bool patient) {
   TimeNs now = now_ns();
-  const TimeNs slice_end = now - polled_until_ < kTurn ? now + kSlice : now;
+  const TimeNs slice_end = patient && now - polled_until_ < kTurn ? now + kSlice : now;
   while (true) {
     poll_active(now);
     if (active_.empty() || has_items_.load(std::memory_order_relaxed)) break;
@@ -122,6 +123,7 @@ void LoopQueue::settle_accounts(const std::vector<LoopItemRef>& items) {
   for (const LoopItemRef& item : items) {
     Connection* const from = std::exchange(item->from_, nullptr);
     if (from == nullptr) continue;
+    --awaited_;
     const auto found = watched_.find(from);
     if (found == watched_.end()) continue;
     Watched& watched = found->second;

@@ -66,10 +66,12 @@ class LoopQueue : public std::enable_shared_from_this<LoopQueue> {
   void await(LoopItem& item, const ConnectionRef& connection, std::shared_ptr<Engine> engine);
   // The loop polls the connection until it has been quiet for its `spin`.
   void follow(const ConnectionRef& connection, std::shared_ptr<Engine> engine);
-  // Polls once, or for some microseconds where the loop does nothing else, and appends what has come. False: there is
-  // nothing to poll for, or nothing came for a while, and the loop may sleep on fd() until there is something new to
-  // await or follow.
-  bool poll(std::vector<LoopItemRef>& items);
+  // Polls once, or for some microseconds where the loop does nothing else and `patient` allows it, and appends what has
+  // come. False: there is nothing to poll for, or nothing came for a while, and the loop may sleep on fd() until there
+  // is something new to await or follow.
+  bool poll(std::vector<LoopItemRef>& items, bool patient = true);
+  // Number of items that are awaited and haven't come out of poll().
+  size_t awaited() const { return awaited_; }
   // Whether poll() said so last, and nothing new has come to await or follow since.
   bool resting() const { return resting_; }
 
@@ -107,6 +109,7 @@ class LoopQueue : public std::enable_shared_from_this<LoopQueue> {
   UniqueFd wake_fd_;
   std::unordered_map<Connection*, Watched> watched_;
   std::vector<Watched*> active_;
+  size_t awaited_ = 0;
   TimeNs polled_until_ = 0;
   bool resting_ = true;
   Spinner spinner_;

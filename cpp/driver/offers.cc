@@ -90,7 +90,8 @@ Result<Address> sent_on(const Address& dialled, const std::string& go_to) {
   const auto [stop, error] = std::from_chars(go_to.data(), end, port);
   if (error != std::errc() || stop != end || port == 0)
     return Status::protocol_error("the server sends its clients on to port " + shown);
-  return Address{dialled.scheme, host_of(dialled.without_options()) + ":" + std::to_string(port) + dialled.options()};
+  return Address{dialled.scheme, host_of(dialled.without_options()) + ":" + std::to_string(port) + dialled.options(),
+                 dialled.secure};
 }
 
 bool add_offer(std::string& offered, const std::string& address) {

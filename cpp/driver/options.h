@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "driver/policy.h"
+#include "driver/protection.h"
 #include "driver/transports.h"
+#include "provider/tls.h"
 #include "rpc/options.h"
 
 namespace rrpc::driver {
@@ -27,13 +31,19 @@ struct Options {
   uint32_t max_queue = kUnlimited;           // calls that wait beyond those
   double rate_limit = 0;                     // calls a second that a server takes; 0: any number
   double rate_burst = 0;                     // of them at once; 0: those of a second
+  bool workers_contend = true;               // for a lock that handlers hold all the while, such as Python's GIL
   uint32_t stream_handlers_max = 256;        // of calls that take a stream, by workers; a quarter for one connection
   TimeNs max_connection_age = kNever;        // of a server: then the client is told to connect again
   TimeNs max_connection_age_grace = kNever;  // from there until the connection is closed
   bool any_user = false;
+  std::optional<Principals> clients;                       // of a server: who may connect; nothing: everybody who can
   std::vector<std::string> transports = all_transports();  // that rrpc:// may use, best first
+  bool tls = false;                              // also of rrpc:// and tcp://; rrpcs:// and tcps:// have it always
+  provider::TlsOptions files;                    // with any of which it is on
+  Protection rdma_security = Protection::kNone;  // of verbs behind rrpcs://
   uint32_t shared_receive_slots = 0;  // of each listener whose transport shares receives; 0: a ring for each connection
 
+  bool wants_tls() const { return tls || files != provider::TlsOptions(); }
   TimeNs spin_ns() const {
     if (poll == PollMode::kBusy) return kNever;
     return poll == PollMode::kEvent ? 0 : spin;

@@ -18,15 +18,22 @@ class ReadySets {
  public:
   // A bit stands for one connection at a time: the one added last.
   void add(const std::shared_ptr<provider::ReadyBits>& bits, uint32_t bit, uint64_t connection_id);
-  // The connections whose bits were raised since the last call.
+  // The connections whose bits were raised since the last call. Where the function throws, those that it hasn't seen to
+  // stay raised.
   template <typename Function>
   void take(Function&& function) {
     for (Set& set : sets_) {
       const uint32_t words = set.bits->word_count();
       for (uint32_t word = 0; word < words; ++word) {
-        for (uint64_t raised = set.bits->take(word); raised != 0; raised &= raised - 1) {
-          const size_t bit = size_t{word} * provider::ReadyBits::kBitsPerWord + std::countr_zero(raised);
-          if (bit < set.ids.size() && set.ids[bit] != 0) function(set.ids[bit]);
+        uint64_t raised = set.bits->take(word);
+        try {
+          for (; raised != 0; raised &= raised - 1) {
+            const size_t bit = size_t{word} * provider::ReadyBits::kBitsPerWord + std::countr_zero(raised);
+            if (bit < set.ids.size() && set.ids[bit] != 0) function(set.ids[bit]);
+          }
+        } catch (...) {
+          set.bits->put_back(word, raised);
+          throw;
         }
       }
     }

@@ -53,6 +53,7 @@ Server::Server(const Options& options)
       admissions_(std::make_shared<Admissions>(handshakes_max(options), options.connections_max)) {
   Engine::Hooks hooks;
   hooks.work_waits = [this] { return (work_waits() && !in_loop_) || ended_.load(); };
+  if (options.workers_contend) hooks.moves_on = [this](TimeNs now) { return handler_times_.moves_on(now); };
   hooks.accept = [this](DeviceEntry& device, provider::Listener& listener, uint64_t id) {
     return accept(device, listener, id);
   };
@@ -103,6 +104,17 @@ void Server::on_request(const ConnectionRef& connection, const rpc::ServerCallRe
   announce(*lane);
 }
 
+std::string Server::why_denied(uint64_t handle, std::string_view token_subject) {
+  Work work;
+  if (!find(handle, work)) return "";  // it is answered
+  provider::PeerIdentity caller;
+  {
+    std::lock_guard lock(work.connection->mutex);
+    caller = work.connection->peer_identity();
+  }
+  return authorization_.why_not(work.call->method(), caller, token_subject);
+}
+
 void Server::on_replies_taken(const Connection& connection) {
   work_.go_on(connection.id());
   for (const Lane lane : kLanes)
@@ -140,11 +152,18 @@ void Server::announce(Lane lane) {
 
 bool Server::take(Lane lane, Work& work) {
   if (!work_.take(lane, work)) return false;
-  if (lane == Lane::kWorkers && handler_times_.wants_poller(work.alone)) engine().offer_token();
+  if (lane == Lane::kWorkers && handler_times_.wants_poller(work.alone, work.taken_at)) engine().offer_token();
   return true;
 }
 
-NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt, Lane lane) {
+NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt, Lane lane, HeldReplies* held) {
+  const NextResult result = find_next(work, deadline, interrupt, lane, held);
+  if (result != NextResult::kWork && held != nullptr) held->ring();
+  return result;
+}
+
+NextResult Server::find_next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt, Lane lane,
+                             HeldReplies* held) {
   const bool others_poll = in_loop_ || lane == Lane::kBuiltin;
   bool has_polled = others_poll;
   while (true) {
@@ -156,6 +175,7 @@ NextResult Server::next(Work& work, TimeNs deadline, const std::atomic<bool>& in
       work = {};  // its connection and arguments aren't this worker's to keep while it waits
       continue;
     }
+    if (held != nullptr) held->ring();
     if (now_ns() >= deadline) return NextResult::kTimeout;
     if (others_poll) {
       if (!wait_for_turn(lane, deadline)) return NextResult::kInterrupted;
@@ -226,18 +246,22 @@ OnCancel Server::on_cancel(uint64_t handle, std::function<void()> callback) {
   return OnCancel::kKept;
 }
 
-Result<Answered> Server::reply(uint64_t handle, rpc::Reply reply) {
+Result<Answered> Server::reply(uint64_t handle, rpc::Reply reply, HeldReplies* held) {
   Work work;
   bool makes_room = false;
   if (!work_.end(handle, work, makes_room)) return unknown_handle(handle);
   if (makes_room) announce(work.lane);
-  if (work.call->stream() == nullptr) handler_times_.took(now_ns() - work.taken_at);
-  return Answered{work.lane, answer(work, std::move(reply))};
+  const TimeNs took = now_ns() - work.taken_at;
+  if (work.call->stream() == nullptr) handler_times_.took(took);
+  return Answered{work.lane, answer(work, std::move(reply), held), took};
 }
 
-Status Server::answer(const Work& work, rpc::Reply reply) {
+Status Server::answer(const Work& work, rpc::Reply reply, HeldReplies* held) {
+  const bool may_wait = held != nullptr && held->has_room_for(work.connection) && work_.has_takeable(work.lane);
   std::lock_guard lock(work.connection->mutex);
   const TimeNs now = now_ns();
+  const endpoint::Endpoint::Holding holding(work.connection->session().endpoint(),
+                                            may_wait && work.connection->engine->polls_soon(*work.connection));
   work.call->on_given_up.clear();
   try {
     work.connection->session().server().reply(work.call, std::move(reply), now);
@@ -246,6 +270,7 @@ Status Server::answer(const Work& work, rpc::Reply reply) {
   }
   work.connection->last_active.store(now, std::memory_order_relaxed);
   work.connection->engine->settle(work.connection, now);
+  if (may_wait && work.connection->session().endpoint().holds()) held->add(work.connection, now);
   return work.call->outcome();
 }
 

@@ -9,14 +9,17 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "driver/address.h"
+#include "driver/authorization.h"
 #include "driver/connection.h"
 #include "driver/engine.h"
 #include "driver/handler_times.h"
+#include "driver/held_replies.h"
 #include "driver/loop_queue.h"
 #include "driver/stream.h"
 #include "driver/work_queue.h"
@@ -31,6 +34,7 @@ enum class OnCancel : uint8_t { kKept, kCancelled, kAnswered };
 struct Answered {
   Lane lane = Lane::kWorkers;
   Status instead;
+  TimeNs took = 0;  // since a worker took the call
 };
 
 // What a drained server had to leave: calls without their answer, and results that clients didn't fetch.
@@ -51,11 +55,19 @@ class Server : public RequestSink {
   Result<std::string> listen_for_others(const std::string& address);
   Status redirect(const std::string& bound, std::vector<std::string> targets);
 
+  // Who may call which method, from the next call on. Null: everybody may call everything.
+  void set_policy(std::shared_ptr<const Policy> policy) { authorization_.set(std::move(policy)); }
+  // For a call that is being handled, with the subject of its token: why it is refused; empty where it isn't.
+  std::string why_denied(uint64_t handle, std::string_view token_subject);
+  Authorization& authorization() { return authorization_; }
   // More that HELLO says to clients who connect from now on; in the smallest slots there may be no room for it.
   void add_to_hello(rpc::HelloFields fields);
 
   // The next call of the lane to handle. kInterrupted: `interrupt` is set; see to it and ask again.
-  NextResult next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt, Lane lane = Lane::kWorkers);
+  // Replies that are held go out unless there is work at once: before a handler that may take long the worker sends
+  // them.
+  NextResult next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt, Lane lane = Lane::kWorkers,
+                  HeldReplies* held = nullptr);
   // Before listening: calls of these methods (names) go to a worker of their own, and wait for no other.
   void serve_apart(const std::vector<std::string>& methods) { work_.route(Lane::kBuiltin, methods, 1); }
   // Before listening: calls of these methods (names) go to an event loop, so many at a time. The loop, which
@@ -66,7 +78,8 @@ class Server : public RequestSink {
   // In the loop's thread: the calls that it is to handle now.
   std::vector<Work> next_in_loop();
   // Every handle is answered once; NotFound otherwise.
-  Result<Answered> reply(uint64_t handle, rpc::Reply reply);
+  // `held`: the worker asks for its next call at once. Where calls wait, the reply may wait for the next one.
+  Result<Answered> reply(uint64_t handle, rpc::Reply reply, HeldReplies* held = nullptr);
   // The streams of a call that is being handled.
   Result<std::unique_ptr<Stream>> stream(uint64_t handle);
   // Its worker lets go of a call with streams: next() gives the handle again (Work::resumed) once there is room for the
@@ -83,6 +96,9 @@ class Server : public RequestSink {
   // Runs `callback` when the call is given up, maybe under the mutex; it is dropped with the reply.
   [[nodiscard]] OnCancel on_cancel(uint64_t handle, std::function<void()> callback);
 
+  // Why certificates that have changed can't be used, so that the old ones still are; empty: nothing is wrong.
+  std::string tls_problem();
+  provider::TlsContext::Refusals tls_refusals();
   // No new clients; those that are connected go on.
   void stop_listening() { engine().close_listeners(); }
   // Tells `count` of the clients, those connected longest, to connect again; gives how many were told. Clients that
@@ -113,6 +129,9 @@ class Server : public RequestSink {
   };
 
   static std::string random_text();
+  Status why_denied(Connection& connection, std::string_view method) override {
+    return authorization_.check(connection.verdicts, method, [&] { return connection.peer_identity(); });
+  }
   Status why_full(const Connection& connection, std::string_view method) override {
     return work_.why_full(connection.id(), method);
   }
@@ -121,17 +140,26 @@ class Server : public RequestSink {
   }
   void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) override;
   void on_replies_taken(const Connection& connection) override;
-  Status admit(Connection& connection) override;
+  std::optional<Status> admit(Connection& connection) override;
+  Status admit_known(Connection& connection);
+  bool knows_user(Connection& connection);
   void resume(uint64_t handle) override;
   bool take_back(const Connection& connection, const rpc::ServerCallRef& call) override;
   bool is_loops(Lane lane) const { return lane == Lane::kLoop || (lane == Lane::kBuiltin && all_in_loop_); }
   bool work_waits() const { return work_.has_takeable(Lane::kWorkers); }
   rpc::HelloFields hello_of(const provider::Listener& listener);
   Result<ConnectionRef> accept(DeviceEntry& device, provider::Listener& listener, uint64_t id);
-  Result<ListenerEntry> open_listener(const std::string& scheme, const std::string& rest) const;
-  std::string attach(ListenerEntry entry, rpc::HelloFields offers = {});
+  Result<ListenerEntry> open_listener(const std::string& scheme, const std::string& rest,
+                                      std::shared_ptr<provider::TlsContext> tls = nullptr) const;
+  std::string attach(ListenerEntry entry, rpc::HelloFields offers = {}, bool beside_tls = false);
+  Status introduce(Connection& connection);
+  bool must_be_introduced(const provider::Listener& listener);
+  bool offers_others(const provider::Listener& listener);
+  Result<std::shared_ptr<provider::TlsContext>> tls_for(const Address& address);
+  std::shared_ptr<provider::TlsContext> tls();
   // Listens in the other ways that rrpc:// may use; gives what HELLO says of them.
-  Result<rpc::HelloFields> listen_beside(const std::string& bound, std::vector<ListenerEntry>& beside) const;
+  Result<rpc::HelloFields> listen_beside(const std::string& bound, bool secure,
+                                         std::vector<ListenerEntry>& beside) const;
   Status offer_shm(rpc::HelloFields& hello, std::vector<ListenerEntry>& beside) const;
   Status offer_verbs(const std::string& bound, rpc::HelloFields& hello, std::vector<ListenerEntry>& beside) const;
   rpc::HelloFields more_hello();
@@ -140,6 +168,7 @@ class Server : public RequestSink {
   std::vector<ConnectionRef> connections() const;
   Status share_receives(ListenerEntry& entry) const;
   std::shared_ptr<endpoint::SharedRing> shared_ring(const provider::Listener& listener);
+  NextResult find_next(Work& work, TimeNs deadline, const std::atomic<bool>& interrupt, Lane lane, HeldReplies* held);
   bool take(Lane lane, Work& work);
   bool too_late(const Work& work);
   bool wait_for_turn(Lane lane, TimeNs deadline);
@@ -147,7 +176,7 @@ class Server : public RequestSink {
   void tell_loop();
   void set_aside(const Work& work);
   void refuse_displaced();
-  Status answer(const Work& work, rpc::Reply reply);
+  Status answer(const Work& work, rpc::Reply reply, HeldReplies* held = nullptr);
   LeftOver under_way();
   bool all_drained();
   void close_all(const std::string& reason);
@@ -157,13 +186,17 @@ class Server : public RequestSink {
   const std::string instance_;
   std::mutex mutex_;
   WorkQueue work_;
+  Authorization authorization_;
   std::atomic<bool> draining_{false};
   std::atomic<bool> ended_{false};
   HandlerTimes handler_times_;
   rpc::HelloFields more_hello_;
   std::unordered_map<const provider::Listener*, rpc::HelloFields> offers_;  // of listeners behind rrpc://
   std::unordered_map<const provider::Listener*, std::shared_ptr<endpoint::SharedRing>> shared_rings_;
-  std::map<std::string, Redirect> redirects_;  // by the listener's own address
+  std::map<std::string, Redirect> redirects_;       // by the listener's own address
+  std::set<const provider::Listener*> beside_tls_;  // whose clients must be introduced
+  std::shared_ptr<provider::TlsContext> tls_;
+  Introductions introductions_;
   const std::shared_ptr<Admissions> admissions_;
   std::vector<std::shared_ptr<Engine>> engines_;  // the workers', then those that poll alone
   std::atomic<bool> in_loop_{false};              // a loop polls for calls: this one

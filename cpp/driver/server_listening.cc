@@ -2,13 +2,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <random>
 #include <span>
 #include <utility>
 
+#include "base/text.h"
 #include "driver/offers.h"
 #include "driver/server.h"
+#include "driver/tls.h"
+#include "driver/user_database.h"
 
 namespace rrpc::driver {
 
@@ -26,13 +30,9 @@ static TimeNs with_jitter(TimeNs age) {
 
 std::string Server::random_text() {
   std::random_device device;
-  std::string text;
-  for (int i = 0; i < 4; ++i) {
-    static constexpr char kDigits[] = "0123456789abcdef";
-    uint32_t word = device();
-    for (int digit = 0; digit < 8; ++digit, word >>= 4) text += kDigits[word & 15];
-  }
-  return text;
+  std::array<uint32_t, 4> words{};
+  for (uint32_t& word : words) word = device();
+  return hexadecimal(std::as_bytes(std::span(words)));
 }
 
 Status Server::start_engines() {
@@ -49,31 +49,36 @@ Engine& Server::engine_for(const std::string& scheme, const std::string& peer) {
 }
 
 Result<std::string> Server::listen(const std::string& text) {
-  RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(text));
+  RRPC_ASSIGN_OR_RETURN(Address address, parse_address(text));
+  RRPC_RETURN_IF_ERROR(choose_tls(address, options_));
   RRPC_RETURN_IF_ERROR(endpoint::validate(options_.session.geometry));
   RRPC_RETURN_IF_ERROR(start_engines());
   const bool may_move = address.scheme == "rrpc";
   if (may_move && !address.options().empty())
     return invalid_argument("cannot listen on " + text + ": '" + address.options() +
                             "' is for clients of rrpc://; listen on a verbs:// address to choose an adapter");
-  RRPC_ASSIGN_OR_RETURN(ListenerEntry entry, open_listener(may_move ? "tcp" : address.scheme, address.rest));
-  if (!may_move) return address.scheme + "://" + attach(std::move(entry));
+  RRPC_ASSIGN_OR_RETURN(auto tls, tls_for(address));
+  RRPC_ASSIGN_OR_RETURN(ListenerEntry entry,
+                        open_listener(may_move ? "tcp" : address.scheme, address.rest, std::move(tls)));
+  if (!may_move) return address.shown_scheme() + "://" + attach(std::move(entry));
   std::vector<ListenerEntry> beside;
-  RRPC_ASSIGN_OR_RETURN(rpc::HelloFields offers, listen_beside(entry.listener->address(), beside));
-  for (ListenerEntry& other : beside) attach(std::move(other));
-  return "rrpc://" + attach(std::move(entry), std::move(offers));
+  RRPC_ASSIGN_OR_RETURN(rpc::HelloFields offers, listen_beside(entry.listener->address(), address.secure, beside));
+  for (ListenerEntry& other : beside) attach(std::move(other), {}, address.secure);
+  return address.shown_scheme() + "://" + attach(std::move(entry), std::move(offers));
 }
 
 Result<std::string> Server::listen_for_others(const std::string& text) {
-  RRPC_ASSIGN_OR_RETURN(const Address address, parse_address(text));
+  RRPC_ASSIGN_OR_RETURN(Address address, parse_address(text));
+  RRPC_RETURN_IF_ERROR(choose_tls(address, options_));
   RRPC_RETURN_IF_ERROR(start_engines());
+  RRPC_ASSIGN_OR_RETURN(auto tls, tls_for(address));
   RRPC_ASSIGN_OR_RETURN(ListenerEntry entry,
-                        open_listener(address.scheme == "rrpc" ? "tcp" : address.scheme, address.rest));
+                        open_listener(address.scheme == "rrpc" ? "tcp" : address.scheme, address.rest, std::move(tls)));
   {
     std::lock_guard lock(mutex_);
     redirects_[entry.listener->address()];
   }
-  return address.scheme + "://" + attach(std::move(entry));
+  return address.shown_scheme() + "://" + attach(std::move(entry));
 }
 
 Status Server::redirect(const std::string& bound, std::vector<std::string> targets) {
@@ -97,27 +102,31 @@ rpc::HelloFields Server::hello_of(const provider::Listener& listener) {
   return hello;
 }
 
-Result<ListenerEntry> Server::open_listener(const std::string& scheme, const std::string& rest) const {
+Result<ListenerEntry> Server::open_listener(const std::string& scheme, const std::string& rest,
+                                            std::shared_ptr<provider::TlsContext> tls) const {
   RRPC_ASSIGN_OR_RETURN(DeviceEntry * device, find_device(scheme));
-  RRPC_ASSIGN_OR_RETURN(auto listener, device->device->listen(rest, {kBacklog, options_.any_user}));
+  RRPC_ASSIGN_OR_RETURN(auto listener, device->device->listen(rest, {kBacklog, options_.any_user, std::move(tls)}));
   ListenerEntry entry{std::move(listener), device, nullptr};
   RRPC_RETURN_IF_ERROR(share_receives(entry));
   return entry;
 }
 
-std::string Server::attach(ListenerEntry entry, rpc::HelloFields offers) {
+std::string Server::attach(ListenerEntry entry, rpc::HelloFields offers, bool beside_tls) {
   std::string bound = entry.listener->address();
   {
     std::lock_guard lock(mutex_);
     // Over those of one that was closed, which may have been where this is.
     shared_rings_[entry.listener.get()] = std::move(entry.receives);
     offers_[entry.listener.get()] = std::move(offers);
+    beside_tls_.erase(entry.listener.get());
+    if (beside_tls) beside_tls_.insert(entry.listener.get());
   }
   engine().add_listener(std::move(entry));
   return bound;
 }
 
-Result<rpc::HelloFields> Server::listen_beside(const std::string& bound, std::vector<ListenerEntry>& beside) const {
+Result<rpc::HelloFields> Server::listen_beside(const std::string& bound, bool secure,
+                                               std::vector<ListenerEntry>& beside) const {
   rpc::HelloFields hello;
   std::vector<std::string> reasons;
   for (const std::string& transport : all_transports()) {
@@ -126,6 +135,11 @@ Result<rpc::HelloFields> Server::listen_beside(const std::string& bound, std::ve
       hello["no_" + transport] = "its transports option leaves it out";
       continue;
     }
+    if (secure && transport == "verbs" && options_.rdma_security == Protection::kNone) {
+      hello["no_verbs"] = "TLS was asked for, and its rdma_security is 'none'";
+      continue;
+    }
+    if (secure && transport == "verbs") hello[kRdmaSecurity] = protection_name(options_.rdma_security);
     const Status offered = transport == "shm" ? offer_shm(hello, beside) : offer_verbs(bound, hello, beside);
     if (!offered.ok()) reasons.push_back(transport + ": " + offered.message());
   }
@@ -199,13 +213,123 @@ std::shared_ptr<endpoint::SharedRing> Server::shared_ring(const provider::Listen
   return it == shared_rings_.end() ? nullptr : it->second;
 }
 
+Result<std::shared_ptr<provider::TlsContext>> Server::tls_for(const Address& address) {
+  auto context = tls_context(address, provider::TlsRole::kServer, options_);
+  if (!context.ok() || *context == nullptr) return context;
+  std::lock_guard lock(mutex_);
+  tls_ = *context;
+  return context;
+}
+
+std::shared_ptr<provider::TlsContext> Server::tls() {
+  std::lock_guard lock(mutex_);
+  return tls_;
+}
+
+std::string Server::tls_problem() {
+  const auto context = tls();
+  return context == nullptr ? std::string() : context->reload().message();
+}
+
+provider::TlsContext::Refusals Server::tls_refusals() {
+  const auto context = tls();
+  return context == nullptr ? provider::TlsContext::Refusals() : context->refusals();
+}
+
+bool Server::must_be_introduced(const provider::Listener& listener) {
+  std::lock_guard lock(mutex_);
+  return beside_tls_.contains(&listener);
+}
+
+bool Server::offers_others(const provider::Listener& listener) {
+  std::lock_guard lock(mutex_);
+  const auto it = offers_.find(&listener);
+  return it != offers_.end() && !it->second.empty();
+}
+
 void Server::prepare(Connection& connection) {
   connection.session().add_to_hello(more_hello());
   if (draining_) connection.session().drain("shutting down");
   if (in_loop_) connection.loops_asleep.push_back(loop_);
 }
 
-Status Server::admit(Connection& connection) {
+static Status not_introduced() {
+  return {StatusCode::kUnauthenticated,
+          "this way to the server is for clients that TLS has let in: connect to its rrpcs:// address"};
+}
+
+// A client that TLS has let in may come again by another way, with a proof that it is the same.
+Status Server::introduce(Connection& connection) {
+  const provider::QueuePair& queue_pair = connection.session().endpoint().queue_pair();
+  if (!connection.needs_introduction) {
+    auto introduction = introduction_by(queue_pair, tls());
+    if (introduction) introductions_.add(std::move(*introduction), now_ns());
+    return {};
+  }
+  const rpc::HelloFields& hello = connection.session().peer_hello();
+  const std::string id = introduction_id(hello);
+  auto introduction = introductions_.find(id, now_ns());
+  if (!introduction) return not_introduced();
+  Protection protection = Protection::kNone;
+  if (connection.transport() != "shm") {
+    RRPC_ASSIGN_OR_RETURN(protection, asked_protection(hello));
+    if (agreed(protection, options_.rdma_security) != protection || protection == Protection::kNone)
+      return failed_precondition("the client wants rdma_security '" + std::string(protection_name(protection)) +
+                                 "', and this server '" + std::string(protection_name(options_.rdma_security)) +
+                                 "' at least");
+  }
+  connection.introduced.emplace(std::move(*introduction), rpc::Role::kServer, connection.transport(), protection);
+  // An id alone, which goes in clear over RDMA, uses up nothing.
+  Status proved = connection.introduced->check_proof(queue_pair, hello);
+  if (proved.ok() && !introductions_.use_up(id)) proved = not_introduced();
+  if (!proved.ok()) {
+    connection.introduced.reset();
+    return proved;
+  }
+  return connection.introduced->protect(connection.session());
+}
+
+static constexpr TimeNs kNamePatience = 250 * kMillisecond;
+static constexpr TimeNs kLookAgain = 100 * kMillisecond;
+
+// Before it is let in, so that no call waits for the database. Where the user's groups decide, it waits as long as the
+// handshake may take; else a moment, as errors name the user.
+bool Server::knows_user(Connection& connection) {
+  const auto process = connection.peer_identity().process;
+  if (!process || (!options_.clients && !authorization_.has_policy())) return true;
+  std::function<void()> then;
+  const TimeNs now = now_ns();
+  if (connection.awaits_user_since == kNever) {
+    connection.awaits_user_since = now;
+    then = [weak = connection.weak_from_this(), engine = connection.engine->weak_from_this()] {
+      const auto alive = engine.lock();
+      if (auto known = weak.lock(); known != nullptr && alive != nullptr) alive->rouse(std::move(known));
+    };
+  }
+  const bool by_group = authorization_.asks_for_groups() || (options_.clients && name_groups(*options_.clients));
+  const bool unknown = ask_about(process->uid, std::move(then)) == Knowledge::kNone;
+  connection.awaits_user = unknown && (by_group || now - connection.awaits_user_since < kNamePatience);
+  if (!connection.awaits_user) return true;
+  connection.look_again_at = now + kLookAgain;  // be it that nobody could be asked, or that many wait for the answer
+  connection.engine->note_deadline(connection, connection.look_again_at);
+  return false;
+}
+
+std::optional<Status> Server::admit(Connection& connection) {
+  if (!knows_user(connection)) return std::nullopt;
+  return admit_known(connection);
+}
+
+Status Server::admit_known(Connection& connection) {
+  RRPC_RETURN_IF_ERROR(introduce(connection));
+  if (options_.clients && !connection.sent_on) {
+    const provider::PeerIdentity client = connection.peer_identity();
+    if (!any_proves(*options_.clients, client)) {
+      if (!connection.leads_elsewhere) return authorization_.refuse_client(client);
+      // It may prove who it is where it moves to, and can make no calls here.
+      connection.session().server().refuse_new_calls(why_client_refused(client));
+    }
+  }
   if (admissions_->establish(connection)) {
     // The timers look at it only once the client is let in.
     connection.engine->note_deadline(connection, connection.retire_at);
@@ -245,6 +369,9 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
                                                    options, std::move(hello), this, std::move(share));
     std::lock_guard lock(connection->mutex);
     connection->engine = &engine_for(device.scheme, connection->session().endpoint().queue_pair().peer_description());
+    connection->needs_introduction = must_be_introduced(listener);
+    connection->sent_on = for_others;
+    connection->leads_elsewhere = offers_others(listener);
     prepare(*connection);
     const TimeNs now = now_ns();
     connection->last_active = now;

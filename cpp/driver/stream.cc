@@ -25,9 +25,19 @@ Stream::Outcome Stream::locked(bool patient, Status& failure, Work work) {
   return outcome;
 }
 
-Stream::Outcome Stream::try_send(rpc::OutgoingItem& item, bool patient, Status& failure) {
+void Stream::ring() {
+  Status failure;
+  (void)locked(false, failure, [&](rpc::Streams&) {
+    connection_->session().endpoint().ring();
+    return Outcome::kDone;
+  });
+}
+
+Stream::Outcome Stream::try_send(rpc::OutgoingItem& item, bool patient, Status& failure, bool more) {
   return locked(patient, failure, [&](rpc::Streams& streams) {
     if (!patient && !streams.can_send_at_once(stream_, item)) return Outcome::kBusy;
+    const endpoint::Endpoint::Holding holding(connection_->session().endpoint(),
+                                              more && engine_->polls_soon(*connection_));
     Result<bool> sent = streams.send(stream_, item);
     // Credits and room come with what the peer says: for want of them this thread polls itself.
     if (sent.ok() && (!*sent || !rpc::Streams::flushed(stream_))) {

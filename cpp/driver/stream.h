@@ -38,8 +38,11 @@ class Stream {
   bool belongs_to_parent() const { return connection_->belongs_to_parent(); }
   bool ended() const { return stream_->ended(); }
 
-  // `patient`: waits for the connection's mutex, which takes moments; never with the GIL.
-  Outcome try_send(rpc::OutgoingItem& item, bool patient, Status& failure);
+  // `patient`: waits for the connection's mutex, which takes moments; never with the GIL. `more`: the next item is
+  // likely to follow at once, and this one may share its doorbell; ring() if it doesn't follow.
+  Outcome try_send(rpc::OutgoingItem& item, bool patient, Status& failure, bool more = false);
+  // Sends what waits for a doorbell, unless another thread is at the connection, which then does.
+  void ring();
   // Up to `count` items that are here. kDone with none: the peer's items have ended.
   Outcome try_receive(size_t count, std::vector<rpc::Item>& items, bool patient, Status& failure);
   // The buffers of items land in memory of the user's from now on: when try_receive() gives kWantsMemory, land() takes

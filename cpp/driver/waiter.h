@@ -55,6 +55,7 @@ class Waiter {
       bool bytes_moved = false;
       if (std::unique_lock lock(connection.mutex, std::try_to_lock); lock) {
         if (may_spin) turn.take();
+        connection.start_pace.waits(now);
         handled = poll(now);
         bytes_moved = handled > 0 && connection.session().endpoint().moved_bytes();
         if (done()) {

@@ -12,6 +12,8 @@ using provider::WcStatus;
 
 namespace {
 
+constexpr size_t kWorthCheckingBytes = 2 << 20;
+
 bool follows(const TransferSegment& before, const TransferSegment& segment) {
   return segment.rkey == before.rkey && segment.remote_address == before.remote_address + before.length_bytes;
 }
@@ -19,7 +21,7 @@ bool follows(const TransferSegment& before, const TransferSegment& segment) {
 }  // namespace
 
 BulkScheduler::BulkScheduler(uint32_t window, size_t chunk_bytes_max)
-    : chunk_bytes_max_(chunk_bytes_max), slot_cookies_(window) {
+    : chunk_bytes_max_(chunk_bytes_max), slot_cookies_(window), slot_bytes_(window) {
   RRPC_CHECK(window > 0 && chunk_bytes_max > 0, "a bulk scheduler needs a window");
   for (uint32_t slot = window; slot-- > 0;) free_slots_.push_back(slot);
 }
@@ -46,6 +48,7 @@ void BulkScheduler::cancel(uint64_t cookie) {
   if (it == transfers_.end()) return;
   stop(it->second);
   std::erase(turn_, cookie);
+  std::erase(landed_, cookie);
   finish_if_ended(cookie);
 }
 
@@ -102,6 +105,8 @@ Status BulkScheduler::post_chunk(provider::QueuePair& qp, uint64_t wr_id_tag, ui
   RRPC_RETURN_IF_ERROR(qp.post_send({&request, 1}));
   free_slots_.pop_back();
   slot_cookies_[slot] = cookie;
+  slot_bytes_[slot] = 0;
+  for (const provider::Sge& sge : sges_) slot_bytes_[slot] += sge.length_bytes;
   ++transfer.in_flight;
   transfer.segment_index = next.segment_index;
   transfer.offset_bytes = next.offset_bytes;
@@ -114,10 +119,15 @@ void BulkScheduler::on_completion(uint32_t slot, WcStatus status) {
   Transfer& transfer = transfers_.at(cookie);
   --transfer.in_flight;
   ++transfer.chunks_done;
+  if (status == WcStatus::kSuccess && transfer.to_check()) {
+    transfer.bytes_landed += slot_bytes_[slot];
+    if (transfer.is_worth_checking() && std::ranges::find(landed_, cookie) == landed_.end()) landed_.push_back(cookie);
+  }
   if (status != WcStatus::kSuccess) {
     if (transfer.status == WcStatus::kSuccess) transfer.status = status;
     stop(transfer);
     std::erase(turn_, cookie);
+    std::erase(landed_, cookie);
   }
   finish_if_ended(cookie);
 }
@@ -125,10 +135,66 @@ void BulkScheduler::on_completion(uint32_t slot, WcStatus status) {
 void BulkScheduler::finish_if_ended(uint64_t cookie) {
   const auto it = transfers_.find(cookie);
   if (it->second.in_flight > 0 || !it->second.all_posted()) return;
+  if (it->second.to_check()) return;
+  if (it->second.refused) wipe(it->second);
   size_t length = 0;
   for (const TransferSegment& segment : it->second.segments) length += segment.length_bytes;
   finished_.push_back({cookie, it->second.status, it->second.opcode, length});
   transfers_.erase(it);
+}
+
+size_t BulkScheduler::Transfer::pieces_landed() const {
+  if (segments_checked == segments.size()) return 0;
+  const TransferSegment& segment = segments[segments_checked];
+  const size_t landed = bytes_landed - bytes_checked;
+  if (landed >= segment.length_bytes) return segment.seal->tags.size() - pieces_checked;
+  return static_cast<size_t>(landed / seal_piece_bytes(segment.length_bytes, segment.seal->pieces_max)) -
+         pieces_checked;
+}
+
+bool BulkScheduler::Transfer::is_worth_checking() const {
+  const size_t pieces = pieces_landed();
+  if (pieces == 0) return false;
+  if (in_flight == 0 && all_posted()) return true;
+  const TransferSegment& segment = segments[segments_checked];
+  return pieces * seal_piece_bytes(segment.length_bytes, segment.seal->pieces_max) >= kWorthCheckingBytes;
+}
+
+BulkScheduler::Landed BulkScheduler::first_landed() const {
+  const Transfer& transfer = transfers_.at(landed_.front());
+  return {transfer.segments[transfer.segments_checked], transfer.pieces_checked, transfer.pieces_landed()};
+}
+
+void BulkScheduler::first_landed_was_checked(size_t piece_count) {
+  const uint64_t cookie = landed_.front();
+  Transfer& transfer = transfers_.at(cookie);
+  const TransferSegment& segment = transfer.segments[transfer.segments_checked];
+  ++transfer.chunks_done;  // it isn't stalled
+  transfer.pieces_checked += piece_count;
+  if (transfer.pieces_checked == segment.seal->tags.size()) {
+    transfer.bytes_checked += segment.length_bytes;
+    transfer.pieces_checked = 0;
+    ++transfer.segments_checked;
+  }
+  const bool more = transfer.pieces_landed() > 0;
+  landed_.pop_front();
+  if (more)
+    landed_.push_back(cookie);  // a large one lets the others have their turn
+  else
+    finish_if_ended(cookie);
+}
+
+void BulkScheduler::wipe(const Transfer& transfer) {
+  for (const TransferSegment& segment : transfer.segments)
+    std::fill_n(segment.local, segment.length_bytes, std::byte{0});
+}
+
+// Twice: the call fails now, and what is on its way lands later.
+void BulkScheduler::refuse_first_landed() {
+  Transfer& transfer = transfers_.at(landed_.front());
+  transfer.refused = true;
+  wipe(transfer);
+  cancel(landed_.front());
 }
 
 bool BulkScheduler::stalled(TimeNs now, TimeNs timeout) {

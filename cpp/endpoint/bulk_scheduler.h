@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
 #include "endpoint/registration_cache.h"
+#include "endpoint/seal.h"
 #include "provider/provider.h"
 
 namespace rrpc::endpoint {
@@ -19,6 +21,7 @@ struct TransferSegment {
   uint64_t remote_address = 0;
   uint32_t rkey = 0;
   size_t length_bytes = 0;
+  SealRef seal = {};  // of a READ: what its bytes are checked against once they are here
 };
 
 struct FinishedTransfer {
@@ -42,6 +45,18 @@ class BulkScheduler {
   // Posts what the window allows.
   Status pump(provider::QueuePair& qp, uint64_t wr_id_tag);
   void on_completion(uint32_t slot, provider::WcStatus status);
+  // Pieces of a transfer with seals that are here and were not checked. It isn't finished before all of it was.
+  struct Landed {
+    const TransferSegment& segment;
+    size_t piece_index = 0;  // of its seal
+    size_t piece_count = 0;
+  };
+  bool has_landed() const { return !landed_.empty(); }
+  Landed first_landed() const;
+  void first_landed_was_checked(size_t piece_count);
+  // They aren't what was sealed: the transfer ends. Its memory is zeros from now on, but for what
+  // still lands, and all of it once it is reported finished.
+  void refuse_first_landed();
   // Moves out the transfers that ended since the last call.
   std::vector<FinishedTransfer> take_finished();
   bool has_finished() const { return !finished_.empty(); }
@@ -57,11 +72,23 @@ class BulkScheduler {
     size_t offset_bytes = 0;
     uint32_t in_flight = 0;
     bool stopped = false;
+    bool refused = false;
+    size_t bytes_landed = 0;      // from the first on: chunks are read in order
+    size_t segments_checked = 0;  // against their seals
+    size_t pieces_checked = 0;    // of the next
+    size_t bytes_checked = 0;     // of the segments that were
     provider::WcStatus status = provider::WcStatus::kSuccess;
     uint64_t chunks_done = 0;
     uint64_t chunks_seen = 0;  // by stalled(), when it saw more last:
     TimeNs seen_at = kNever;
     bool all_posted() const { return stopped || segment_index == segments.size(); }
+    bool has_seals() const { return !segments.empty() && segments.front().seal != nullptr; }
+    bool to_check() const {
+      return status == provider::WcStatus::kSuccess && has_seals() && segments_checked < segments.size();
+    }
+    size_t pieces_landed() const;  // of those to be checked next, within one segment
+    // Enough of them to be worth two threads' meeting, or all that will come.
+    bool is_worth_checking() const;
   };
 
   struct Place {
@@ -73,11 +100,14 @@ class BulkScheduler {
   Status post_chunk(provider::QueuePair& qp, uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer);
   void stop(Transfer& transfer);
   void finish_if_ended(uint64_t cookie);
+  static void wipe(const Transfer& transfer);
 
   const size_t chunk_bytes_max_;
   std::unordered_map<uint64_t, Transfer> transfers_;
-  std::deque<uint64_t> turn_;  // transfers with chunks to post
+  std::deque<uint64_t> turn_;    // transfers with chunks to post
+  std::deque<uint64_t> landed_;  // transfers to be checked
   std::vector<uint64_t> slot_cookies_;
+  std::vector<size_t> slot_bytes_;
   std::vector<uint32_t> free_slots_;
   std::vector<provider::Sge> sges_;  // of the chunk being posted
   std::vector<FinishedTransfer> finished_;

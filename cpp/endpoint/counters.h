@@ -13,6 +13,7 @@ namespace rrpc::endpoint {
   X(calls_served, "calls this process answered")                                       \
   X(calls_refused, "of those, refused by a limit or while shutting down")              \
   X(calls_over_rate, "of those, refused by rate_limit")                                \
+  X(calls_denied, "of those, refused because their caller may not make them")          \
   X(messages_sent, "SEND messages")                                                    \
   X(messages_received, "messages received")                                            \
   X(bytes_inline_sent, "bytes sent inside messages")                                   \
@@ -32,6 +33,11 @@ namespace rrpc::endpoint {
   X(registrations_reused, "registrations found in the cache")                          \
   X(exposures_live, "ranges open to peers now")                                        \
   X(bytes_exposed, "bytes open to peers now")                                          \
+  X(lent_bytes, "bytes lent to peers now, which may read them in place")               \
+  X(ranges_kept, "ranges that a peer kept beyond the call they were lent for")         \
+  X(lendings_over_limit, "ranges copied because lent_bytes_max had no room")           \
+  X(ranges_borrowed, "ranges of peers' memory read in place")                          \
+  X(bytes_borrowed, "their bytes")                                                     \
   X(exposures_by_window, "ranges ever opened by binding a memory window")              \
   X(exposures_by_registration, "ranges ever opened by a registration of their own")    \
   X(exposures_by_check, "ranges ever opened where software checks each access")        \
@@ -65,6 +71,8 @@ namespace rrpc::endpoint {
   X(bytes_copied) \
   X(exposures_live) \
   X(bytes_exposed) \
+  X(ranges_borrowed) \
+  X(bytes_borrowed) \
   X(exposures_by_window) \
   X(exposures_by_registration) \
   X(exposures_by_check)

@@ -26,6 +26,8 @@ uint32_t data_window(uint32_t sender_slots, uint32_t receiver_slots) {
   return std::min(receiver_slots, sender_slots * 2) - kControlSlots;
 }
 
+}  // namespace
+
 Result<Offer> read_offer(Bytes private_data) {
   ByteReader reader(private_data);
   const auto offer = reader.read<Offer>();
@@ -42,8 +44,6 @@ Result<Offer> read_offer(Bytes private_data) {
                                   (offer.slot_bytes == 0 ? ": its connection offer is cut short" : ""));
   return offer;
 }
-
-}  // namespace
 
 Status validate(const Geometry& geometry) {
   const uint32_t slots = geometry.slots;
@@ -97,9 +97,11 @@ Status Endpoint::allocate_ring() {
   return qp_->adopt(*ring_region_);
 }
 
-Status Endpoint::post_slot(uint32_t slot) {
-  return qp_->post_receive(
-      {kTagReceive | slot, {ring_ + size_t{slot} * geometry_.slot_bytes, geometry_.slot_bytes, ring_region_.get()}});
+Status Endpoint::post_slots() {
+  std::vector<provider::ReceiveRequest> requests;
+  requests.reserve(geometry_.slots);
+  for (uint32_t slot = 0; slot < geometry_.slots; ++slot) requests.push_back(slot_request(slot));
+  return qp_->post_receives(requests);
 }
 
 Status Endpoint::start() {
@@ -118,7 +120,7 @@ Status Endpoint::start() {
                               " receives, the device gives " + std::to_string(limits_.send_depth) + " and " +
                               std::to_string(limits_.receive_depth));
   RRPC_RETURN_IF_ERROR(allocate_ring());
-  for (uint32_t slot = 0; slot < geometry_.slots && !share_; ++slot) RRPC_RETURN_IF_ERROR(post_slot(slot));
+  if (!share_) RRPC_RETURN_IF_ERROR(post_slots());
   Offer offer;
   offer.slots = geometry_.slots;
   offer.slot_bytes = geometry_.slot_bytes;
@@ -132,6 +134,7 @@ Status Endpoint::adopt_offer() {
   RRPC_ASSIGN_OR_RETURN(const Offer offer, read_offer(qp_->peer_private_data()));
   peer_epoch_ = offer.epoch;
   body_bytes_max_ = std::min(offer.slot_bytes, geometry_.slot_bytes) - sizeof(MessageHeader);
+  plain_bytes_end_ = body_bytes_max_ + 1;
   send_data_ = SendWindow(data_window(geometry_.slots, offer.slots));
   receive_data_ = ReceiveWindow(data_window(offer.slots, geometry_.slots));
   send_control_ = SendWindow(kControlSlotsCounted);
@@ -141,7 +144,7 @@ Status Endpoint::adopt_offer() {
 
 void Endpoint::establish() {
   if (Status status = adopt_offer(); !status.ok()) return close(status);
-  established_ = true;
+  established_ = takes_plain_ = true;
   events_.on_established();
 }
 
@@ -189,7 +192,20 @@ inline Status Endpoint::count_arrival(MessageClass message_class) {
 }
 
 inline Status Endpoint::deliver(const MessageHeader& header, Bytes message) {
+  if (!takes_plain_) [[unlikely]]
+    return deliver_otherwise(message);
+  return deliver_plain(header, message);
+}
+
+Status Endpoint::deliver_otherwise(Bytes message) {
   if (!established_) return Status::protocol_error("a message arrived before the connection was established");
+  RRPC_RETURN_IF_ERROR(protector_->open_message(message));
+  MessageHeader header;
+  std::memcpy(&header, message.data(), sizeof(header));
+  return deliver_plain(header, message);
+}
+
+inline Status Endpoint::deliver_plain(const MessageHeader& header, Bytes message) {
   if (!take_header(header, message)) [[unlikely]]
     return what_is_wrong(header, message);
   const MessageClass message_class = class_of(header.type);
@@ -222,25 +238,42 @@ inline bool Endpoint::take_message(uint32_t slot, uint32_t length_bytes, Message
 
 inline Status Endpoint::repost(uint32_t slot) {
   if (share_) return share_.ring().repost(slot);  // others want it, whatever became of this connection
-  if (failed() || qp_->state() == QueuePairState::kError) return {};
-  return post_slot(slot);
+  if (failed()) return {};
+  Status posted = qp_->post_receive(slot_request(slot));
+  return posted.ok() || qp_->state() != QueuePairState::kError ? std::move(posted) : Status();
+}
+
+void Endpoint::repost_gathered() {
+  const std::span<const Emptied> emptied(gathered_.data(), std::exchange(gathered_count_, 0));
+  if (failed()) return;
+  std::array<provider::ReceiveRequest, kCompletionsMax> requests;
+  for (size_t i = 0; i < emptied.size(); ++i) requests[i] = slot_request(emptied[i].slot);
+  if (Status posted = qp_->post_receives(std::span(requests).first(emptied.size())); !posted.ok()) {
+    if (qp_->state() != QueuePairState::kError) fail(posted);
+    return;
+  }
+  for (const Emptied& one : emptied) reposted(one.message_class);
 }
 
 inline void Endpoint::handle_receive(uint32_t slot, WcStatus status, uint32_t length_bytes) {
   MessageClass message_class = MessageClass::kCredit;
   const bool taken = status == WcStatus::kSuccess && take_message(slot, length_bytes, message_class);
-  if (Status reposted = repost(slot); !reposted.ok()) return fail(reposted);
-  if (!taken) return;
+  if (!taken) message_class = MessageClass::kCredit;
+  if (gathers_ && !share_) {
+    gathered_[gathered_count_++] = {slot, message_class};
+    return;
+  }
+  if (Status posted = repost(slot); !posted.ok()) return fail(posted);
   // Only now: a grant before the repost would invite a send that finds no receive.
-  if (message_class == MessageClass::kData) receive_data_.on_reposted();
-  if (message_class == MessageClass::kControl) receive_control_.on_reposted();
+  reposted(message_class);
 }
 
 inline void Endpoint::handle(const Completion& completion) {
   const uint64_t value = completion.wr_id & ~kTagMask;
-  switch (completion.wr_id & kTagMask) {
-    case kTagReceive:
-      return handle_receive(static_cast<uint32_t>(value), completion.status, completion.length_bytes);
+  const uint64_t tag = completion.wr_id & kTagMask;
+  if (tag == kTagReceive) [[likely]]
+    return handle_receive(static_cast<uint32_t>(value), completion.status, completion.length_bytes);
+  switch (tag) {
     case kTagSend:
       if (completion.status != WcStatus::kSuccess) return;
       sends_unretired_ -= static_cast<uint32_t>(value);
@@ -266,15 +299,18 @@ size_t Endpoint::progress() {
     establish();
     ++handled;
   }
+  if (gathered_count_ > 0) repost_gathered();  // memory ended amid the last poll
+  gathers_ = polled > 1;
   for (size_t i = 0; i < polled; ++i) handle(completions_[i]);
+  if (gathered_count_ > 0) repost_gathered();
   if (bulk_.has_finished()) handled += deliver_finished_transfers();
   // Messages that came before the end are delivered before it: fail only when the queue has run dry.
-  if (state == QueuePairState::kError && polled < completions_.size() && !failed()) {
+  if (state == QueuePairState::kError && polled < completions_.size() && !failed() && !bulk_.has_landed()) {
     fail(qp_->error());
     ++handled;
   }
   if (!failed() && established_) {
-    if (!bulk_.idle()) pump();
+    if (!bulk_.idle()) handled += go_on_with_bulk();
     return_credits();
   }
   if (bulk_.has_finished()) handled += deliver_finished_transfers();

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/anonymous_mapping.h"
@@ -20,10 +21,14 @@
 #include "endpoint/credits.h"
 #include "endpoint/exposure.h"
 #include "endpoint/header.h"
+#include "endpoint/lending.h"
 #include "endpoint/pool.h"
+#include "endpoint/protector.h"
+#include "endpoint/received_block.h"
 #include "endpoint/registration_cache.h"
 #include "endpoint/send_buffers.h"
 #include "endpoint/shared_ring.h"
+#include "endpoint/work_ids.h"
 #include "provider/provider.h"
 
 namespace rrpc::endpoint {
@@ -51,6 +56,8 @@ struct Geometry {
   uint32_t read_depth = 16;
 };
 Status validate(const Geometry& geometry);
+// The peer's, of the private data with which it connects or accepts.
+Result<Offer> read_offer(Bytes private_data);
 provider::QueuePairConfig queue_pair_config(const Geometry& geometry);
 
 // What endpoints of one device share.
@@ -119,23 +126,30 @@ class Endpoint {
   uint32_t descriptors_max() const { return descriptors_max_; }
   void set_descriptors_max(uint32_t count) { descriptors_max_ = count; }
   bool can_send(uint8_t type) const {
-    switch (class_of(type)) {
-      case MessageClass::kData:
-        // The control reserve holds in the own send queue too.
-        if (!send_data_.open() || sends_unretired_ + kControlSlots >= send_slot_count_) return false;
-        break;
-      case MessageClass::kControl:
-        if (!send_control_.open()) return false;
-        break;
-      case MessageClass::kCredit:
-        break;
-    }
     // A dead queue pair is found by progress(), once what came before its end is delivered.
-    return established_ && !failed() && sends_unretired_ < send_slot_count_ && !send_buffers_.used_up() &&
-           qp_->state() != provider::QueuePairState::kError;
+    return may_send(class_of(type)) && !send_buffers_.used_up() && qp_->state() != provider::QueuePairState::kError;
   }
   // The parts become one message. Only when can_send(); the bytes are taken before the call returns.
   void send(uint8_t type, std::span<const Bytes> parts, Pushes pushes = {});
+  // While one lives, a small message may wait for the next one, so that several go out with one doorbell. It waits
+  // until one is sent without, until ring(), or until the next progress().
+  class Holding {
+   public:
+    Holding(Endpoint& endpoint, bool holds) : endpoint_(endpoint), before_(endpoint.hold_) { endpoint.hold_ = holds; }
+    ~Holding() { endpoint_.hold_ = before_; }
+    Holding(const Holding&) = delete;
+    Holding& operator=(const Holding&) = delete;
+
+   private:
+    Endpoint& endpoint_;
+    const bool before_;
+  };
+  // Whether a message waits for the next one.
+  bool holds() const { return holds_; }
+  // Sends what waits.
+  void ring() {
+    if (std::exchange(holds_, false)) qp_->ring();
+  }
   // Whether those are of use.
   bool pushes() const { return limits_.pushed_bytes_max > 0; }
 
@@ -148,8 +162,26 @@ class Endpoint {
   bool transfers_idle() const { return bulk_.idle() && !bulk_.has_finished(); }
   bool lingering() const { return cq_->lingering(); }
 
-  // Opens a buffer to the peer; staged in pool memory where the peer can't reach it.
-  Result<Exposure> expose(Buffer buffer, uint32_t access);
+  uint32_t epoch() const { return epoch_; }
+  uint32_t peer_epoch() const { return peer_epoch_; }
+  // Every message from now on, in both directions, and every range exposed from now on has a tag, and is encrypted
+  // where the mode says so. To be called once, when HELLO is all that either end has sent.
+  void protect(provider::Protection mode, DirectionCiphers out, DirectionCiphers in, const KeyLimits& limits);
+  // Whether descriptors have seals.
+  bool seals() const { return protector_ != nullptr; }
+  bool encrypts() const { return protector_ != nullptr && protector_->encrypts(); }
+  // What so many bytes take while they are exposed: themselves, and their ciphertext where there is one.
+  size_t bytes_kept(size_t exposed_bytes) const { return encrypts() ? 2 * exposed_bytes : exposed_bytes; }
+
+  // Lends buffers that say so from now on, so many bytes at most: the peer knows how to borrow.
+  void set_lending(size_t limit_bytes) { lent_ = std::make_shared<LentBytes>(limit_bytes); }
+  // A range that the peer lends, to be read in place; null where it has to be fetched.
+  ReceivedBlock borrow(const Descriptor& descriptor);
+  // Opens a buffer to the peer; staged in pool memory where the peer can't reach it, or encrypted. Pieces only where
+  // encrypts(): they become one range. `pieces_max`: of its seal.
+  Result<Exposure> expose(Buffer buffer, uint32_t access, uint32_t pieces_max = kSealPiecesMax);
+  // Of a sealed buffer that has changed since, and of which the peer doesn't know yet.
+  Status seal_again(Exposure& exposure);
   // Its memory stays until the revocation is over, which may be after a later progress(), or the queue pair is gone.
   void revoke(Exposure exposure);
   size_t revocations_under_way() const { return retiring_.size(); }
@@ -166,9 +198,20 @@ class Endpoint {
   void destroy_queue_pair();
 
  private:
+  // A credit and a place in the send queue, of a connection that lives as far as this end knows.
+  bool may_send(MessageClass message_class) const {
+    if (!established_ || failed()) return false;
+    if (message_class == MessageClass::kData)  // the control reserve holds in the own send queue too
+      return send_data_.open() && sends_unretired_ + kControlSlots < send_slot_count_;
+    return sends_unretired_ < send_slot_count_ && (message_class == MessageClass::kCredit || send_control_.open());
+  }
   Result<RegionRef> register_for_transfer(std::byte* address, size_t length_bytes, bool read_sink);
   Status allocate_ring();
-  Status post_slot(uint32_t slot);
+  provider::ReceiveRequest slot_request(uint32_t slot) const {
+    return {kTagReceive | slot,
+            {ring_ + size_t{slot} * geometry_.slot_bytes, geometry_.slot_bytes, ring_region_.get()}};
+  }
+  Status post_slots();
   void establish();
   Status adopt_offer();
   void fail(const Status& status);
@@ -176,10 +219,17 @@ class Endpoint {
   void handle_receive(uint32_t slot, provider::WcStatus status, uint32_t length_bytes);
   bool take_message(uint32_t slot, uint32_t length_bytes, MessageClass& message_class);
   Status deliver(const MessageHeader& header, Bytes message);
+  Status deliver_plain(const MessageHeader& header, Bytes message);
+  [[gnu::cold]] Status deliver_otherwise(Bytes message);
   Status count_arrival(MessageClass message_class);
   bool take_header(const MessageHeader& header, Bytes message);
   [[gnu::cold]] Status what_is_wrong(const MessageHeader& header, Bytes message) const;
   Status repost(uint32_t slot);
+  void reposted(MessageClass message_class) {
+    if (message_class == MessageClass::kData) receive_data_.on_reposted();
+    if (message_class == MessageClass::kControl) receive_control_.on_reposted();
+  }
+  void repost_gathered();
   void give_back_shared_receives();
   void tally_transfer(const FinishedTransfer& finished);
   size_t deliver_finished_transfers();
@@ -188,6 +238,14 @@ class Endpoint {
   }
   void pump();
   Status stage(Exposure& exposure, Bytes bytes);
+  Result<PoolBlock> allocate_staged(Exposure& exposure, size_t length_bytes);
+  // endpoint_protection.cc
+  Result<Exposure> expose_sealed(Buffer buffer, uint32_t access, uint32_t pieces_max);
+  Status encrypt(Exposure& exposure, const Buffer& buffer, uint32_t pieces_max);
+  [[gnu::cold]] void send_protected(MessageHeader& header, std::span<const Bytes> parts, Pushes pushes);
+  size_t go_on_with_bulk();
+  size_t check_landed();
+  Status lend(Exposure& exposure, const Buffer& buffer);
   Status open_to_peer(Exposure& exposure, std::byte* address, uint64_t owner_id, uint32_t access);
   void count_closed(const Exposure& exposure);
   size_t let_go_of_revoked();
@@ -201,8 +259,18 @@ class Endpoint {
   const uint32_t epoch_;
   uint32_t peer_epoch_ = 0;
   bool established_ = false;
+  bool takes_plain_ = false;  // messages come without a tag
   bool in_progress_ = false;
-  std::array<provider::Completion, 16> completions_;  // of the poll under way
+  std::array<provider::Completion, kCompletionsMax> completions_;  // of the poll under way
+  // Slots of the messages of one poll, where it found several: reposted together at its end, or before a message goes
+  // out, which grants what was reposted.
+  struct Emptied {
+    uint32_t slot;
+    MessageClass message_class;  // kCredit: nothing is granted for it
+  };
+  std::array<Emptied, kCompletionsMax> gathered_;
+  size_t gathered_count_ = 0;
+  bool gathers_ = false;
   uint64_t signs_of_life_ = 0;
   Status failure_;
 
@@ -211,9 +279,11 @@ class Endpoint {
   AnonymousMapping private_ring_;  // elsewhere
   std::byte* ring_ = nullptr;      // in one of them: the receive slots, unless shared
   std::unique_ptr<provider::MemoryRegion> ring_region_;
-  SendBuffers send_buffers_;             // not started where every message fits inline
-  std::shared_ptr<PeerPool> peer_pool_;  // of a peer that doesn't reach the process's; made when needed
-  std::vector<Exposure> retiring_;       // revocations under way
+  SendBuffers send_buffers_;              // not started where every message fits inline
+  std::shared_ptr<PeerPool> peer_pool_;   // of a peer that doesn't reach the process's; made when needed
+  std::vector<Exposure> retiring_;        // revocations under way
+  std::shared_ptr<LentBytes> lent_;       // null: nothing is lent to this peer
+  std::unique_ptr<Protector> protector_;  // null: messages and ranges go as they are
   std::unique_ptr<provider::CompletionQueue> cq_;
   std::unique_ptr<provider::QueuePair> qp_;  // destroyed before what it works on
   const provider::QueuePairLimits& limits_;  // its
@@ -225,10 +295,13 @@ class Endpoint {
   uint32_t arrived_unpaid_ = 0;  // data messages since the peer's last credit, while there is none left
   uint32_t descriptors_max_ = 0;
   size_t body_bytes_max_ = 0;
+  size_t plain_bytes_end_ = 0;  // shorter bodies go without a tag; 0: none does
 
   uint32_t send_slot_count_ = 0;
   uint32_t sends_unretired_ = 0;  // posted, not known to be complete
   uint32_t sends_since_signal_ = 0;
+  bool hold_ = false;   // messages may wait for the next one
+  bool holds_ = false;  // one does
   BulkScheduler bulk_;
 };
 

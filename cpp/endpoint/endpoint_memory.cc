@@ -48,7 +48,7 @@ static std::atomic<int64_t> Counters::* counter_of(provider::ExposureKind kind) 
 Status Endpoint::open_to_peer(Exposure& exposure, std::byte* address, uint64_t owner_id, uint32_t access) {
   const size_t length_bytes = exposure.descriptor.length_bytes;
   RegistrationCache& registrations = exposure.lender ? exposure.lender->registrations : context_.registrations;
-  const bool only_read = access == provider::kRemoteRead;
+  const bool only_read = (access & provider::kRemoteWrite) == 0;
   RRPC_ASSIGN_OR_RETURN(exposure.region, registrations.get(address, length_bytes, owner_id, only_read));
   RRPC_ASSIGN_OR_RETURN(exposure.descriptor.rkey, qp_->expose(*exposure.region, address, length_bytes, access));
   exposure.descriptor.address = reinterpret_cast<uint64_t>(address);
@@ -58,31 +58,63 @@ Status Endpoint::open_to_peer(Exposure& exposure, std::byte* address, uint64_t o
   return {};
 }
 
-// Copies what the peer can't reach where it is into pool memory, which it can.
-Status Endpoint::stage(Exposure& exposure, Bytes bytes) {
+// Pool memory that the peer can reach.
+Result<PoolBlock> Endpoint::allocate_staged(Exposure& exposure, size_t length_bytes) {
   if (!qp_->reaches_pool()) {
     if (!peer_pool_) peer_pool_ = std::make_shared<PeerPool>(context_.device);
     exposure.lender = peer_pool_;
   }
   Pool& pool = exposure.lender ? exposure.lender->pool : context_.pool;
-  auto staged = pool.allocate(bytes.size(), BlockKind::kShared);
+  auto staged = pool.allocate(length_bytes, BlockKind::kShared);
   if (exposure.lender && staged.status().code() == StatusCode::kResourceExhausted)
-    return resource_exhausted("kOtherUserBytesMax: " + std::to_string(bytes.size()) +
+    return resource_exhausted("kOtherUserBytesMax: " + std::to_string(length_bytes) +
                               " bytes more than are copied for " + qp_->peer_description() +
                               ", another user, at a time: " + std::to_string(kOtherUserBytesMax) +
                               " in all; send less, or use tcp://");
-  RRPC_RETURN_IF_ERROR(staged.status());
-  exposure.staged = std::move(*staged);
+  if (staged.ok()) {
+    tally(&Counters::stagings);
+    tally(&Counters::bytes_staged, static_cast<int64_t>(length_bytes));
+  }
+  return staged;
+}
+
+// Copies what the peer can't reach where it is into pool memory, which it can.
+Status Endpoint::stage(Exposure& exposure, Bytes bytes) {
+  RRPC_ASSIGN_OR_RETURN(exposure.staged, allocate_staged(exposure, bytes.size()));
   std::memcpy(exposure.staged.data(), bytes.data(), bytes.size());
-  tally(&Counters::stagings);
-  tally(&Counters::bytes_staged, static_cast<int64_t>(bytes.size()));
   return {};
 }
 
-Result<Exposure> Endpoint::expose(Buffer buffer, uint32_t access) {
+// FailedPrecondition where the peer can't read it in place, or may not keep more.
+Status Endpoint::lend(Exposure& exposure, const Buffer& buffer) {
+  if (!lent_ || !qp_->lends() || !buffer.pieces.empty() || !context_.pool.find(buffer.data))
+    return failed_precondition("only pool memory is lent");
+  auto charge = Lending::process().charge(buffer.length_bytes, lent_);
+  if (charge == nullptr) return failed_precondition("lent_bytes_max");
+  RRPC_RETURN_IF_ERROR(open_to_peer(exposure, buffer.data, buffer.owner_id, provider::kRemoteRead | provider::kLend));
+  exposure.lent = std::move(charge);
+  exposure.descriptor.lent = true;
+  return {};
+}
+
+ReceivedBlock Endpoint::borrow(const Descriptor& descriptor) {
+  if (protector_ != nullptr || !descriptor.lent || descriptor.continues || descriptor.length_bytes == 0) return {};
+  auto range = qp_->borrow(descriptor.rkey, descriptor.address, descriptor.length_bytes);
+  if (!range.ok()) return {};
+  tally(&Counters::ranges_borrowed);
+  tally(&Counters::bytes_borrowed, static_cast<int64_t>(descriptor.length_bytes));
+  return ReceivedBlock(std::move(*range));
+}
+
+Result<Exposure> Endpoint::expose(Buffer buffer, uint32_t access, uint32_t pieces_max) {
   Exposure exposure;
   if (qp_->state() == QueuePairState::kError) return unavailable(qp_->error().message());
+  if (protector_ != nullptr) return expose_sealed(std::move(buffer), access, pieces_max);
   exposure.descriptor.length_bytes = buffer.length_bytes;
+  if (buffer.lend && buffer.length_bytes > 0 && access == provider::kRemoteRead && lend(exposure, buffer).ok()) {
+    exposure.buffer = std::move(buffer);
+    return exposure;
+  }
   Status status;
   if (buffer.length_bytes > 0)
     status = qp_->reaches_pool() ? open_to_peer(exposure, buffer.data, buffer.owner_id, access)
@@ -98,6 +130,12 @@ Result<Exposure> Endpoint::expose(Buffer buffer, uint32_t access) {
 
 void Endpoint::revoke(Exposure exposure) {
   if (exposure.region == nullptr) return;
+  if (exposure.lent) {
+    auto loan = qp_->end_lending(exposure.descriptor.rkey);
+    count_closed(exposure);
+    if (loan != nullptr) Lending::process().keep(std::move(exposure), std::move(loan));
+    return;
+  }
   if (qp_->revoke(exposure.descriptor.rkey)) return count_closed(exposure);
   retiring_.push_back(std::move(exposure));
 }

@@ -37,8 +37,11 @@ class SgeList {
 }  // namespace
 
 void Endpoint::send(uint8_t type, std::span<const Bytes> parts, Pushes pushes) {
-  RRPC_CHECK(can_send(type), "no send without a credit");
+  const MessageClass message_class = class_of(type);
+  RRPC_CHECK(may_send(message_class), "no send without a credit");
   RRPC_CHECK(parts.size() < kMessagePartsMax, "too many message parts");
+  if (gathered_count_ > 0) repost_gathered();
+  if (failed()) return;
   MessageHeader header;
   header.type = type;
   header.epoch = epoch_;
@@ -46,14 +49,15 @@ void Endpoint::send(uint8_t type, std::span<const Bytes> parts, Pushes pushes) {
   header.control_granted = receive_control_.granted();
   size_t body_bytes = 0;
   for (const Bytes part : parts) body_bytes += part.size();
-  RRPC_CHECK(body_bytes <= body_bytes_max_, "a message larger than a slot");
   header.body_bytes = static_cast<uint32_t>(body_bytes);
-  if (class_of(type) == MessageClass::kData) send_data_.take();
-  if (class_of(type) == MessageClass::kControl) send_control_.take();
+  if (message_class == MessageClass::kData) send_data_.take();
+  if (message_class == MessageClass::kControl) send_control_.take();
   receive_data_.announced();
   receive_control_.announced();
   tally(&Counters::messages_sent);
   tally(&Counters::bytes_inline_sent, header.body_bytes);
+  if (body_bytes >= plain_bytes_end_) [[unlikely]]
+    return send_protected(header, parts, pushes);
   const size_t length_bytes = sizeof(header) + body_bytes;
   std::byte* slot = pushes.empty() ? qp_->reserve_message(static_cast<uint32_t>(length_bytes)) : nullptr;
   if (slot == nullptr) return post_message(header, parts, pushes);
@@ -64,7 +68,7 @@ void Endpoint::send(uint8_t type, std::span<const Bytes> parts, Pushes pushes) {
     std::memcpy(slot, part.data(), part.size());
     slot += part.size();
   }
-  qp_->commit_message();
+  holds_ = qp_->commit_message(hold_);
 }
 
 void Endpoint::post_message(const MessageHeader& header, std::span<const Bytes> parts, Pushes pushes) {
@@ -107,6 +111,10 @@ SendBuffers::Buffer Endpoint::join(std::span<const Sge> parts) {
 }
 
 void Endpoint::start_transfer(uint64_t cookie, Opcode opcode, std::vector<TransferSegment> segments) {
+  if (protector_ != nullptr) [[unlikely]] {
+    const bool sealed = std::ranges::all_of(segments, [](const TransferSegment& one) { return one.seal != nullptr; });
+    RRPC_CHECK(opcode == Opcode::kRead && sealed, "a protected connection only READs, and nothing without a seal");
+  }
   bulk_.start(cookie, opcode, std::move(segments));
   if (failed())
     bulk_.cancel(cookie);

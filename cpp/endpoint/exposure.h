@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "endpoint/pool.h"
 #include "endpoint/registration_cache.h"
+#include "endpoint/seal.h"
 
 namespace rrpc::endpoint {
 
@@ -28,6 +29,7 @@ struct Buffer {
   uint64_t owner_id = kNoOwner;
   std::shared_ptr<Hold> hold;  // shared by the exposures of the pieces; by a call and the exposure of its out= memory
   std::vector<MutableBytes> pieces;
+  bool lend = false;  // the peer may read it in place, and keep it for as long as it likes
   size_t range_count() const { return pieces.empty() ? 1 : pieces.size(); }
 };
 
@@ -37,6 +39,8 @@ struct Descriptor {
   uint64_t length_bytes = 0;
   uint32_t rkey = 0;
   bool continues = false;  // the next descriptor is the next piece of the same buffer
+  bool lent = false;       // the receiver may read the range in place
+  SealRef seal = {};       // stands behind the descriptor; in every one of a protected connection
 };
 constexpr size_t kDescriptorWireBytes = 20;
 
@@ -51,12 +55,21 @@ struct PeerPool {
   RegistrationCache registrations;
 };
 
+class LendCharge;
+
 struct Exposure {
+  Exposure();
+  Exposure(Exposure&&) noexcept;
+  Exposure& operator=(Exposure&&) noexcept;
+  ~Exposure();
+
   Descriptor descriptor;
   Buffer buffer;
   std::shared_ptr<PeerPool> lender;  // of `staged`, where that isn't the process's pool
-  PoolBlock staged;                  // holds the bytes instead of `buffer` where the peer can't reach that
+  PoolBlock staged;                  // holds the bytes instead of `buffer` where the peer can't reach that, or
+                                     // encrypted ones
   RegionRef region;
+  std::unique_ptr<LendCharge> lent;  // of a range that is lent
 };
 
 }  // namespace rrpc::endpoint

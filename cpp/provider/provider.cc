@@ -38,6 +38,11 @@ std::string_view exposure_kind_name(ExposureKind kind) {
   return "unknown";
 }
 
+const PeerIdentity& QueuePair::peer_identity() const {
+  static const PeerIdentity nobody;
+  return nobody;
+}
+
 Status check_host_memory(const MemoryRange& range) {
   if (range.dmabuf_fd < 0) return {};
   return {StatusCode::kUnimplemented, std::string("a device's memory moves over RDMA only") + kStageCure};

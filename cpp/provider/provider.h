@@ -33,11 +33,18 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/result.h"
+#include "provider/identity.h"
+#include "provider/lending.h"
 #include "provider/ready_bits.h"
+#include "provider/tls.h"
 
 namespace rrpc::provider {
 
-enum Access : uint32_t { kRemoteRead = 1, kRemoteWrite = 2 };
+enum Access : uint32_t {
+  kRemoteRead = 1,
+  kRemoteWrite = 2,
+  kLend = 4,  // beside kRemoteRead: the peer may read the range in place, see lending.h
+};
 
 enum class Opcode : uint8_t { kSend, kReceive, kRead, kWrite };
 
@@ -186,6 +193,7 @@ struct QueuePairConfig {
   uint32_t receive_depth = 64;
   uint32_t read_depth = 16;
   SharedReceiveQueue* shared_receives = nullptr;  // instead of receives of its own; post_receive() is refused then
+  std::shared_ptr<TlsContext> tls = nullptr;      // of a client over tcp; null: in clear
 };
 
 // What to wait on when nothing is left to poll: a descriptor, or kPollAgain where something is. Valid until the next
@@ -240,6 +248,12 @@ class CompletionQueue {
   virtual bool lingering() const { return false; }
 };
 
+// What the transport calls the two ends of one queue pair; "" where nobody can come in between.
+struct EndNames {
+  std::string own;
+  std::string peer;
+};
+
 enum class QueuePairState : uint8_t { kInit, kConnecting, kConnected, kError };
 
 // kInit: post receives, then start(). kConnecting: poll the completion queue until the state moves.
@@ -263,29 +277,59 @@ class QueuePair {
   virtual std::string peer_description() const = 0;
   // This end's, in the same form; empty where it has none.
   virtual std::string local_description() const = 0;
+  // Known once the state is kConnected, and the same from then on.
+  virtual const PeerIdentity& peer_identity() const;
+  // How what travels is kept from others, once the state is kConnected: "TLSv1.3 TLS_AES_256_GCM_SHA384"; empty: not
+  // at all.
+  virtual std::string_view protection() const { return {}; }
+  // A key that both ends have and nobody else, for proofs that one who comes another way is the same; none without TLS.
+  virtual std::optional<ExportedKey> export_key(std::string_view /*label*/) const { return std::nullopt; }
+  // The peer's has them the other way round. Once the state is kConnected.
+  virtual EndNames end_names() const { return {}; }
   // How this end's packets are marked, by name ("traffic_class", ...); empty where no fabric is told.
   virtual std::map<std::string, std::string> fabric_marks() const { return {}; }
   // How bulk moves, for rrpc.stats() and rrpc-info: "process_vm_readv", "staged", "socket", ...
   virtual std::string_view bulk_method() const = 0;
 
   virtual Status post_receive(const ReceiveRequest& request) = 0;
+  // The same in their order, with one doorbell where there is such a thing. After an error some may be posted.
+  virtual Status post_receives(std::span<const ReceiveRequest> requests) {
+    for (const ReceiveRequest& request : requests) RRPC_RETURN_IF_ERROR(post_receive(request));
+    return {};
+  }
   // Reserves room for a message and returns where to write it, or null if it must go through post_send(). Write all of
   // it and call commit_message() before any other call on this queue pair. The message is then sent in order with the
   // posted ones; it has no completion.
   virtual std::byte* reserve_message(uint32_t /*length_bytes*/) { return nullptr; }
-  virtual void commit_message() {}
+  // `more`: another message may follow at once. This one may then wait for it, so that both go out with one doorbell,
+  // but no longer than until ring(), the next post_send(), or the next poll() that gives no completion. Gives whether
+  // it waits.
+  virtual bool commit_message(bool /*more*/) { return false; }
+  // Sends the messages that wait for another one.
+  virtual void ring() {}
   // All or none is posted. ResourceExhausted when the send queue is full.
   virtual Status post_send(std::span<const WorkRequest> requests) = 0;
 
   // Opens a range of `region` to this peer and no other, with these rights and no more; gives the rkey. The remote
   // address is `address`. FailedPrecondition where this peer cannot reach that memory (the caller then
-  // stages it in pool memory). revoke() takes it back at once.
+  // stages it in pool memory), or, with kLend, where it can't be lent. revoke() takes it back at once.
   virtual Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                                   uint32_t access) = 0;
   // Takes it back. True: it is over. False: it is under way (a work request of its own): the memory and its region
   // must stay as they are until revoking() is false, as it will be after the connection's end too, or the queue pair
   // is destroyed.
   virtual bool revoke(uint32_t rkey) = 0;
+  // Whether this peer can read some of this process's memory in place: where not, nothing is exposed with kLend.
+  virtual bool lends() const { return false; }
+  // revoke() for a range that was exposed with kLend. Null: it is over. Otherwise the peer reads the range in place,
+  // and its memory stays as it is until the loan has been returned. To be called before the queue pair is destroyed.
+  virtual std::unique_ptr<Loan> end_lending(uint32_t /*rkey*/) { return nullptr; }
+  // Borrows a range that the peer has exposed with kLend, in whole or in part, once. An error where that can't be done,
+  // now or at all: the range may still be READ.
+  virtual Result<std::unique_ptr<BorrowedRange>> borrow(uint32_t /*rkey*/, uint64_t /*remote_address*/,
+                                                        uint64_t /*length_bytes*/) {
+    return failed_precondition("this transport can't reach the peer's memory in place");
+  }
   // Whether memory that other peers are given, too, may be exposed to this one. Where not (it is another user's
   // process, and sees whole files), whatever is exposed to it lies in files that it alone is given.
   virtual bool reaches_pool() const { return true; }
@@ -326,7 +370,8 @@ class Listener {
 
 struct ListenOptions {
   int backlog = 1024;
-  bool any_user = false;  // same-host providers: let other users in (modes 0666)
+  bool any_user = false;                      // same-host providers: let other users in (modes 0666)
+  std::shared_ptr<TlsContext> tls = nullptr;  // over tcp: every client must speak TLS; null: in clear
 };
 
 // A parsed address without its scheme: "127.0.0.1:7471", "/run/x.sock".

@@ -41,6 +41,8 @@ class ReadyBits : public std::enable_shared_from_this<ReadyBits> {
     std::atomic<uint64_t>& raised = page_.words[word];
     return raised.load(std::memory_order_relaxed) == 0 ? 0 : raised.exchange(0, std::memory_order_seq_cst);
   }
+  // Raises again what was taken and not seen to.
+  void put_back(uint32_t word, uint64_t raised) { page_.words[word].fetch_or(raised, std::memory_order_seq_cst); }
   // That hold bits which are in use.
   uint32_t word_count() const { return word_count_.load(std::memory_order_acquire); }
   // False: a bit is raised already.

@@ -113,6 +113,9 @@ class Charge {
   }
 
   size_t bytes() const { return bytes_; }
+  void end() {
+    if (bytes_ > 0) *this = {};
+  }
   // Makes it at least so many bytes of `account`. False: there is no room for more now, and it is as it was.
   bool grow(const std::shared_ptr<Account>& account, size_t bytes) {
     if (bytes <= bytes_) return true;

@@ -22,25 +22,30 @@ class CallTable {
 
   // Null: there is none.
   Ref find(uint64_t id) const {
-    const Entry* const entry = entry_of(id);
-    return entry == nullptr ? nullptr : entry->call;
+    if (id == 0 || size_ == 0) return nullptr;
+    const Entry& entry = entries_[place_for(id)];
+    return entry.id == id ? entry.call : nullptr;
   }
   // One that is there stays.
-  void add(uint64_t id, Ref call) {
+  void add(uint64_t id, const Ref& call) {
     if (size_ * 2 >= count_) [[unlikely]]
-      resize(count_ == 0 ? kEntriesMin : count_ * 2);
+      grow();
     Entry& entry = entries_[place_for(id)];
     if (entry.id == id) return;
-    entry = {id, std::move(call)};
+    entry.id = id;
+    entry.call = call;
     ++size_;
   }
   void erase(uint64_t id) {
-    const Entry* const found = entry_of(id);
-    if (found == nullptr) return;
-    const Ref erased = close_gap(static_cast<size_t>(found - entries_.data()));  // ends last
+    if (id == 0 || size_ == 0) return;
+    const size_t place = place_for(id);
+    if (entries_[place].id != id) return;
+    const Ref erased = std::move(entries_[place].call);  // ends last
+    entries_[place].id = 0;
     --size_;
+    if (entries_[(place + 1) & mask()].id != 0) close_gap(place);
     if (count_ > kEntriesMin && size_ * 16 < count_) [[unlikely]]
-      resize(std::max(kEntriesMin, count_ / 4));
+      shrink();
   }
   // Calls nothing that changes the table.
   template <typename Visit>
@@ -68,23 +73,17 @@ class CallTable {
     while (entries_[place].id != 0 && entries_[place].id != id) place = (place + 1) & mask();
     return place;
   }
-  const Entry* entry_of(uint64_t id) const {
-    if (id == 0 || size_ == 0) return nullptr;
-    const Entry& entry = entries_[place_for(id)];
-    return entry.id == id ? &entry : nullptr;
-  }
-  // Takes one out, and moves those behind it up that would not be found any more.
-  Ref close_gap(size_t gap) {
-    Ref taken = std::exchange(entries_[gap].call, nullptr);
-    entries_[gap].id = 0;
+  // Moves those behind one that was taken out up that would not be found any more.
+  [[gnu::noinline]] void close_gap(size_t gap) {
     for (size_t place = (gap + 1) & mask(); entries_[place].id != 0; place = (place + 1) & mask()) {
       const size_t away = (place - home(entries_[place].id)) & mask();
       if (away < ((place - gap) & mask())) continue;
       entries_[gap] = std::exchange(entries_[place], {});
       gap = place;
     }
-    return taken;
   }
+  [[gnu::noinline]] void grow() { resize(count_ == 0 ? kEntriesMin : count_ * 2); }
+  [[gnu::noinline]] void shrink() { resize(std::max(kEntriesMin, count_ / 4)); }
   void resize(size_t count) {
     std::vector<Entry> before(count);
     before.swap(entries_);

@@ -31,12 +31,7 @@ Status ClientCall::deadline_passed() const {
                            text.data() + " s");
 }
 
-Status ClientSide::check_bounds(const CallRequest& request) const {
-  if (!ended_.ok()) return ended_;
-  if (!refusal_.ok()) return refusal_;
-  if (calls_.size() >= options_.calls_in_flight_max)
-    return resource_exhausted("calls_in_flight_max: " + std::to_string(options_.calls_in_flight_max) +
-                              " calls are in flight on this connection");
+Status ClientSide::check_exposed(const CallRequest& request) const {
   size_t bytes = 0;
   for (const endpoint::Buffer& buffer : request.buffers) bytes += buffer.length_bytes;
   if (request.out) bytes += request.out->length_bytes;
@@ -44,8 +39,19 @@ Status ClientSide::check_bounds(const CallRequest& request) const {
     return resource_exhausted("exposed_bytes_max: " + std::to_string(exposed_bytes_) +
                               " bytes are exposed to this peer, " + std::to_string(bytes) +
                               " more would pass the limit of " + std::to_string(options_.exposed_bytes_max));
+  return check_buffers(request.buffers.size(), endpoint_.descriptors_max(), "the request");
+}
+
+[[gnu::cold]] static Status too_many_calls(size_t most) {
+  return resource_exhausted("calls_in_flight_max: " + std::to_string(most) + " calls are in flight on this connection");
+}
+
+inline Status ClientSide::check_bounds(const CallRequest& request) const {
+  if (!ended_.ok()) return ended_;
+  if (!refusal_.ok()) return refusal_;
+  if (calls_.size() >= options_.calls_in_flight_max) return too_many_calls(options_.calls_in_flight_max);
+  if (exposes(request)) RRPC_RETURN_IF_ERROR(check_exposed(request));
   RRPC_RETURN_IF_ERROR(check_message(request.payload.size(), options_, "the request"));
-  RRPC_RETURN_IF_ERROR(check_buffers(request.buffers.size(), endpoint_.descriptors_max(), "the request"));
   if (request.kind != 0 && !streams_.peer_streams())
     return unimplemented("the peer knows no streams; use the same release on both ends");
   if (request.method.size() > UINT16_MAX) return invalid_argument("a method name longer than 65535 bytes");
@@ -58,8 +64,8 @@ Status ClientSide::expose_all(ClientCall& call, CallRequest& request, RequestFix
     RRPC_RETURN_IF_ERROR(call.exposures_.add(endpoint_, std::move(buffer), provider::kRemoteRead));
   fixed.descriptor_count = static_cast<uint16_t>(call.exposures_.size());
   if (!request.out) return {};
-  call.out_ = std::move(*request.out);
-  endpoint::Buffer view{call.out_.data, call.out_.length_bytes, call.out_.owner_id, call.out_.hold, {}};
+  const endpoint::Buffer& out = call.seldom_.write().out = std::move(*request.out);
+  endpoint::Buffer view{out.data, out.length_bytes, out.owner_id, out.hold, {}};
   const Status status = call.exposures_.add(endpoint_, std::move(view), provider::kRemoteWrite);
   // A peer that can't write there leaves the result to be fetched into it.
   if (status.code() == StatusCode::kFailedPrecondition) return {};
@@ -67,6 +73,52 @@ Status ClientSide::expose_all(ClientCall& call, CallRequest& request, RequestFix
   fixed.flags |= kOutFirst;
   call.out_offered_ = true;
   return {};
+}
+
+// Before it is: the server may be done with it before the sender's thread goes on.
+inline void ClientSide::about_to_send(ClientCall& call) {
+  call.stamps.mark(&CallStamps::sent);
+  call.may_have_run_ = true;
+}
+
+inline void ClientSide::note_sent(ClientCall& call) {
+  call.state_ = ClientCall::State::kSent;
+  if (call.stream_ != nullptr) streams_.open(call.stream_);
+}
+
+static std::string encode_exposures(const Exposures& exposures, const RequestFixed& fixed) {
+  std::vector<endpoint::Descriptor> list;
+  if ((fixed.flags & kOutFirst) != 0) list.push_back(exposures.last());
+  for (size_t i = 0; i < fixed.descriptor_count; ++i) list.push_back(exposures.descriptor(i));
+  return encode_descriptors(list);
+}
+
+inline Status ClientSide::send_parts(ClientCall& call, std::span<const Bytes> parts) {
+  const size_t length = total_bytes(parts);
+  if (length > endpoint_.body_bytes_max()) return send_as_bulk(call, parts, length);
+  if (queue_.empty() && endpoint_.can_send(kRequest)) {
+    about_to_send(call);
+    call.exposures_.send(endpoint_, kRequest, parts);
+    note_sent(call);
+    return {};
+  }
+  queue_request(call.id_, parts, length);
+  return {};
+}
+
+inline Status ClientSide::send_or_queue(ClientCall& call, const RequestFixed& fixed, const CallRequest& request) {
+  const Bytes head = std::as_bytes(std::span(&fixed, 1));
+  if (call.exposures_.empty())
+    return send_parts(call, std::array{head, as_bytes(request.method), request.metadata, request.payload});
+  const std::string descriptors = encode_exposures(call.exposures_, fixed);
+  return send_parts(
+      call, std::array{head, as_bytes(descriptors), as_bytes(request.method), request.metadata, request.payload});
+}
+
+void ClientSide::queue_request(uint64_t call_id, std::span<const Bytes> parts, size_t length_bytes) {
+  std::string body(length_bytes, '\0');
+  join(parts, std::as_writable_bytes(std::span(body)));
+  queue_.push_back({call_id, kRequest, std::move(body)});
 }
 
 Status ClientSide::start(const ClientCallRef& call, CallRequest&& request, TimeNs now) {
@@ -82,13 +134,14 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest&& request, TimeN
   fixed.flags = request.kind;
   if (request.kind != 0) call->stream_ = streams_.make(call->id_, true, request.kind, *this);
   Status status;
-  if (!request.buffers.empty() || request.out) status = expose_all(*call, request, fixed);
+  if (exposes(request)) status = expose_all(*call, request, fixed);
   call->stamps.mark(&CallStamps::registered);
-  if (status.ok()) status = send_or_queue(*call, fixed, request, now);
+  fixed.timeout_ns = call->deadline_ == kNever ? -1 : std::max<TimeNs>(call->deadline_ - now, 0);
+  if (status.ok()) status = send_or_queue(*call, fixed, request);
   if (status.ok() && endpoint_.failed()) status = ended_;  // it broke in the sending
   if (!status.ok()) {
     call->exposures_.revoke_all(endpoint_);
-    call->out_ = {};
+    call->drop_out();
     return status;
   }
   exposed_bytes_ += call->exposures_.bytes();
@@ -101,43 +154,16 @@ Status ClientSide::start(const ClientCallRef& call, CallRequest&& request, TimeN
   return {};
 }
 
-Status ClientSide::send_or_queue(ClientCall& call, const RequestFixed& fixed_in, const CallRequest& request,
-                                 TimeNs now) {
-  RequestFixed fixed = fixed_in;
-  fixed.timeout_ns = call.deadline_ == kNever ? -1 : std::max<TimeNs>(call.deadline_ - now, 0);
-  std::string descriptors;
-  if (!call.exposures_.empty()) {
-    std::vector<endpoint::Descriptor> list;
-    if ((fixed.flags & kOutFirst) != 0) list.push_back(call.exposures_.last());
-    for (size_t i = 0; i < fixed.descriptor_count; ++i) list.push_back(call.exposures_.descriptor(i));
-    descriptors = encode_descriptors(list);
-  }
-  const Bytes parts[] = {std::as_bytes(std::span(&fixed, 1)), as_bytes(descriptors), as_bytes(request.method),
-                         request.metadata, request.payload};
-  const size_t length = total_bytes(parts);
-  if (length > endpoint_.body_bytes_max()) return send_as_bulk(call, parts, length);
-  if (queue_.empty() && endpoint_.can_send(kRequest)) {
-    about_to_send(call);
-    call.exposures_.send(endpoint_, kRequest, parts);
-    note_sent(call);
-    return {};
-  }
-  std::string body(length, '\0');
-  join(parts, std::as_writable_bytes(std::span(body)));
-  queue_.push_back({call.id_, kRequest, std::move(body)});
-  return {};
-}
-
 Status ClientSide::send_as_bulk(ClientCall& call, std::span<const Bytes> parts, size_t length_bytes) {
   RRPC_ASSIGN_OR_RETURN(endpoint::PoolBlock block, endpoint_.allocate(length_bytes, endpoint::BlockKind::kShared));
   join(parts, {block.data(), length_bytes});
   endpoint_.tally(&endpoint::Counters::copies);
   endpoint_.tally(&endpoint::Counters::bytes_copied, static_cast<int64_t>(length_bytes));
-  std::byte* const body = block.data();
   RRPC_RETURN_IF_ERROR(call.exposures_.add_block(endpoint_, std::move(block)));
   const endpoint::Descriptor& descriptor = call.exposures_.last();
   const BulkBody bulk{call.id_, descriptor.address, descriptor.length_bytes, descriptor.rkey, 0};
-  queue_.push_back({call.id_, kRequestBulk, std::string(reinterpret_cast<const char*>(&bulk), sizeof(bulk)), body});
+  queue_.push_back({call.id_, kRequestBulk, encode_bulk(std::as_bytes(std::span(&bulk, 1)), descriptor),
+                    call.exposures_.body(endpoint_)});
   return {};
 }
 
@@ -148,7 +174,10 @@ void ClientSide::flush_some(TimeNs now) {
     QueuedRequest request = std::move(queue_.front());
     queue_.pop_front();  // before the send: one that fails clears the queue
     const ClientCallRef call = find(request.call_id);
-    if (call != nullptr && call->deadline_ != kNever) request.set_time_left(std::max<TimeNs>(call->deadline_ - now, 0));
+    if (call != nullptr && call->deadline_ != kNever) {
+      request.set_time_left(std::max<TimeNs>(call->deadline_ - now, 0));
+      if (request.fetched_body != nullptr && endpoint_.seals() && !seal_body(*call, request)) return;
+    }
     if (call != nullptr) about_to_send(*call);
     const Bytes part = as_bytes(request.body);
     if (call != nullptr)
@@ -160,15 +189,11 @@ void ClientSide::flush_some(TimeNs now) {
   }
 }
 
-// Before it is: the server may be done with it before the sender's thread goes on.
-void ClientSide::about_to_send(ClientCall& call) {
-  call.stamps.mark(&CallStamps::sent);
-  call.may_have_run_ = true;
-}
-
-void ClientSide::note_sent(ClientCall& call) {
-  call.state_ = ClientCall::State::kSent;
-  if (call.stream_ != nullptr) streams_.open(call.stream_);
+// The time left has changed it. False: the connection has ended.
+bool ClientSide::seal_body(ClientCall& call, QueuedRequest& request) {
+  if (Status status = call.exposures_.seal_body(endpoint_); !status.ok()) return endpoint_.close(status), false;
+  request.body = encode_bulk(as_bytes(request.body).first(sizeof(BulkBody)), call.exposures_.last());
+  return true;
 }
 
 void ClientSide::on_stream_idle(uint64_t call_id, TimeNs) {

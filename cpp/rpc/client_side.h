@@ -41,6 +41,7 @@
 // keeps them until DONE, but no longer than its lease_timeout.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -52,6 +53,7 @@
 #include <string>
 #include <vector>
 
+#include "base/seldom.h"
 #include "base/small_bytes.h"
 #include "rpc/call_table.h"
 #include "rpc/exposures.h"
@@ -83,13 +85,13 @@ class ClientCall {
  public:
   bool done() const { return done_.load(std::memory_order_acquire); }
   const Status& status() const { return status_; }
-  const std::string& details() const { return details_; }
-  const std::string& metadata() const { return metadata_; }  // of the reply, or of the error
+  const std::string& details() const { return seldom_->details; }
+  const std::string& metadata() const { return seldom_->metadata; }  // of the reply, or of the error
   // Of a call that failed: it never left here, or no handler saw it there. Running it again can't run it twice.
   bool not_executed() const { return !may_have_run_; }
-  Bytes payload() const { return body_block_ ? block_payload_ : payload_.view(); }
+  Bytes payload() const { return seldom_->body_block ? seldom_->block_payload : payload_.view(); }
   // One per result buffer; empty where the buffer went into the caller's out= memory.
-  std::vector<endpoint::PoolBlock>& blocks() { return blocks_; }
+  std::vector<endpoint::ReceivedBlock>& blocks() { return blocks_; }
   TimeNs deadline() const { return deadline_; }
   const StreamRef& stream() const { return stream_; }  // null: a unary call
   Status deadline_passed() const;                      // names the method and its timeout
@@ -113,25 +115,33 @@ class ClientCall {
     kEnded
   };
 
+  struct SeldomUsed {
+    endpoint::Buffer out;            // the caller's memory for one result buffer
+    endpoint::PoolBlock body_block;  // a reply too long for a slot
+    Bytes block_payload;
+    std::string details;
+    std::string metadata;
+  };
+
+  void drop_out() {
+    if (SeldomUsed* const used = seldom_.written()) used->out = {};
+  }
+
   uint64_t id_ = 0;
   State state_ = State::kQueued;
   TimeNs deadline_ = kNever;
   TimeNs started_at_ = 0;
   SmallBytes<48> method_;  // named in errors
   Exposures exposures_;
-  endpoint::Buffer out_;      // the caller's memory for one result buffer
   bool out_offered_ = false;  // the server may write there
   bool may_have_run_ = false;
   StreamRef stream_;
-  bool transferring_ = false;       // the reply's body or buffers
-  bool leased_ = false;             // the server keeps results for us until DONE
-  endpoint::PoolBlock body_block_;  // a reply too long for a slot
-  Bytes block_payload_;
+  bool transferring_ = false;  // the reply's body or buffers
+  bool leased_ = false;        // the server keeps results for us until DONE
   SmallBytes<128> payload_;
-  std::vector<endpoint::PoolBlock> blocks_;
+  std::vector<endpoint::ReceivedBlock> blocks_;
   Status status_;
-  std::string details_;
-  std::string metadata_;
+  Seldom<SeldomUsed> seldom_;
   std::atomic<bool> done_{false};
 };
 using ClientCallRef = std::shared_ptr<ClientCall>;
@@ -175,7 +185,7 @@ class ClientSide : private StreamOwner {
   void refuse_new_calls(Status why);
 
   void flush(TimeNs now) {
-    if (done_.size() + cancel_.size() > 0 || !queue_.empty()) flush_some(now);
+    if (!done_.empty() || !cancel_.empty() || !queue_.empty()) flush_some(now);
   }
   void expire(TimeNs now);
   TimeNs next_deadline() const { return earliest_deadline_; }
@@ -196,9 +206,14 @@ class ClientSide : private StreamOwner {
   };
 
   void flush_some(TimeNs now);
+  static bool exposes(const CallRequest& request) { return !request.buffers.empty() || request.out; }
   Status check_bounds(const CallRequest& request) const;
+  Status check_exposed(const CallRequest& request) const;
   Status expose_all(ClientCall& call, CallRequest& request, RequestFixed& fixed);
-  Status send_or_queue(ClientCall& call, const RequestFixed& fixed, const CallRequest& request, TimeNs now);
+  Status send_or_queue(ClientCall& call, const RequestFixed& fixed, const CallRequest& request);
+  Status send_parts(ClientCall& call, std::span<const Bytes> parts);
+  void queue_request(uint64_t call_id, std::span<const Bytes> parts, size_t length_bytes);
+  bool seal_body(ClientCall& call, QueuedRequest& request);
   Status send_as_bulk(ClientCall& call, std::span<const Bytes> parts, size_t length_bytes);
   Status accept_reply(const ClientCallRef& call, Bytes body);
   Status fetch(const ClientCallRef& call, const ParsedReply& reply);
@@ -212,7 +227,12 @@ class ClientSide : private StreamOwner {
   void leave(const ClientCallRef& call);
   void on_stream_idle(uint64_t call_id, TimeNs now) override;
   void on_stream_failed(uint64_t call_id, Status why, TimeNs now) override;
-  void release(const ClientCallRef& call);
+  // The server has read what it wanted of the arguments and the items.
+  void release(const ClientCallRef& call) {
+    exposed_bytes_ -= std::min(exposed_bytes_, call->exposures_.bytes());
+    call->exposures_.revoke_all(endpoint_);
+    if (call->stream_ != nullptr) streams_.peer_ended(call->stream_);
+  }
   void finish(const ClientCallRef& call, Status status);
   void erase(const ClientCallRef& call);
   ClientCallRef find(uint64_t call_id) const { return calls_.find(call_id); }
@@ -232,6 +252,32 @@ class ClientSide : private StreamOwner {
   CallIdOutbox cancel_{kCancel};
   TimeNs earliest_deadline_ = kNever;  // a lower bound
 };
+
+inline void ClientSide::erase(const ClientCallRef& call) {
+  call->state_ = ClientCall::State::kEnded;
+  call->drop_out();
+  calls_.erase(call->id_);
+  in_flight_.store(calls_.size(), std::memory_order_relaxed);
+}
+
+inline void ClientSide::leave(const ClientCallRef& call) {
+  if (call->state_ == ClientCall::State::kEnded) return;
+  call->state_ = ClientCall::State::kDraining;
+  if (call->transferring_ || !Streams::idle(call->stream_)) return;
+  if (!call->status_.ok()) call->blocks_.clear();
+  if (call->leased_ || Streams::saw_exposed(call->stream_)) done_.add(call->id_);
+  erase(call);
+}
+
+inline void ClientSide::complete(const ClientCallRef& call, Status outcome) {
+  if (!Streams::idle(call->stream_)) {
+    call->state_ = ClientCall::State::kFetchingItems;
+    call->status_ = std::move(outcome);
+    return;
+  }
+  finish(call, std::move(outcome));
+  leave(call);
+}
 
 // Transfer cookies: the two halves of a session share one endpoint.
 constexpr uint64_t kServerCookie = 1ULL << 63;

@@ -30,7 +30,23 @@ Status pack(endpoint::Endpoint& endpoint, endpoint::Buffer& buffer) {
 
 }  // namespace
 
+// Where even pool memory had to be staged, the copy is what the peer reads; where it was encrypted, the block keeps
+// what may be encrypted again.
+Status Exposures::add_block(endpoint::Endpoint& endpoint, endpoint::PoolBlock block) {
+  endpoint::Buffer buffer{block.data(), block.size(), endpoint::kNoOwner, nullptr, {}};
+  endpoint::PoolBlock kept;
+  if (endpoint.encrypts())
+    buffer.hold = std::make_shared<BlockHold>(std::move(block));  // until it is encrypted
+  else
+    kept = std::move(block);
+  RRPC_RETURN_IF_ERROR(add_range(endpoint, std::move(buffer), provider::kRemoteRead, endpoint::kBodySealPiecesMax));
+  if (kept && !items_.back().staged) items_.back().staged = std::move(kept);
+  body_last_ = true;
+  return {};
+}
+
 Status fit_descriptors(endpoint::Endpoint& endpoint, std::span<endpoint::Buffer> buffers) {
+  if (endpoint.encrypts()) return {};  // that packs them
   size_t count = 0;
   for (const endpoint::Buffer& buffer : buffers) count += buffer.range_count();
   for (endpoint::Buffer& buffer : buffers) {

@@ -15,7 +15,7 @@ class Exposures {
  public:
   // The pieces of a buffer each on their own: what lies between them isn't the peer's to see.
   Status add(endpoint::Endpoint& endpoint, endpoint::Buffer buffer, uint32_t access) {
-    if (buffer.pieces.empty()) return add_range(endpoint, std::move(buffer), access);
+    if (buffer.pieces.empty() || endpoint.encrypts()) return add_range(endpoint, std::move(buffer), access);
     for (const MutableBytes piece : buffer.pieces) {
       RRPC_RETURN_IF_ERROR(add_range(endpoint, {piece.data(), piece.size(), buffer.owner_id, buffer.hold, {}}, access));
       items_.back().descriptor.continues = true;
@@ -24,14 +24,13 @@ class Exposures {
     return {};
   }
   // Pool memory that the call itself made: a message body too long for a slot.
-  Status add_block(endpoint::Endpoint& endpoint, endpoint::PoolBlock block) {
-    endpoint::Buffer buffer{block.data(), block.size(), endpoint::kNoOwner, nullptr, {}};
-    RRPC_RETURN_IF_ERROR(add_range(endpoint, std::move(buffer), provider::kRemoteRead));
-    // Where even pool memory had to be staged, the copy is what the peer reads.
-    if (!items_.back().staged) items_.back().staged = std::move(block);
-    body_last_ = true;
-    return {};
+  Status add_block(endpoint::Endpoint& endpoint, endpoint::PoolBlock block);
+  // Where that body may still be changed, before the peer is told of it; seal_body() afterwards, if it is sealed.
+  std::byte* body(const endpoint::Endpoint& endpoint) const {
+    const endpoint::Exposure& item = items_.back();
+    return endpoint.encrypts() ? item.buffer.data : item.staged.data();
   }
+  Status seal_body(endpoint::Endpoint& endpoint) { return endpoint.seal_again(items_.back()); }
   void revoke_all(endpoint::Endpoint& endpoint) {
     if (items_.empty()) return;
     for (endpoint::Exposure& exposure : items_) endpoint.revoke(std::move(exposure));
@@ -58,8 +57,9 @@ class Exposures {
   const endpoint::Descriptor& last() const { return items_.back().descriptor; }
 
  private:
-  Status add_range(endpoint::Endpoint& endpoint, endpoint::Buffer buffer, uint32_t access) {
-    RRPC_ASSIGN_OR_RETURN(auto exposure, endpoint.expose(std::move(buffer), access));
+  Status add_range(endpoint::Endpoint& endpoint, endpoint::Buffer buffer, uint32_t access,
+                   uint32_t pieces_max = endpoint::kSealPiecesMax) {
+    RRPC_ASSIGN_OR_RETURN(auto exposure, endpoint.expose(std::move(buffer), access, pieces_max));
     bytes_ += exposure.descriptor.length_bytes;
     items_.push_back(std::move(exposure));
     return {};

@@ -11,12 +11,30 @@ constexpr size_t kFetchBytesMax = 4 << 20;
 
 }  // namespace
 
-size_t landing_bytes(std::span<const endpoint::Descriptor> descriptors) {
-  size_t total = 0;
-  while (!descriptors.empty()) {
+bool borrow_lent(endpoint::Endpoint& endpoint, std::span<const endpoint::Descriptor> descriptors, Blocks& blocks,
+                 size_t except) {
+  if (std::ranges::none_of(descriptors, &endpoint::Descriptor::lent)) return blocks.clear(), false;
+  bool all = true;
+  size_t count = 0;
+  for (; !descriptors.empty(); ++count) {
     const std::span<const endpoint::Descriptor> pieces = first_buffer(descriptors);
     descriptors = descriptors.subspan(pieces.size());
-    total += endpoint::Pool::block_bytes(total_bytes(pieces));
+    if (count == blocks.size()) blocks.emplace_back();
+    endpoint::ReceivedBlock& block = blocks[count];
+    if (block && block.size() == pieces.front().length_bytes) continue;  // borrowed before
+    block = count == except ? endpoint::ReceivedBlock() : endpoint.borrow(pieces.front());
+    all = all && block;
+  }
+  blocks.resize(count);
+  return all;
+}
+
+size_t landing_bytes(std::span<const endpoint::Descriptor> descriptors, const Blocks& blocks) {
+  size_t total = 0;
+  for (size_t i = 0; !descriptors.empty(); ++i) {
+    const std::span<const endpoint::Descriptor> pieces = first_buffer(descriptors);
+    descriptors = descriptors.subspan(pieces.size());
+    if (i >= blocks.size() || !blocks[i]) total += endpoint::Pool::block_bytes(total_bytes(pieces));
   }
   return total;
 }

@@ -15,8 +15,14 @@
 
 namespace rrpc::rpc {
 
-// The pool memory that these buffers take.
-size_t landing_bytes(std::span<const endpoint::Descriptor> descriptors);
+using Blocks = std::vector<endpoint::ReceivedBlock>;
+
+// Borrows what is lent, for the buffers of a message in their order: those that have to be fetched have an empty block
+// there. Keeps what `blocks` has borrowed before. The buffer `except` is always fetched. True: nothing has to be.
+bool borrow_lent(endpoint::Endpoint& endpoint, std::span<const endpoint::Descriptor> descriptors, Blocks& blocks,
+                 size_t except = SIZE_MAX);
+// The pool memory that these buffers take; those that have a block take none.
+size_t landing_bytes(std::span<const endpoint::Descriptor> descriptors, const Blocks& blocks = {});
 
 // The fetches of one connection: first come, first served, as many at a time as keep the path busy, and as the
 // connection's share of landing memory allows. What waits is a small message. Of the connection's mutex.
@@ -80,17 +86,17 @@ struct OutTarget {
   endpoint::RegionRef region;  // null: nothing to fetch, or written by the peer already
 };
 
-// Allocates a block for each buffer (an empty one where `outs`, in the order of their indices, take it) and gives the
-// segments to fetch: the pieces of a buffer land one behind the other.
+// Allocates a block for each buffer that has none (an empty one where `outs`, in the order of their indices, take it)
+// and gives the segments to fetch: the pieces of a buffer land one behind the other.
 inline Result<std::vector<endpoint::TransferSegment>> prepare_landing(endpoint::Endpoint& endpoint,
                                                                       std::span<const endpoint::Descriptor> descriptors,
-                                                                      std::span<const OutTarget> outs,
-                                                                      std::vector<endpoint::PoolBlock>& blocks) {
+                                                                      std::span<const OutTarget> outs, Blocks& blocks) {
   std::vector<endpoint::TransferSegment> segments;
   for (size_t i = 0; !descriptors.empty(); ++i) {
     const std::span<const endpoint::Descriptor> pieces = first_buffer(descriptors);
     descriptors = descriptors.subspan(pieces.size());
     std::byte* local = nullptr;
+    if (i < blocks.size() && blocks[i]) continue;
     endpoint::RegionRef region;
     endpoint::PoolBlock block;
     if (!outs.empty() && outs.front().index == i) {
@@ -102,10 +108,13 @@ inline Result<std::vector<endpoint::TransferSegment>> prepare_landing(endpoint::
       local = block.data();
       RRPC_ASSIGN_OR_RETURN(region, endpoint.sink_region_for(block.data(), block.size()));
     }
-    blocks.push_back(std::move(block));
+    if (i < blocks.size())
+      blocks[i] = std::move(block);
+    else
+      blocks.emplace_back(std::move(block));
     if (region == nullptr) continue;
     for (const endpoint::Descriptor& piece : pieces) {
-      segments.push_back({local, region, piece.address, piece.rkey, piece.length_bytes});
+      segments.push_back({local, region, piece.address, piece.rkey, piece.length_bytes, piece.seal});
       local += piece.length_bytes;
     }
   }

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 
 #include "base/limits.h"
+#include "base/text.h"
 
 namespace rrpc::rpc {
 
@@ -13,82 +15,80 @@ namespace {
 
 constexpr uint32_t kHelloFieldsMax = 64;
 
-Status read_some_descriptors(ByteReader& reader, size_t descriptor_count, std::vector<Descriptor>& out) {
+// Reads as many tags as the range has pieces.
+endpoint::SealRef read_seal(ByteReader& reader, uint64_t length_bytes, uint32_t pieces_max) {
+  auto seal = std::make_shared<endpoint::Seal>();
+  seal->number = reader.read<uint64_t>();
+  seal->pieces_max = pieces_max;
+  const size_t count = endpoint::seal_piece_count(length_bytes, pieces_max);
+  const Bytes tags = reader.take(count * provider::kTagBytes);
+  seal->tags.resize(tags.size() / provider::kTagBytes);
+  if (!tags.empty()) std::memcpy(seal->tags.data(), tags.data(), tags.size());
+  return seal;
+}
+
+void write_seal(ByteWriter& writer, const endpoint::Seal& seal) {
+  writer.write(seal.number);
+  writer.write_bytes(std::as_bytes(std::span(seal.tags)));
+}
+
+}  // namespace
+
+namespace parsing {
+
+Status read_some_descriptors(ByteReader& reader, size_t descriptor_count, bool sealed, std::vector<Descriptor>& out) {
   uint64_t total_bytes = 0;
   for (size_t i = 0; i < descriptor_count && !reader.failed(); ++i) {
     Descriptor descriptor;
     descriptor.address = reader.read<uint64_t>();
     const auto length = reader.read<uint64_t>();
-    descriptor.length_bytes = length & ~kContinuesBit;
+    descriptor.length_bytes = length & ~(kContinuesBit | kLentBit);
     descriptor.continues = (length & kContinuesBit) != 0;
+    descriptor.lent = (length & kLentBit) != 0;
     descriptor.rkey = reader.read<uint32_t>();
     total_bytes += std::min(descriptor.length_bytes, kMessageBytesMax + 1);
     if (total_bytes > kMessageBytesMax)
       return Status::protocol_error("a bad descriptor: " + std::to_string(descriptor.length_bytes) + " bytes");
     if (descriptor.address + descriptor.length_bytes < descriptor.address)
       return Status::protocol_error("a bad descriptor: its range wraps around");
-    out.push_back(descriptor);
+    if (sealed) descriptor.seal = read_seal(reader, descriptor.length_bytes, endpoint::kSealPiecesMax);
+    out.push_back(std::move(descriptor));
   }
   if (!out.empty() && out.back().continues && !reader.failed())
     return Status::protocol_error("a bad descriptor: the pieces of its buffer don't end");
   return {};
 }
 
-inline Status read_descriptors(ByteReader& reader, size_t descriptor_count, std::vector<Descriptor>& out) {
-  return descriptor_count == 0 ? Status() : read_some_descriptors(reader, descriptor_count, out);
+Status read_out(ByteReader& reader, bool sealed, ParsedRequest& request) {
+  if (sealed) return Status::protocol_error("a request with out= memory over a protected connection");
+  std::vector<Descriptor> out;
+  RRPC_RETURN_IF_ERROR(read_some_descriptors(reader, 1, false, out));
+  if (!out.empty()) request.out = {out.front().address, out.front().length_bytes, out.front().rkey};
+  return {};
 }
 
-size_t count_buffers(std::span<const Descriptor> list) {
-  return static_cast<size_t>(std::ranges::count(list, false, &Descriptor::continues));
+Status check_out_index(const ParsedReply& reply) {
+  if (reply.fixed.out_index < std::ranges::count(reply.descriptors, false, &Descriptor::continues)) return {};
+  return Status::protocol_error("a reply whose out index is past its buffers");
 }
 
-[[gnu::cold]] Status unknown(const char* what, unsigned value) {
+Status unknown(const char* what, unsigned value) {
   return Status::protocol_error(std::string("a ") + what + " " + std::to_string(value));
 }
-[[gnu::cold]] Status cut_short(const char* what) {
-  return Status::protocol_error(std::string("a truncated ") + what + " message");
-}
 
-}  // namespace
+Status cut_short(const char* what) { return Status::protocol_error(std::string("a truncated ") + what + " message"); }
 
-Status parse_request(Bytes body, ParsedRequest& request) {
-  ByteReader reader(body);
-  request.fixed = reader.read<RequestFixed>();
-  if ((request.fixed.flags & ~kRequestFlags) != 0) return unknown("request with unknown flags", request.fixed.flags);
-  if (request.has_out()) {
-    std::vector<Descriptor> out;
-    RRPC_RETURN_IF_ERROR(read_descriptors(reader, 1, out));
-    if (!out.empty()) request.out = out.front();
-  }
-  RRPC_RETURN_IF_ERROR(read_descriptors(reader, request.fixed.descriptor_count, request.descriptors));
-  request.method = as_text(reader.take(request.fixed.method_bytes));
-  request.metadata = reader.take(request.fixed.metadata_bytes);
-  request.payload = reader.rest();
-  if (reader.failed()) return cut_short("request");
-  return {};
-}
+}  // namespace parsing
 
-Status parse_reply(Bytes body, ParsedReply& reply) {
-  ByteReader reader(body);
-  reply.fixed = reader.read<ReplyFixed>();
-  if (reply.fixed.status > kStatusCodeMax) return unknown("reply with unknown status", reply.fixed.status);
-  if ((reply.fixed.flags & ~kReplyFlags) != 0) return unknown("reply with unknown flags", reply.fixed.flags);
-  RRPC_RETURN_IF_ERROR(read_descriptors(reader, reply.fixed.descriptor_count, reply.descriptors));
-  if (reply.fixed.out_index != kNoOutIndex && reply.fixed.out_index >= count_buffers(reply.descriptors))
-    return Status::protocol_error("a reply whose out index is past its buffers");
-  reply.message = as_text(reader.take(reply.fixed.message_bytes));
-  reply.metadata = reader.take(reply.fixed.metadata_bytes);
-  reply.payload = reader.rest();
-  if (reader.failed()) return cut_short("reply");
-  return {};
-}
+using parsing::cut_short;
+using parsing::read_descriptors;
 
-Status parse_item(Bytes body, ParsedItem& item) {
+Status parse_item(Bytes body, ParsedItem& item, bool sealed) {
   ByteReader reader(body);
   item.fixed = reader.read<ItemFixed>();
   if ((item.fixed.flags & ~kItemFlags) != 0)
     return Status::protocol_error("an item with unknown flags " + std::to_string(item.fixed.flags));
-  RRPC_RETURN_IF_ERROR(read_descriptors(reader, item.fixed.descriptor_count, item.descriptors));
+  RRPC_RETURN_IF_ERROR(read_descriptors(reader, item.fixed.descriptor_count, sealed, item.descriptors));
   item.payload = reader.rest();
   if (reader.failed()) return cut_short("item");
   const bool plain = !item.has(kInitialMetadata) && item.descriptors.empty();
@@ -103,9 +103,11 @@ Status parse_item(Bytes body, ParsedItem& item) {
 
 uint64_t ParsedItem::item_bytes() const { return payload.size() + total_bytes(descriptors); }
 
-Result<ItemBulk> parse_item_bulk(Bytes body) {
+Result<ParsedItemBulk> parse_item_bulk(Bytes body, bool sealed) {
   ByteReader reader(body);
-  const auto bulk = reader.read<ItemBulk>();
+  ParsedItemBulk bulk{reader.read<ItemBulk>(), nullptr};
+  if (sealed && bulk.length_bytes <= kMessageBytesMax)
+    bulk.seal = read_seal(reader, bulk.length_bytes, endpoint::kBodySealPiecesMax);
   if (reader.failed() || reader.remaining() != 0) return cut_short("bulk item");
   if (bulk.length_bytes == 0 || bulk.length_bytes > kMessageBytesMax || bulk.item_bytes > kMessageBytesMax ||
       bulk.address + bulk.length_bytes < bulk.address)
@@ -133,7 +135,7 @@ Result<StreamWindow> parse_window(const std::string& text) {
   const bool comma = items.ec == std::errc() && items.ptr != end && *items.ptr == ',';
   const auto bytes = std::from_chars(comma ? items.ptr + 1 : end, end, window.bytes);
   if (!comma || bytes.ec != std::errc() || bytes.ptr != end || window.items == 0 || window.bytes == 0)
-    return Status::protocol_error("a HELLO whose window is '" + text.substr(0, 40) + "', not items,bytes");
+    return Status::protocol_error("a HELLO whose window is " + quoted(text) + ", not items,bytes");
   return window;
 }
 
@@ -142,13 +144,15 @@ Result<uint32_t> parse_buffers_max(const std::string& text) {
   const char* const end = text.data() + text.size();
   const auto parsed = std::from_chars(text.data(), end, count);
   if (parsed.ec != std::errc() || parsed.ptr != end || count == 0)
-    return Status::protocol_error("a HELLO whose buffers are '" + text.substr(0, 40) + "', not a number");
+    return Status::protocol_error("a HELLO whose buffers are " + quoted(text) + ", not a number");
   return count;
 }
 
-Result<BulkBody> parse_bulk(Bytes body) {
+Result<ParsedBulk> parse_bulk(Bytes body, bool sealed) {
   ByteReader reader(body);
-  const auto bulk = reader.read<BulkBody>();
+  ParsedBulk bulk{reader.read<BulkBody>(), nullptr};
+  if (sealed && bulk.length_bytes <= kMessageBytesMax)
+    bulk.seal = read_seal(reader, bulk.length_bytes, endpoint::kBodySealPiecesMax);
   if (reader.failed() || reader.remaining() != 0) return cut_short("bulk");
   if (bulk.length_bytes == 0 || bulk.length_bytes > kMessageBytesMax || bulk.address + bulk.length_bytes < bulk.address)
     return Status::protocol_error("a bad descriptor: a message body of " + std::to_string(bulk.length_bytes) +
@@ -176,13 +180,27 @@ size_t total_bytes(std::span<const Descriptor> pieces) {
 }
 
 std::string encode_descriptors(std::span<const Descriptor> descriptors) {
-  std::string encoded(descriptors.size() * endpoint::kDescriptorWireBytes, '\0');
+  size_t length = descriptors.size() * endpoint::kDescriptorWireBytes;
+  for (const Descriptor& descriptor : descriptors)
+    if (descriptor.seal) length += endpoint::seal_wire_bytes(descriptor.length_bytes, endpoint::kSealPiecesMax);
+  std::string encoded(length, '\0');
   ByteWriter writer(std::as_writable_bytes(std::span(encoded)));
   for (const Descriptor& descriptor : descriptors) {
     writer.write(descriptor.address);
-    writer.write(descriptor.length_bytes | (descriptor.continues ? kContinuesBit : 0));
+    writer.write(descriptor.length_bytes | (descriptor.continues ? kContinuesBit : 0) |
+                 (descriptor.lent ? kLentBit : 0));
     writer.write(descriptor.rkey);
+    if (descriptor.seal) write_seal(writer, *descriptor.seal);
   }
+  return encoded;
+}
+
+std::string encode_bulk(Bytes fixed, const Descriptor& body) {
+  std::string encoded(as_text(fixed));
+  if (body.seal == nullptr) return encoded;
+  encoded.resize(fixed.size() + endpoint::seal_wire_bytes(body.length_bytes, endpoint::kBodySealPiecesMax));
+  ByteWriter writer(std::as_writable_bytes(std::span(encoded)).subspan(fixed.size()));
+  write_seal(writer, *body.seal);
   return encoded;
 }
 
@@ -211,6 +229,16 @@ Result<HelloFields> parse_hello(Bytes body) {
     fields.emplace(name, value);
   }
   return fields;
+}
+
+Status refusal_in(const HelloFields& fields) {
+  const auto why = fields.find(kRefused);
+  if (why == fields.end()) return {};
+  uint8_t code = 0;
+  if (const auto as = fields.find(kRefusedAs); as != fields.end())
+    std::from_chars(as->second.data(), as->second.data() + as->second.size(), code);
+  const bool known = code != 0 && code <= kStatusCodeMax;
+  return {known ? static_cast<StatusCode>(code) : StatusCode::kResourceExhausted, one_line(why->second)};
 }
 
 }  // namespace rrpc::rpc

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/result.h"
 #include "endpoint/exposure.h"
+#include "provider/provider.h"
 
 namespace rrpc::rpc {
 
@@ -73,8 +75,9 @@ static_assert(sizeof(ReplyFixed) == 24);
 
 constexpr uint16_t kNoOutIndex = 0xffff;
 
-// In a descriptor's length on the wire: Descriptor::continues.
+// In a descriptor's length on the wire: Descriptor::continues, Descriptor::lent.
 constexpr uint64_t kContinuesBit = 1ULL << 63;
+constexpr uint64_t kLentBit = 1ULL << 62;
 
 struct BulkBody {
   uint64_t call_id = 0;
@@ -142,19 +145,17 @@ struct StreamWindow {
 };
 
 struct ParsedRequest {
+  ParsedRequest() {}  // NOLINT(modernize-use-equals-default): which has GCC clear the whole block first
   RequestFixed fixed;
-  endpoint::Descriptor out;
+  std::optional<provider::RemoteRange> out;
   std::vector<endpoint::Descriptor> descriptors;
   std::string_view method;
   Bytes metadata;
   Bytes payload;
-
-  bool has_out() const { return (fixed.flags & kOutFirst) != 0; }
 };
-// Fills a default-constructed `request`. The views in it point into `body`.
-Status parse_request(Bytes body, ParsedRequest& request);
 
 struct ParsedReply {
+  ParsedReply() {}  // NOLINT(modernize-use-equals-default): see above
   ReplyFixed fixed;
   std::vector<endpoint::Descriptor> descriptors;
   std::string_view message;
@@ -163,7 +164,50 @@ struct ParsedReply {
 
   bool out_written() const { return (fixed.flags & kOutWritten) != 0; }
 };
-Status parse_reply(Bytes body, ParsedReply& reply);
+
+// What the parsers below leave out of line, to stay small.
+namespace parsing {
+Status read_some_descriptors(ByteReader& reader, size_t descriptor_count, bool sealed,
+                             std::vector<endpoint::Descriptor>& out);
+Status read_out(ByteReader& reader, bool sealed, ParsedRequest& request);
+Status check_out_index(const ParsedReply& reply);
+[[gnu::cold]] Status unknown(const char* what, unsigned value);
+[[gnu::cold]] Status cut_short(const char* what);
+
+inline Status read_descriptors(ByteReader& reader, size_t descriptor_count, bool sealed,
+                               std::vector<endpoint::Descriptor>& out) {
+  return descriptor_count == 0 ? Status() : read_some_descriptors(reader, descriptor_count, sealed, out);
+}
+}  // namespace parsing
+
+// Fills a default-constructed `request`. The views in it point into `body`. sealed, here and below: the connection is
+// protected, so that each descriptor has a seal behind it.
+inline Status parse_request(Bytes body, ParsedRequest& request, bool sealed = false) {
+  ByteReader reader(body);
+  request.fixed = reader.read<RequestFixed>();
+  const RequestFixed& fixed = request.fixed;
+  if ((fixed.flags & ~kRequestFlags) != 0) return parsing::unknown("request with unknown flags", fixed.flags);
+  if ((fixed.flags & kOutFirst) != 0) RRPC_RETURN_IF_ERROR(parsing::read_out(reader, sealed, request));
+  RRPC_RETURN_IF_ERROR(parsing::read_descriptors(reader, fixed.descriptor_count, sealed, request.descriptors));
+  request.method = as_text(reader.take(fixed.method_bytes));
+  request.metadata = reader.take(fixed.metadata_bytes);
+  request.payload = reader.rest();
+  return reader.failed() ? parsing::cut_short("request") : Status();
+}
+
+inline Status parse_reply(Bytes body, ParsedReply& reply, bool sealed = false) {
+  ByteReader reader(body);
+  reply.fixed = reader.read<ReplyFixed>();
+  const ReplyFixed& fixed = reply.fixed;
+  if (fixed.status > kStatusCodeMax) return parsing::unknown("reply with unknown status", fixed.status);
+  if ((fixed.flags & ~kReplyFlags) != 0) return parsing::unknown("reply with unknown flags", fixed.flags);
+  RRPC_RETURN_IF_ERROR(parsing::read_descriptors(reader, fixed.descriptor_count, sealed, reply.descriptors));
+  if (fixed.out_index != kNoOutIndex) RRPC_RETURN_IF_ERROR(parsing::check_out_index(reply));
+  reply.message = as_text(reader.take(fixed.message_bytes));
+  reply.metadata = reader.take(fixed.metadata_bytes);
+  reply.payload = reader.rest();
+  return reader.failed() ? parsing::cut_short("reply") : Status();
+}
 
 struct ParsedItem {
   ItemFixed fixed;
@@ -173,8 +217,11 @@ struct ParsedItem {
   bool has(ItemFlag flag) const { return (fixed.flags & flag) != 0; }
   uint64_t item_bytes() const;
 };
-Status parse_item(Bytes body, ParsedItem& item);
-Result<ItemBulk> parse_item_bulk(Bytes body);
+Status parse_item(Bytes body, ParsedItem& item, bool sealed = false);
+struct ParsedItemBulk : ItemBulk {
+  endpoint::SealRef seal;
+};
+Result<ParsedItemBulk> parse_item_bulk(Bytes body, bool sealed = false);
 Result<std::vector<WindowEntry>> parse_windows(Bytes body);
 
 std::string encode_window(const StreamWindow& window);
@@ -183,7 +230,12 @@ Result<StreamWindow> parse_window(const std::string& text);
 constexpr uint32_t kBuffersMaxUnsaid = 4096;
 Result<uint32_t> parse_buffers_max(const std::string& text);
 
-Result<BulkBody> parse_bulk(Bytes body);
+struct ParsedBulk : BulkBody {
+  endpoint::SealRef seal;
+};
+Result<ParsedBulk> parse_bulk(Bytes body, bool sealed = false);
+// The fixed part of a message whose body is elsewhere, and the seal of that body if there is one.
+std::string encode_bulk(Bytes fixed, const endpoint::Descriptor& body);
 Result<std::vector<uint64_t>> parse_call_ids(Bytes body);
 
 // The descriptors of the first buffer of a list that isn't empty.
@@ -199,9 +251,12 @@ size_t total_bytes(std::span<const endpoint::Descriptor> pieces);
 std::string encode_descriptors(std::span<const endpoint::Descriptor> descriptors);
 
 // HELLO: names and values of text, so that later releases can add some.
-constexpr char kRefused[] = "refused";  // in a server's HELLO: why it takes no more clients
+constexpr char kRefused[] = "refused";       // in a server's HELLO: why it doesn't take this client
+constexpr char kRefusedAs[] = "refused_as";  // beside it: a StatusCode as text; ResourceExhausted without
 using HelloFields = std::map<std::string, std::string>;
 std::string encode_hello(const HelloFields& fields);
 Result<HelloFields> parse_hello(Bytes body);
+// Of a server's: why it doesn't take this client; OK: it does.
+Status refusal_in(const HelloFields& fields);
 
 }  // namespace rrpc::rpc

@@ -21,6 +21,7 @@ struct SessionOptions {
   size_t landing_bytes_max = 0;              // of arguments and items that land at a time
   size_t exposed_bytes_max = 0;              // of results and items that wait for their reader
   size_t queued_bytes_max = 0;               // of messages that wait for a worker, for landing memory or for credits
+  size_t lent_bytes_max = 0;                 // that the peer may read in place; 0: what Lending has for all
   uint64_t message_bytes_max = 64 << 20;     // of a request, a reply or an item, without its arrays
   uint32_t buffers_max = 16384;              // of a request, a reply or an item; pieces of strided arrays count
   uint32_t stream_window_items = 1024;       // that a peer may be ahead of those taken, of each stream
@@ -34,8 +35,10 @@ struct SessionOptions {
 };
 
 // What may stand beside the payload in the body of a message: the fixed part, descriptors, the name, metadata.
-inline uint64_t body_overhead_max(const SessionOptions& options) {
-  return 64 + uint64_t{options.buffers_max} * endpoint::kDescriptorWireBytes + 2 * UINT16_MAX;
+inline uint64_t body_overhead_max(const SessionOptions& options, bool sealed) {
+  constexpr uint64_t kSealBytesMax = endpoint::seal_wire_bytes(kMessageBytesMax, endpoint::kSealPiecesMax);
+  const uint64_t descriptor_bytes = endpoint::kDescriptorWireBytes + (sealed ? kSealBytesMax : 0);
+  return 64 + options.buffers_max * descriptor_bytes + 2 * UINT16_MAX;
 }
 
 // The errors of the checks below, out of line to keep these small. `whose`: "the request", "the reply", ...

@@ -18,6 +18,7 @@ class CallIdOutbox {
   void add(uint64_t call_id) { ids_.push_back(call_id); }
   void clear() { ids_.clear(); }
   size_t size() const { return ids_.size(); }
+  bool empty() const { return ids_.empty(); }
 
   void flush(endpoint::Endpoint& endpoint) {
     while (!ids_.empty() && endpoint.can_send(type_)) {

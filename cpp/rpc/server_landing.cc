@@ -7,15 +7,6 @@
 
 namespace rrpc::rpc {
 
-// The message of a call, while it waits for memory, for a worker, or for its handler to end.
-bool ServerSide::queue_body(ServerCall& call, size_t bytes) {
-  bytes += sizeof(ServerCall);
-  const bool has_room = shares_.queued.add(bytes);
-  if (!has_room) shares_.queued.add_anyway(bytes = sizeof(ServerCall));
-  call.queued_bytes_ += bytes;
-  return has_room;
-}
-
 Status ServerSide::queue_is_full() const {
   return resource_exhausted("queued_bytes_max: the messages of " + std::to_string(shares_.queued.used()) +
                             " bytes that wait here leave no room for this one; the limit is " +
@@ -45,13 +36,13 @@ void ServerSide::fetch_body(const ServerCallRef& call, size_t bytes, TimeNs now)
 }
 
 void ServerSide::start_body(const ServerCallRef& call, TimeNs now) {
-  const BulkBody& bulk = call->bulk_;
+  const BulkBody& bulk = call->seldom_->bulk;
   auto block = endpoint_.allocate(bulk.length_bytes, endpoint::BlockKind::kLanding);
   Status status = block.status();
   endpoint::RegionRef region;
   if (block.ok()) {
-    call->body_block_ = std::move(*block);
-    auto found = endpoint_.sink_region_for(call->body_block_.data(), call->body_block_.size());
+    const endpoint::PoolBlock& body = call->seldom_.write().body_block = std::move(*block);
+    auto found = endpoint_.sink_region_for(body.data(), body.size());
     status = found.status();
     if (found.ok()) region = std::move(*found);
   }
@@ -61,16 +52,26 @@ void ServerSide::start_body(const ServerCallRef& call, TimeNs now) {
   }
   call->state_ = ServerCall::State::kFetchingBody;
   calls_.add(call->id_, call);
+  endpoint::SealRef seal;
+  if (endpoint_.seals()) seal = parse_bulk(call->body_.view(), true)->seal;  // well formed before, too
   endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kRead,
-                           {{call->body_block_.data(), std::move(region), bulk.address, bulk.rkey, bulk.length_bytes}});
+                           {{call->seldom_->body_block.data(), std::move(region), bulk.address, bulk.rkey,
+                             bulk.length_bytes, std::move(seal)}});
 }
 
+// What the client lends is read where it is, and takes no landing memory.
+//
 // A body that was fetched and whose arguments have no room now is dropped, and fetched again with them: what waits
 // holds no memory, so that no two calls ever wait for what the other has.
 Status ServerSide::fetch_arguments(const ServerCallRef& call, std::span<const endpoint::Descriptor> descriptors,
                                    TimeNs now) {
-  const size_t body_bytes = call->body_block_ ? endpoint::Pool::block_bytes(call->bulk_.length_bytes) : 0;
-  const size_t bytes = body_bytes + landing_bytes(descriptors);
+  if (borrow_lent(endpoint_, descriptors, call->blocks_)) {
+    calls_.add(call->id_, call);
+    return hand_over(call, now), Status();
+  }
+  const size_t body_bytes =
+      call->seldom_->body_block ? endpoint::Pool::block_bytes(call->seldom_->bulk.length_bytes) : 0;
+  const size_t bytes = body_bytes + landing_bytes(descriptors, call->blocks_);
   if (Status status = shares_.landing.check(bytes); !status.ok()) return refuse(call, std::move(status), now), Status();
   if (body_bytes > 0) {
     if (shares_.landing.grow(call->landed_, bytes)) {
@@ -79,14 +80,15 @@ Status ServerSide::fetch_arguments(const ServerCallRef& call, std::span<const en
     }
     call->method_ = {};
     call->metadata_ = call->payload_ = {};
-    drop_arguments(*call);
+    call->seldom_.write().body_block = {};
+    call->landed_ = {};  // what was borrowed stays: it can be borrowed once
     await_landing(call, bytes, [this, call](TimeNs then) { start_body(call, then); }, true);
     return {};
   }
   if (shares_.landing.enter(bytes, call->landed_)) return start_arguments(call, descriptors, now), Status();
   await_landing(call, bytes, [this, call](TimeNs then) {
     ParsedRequest request;
-    (void)parse_request(call->body_.view(), request);  // well formed before, too
+    (void)parse_request(call->body_.view(), request, endpoint_.seals());  // well formed before, too
     start_arguments(call, request.descriptors, then);
   });
   return {};

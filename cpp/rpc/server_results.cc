@@ -25,7 +25,7 @@ Status ServerSide::expose_results(ServerCall& call, Reply& reply, bool out_writt
                                   std::vector<endpoint::Descriptor>& descriptors) {
   size_t bytes = 0;
   for (const endpoint::Buffer& buffer : reply.buffers) bytes += buffer.length_bytes;
-  RRPC_RETURN_IF_ERROR(charge_exposed(call, bytes));
+  RRPC_RETURN_IF_ERROR(charge_exposed(call, endpoint_.bytes_kept(bytes)));
   RRPC_RETURN_IF_ERROR(check_buffers(reply.buffers.size(), endpoint_.descriptors_max(), "the result"));
   RRPC_RETURN_IF_ERROR(fit_descriptors(endpoint_, reply.buffers));
   for (size_t i = 0; i < reply.buffers.size(); ++i) {
@@ -68,7 +68,7 @@ Status ServerSide::charge_exposed(ServerCall& call, size_t bytes) {
 
 // The source's pieces go one behind the other.
 Result<std::vector<endpoint::TransferSegment>> ServerSide::out_segments(const endpoint::Buffer& source,
-                                                                        const endpoint::Descriptor& out) {
+                                                                        const provider::RemoteRange& out) {
   const MutableBytes whole(source.data, source.length_bytes);
   const std::span<const MutableBytes> pieces = source.pieces.empty() ? std::span(&whole, 1) : std::span(source.pieces);
   std::vector<endpoint::TransferSegment> segments;
@@ -83,22 +83,22 @@ Result<std::vector<endpoint::TransferSegment>> ServerSide::out_segments(const en
 
 // WRITEs the result into the caller's memory before the reply. False: it goes the ordinary way.
 bool ServerSide::start_out_write(const ServerCallRef& call, Reply& reply) {
-  if (!call->has_out_) return false;
+  if (call->out_bytes() == 0) return false;
   endpoint::Buffer& source = reply.buffers[reply.out_index];
   if (source.length_bytes != call->out_.length_bytes || source.length_bytes == 0) return false;
   auto segments = out_segments(source, call->out_);
   if (!segments.ok()) return false;
-  call->out_source_ = std::move(source);  // its length stays, for the descriptor
+  call->seldom_.write().out_source = std::move(source);  // its length stays, for the descriptor
   std::string body;
   if (Status status = compose(*call, reply, true, body); !status.ok()) {
     release(*call);
     reply.status = call->outcome_ = std::move(status);
     reply.buffers.clear();
     reply.out_index = kNoOutIndex;
-    call->out_source_ = {};
+    call->seldom_.write().out_source = {};
     return false;
   }
-  call->pending_reply_ = std::move(body);
+  call->seldom_.write().pending_reply = std::move(body);
   call->state_ = ServerCall::State::kWriting;
   endpoint_.start_transfer(call->id_ | kServerCookie, provider::Opcode::kWrite, std::move(*segments));
   return true;
@@ -137,7 +137,7 @@ void ServerSide::let_go_on() {
 void ServerSide::send_reply(const ServerCallRef& call, std::string body, TimeNs now) {
   uint8_t type = kReply;
   if (body.size() > endpoint_.body_bytes_max()) {
-    Status status = charge_exposed(*call, call->exposed_.bytes() + body.size());
+    Status status = charge_exposed(*call, call->exposed_.bytes() + endpoint_.bytes_kept(body.size()));
     auto block = endpoint_.allocate(status.ok() ? body.size() : 0, endpoint::BlockKind::kShared);
     if (status.ok()) status = block.status();
     if (status.ok()) {
@@ -151,7 +151,7 @@ void ServerSide::send_reply(const ServerCallRef& call, std::string body, TimeNs 
     } else {
       const endpoint::Descriptor& descriptor = call->exposures_.last();
       const BulkBody bulk{call->id_, descriptor.address, descriptor.length_bytes, descriptor.rkey, 0};
-      body.assign(reinterpret_cast<const char*>(&bulk), sizeof(bulk));
+      body = encode_bulk(std::as_bytes(std::span(&bulk, 1)), descriptor);
       type = kReplyBulk;
     }
   }

@@ -29,22 +29,76 @@ static std::string retry_after(int64_t milliseconds) {
   return packed;
 }
 
-ServerCallRef ServerSide::make(uint64_t call_id, TimeNs now) const {
+inline ServerCallRef ServerSide::make(uint64_t call_id, TimeNs now) const {
   auto call = std::allocate_shared_for_overwrite<ServerCall>(RecyclingAllocator<ServerCall>(*memory_of_calls_));
   call->id_ = call_id;
   call->arrived_at_ = now;
   return call;
 }
 
+[[gnu::cold]] static Status repeated_id(uint64_t call_id, uint64_t last_call_id) {
+  return Status::protocol_error("a request with call id " + std::to_string(call_id) + " after " +
+                                std::to_string(last_call_id));
+}
+
 // Clients number their calls upwards, so a number at or below the last one is a repeat.
-Status ServerSide::check_new_id(uint64_t call_id) {
+inline Status ServerSide::check_new_id(uint64_t call_id) {
   if (call_id <= last_call_id_ || (call_id & (kServerCookie | kItemCookie)) != 0)
-    return Status::protocol_error("a request with call id " + std::to_string(call_id) + " after " +
-                                  std::to_string(last_call_id_));
+    return repeated_id(call_id, last_call_id_);
   // Refusals and acknowledgements wait for credits too: a peer that gives none must not pile them up.
   if (calls_.size() + cancel_acks_.size() >= size_t{2} * options_.calls_in_flight_max + kRingSlotsMax)
     return Status::protocol_error("the peer sends requests but takes no replies");
   last_call_id_ = call_id;
+  return {};
+}
+
+[[gnu::cold]] static Status too_many_calls(size_t most) {
+  return resource_exhausted("calls_in_flight_max: the server takes " + std::to_string(most) +
+                            " calls at once from a connection");
+}
+
+inline Status ServerSide::why_refused(std::string_view method) const {
+  if (!refusal_.ok()) return refusal_;
+  RRPC_RETURN_IF_ERROR(events_.why_denied(method));
+  if (calls_.size() < options_.calls_in_flight_max) return events_.why_full(method);
+  return too_many_calls(options_.calls_in_flight_max);
+}
+
+void ServerSide::hand_over(const ServerCallRef& call, TimeNs now) {
+  if (!call->seldom_->failure.ok()) return refuse(call, std::move(call->seldom_.write().failure), now);
+  call->state_ = ServerCall::State::kRunning;
+  call->ready_at_ = now;
+  call->expires_at_ = call->deadline_;
+  earliest_expiry_ = std::min(earliest_expiry_, call->expires_at_);
+  events_.on_request(call);
+}
+
+Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
+  ParsedRequest request;
+  RRPC_RETURN_IF_ERROR(parse_request(body, request, endpoint_.seals()));
+  if (request.fixed.call_id != call->id_) return Status::protocol_error("a fetched request of another call");
+  RRPC_RETURN_IF_ERROR(check_descriptors(request.fixed.descriptor_count, options_));
+  call->method_ = request.method;
+  call->metadata_ = request.metadata;
+  call->payload_ = request.payload;
+  call->kind_ = request.fixed.flags & (kClientStreams | kServerStreams);
+  if (request.out) call->out_ = *request.out;
+  // Since the message came: a body that had to be fetched took its time.
+  if (request.fixed.timeout_ns >= 0) call->deadline_ = deadline_after(call->arrived_at_, request.fixed.timeout_ns);
+  Status status = check_metadata(request.metadata.size(), options_, "the request");
+  if (status.ok()) status = check_message(request.payload.size(), options_, "the request");
+  if (status.ok()) status = why_refused(request.method);
+  if (status.ok() && !call->seldom_->failure.ok()) status = std::move(call->seldom_.write().failure);
+  if (!status.ok()) return refuse(call, std::move(status), now), Status();
+  if (!call->opened_) {  // not a body that is fetched again: its call counted when it came
+    if (Refusal over = events_.over_rate(request.method, true, now); !over.why.ok())
+      return refuse(call, std::move(over), now), Status();
+    call->opened_ = true;
+    if (call->kind_ != 0 || call->stream_ != nullptr) RRPC_RETURN_IF_ERROR(open_stream(*call));
+  }
+  if (!request.descriptors.empty()) return fetch_arguments(call, request.descriptors, now);
+  calls_.add(call->id_, call);
+  hand_over(call, now);
   return {};
 }
 
@@ -60,12 +114,14 @@ Status ServerSide::on_request(Bytes body, TimeNs now) {
 }
 
 Status ServerSide::on_request_bulk(Bytes body, TimeNs now) {
-  RRPC_ASSIGN_OR_RETURN(const BulkBody bulk, parse_bulk(body));
+  RRPC_ASSIGN_OR_RETURN(const ParsedBulk bulk, parse_bulk(body, endpoint_.seals()));
   RRPC_RETURN_IF_ERROR(check_new_id(bulk.call_id));
   const ServerCallRef call = make(bulk.call_id, now);
-  call->bulk_ = bulk;
+  call->seldom_.write().bulk = bulk;
+  if (bulk.seal) call->body_.assign(body);
   const size_t bytes = endpoint::Pool::block_bytes(bulk.length_bytes);
-  Status status = check_message(bulk.length_bytes, options_, "the request", body_overhead_max(options_));
+  Status status =
+      check_message(bulk.length_bytes, options_, "the request", body_overhead_max(options_, endpoint_.seals()));
   if (status.ok()) status = shares_.landing.check(bytes);
   if (status.ok()) status = why_refused("");
   if (!status.ok()) return refuse(call, std::move(status), now), Status();
@@ -73,13 +129,6 @@ Status ServerSide::on_request_bulk(Bytes body, TimeNs now) {
     return refuse(call, std::move(over), now), Status();
   fetch_body(call, bytes, now);
   return {};
-}
-
-Status ServerSide::why_refused(std::string_view method) const {
-  if (!refusal_.ok()) return refusal_;
-  if (calls_.size() < options_.calls_in_flight_max) return events_.why_full(method);
-  return resource_exhausted("calls_in_flight_max: the server takes " + std::to_string(options_.calls_in_flight_max) +
-                            " calls at once from a connection");
 }
 
 void ServerSide::refuse(const ServerCallRef& call, Refusal refusal, TimeNs now) {
@@ -101,7 +150,7 @@ void ServerSide::refuse(const ServerCallRef& call, Refusal refusal, TimeNs now) 
 // Of a call that no handler will see: its reply may have to wait for credits.
 void ServerSide::drop_arguments(ServerCall& call) {
   call.blocks_.clear();
-  call.body_block_ = {};
+  if (call.seldom_->body_block) call.seldom_.write().body_block = {};
   call.landed_ = {};
 }
 
@@ -110,51 +159,13 @@ void ServerSide::tell_given_up(ServerCall& call) {
   for (const auto& tell : std::exchange(call.on_given_up, {})) tell();
 }
 
-void ServerSide::hand_over(const ServerCallRef& call, TimeNs now) {
-  if (!call->failure_.ok()) return refuse(call, std::move(call->failure_), now);
-  call->state_ = ServerCall::State::kRunning;
-  call->ready_at_ = now;
-  call->expires_at_ = call->deadline_;
-  earliest_expiry_ = std::min(earliest_expiry_, call->expires_at_);
-  events_.on_request(call);
-}
-
-Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
-  ParsedRequest request;
-  RRPC_RETURN_IF_ERROR(parse_request(body, request));
-  if (request.fixed.call_id != call->id_) return Status::protocol_error("a fetched request of another call");
-  RRPC_RETURN_IF_ERROR(check_descriptors(request.descriptors.size(), options_));
-  call->method_ = request.method;
-  call->metadata_ = request.metadata;
-  call->payload_ = request.payload;
-  call->kind_ = request.fixed.flags & (kClientStreams | kServerStreams);
-  call->has_out_ = request.has_out();
-  call->out_ = request.out;
-  // Since the message came: a body that had to be fetched took its time.
-  if (request.fixed.timeout_ns >= 0) call->deadline_ = deadline_after(call->arrived_at_, request.fixed.timeout_ns);
-  Status status = check_metadata(request.metadata.size(), options_, "the request");
-  if (status.ok()) status = why_refused(request.method);
-  if (status.ok()) status = std::move(call->failure_);
-  if (!status.ok()) return refuse(call, std::move(status), now), Status();
-  if (!call->opened_) {  // not a body that is fetched again: its call counted when it came
-    if (Refusal over = events_.over_rate(request.method, true, now); !over.why.ok())
-      return refuse(call, std::move(over), now), Status();
-    call->opened_ = true;
-    RRPC_RETURN_IF_ERROR(open_stream(*call));
-  }
-  if (!request.descriptors.empty()) return fetch_arguments(call, request.descriptors, now);
-  calls_.add(call->id_, call);
-  hand_over(call, now);
-  return {};
-}
-
 Status ServerSide::on_transfer_finished(uint64_t call_id, WcStatus status, TimeNs now) {
   const ServerCallRef call = find(call_id);
   RRPC_CHECK(call != nullptr, "a transfer ends before its call is erased");
   if (call->state_ == ServerCall::State::kWriting) {
-    call->out_source_ = {};
+    call->seldom_.write().out_source = {};
     if (status == WcStatus::kSuccess && !endpoint_.failed())
-      send_reply(call, std::exchange(call->pending_reply_, {}), now);
+      send_reply(call, std::exchange(call->seldom_.write().pending_reply, {}), now);
     else
       erase(call);
     return {};
@@ -171,7 +182,7 @@ Status ServerSide::on_transfer_finished(uint64_t call_id, WcStatus status, TimeN
   }
   if (call->state_ == ServerCall::State::kFetchingBody) {
     calls_.erase(call_id);  // admit() decides anew
-    return admit(call, {call->body_block_.data(), call->body_block_.size()}, now);
+    return admit(call, {call->seldom_->body_block.data(), call->seldom_->body_block.size()}, now);
   }
   hand_over(call, now);
   return {};
@@ -239,38 +250,8 @@ Status ServerSide::on_done(Bytes body, TimeNs now) {
   return {};
 }
 
-Status ServerSide::why_unwanted(const ServerCall& call, TimeNs now) const {
-  if (call.late_ || call.overdue_ || (!call.cancelled() && call.deadline_ <= now))
-    return deadline_exceeded("the call's deadline passed while its handler ran");
-  return call.cancelled() || endpoint_.failed() ? cancelled("nobody waits for the reply any more") : Status();
-}
-
-void ServerSide::reply(const ServerCallRef& call, Reply reply, TimeNs now) {
-  call->landed_ = {};  // what the handler keeps is its own
-  Status unwanted = why_unwanted(*call, now);
-  const bool gives_up = reply.status.ok() || reply.status.code() == StatusCode::kCancelled;
-  if (call->outcome_.ok() && gives_up) call->outcome_ = unwanted;
-  // Its handler may have been told to stop: this may be half a result, which a client that was held up would take for
-  // all of it.
-  if (unwanted.code() == StatusCode::kDeadlineExceeded && (call->overdue_ || reply.status.ok()))
-    reply = Reply{.status = std::move(unwanted)};
-  if (call->stream_ != nullptr) return reply_after_items(call, std::move(reply), now);
-  if (call->cancelled() || endpoint_.failed()) return erase(call);
-  RRPC_CHECK(call->state_ == ServerCall::State::kRunning, "a call is answered once");
-  endpoint_.tally(&endpoint::Counters::calls_served);
-  if (Status status = check_metadata(reply.metadata.size(), options_, "the reply"); !status.ok())
-    reply = Reply{.status = call->outcome_ = std::move(status)};
-  if (!reply.status.ok()) reply.buffers.clear();
-  if (reply.out_index >= reply.buffers.size()) reply.out_index = kNoOutIndex;
-  if (reply.out_index != kNoOutIndex && start_out_write(call, reply)) return;
-  if (reply.status.ok() && reply.buffers.empty() && send_inline(call, reply)) return;
-  std::string body;
-  if (Status status = compose(*call, reply, false, body); !status.ok()) compose_error(*call, std::move(status), body);
-  send_reply(call, std::move(body), now);
-}
-
 // The fast path: a small result goes straight from the caller's bytes into the peer's slot.
-bool ServerSide::send_inline(const ServerCallRef& call, const Reply& reply) {
+inline bool ServerSide::send_inline(const ServerCallRef& call, const Reply& reply) {
   if (!queue_.empty() || !endpoint_.can_send(kReply) || reply.payload.size() > options_.message_bytes_max) return false;
   if (sizeof(ReplyFixed) + reply.metadata.size() + reply.payload.size() > endpoint_.body_bytes_max()) return false;
   ReplyFixed fixed;
@@ -280,6 +261,37 @@ bool ServerSide::send_inline(const ServerCallRef& call, const Reply& reply) {
   endpoint_.send(kReply, parts);
   erase(call);
   return true;
+}
+
+inline Status ServerSide::why_unwanted(const ServerCall& call, TimeNs now) const {
+  if (call.late_ || call.overdue_ || (!call.cancelled() && call.deadline_ <= now))
+    return deadline_exceeded("the call's deadline passed while its handler ran");
+  return call.cancelled() || endpoint_.failed() ? cancelled("nobody waits for the reply any more") : Status();
+}
+
+void ServerSide::reply(const ServerCallRef& call, Reply reply, TimeNs now) {
+  call->landed_.end();  // what the handler keeps is its own
+  if (Status unwanted = why_unwanted(*call, now); !unwanted.ok()) [[unlikely]] {
+    const bool gives_up = reply.status.ok() || reply.status.code() == StatusCode::kCancelled;
+    if (call->outcome_.ok() && gives_up) call->outcome_ = unwanted;
+    // Its handler may have been told to stop: this may be half a result, which a client that was held up would take
+    // for all of it.
+    if (unwanted.code() == StatusCode::kDeadlineExceeded && (call->overdue_ || reply.status.ok()))
+      reply = Reply{.status = std::move(unwanted)};
+  }
+  if (call->stream_ != nullptr) return reply_after_items(call, std::move(reply), now);
+  if (call->cancelled() || endpoint_.failed()) return erase(call);
+  RRPC_CHECK(call->state_ == ServerCall::State::kRunning, "a call is answered once");
+  endpoint_.tally(&endpoint::Counters::calls_served);
+  if (Status status = check_metadata(reply.metadata.size(), options_, "the reply"); !status.ok())
+    reply = Reply{.status = call->outcome_ = std::move(status)};
+  if (reply.status.ok() && reply.buffers.empty() && send_inline(call, reply)) return;
+  if (!reply.status.ok()) reply.buffers.clear();
+  if (reply.out_index >= reply.buffers.size()) reply.out_index = kNoOutIndex;
+  if (reply.out_index != kNoOutIndex && start_out_write(call, reply)) return;
+  std::string body;
+  if (Status status = compose(*call, reply, false, body); !status.ok()) compose_error(*call, std::move(status), body);
+  send_reply(call, std::move(body), now);
 }
 
 void ServerSide::flush_some(TimeNs now) {
@@ -350,24 +362,6 @@ size_t ServerSide::results_under_way() const {
     count += state != kWaiting && state != kFetchingBody && state != kFetching && state != kRunning ? 1 : 0;
   });
   return count;
-}
-
-void ServerSide::release(ServerCall& call) {
-  note_read(call);
-  call.exposures_.revoke_all(endpoint_);
-  call.exposed_ = {};
-}
-
-void ServerSide::erase(const ServerCallRef& call) {
-  release(*call);
-  stop_waiting(*call);
-  shares_.queued.remove(std::exchange(call->queued_bytes_, 0));
-  if (call->stream_ != nullptr) {
-    streams_.stop(call->stream_);
-    streams_.release(call->stream_);
-  }
-  calls_.erase(call->id_);
-  if (backed_up_) let_go_on();
 }
 
 void ServerSide::fail_all() {

@@ -17,7 +17,7 @@
 // kFetching*           | CANCEL                     | the same            | sets cancelled_, cancels the READ
 // kFetching*           | READ failed, or cancelled_ | gone                | CANCEL_ACK if cancelled_
 // kRunning             | reply()                    | kReplying, gone     | exposes results; gone if small and sent
-// kRunning             | reply(), fits out= memory  | kWriting            | WRITEs it; the REPLY is pending_reply_
+// kRunning             | reply(), fits out= memory  | kWriting            | WRITEs it; the REPLY is pending_reply
 // kRunning, cancelled_ | reply()                    | gone                | drops the reply
 // kRunning             | CANCEL                     | kRunning, gone      | cancelled_, CANCEL_ACK; gone if take_back()
 // kRunning             | the deadline               | kReplying, kRunning | take_back(): error, kNotSeen; else overdue_
@@ -54,6 +54,7 @@
 #include <vector>
 
 #include "base/recycler.h"
+#include "base/seldom.h"
 #include "base/small_bytes.h"
 #include "rpc/call_table.h"
 #include "rpc/exposures.h"
@@ -72,7 +73,7 @@ class ServerCall {
   Bytes payload() const { return payload_; }
   // Of RequestFlag, which sides stream items; 0: a unary call.
   uint8_t kind() const { return kind_; }
-  std::vector<endpoint::PoolBlock>& blocks() { return blocks_; }
+  std::vector<endpoint::ReceivedBlock>& blocks() { return blocks_; }
   const StreamRef& stream() const { return stream_; }  // null: a unary call
   TimeNs deadline() const { return deadline_; }
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
@@ -80,12 +81,12 @@ class ServerCall {
   bool given_up() const { return cancelled() || overdue_.load(std::memory_order_relaxed); }
   // Once the handler has answered: why the client doesn't get that answer; OK: it does.
   const Status& outcome() const { return outcome_; }
-  size_t out_bytes() const { return has_out_ ? out_.length_bytes : 0; }
+  size_t out_bytes() const { return out_.length_bytes; }
   TimeNs arrived_at() const { return arrived_at_; }
   TimeNs ready_at() const { return ready_at_; }  // when the arguments were here
   // The driver's: to take in a fetch that was over within one poll, which began at ready_at().
   void set_ready_at(TimeNs now) { ready_at_ = now; }
-  bool fetched() const { return body_block_ || !blocks_.empty(); }
+  bool fetched() const { return seldom_->body_block || !blocks_.empty(); }
 
   uint64_t ticket = 0;                             // the driver's: its place among the calls that wait for a worker
   std::vector<std::function<void()>> on_given_up;  // run once when a running call is given up, under the mutex
@@ -114,23 +115,25 @@ class ServerCall {
   bool late_ = false;  // cancelled_, because its deadline had passed
   Status outcome_;
   uint8_t kind_ = 0;
-  bool has_out_ = false;
-  endpoint::Descriptor out_;
-  BulkBody bulk_;                   // where a request too long for a slot is
-  uint64_t landing_ticket_ = 0;     // while it waits
-  Charge landed_;                   // until it is answered: then what the handler keeps is its own
-  size_t queued_bytes_ = 0;         // of body_, and of a reply that waits for credits
-  SmallBytes<192> body_;            // what method_, metadata_ and payload_ point into, or
-  endpoint::PoolBlock body_block_;  // a request too long for a slot
+  provider::RemoteRange out_;    // out= memory of the client's; no bytes: none
+  uint64_t landing_ticket_ = 0;  // while it waits
+  Charge landed_;                // until it is answered: then what the handler keeps is its own
+  size_t queued_bytes_ = 0;      // of body_, and of a reply that waits for credits
+  SmallBytes<192> body_;         // what method_, metadata_ and payload_ point into, or seldom_->body_block
   std::string_view method_;
   Bytes metadata_;
   Bytes payload_;
-  std::vector<endpoint::PoolBlock> blocks_;
+  std::vector<endpoint::ReceivedBlock> blocks_;
   Exposures exposures_;  // the results
-  endpoint::Buffer out_source_;
-  std::string pending_reply_;  // waits for the write into out= memory
   StreamRef stream_;
-  Status failure_;                   // why it will be refused when its arguments are here
+  struct SeldomUsed {
+    BulkBody bulk;                   // where a request too long for a slot is; its seal is in body_
+    endpoint::PoolBlock body_block;  // that request
+    endpoint::Buffer out_source;
+    std::string pending_reply;  // waits for the write into out= memory, or for items
+    Status failure;             // why it will be refused when its arguments are here
+  };
+  Seldom<SeldomUsed> seldom_;
   bool refused_ = false;             // before its streams were known
   bool given_up_by_client_ = false;  // of calls with streams, and of those
   bool ack_owed_ = false;            // while items are being read
@@ -160,6 +163,12 @@ struct Refusal {
 class ServerSideEvents {
  public:
   virtual ~ServerSideEvents() = default;
+  // Why the peer may not call the method, asked before its arguments are fetched; of no method: whether it may call
+  // any.
+  virtual Status why_denied(std::string_view method) {
+    (void)method;
+    return {};
+  }
   // Why one more call would be refused, asked before its arguments are fetched; of no method: of one that isn't known.
   virtual Status why_full(std::string_view method) {
     (void)method;
@@ -211,7 +220,7 @@ class ServerSide : private StreamOwner {
   void refuse_new_calls(Status why) { refusal_ = std::move(why); }
 
   void flush(TimeNs now) {
-    if (cancel_acks_.size() > 0 || !queue_.empty() || backed_up_) flush_some(now);
+    if (!cancel_acks_.empty() || !queue_.empty() || backed_up_) flush_some(now);
   }
   // Ends leases, and calls that still wait for a worker at their deadline; handlers at work are told of theirs.
   void expire(TimeNs now);
@@ -223,6 +232,7 @@ class ServerSide : private StreamOwner {
   size_t results_under_way() const;
 
  private:
+  static constexpr size_t kCallBytes = sizeof(ServerCall) + sizeof(ServerCall::SeldomUsed);
   struct QueuedReply {
     ServerCallRef call;
     uint8_t type;
@@ -241,7 +251,14 @@ class ServerSide : private StreamOwner {
   void stop_waiting(ServerCall& call) {
     if (call.landing_ticket_ != 0) shares_.landing.withdraw(std::exchange(call.landing_ticket_, 0));
   }
-  bool queue_body(ServerCall& call, size_t bytes);
+  // The message of a call, while it waits for memory, for a worker, or for its handler to end. False: no room for it.
+  bool queue_body(ServerCall& call, size_t bytes) {
+    bytes += kCallBytes;
+    const bool has_room = shares_.queued.add(bytes);
+    if (!has_room) shares_.queued.add_anyway(bytes = kCallBytes);
+    call.queued_bytes_ += bytes;
+    return has_room;
+  }
   Status queue_is_full() const;
   Status why_refused(std::string_view method) const;
   void hand_over(const ServerCallRef& call, TimeNs now);
@@ -252,7 +269,7 @@ class ServerSide : private StreamOwner {
   Status expose_results(ServerCall& call, Reply& reply, bool out_written,
                         std::vector<endpoint::Descriptor>& descriptors);
   Result<std::vector<endpoint::TransferSegment>> out_segments(const endpoint::Buffer& source,
-                                                              const endpoint::Descriptor& out);
+                                                              const provider::RemoteRange& out);
   bool start_out_write(const ServerCallRef& call, Reply& reply);
   Status charge_exposed(ServerCall& call, size_t bytes);
   void compose_error(ServerCall& call, Status status, std::string& body);
@@ -278,7 +295,11 @@ class ServerSide : private StreamOwner {
   void answer_for_handler(const ServerCallRef& call, Status why, TimeNs now);
   Result<bool> take_done(const ServerCallRef& call, TimeNs now);
   bool leased(const ServerCall& call) const;
-  void release(ServerCall& call);
+  void release(ServerCall& call) {
+    note_read(call);
+    call.exposures_.revoke_all(endpoint_);
+    call.exposed_.end();
+  }
   void erase(const ServerCallRef& call);
   ServerCallRef find(uint64_t call_id) const { return calls_.find(call_id); }
   ServerCallRef make(uint64_t call_id, TimeNs now) const;
@@ -299,5 +320,17 @@ class ServerSide : private StreamOwner {
   CallIdOutbox cancel_acks_{kCancelAck};
   TimeNs earliest_expiry_ = kNever;  // a lower bound
 };
+
+inline void ServerSide::erase(const ServerCallRef& call) {
+  release(*call);
+  stop_waiting(*call);
+  shares_.queued.remove(std::exchange(call->queued_bytes_, 0));
+  if (call->stream_ != nullptr) {
+    streams_.stop(call->stream_);
+    streams_.release(call->stream_);
+  }
+  calls_.erase(call->id_);
+  if (backed_up_) let_go_on();
+}
 
 }  // namespace rrpc::rpc

@@ -47,7 +47,7 @@ void ServerSide::reply_after_items(const ServerCallRef& call, Reply reply, TimeN
   reply.out_index = kNoOutIndex;
   std::string body;
   if (Status status = compose(*call, reply, false, body); !status.ok()) compose_error(*call, std::move(status), body);
-  call->pending_reply_ = std::move(body);
+  call->seldom_.write().pending_reply = std::move(body);
   call->state_ = ServerCall::State::kEnding;
   streams_.stop_receiving(call->stream_);
   streams_.end(call->stream_, {});
@@ -57,7 +57,7 @@ void ServerSide::reply_after_items(const ServerCallRef& call, Reply reply, TimeN
 void ServerSide::end_answered(const ServerCallRef& call, TimeNs now) {
   if (call->state_ != ServerCall::State::kEnding) return;
   if (!Streams::idle(call->stream_) || !Streams::flushed(call->stream_)) return;
-  send_reply(call, std::exchange(call->pending_reply_, {}), now);
+  send_reply(call, std::exchange(call->seldom_.write().pending_reply, {}), now);
 }
 
 void ServerSide::cancel_streams(const ServerCallRef& call, TimeNs now) {
@@ -68,7 +68,7 @@ void ServerSide::cancel_streams(const ServerCallRef& call, TimeNs now) {
   if (call->state_ == kReplying)
     std::erase_if(queue_, [&call](const QueuedReply& queued) { return queued.call == call; });
   if (call->state_ == kEnding || call->state_ == kReplying || (call->state_ == kRunning && events_.take_back(call))) {
-    call->pending_reply_.clear();
+    call->seldom_.write().pending_reply.clear();
     release(*call);
     call->state_ = kCancelled;
   }
@@ -109,7 +109,7 @@ void ServerSide::on_stream_failed(uint64_t call_id, Status why, TimeNs now) {
   streams_.end(call->stream_, why);
   streams_.stop(call->stream_);
   if (call->state_ == ServerCall::State::kRunning) return answer_for_handler(call, std::move(why), now);
-  call->failure_ = std::move(why);  // once its arguments are here
+  call->seldom_.write().failure = std::move(why);  // once its arguments are here
 }
 
 // The handler, if one has the call, is told as of a cancel; what it replies is dropped.

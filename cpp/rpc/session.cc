@@ -8,7 +8,10 @@
 
 namespace rrpc::rpc {
 
+static constexpr size_t kRefusalBytesMax = 200;  // the smallest slot has room for it beside the other fields
+
 constexpr char kServes[] = "serves";
+constexpr char kBorrows[] = "borrows";  // the end that says so takes descriptors of lent ranges
 constexpr TimeNs kProbeStep = 250 * kMillisecond;
 
 Session::Session(Role role, endpoint::DeviceContext context, std::unique_ptr<provider::CompletionQueue> cq,
@@ -43,20 +46,24 @@ Status Session::start(TimeNs now) {
   return endpoint_.start();
 }
 
-size_t Session::progress(TimeNs now) {
-  try {
-    return progress_now(now);
-  } catch (const std::bad_alloc&) {
-    endpoint_.close(out_of_memory());
-    return 1;
-  }
+// Items and the rest take the first of the credits in turn, so that neither starves the other.
+inline void Session::flush(TimeNs now) {
+  items_first_ = !items_first_;
+  if (items_first_) streams_.flush();
+  client_.flush(now);
+  server_.flush(now);
+  if (!items_first_) streams_.flush();
 }
 
-size_t Session::progress_now(TimeNs now) {
+inline size_t Session::progress_now(TimeNs now) {
   now_ = now;
   streams_.set_now(now);
   const uint64_t signs = endpoint_.signs_of_life();
   size_t handled = endpoint_.progress();
+  if (hello_waits_ && !failed()) {
+    if (const Status status = answer_hello(); !status.ok()) close(status);
+    if (!hello_waits_) ++handled;
+  }
   if (landing_.runnable() && !failed()) handled += landing_.pump(now);
   if (handled == 0) return 0;
   if (endpoint_.signs_of_life() != signs) {  // sends that went out are none
@@ -71,13 +78,20 @@ size_t Session::progress_now(TimeNs now) {
   return handled;
 }
 
-// Items and the rest take the first of the credits in turn, so that neither starves the other.
-void Session::flush(TimeNs now) {
-  items_first_ = !items_first_;
-  if (items_first_) streams_.flush();
-  client_.flush(now);
-  server_.flush(now);
-  if (!items_first_) streams_.flush();
+// What it sends goes out with one doorbell, together with what has waited for one.
+size_t Session::progress(TimeNs now) {
+  try {
+    size_t handled = 0;
+    {
+      const endpoint::Endpoint::Holding holding(endpoint_, true);
+      handled = progress_now(now);
+    }
+    endpoint_.ring();
+    return handled;
+  } catch (const std::bad_alloc&) {
+    endpoint_.close(out_of_memory());
+    return 1;
+  }
 }
 
 void Session::on_established() {
@@ -90,27 +104,46 @@ void Session::send_hello() {
   HelloFields own = hello_;
   own["window"] = encode_window({options_.stream_window_items, options_.stream_window_bytes});
   own["buffers"] = std::to_string(options_.buffers_max);
+  own[kBorrows] = "1";
+  if (!own.contains(kRefused)) events_.complete_hello(own);
   std::string body = encode_hello(own);
   for (const auto& [name, value] : more_hello_) {
     const std::string field = encode_hello({{name, value}});
     if (body.size() + field.size() <= endpoint_.body_bytes_max()) body += field;
   }
   const Bytes part = as_bytes(body);
+  note_hello(part);
   endpoint_.send(kHello, {&part, 1});
 }
 
-void Session::answer_hello() {
-  if (const Status why = events_.on_hello(); !why.ok()) {
-    server_.refuse_new_calls(why);
-    hello_ = {{"wire", "1"}, {kRefused, why.message()}};
+Status Session::answer_hello() {
+  const std::optional<Status> admitted = events_.on_hello();
+  hello_waits_ = !admitted;
+  if (!admitted) return {};
+  if (!admitted->ok()) {
+    server_.refuse_new_calls(*admitted);
+    hello_ = {{"wire", "1"},
+              {kRefused, std::string(cut_text(admitted->message(), kRefusalBytesMax))},
+              {kRefusedAs, std::to_string(static_cast<int>(admitted->code()))}};
     more_hello_.clear();
+    wanted_protection_.reset();
   }
   send_hello();
+  return get_ready();
+}
+
+Status Session::get_ready() {
+  ready_ = true;
+  RRPC_RETURN_IF_ERROR(start_protection());
+  events_.on_ready();
+  hellos_ = {};
+  return {};
 }
 
 Status Session::on_hello(Bytes body) {
-  if (ready_) return Status::protocol_error("a second HELLO");
+  if (ready_ || hello_waits_) return Status::protocol_error("a second HELLO");
   RRPC_ASSIGN_OR_RETURN(peer_hello_, parse_hello(body));
+  note_hello(body);
   if (const auto window = peer_hello_.find("window"); window != peer_hello_.end()) {
     RRPC_ASSIGN_OR_RETURN(const StreamWindow parsed, parse_window(window->second));
     streams_.set_peer_window(parsed);
@@ -120,19 +153,24 @@ Status Session::on_hello(Bytes body) {
     RRPC_ASSIGN_OR_RETURN(buffers_max, parse_buffers_max(buffers->second));
   }
   endpoint_.set_descriptors_max(std::min(buffers_max, options_.buffers_max));
+  if (peer_hello_.contains(kBorrows))
+    endpoint_.set_lending(options_.lent_bytes_max == 0 ? SIZE_MAX : options_.lent_bytes_max);
   makes_calls_ = makes_calls_ || peer_hello_.contains(kServes);
-  if (role_ == Role::kServer) answer_hello();
-  ready_ = true;
-  events_.on_ready();
-  return {};
+  return role_ == Role::kServer ? answer_hello() : get_ready();
 }
 
 Status Session::on_message(uint8_t type, Bytes body) {
+  if (type == kRequest && ready_ && takes_calls_) return server_.on_request(body, now_);
+  if (type == kReply && ready_ && makes_calls_) return client_.on_reply(body);
+  return on_other_message(type, body);
+}
+
+Status Session::on_other_message(uint8_t type, Bytes body) {
   if (type == kHello) return on_hello(body);
   if (!ready_) return Status::protocol_error("a message of type " + std::to_string(type) + " before HELLO");
   switch (type) {
     case kRequest:
-      if (takes_calls_) return server_.on_request(body, now_);
+    case kReply:
       break;
     case kRequestBulk:
       if (takes_calls_) return server_.on_request_bulk(body, now_);
@@ -142,9 +180,6 @@ Status Session::on_message(uint8_t type, Bytes body) {
       break;
     case kDone:
       if (takes_calls_) return server_.on_done(body, now_);
-      break;
-    case kReply:
-      if (makes_calls_) return client_.on_reply(body);
       break;
     case kReplyBulk:
       if (makes_calls_) return client_.on_reply_bulk(body);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,8 +23,11 @@ enum class Role : uint8_t { kClient, kServer };
 
 class SessionEvents : public ClientSideEvents, public ServerSideEvents, public StreamEvents {
  public:
-  // Of a server: the client said HELLO. An error refuses it: the answer says why, and no calls are taken.
-  virtual Status on_hello() { return {}; }
+  // Of a server: the client said HELLO. An error refuses it: the answer says why, and no calls are taken. Nothing: that
+  // isn't known yet. The client has no answer then, and each progress() asks again.
+  virtual std::optional<Status> on_hello() { return Status(); }
+  // Of both: more for this end's HELLO, which is about to be sent. A server knows the client's.
+  virtual void complete_hello(HelloFields& /*own*/) {}
   virtual void on_ready() = 0;        // both ends said HELLO
   virtual void on_no_more_calls() {}  // the peer takes no new ones, or the connection failed: before calls end of it
   virtual void on_closed(const Status& why) = 0;
@@ -46,6 +50,14 @@ class Session : private endpoint::EndpointEvents {
   TimeNs next_tick() const;
   // More of HELLO, before it is sent. A field for which the slot has no room is left out.
   void add_to_hello(HelloFields fields) { more_hello_ = std::move(fields); }
+  // From HELLO on every message and every fetched range is authenticated, and encrypted where the mode says so, by keys
+  // that come from the secret, the mode, both epochs and both HELLOs: a HELLO that was changed on its way ends the
+  // connection. The secret should be this connection's alone; the epochs, which are random, stand in for that.
+  // Both ends call it alike, once: a server in on_hello() or on_ready(), a client in on_ready() before it does anything
+  // else. Without `ciphers` only where the mode needs none.
+  void protect(provider::Protection mode, std::shared_ptr<const provider::CipherFactory> ciphers,
+               const provider::ExportedKey& secret, const endpoint::KeyLimits& limits = {});
+  provider::Protection protection() const { return protection_; }
   // Refuses calls of the peer from now on and tells it so.
   void drain(const std::string& reason);
   // Since drain(): no new call is on its way any more.
@@ -73,6 +85,7 @@ class Session : private endpoint::EndpointEvents {
  private:
   void on_established() override;
   Status on_message(uint8_t type, Bytes body) override;
+  Status on_other_message(uint8_t type, Bytes body);
   void on_transfer_finished(uint64_t cookie, provider::WcStatus status) override;
   void on_failed(const Status& status) override;
   Status on_hello(Bytes body);
@@ -82,7 +95,11 @@ class Session : private endpoint::EndpointEvents {
   Result<StreamRef> stream_of(uint64_t wire_id);
   size_t progress_now(TimeNs now);
   void flush(TimeNs now);
-  void answer_hello();
+  Status answer_hello();
+  Status get_ready();
+  void note_hello(Bytes body);
+  Status start_protection();
+  Result<endpoint::DirectionCiphers> ciphers_of(Role sender) const;
   void send_hello();
   void send_control(uint8_t type);
   void probe(TimeNs now);
@@ -108,7 +125,17 @@ class Session : private endpoint::EndpointEvents {
   Streams streams_;
   ClientSide client_;
   ServerSide server_;
+  // What protect() was given, until the HELLOs are exchanged.
+  struct WantedProtection {
+    std::shared_ptr<const provider::CipherFactory> ciphers;
+    provider::ExportedKey secret;
+    endpoint::KeyLimits limits;
+  };
+  std::unique_ptr<WantedProtection> wanted_protection_;
+  provider::Protection protection_ = provider::Protection::kNone;
+  std::string hellos_;  // both, the client's first; until on_ready() has returned
   bool ready_ = false;
+  bool hello_waits_ = false;  // a client's, for an answer
   bool items_first_ = false;
   bool pong_owed_ = false;
   bool go_away_owed_ = false;

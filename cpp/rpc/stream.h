@@ -87,17 +87,17 @@ struct OutgoingItem {
 class Item {
  public:
   Bytes payload() const { return body_ ? payload_in_body_ : as_bytes(text_); }
-  std::vector<endpoint::PoolBlock>& blocks() { return blocks_; }
+  std::vector<endpoint::ReceivedBlock>& blocks() { return blocks_; }
   // The user's memory that its buffers landed in, for an empty block each; none where they landed in the pool.
   const std::vector<endpoint::Buffer>& memory() const { return memory_; }
 
  private:
   friend class Stream;
   friend class Streams;
-  std::string text_;          // the payload, or
-  endpoint::PoolBlock body_;  // an item too long for a slot
+  std::string text_;              // the payload, or
+  endpoint::ReceivedBlock body_;  // an item too long for a slot
   Bytes payload_in_body_;
-  std::vector<endpoint::PoolBlock> blocks_;
+  std::vector<endpoint::ReceivedBlock> blocks_;
   std::vector<endpoint::Buffer> memory_;
   uint64_t bytes_ = 0;  // as the window counts it
   bool ready_ = false;

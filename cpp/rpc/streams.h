@@ -103,7 +103,7 @@ class Streams {
     uint32_t sequence = 0;
     uint64_t bytes = 0;
     bool is_body = false;
-    std::vector<endpoint::PoolBlock> blocks;
+    std::vector<endpoint::ReceivedBlock> blocks;
     Charge landed;
     std::vector<endpoint::Buffer> memory = {};  // the user's, in place of blocks
   };

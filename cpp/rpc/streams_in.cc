@@ -27,7 +27,7 @@ size_t landing_bytes_of(std::span<const endpoint::Descriptor> to_fetch, bool is_
 
 Status Streams::on_item(const StreamRef& stream, Bytes body) {
   ParsedItem item;
-  RRPC_RETURN_IF_ERROR(parse_item(body, item));
+  RRPC_RETURN_IF_ERROR(parse_item(body, item, endpoint_.seals()));
   RRPC_RETURN_IF_ERROR(check_descriptors(item.descriptors.size(), options_));
   const std::string of_call = " of call " + std::to_string(stream->call_id_);
   if (!stream->receives_) return Status::protocol_error("an item" + of_call + ", which has none from that end");
@@ -58,24 +58,27 @@ Status Streams::on_item(const StreamRef& stream, Bytes body) {
 }
 
 Status Streams::on_item_bulk(const StreamRef& stream, Bytes body) {
-  RRPC_ASSIGN_OR_RETURN(const ItemBulk bulk, parse_item_bulk(body));
+  RRPC_ASSIGN_OR_RETURN(const ParsedItemBulk bulk, parse_item_bulk(body, endpoint_.seals()));
   stream->saw_exposed_ = true;
   if (stream->stopped_) return {};
   if (!stream->receives_ || stream->peer_finished_ || bulk.sequence != stream->arrived_)
     return Status::protocol_error("bulk item " + std::to_string(bulk.sequence) + " of call " +
                                   std::to_string(stream->call_id_) + " in the place of " +
                                   std::to_string(stream->arrived_));
-  if (bulk.length_bytes > bulk.item_bytes && bulk.length_bytes - bulk.item_bytes > body_overhead_max(options_))
+  if (bulk.length_bytes > bulk.item_bytes &&
+      bulk.length_bytes - bulk.item_bytes > body_overhead_max(options_, endpoint_.seals()))
     return Status::protocol_error("bulk item " + std::to_string(bulk.sequence) + " of call " +
                                   std::to_string(stream->call_id_) + ", announced as " +
                                   std::to_string(bulk.item_bytes) + " bytes, has a body of " +
                                   std::to_string(bulk.length_bytes));
   RRPC_RETURN_IF_ERROR(admit(*stream, bulk.item_bytes));
-  if (Status status = check_message(bulk.length_bytes, options_, "the item", body_overhead_max(options_)); !status.ok())
+  if (Status status =
+          check_message(bulk.length_bytes, options_, "the item", body_overhead_max(options_, endpoint_.seals()));
+      !status.ok())
     return stream->owner_->on_stream_failed(stream->call_id_, std::move(status), now_), Status();
   Item& placed = stream->items_.back();
   placed.body_is_elsewhere_ = placed.exposed_ = true;
-  placed.to_fetch_.push_back({bulk.address, bulk.length_bytes, bulk.rkey});
+  placed.to_fetch_.push_back({bulk.address, bulk.length_bytes, bulk.rkey, false, false, bulk.seal});
   go_on(stream);
   return {};
 }
@@ -264,8 +267,9 @@ Status Streams::unfold_body(Fetch& fetch, Item& item) {
   item.body_ = std::move(fetch.blocks.front());
   item.body_is_elsewhere_ = false;
   ParsedItem parsed;
-  RRPC_RETURN_IF_ERROR(parse_item({item.body_.data(), item.body_.size()}, parsed));
+  RRPC_RETURN_IF_ERROR(parse_item({item.body_.data(), item.body_.size()}, parsed, endpoint_.seals()));
   RRPC_RETURN_IF_ERROR(check_descriptors(parsed.descriptors.size(), options_));
+  RRPC_RETURN_IF_ERROR(check_message(parsed.payload.size(), options_, "the item"));
   const uint64_t sender = fetch.stream->wire_id_ ^ kAnsweringBit;
   const bool may_be_metadata = fetch.sequence == 0 && (sender & kAnsweringBit) != 0;
   if (parsed.fixed.call_id != sender || parsed.fixed.sequence != fetch.sequence || parsed.item_bytes() != item.bytes_ ||

@@ -51,7 +51,8 @@ Result<bool> Streams::charge_exposed(Stream& stream, const OutgoingItem& item, u
   if (item.buffers.empty() && sizeof(ItemFixed) + item.payload.size() <= endpoint_.body_bytes_max()) return true;
   const bool answering = (stream.wire_id_ & kAnsweringBit) != 0;
   const uint64_t limit = options_.exposed_bytes_max == 0 ? kMessageBytesMax : options_.exposed_bytes_max;
-  if (answering ? charge.grow(shares_.exposed, bytes) : exposed_bytes_ + bytes <= limit) return true;
+  if (answering ? charge.grow(shares_.exposed, endpoint_.bytes_kept(bytes)) : exposed_bytes_ + bytes <= limit)
+    return true;
   stream.exposed_is_full_ = !stream.exposed_.empty();
   if (stream.exposed_is_full_) return false;
   if (answering) return exposed_too_much(*shares_.exposed, "items", bytes);
@@ -128,6 +129,7 @@ Result<bool> Streams::send_with_memory(Stream& stream, OutgoingItem& item, uint8
   RRPC_ASSIGN_OR_RETURN(const bool room, charge_exposed(stream, item, item_bytes, exposed.charge));
   if (!room) return false;
   Status status = fit_descriptors(endpoint_, item.buffers);
+  for (endpoint::Buffer& buffer : item.buffers) buffer.lend = false;  // items are taken back as the window moves
   for (endpoint::Buffer& buffer : item.buffers)
     if (status.ok()) status = exposed.exposures.add(endpoint_, std::move(buffer), provider::kRemoteRead);
   if (status.ok()) {
@@ -162,8 +164,7 @@ Status Streams::put_aside(Stream& stream, const std::string& body, Stream::Expos
   const endpoint::Descriptor& descriptor = exposed.exposures.last();
   const ItemBulk bulk{stream.wire_id_, descriptor.address, descriptor.length_bytes,
                       descriptor.rkey, stream.sent_,       item_bytes};
-  stream.queue_.push_back(
-      {kItemBulk, stream.sent_, true, std::string(reinterpret_cast<const char*>(&bulk), sizeof(bulk))});
+  stream.queue_.push_back({kItemBulk, stream.sent_, true, encode_bulk(std::as_bytes(std::span(&bulk, 1)), descriptor)});
   return {};
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -276,6 +277,79 @@ TEST_F(BulkSchedulerTest, EveryTransferEndsOnceWhateverHappens) {
     EXPECT_EQ(ended.size(), started) << "seed " << seed;
     for (const auto& [cookie, times] : ended) EXPECT_EQ(times, 1) << "seed " << seed;
   }
+}
+
+// One sealed transfer of two segments, in memory that is really there.
+struct SealedTransfer : BulkSchedulerTest {
+  SealedTransfer() : memory(kFirst + kSecond, std::byte{5}) {
+    std::vector<TransferSegment> segments;
+    std::byte* local = memory.data();
+    for (const size_t length : {kFirst, kSecond}) {
+      auto seal = std::make_shared<Seal>();
+      seal->tags.resize(seal_piece_count(length, seal->pieces_max));
+      segments.push_back({local, nullptr, 0, 1, length, std::move(seal)});
+      local += length;
+    }
+    bulk.start(1, Opcode::kRead, std::move(segments));
+    EXPECT_TRUE(bulk.pump(qp, kTag).ok());
+  }
+  void land(size_t posted) { bulk.on_completion(qp.posted[posted].slot, WcStatus::kSuccess); }
+  std::vector<FinishedTransfer> finished() { return bulk.take_finished(); }
+
+  static constexpr size_t kFirst = 5 << 20;
+  static constexpr size_t kSecond = 1000;
+  BulkScheduler bulk{16, 1 << 20};
+  FakeQueuePair qp;
+  std::vector<std::byte> memory;
+};
+
+TEST_F(SealedTransfer, ItFinishesOnceAllOfItWasChecked) {
+  ASSERT_EQ(qp.posted.size(), 6u);
+  land(0);
+  EXPECT_FALSE(bulk.has_landed()) << "too little to begin with";
+  land(1);
+  ASSERT_TRUE(bulk.has_landed());
+  EXPECT_EQ(bulk.first_landed().piece_index, 0u);
+  EXPECT_EQ(bulk.first_landed().piece_count, (2 << 20) / kSealPieceBytes);
+  bulk.first_landed_was_checked(bulk.first_landed().piece_count);
+  EXPECT_FALSE(bulk.has_landed());
+  for (size_t i = 2; i < 6; ++i) land(i);
+  size_t pieces = 0;
+  while (bulk.has_landed()) {
+    EXPECT_TRUE(finished().empty());
+    pieces += bulk.first_landed().piece_count;
+    bulk.first_landed_was_checked(bulk.first_landed().piece_count);
+  }
+  EXPECT_EQ(pieces, (3 << 20) / kSealPieceBytes + 1) << "and those of the second segment";
+  const auto ended = finished();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].status, WcStatus::kSuccess);
+  EXPECT_TRUE(bulk.idle());
+}
+
+TEST_F(SealedTransfer, WhatIsRefusedIsGoneWhenItsLastReadHasEnded) {
+  land(0);
+  land(1);
+  bulk.refuse_first_landed();
+  EXPECT_FALSE(bulk.has_landed());
+  EXPECT_EQ(memory, std::vector<std::byte>(memory.size(), std::byte{0}));
+  EXPECT_TRUE(finished().empty()) << "the device still has its memory";
+  memory[kFirst - 1] = std::byte{5};
+  for (size_t i = 2; i < 6; ++i) land(i);
+  const auto ended = finished();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].status, WcStatus::kFlushed);
+  EXPECT_EQ(memory, std::vector<std::byte>(memory.size(), std::byte{0}));
+}
+
+TEST_F(SealedTransfer, OneThatIsCancelledIsNotChecked) {
+  for (size_t i = 0; i < 6; ++i) land(i);
+  EXPECT_TRUE(bulk.has_landed());
+  bulk.cancel(1);
+  EXPECT_FALSE(bulk.has_landed());
+  const auto ended = finished();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].status, WcStatus::kFlushed);
 }
 
 }  // namespace

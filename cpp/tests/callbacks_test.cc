@@ -14,7 +14,7 @@ constexpr size_t kLargeBytes = 3 << 20;
 class Party {
  public:
   explicit Party(const std::string& transport, int workers = 8, const Options& options = {})
-      : server_(std::make_shared<Server>(options)) {
+      : server_(std::make_shared<Server>(secured(transport, options, "server"))) {
     if (!transport.empty()) address_ = server_->listen(new_address(transport)).value();
     for (int i = 0; i < workers; ++i) workers_.emplace_back([this] { work(); });
   }
@@ -28,7 +28,7 @@ class Party {
   void release() { released_ = true; }
   bool holds() const { return holding_ > 0; }
   std::unique_ptr<Client> call(const std::string& address, const Options& options = {}) {
-    auto client = Client::connect(address, options, patiently_ms(10'000), server_);
+    auto client = Client::connect(address, secured(address, options, "client"), patiently_ms(10'000), server_);
     EXPECT_TRUE(client.ok()) << client.status().to_string();
     return client.ok() ? std::move(*client) : nullptr;
   }
@@ -44,7 +44,7 @@ class Party {
       rpc::Reply reply;
       std::string answer = payload;
       std::vector<endpoint::Buffer> buffers;
-      for (const endpoint::PoolBlock& block : work.call->blocks())
+      for (const endpoint::ReceivedBlock& block : work.call->blocks())
         buffers.push_back(owning_buffer({block.data(), block.data() + block.size()}));
       if (work.call->method() == "down" && payload != "0") {
         reply.status = go_down(work, std::stoi(payload) - 1, answer, buffers);
@@ -66,7 +66,7 @@ class Party {
     buffers.clear();
     RRPC_RETURN_IF_ERROR(call.wait());
     answer = call.text() + " " + answer;
-    for (const endpoint::PoolBlock& block : (*call).blocks())
+    for (const endpoint::ReceivedBlock& block : (*call).blocks())
       buffers.push_back(owning_buffer({block.data(), block.data() + block.size()}));
     return {};
   }
@@ -104,7 +104,7 @@ TEST_P(CallbacksTest, CallsNestBothWaysWithLargeBuffers) {
     EXPECT_EQ(call.text(), expected);
     ASSERT_EQ((*call).blocks().size(), depth % 2 == 0 ? 1u : 0u);
     if (depth % 2 == 0) {
-      const endpoint::PoolBlock& block = (*call).blocks().front();
+      const endpoint::ReceivedBlock& block = (*call).blocks().front();
       EXPECT_EQ(std::vector<std::byte>(block.data(), block.data() + block.size()),
                 pattern(kLargeBytes, static_cast<uint64_t>(depth)));
     }

@@ -105,7 +105,7 @@ TEST_P(ConformanceTest, AReservedMessageGoesInTurnAndCompletesNowhere) {
     std::byte* const reserved = i % 3 == 1 ? nullptr : client_.qp->reserve_message(20 + static_cast<uint32_t>(i));
     if (reserved != nullptr) {
       std::memcpy(reserved, message.bytes.data(), 20 + i);
-      client_.qp->commit_message();
+      client_.qp->commit_message(i % 2 == 0);
     } else {
       ASSERT_TRUE(post_send(client_, i, message.sge(0, 20 + static_cast<uint32_t>(i)), i % 3 == 1).ok());
     }
@@ -126,7 +126,7 @@ TEST_P(ConformanceTest, NothingIsReservedThatCannotBeSent) {
   std::byte* const reserved = client_.qp->reserve_message(4096);
   if (reserved != nullptr) {
     std::memset(reserved, 7, 4096);
-    client_.qp->commit_message();
+    client_.qp->commit_message(false);
     EXPECT_EQ(client_.qp->reserve_message(8), nullptr) << "no receive is posted";
     EXPECT_TRUE(connected(client_)) << "only post_send() ends a connection of that";
     ASSERT_TRUE(wait_done(server_, 1000));

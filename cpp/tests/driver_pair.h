@@ -19,6 +19,7 @@
 
 #include "driver/client.h"
 #include "driver/server.h"
+#include "secured.h"
 
 namespace rrpc::driver::testing {
 
@@ -51,11 +52,11 @@ inline TimeNs in_ms(int64_t ms) { return deadline_after(now_ns(), ms * kMillisec
 // The end of a wait that only a fault reaches.
 inline TimeNs patiently_ms(int64_t ms) { return deadline_after(now_ns(), patience(ms * kMillisecond)); }
 
-// The transports to test: shm and tcp, or those that RRPC_TEST_TRANSPORTS names, as in the virtual machine, whose
-// adapters have the addresses that tools/vm/rdma.sh gives them.
+// The transports to test: shm, tcp and tcp with TLS, or those that RRPC_TEST_TRANSPORTS names, as in the virtual
+// machine, whose adapters have the addresses that tools/vm/rdma.sh gives them.
 inline std::vector<std::string> transports_under_test() {
   const char* named = std::getenv("RRPC_TEST_TRANSPORTS");
-  std::stringstream words(named == nullptr ? "shm,tcp" : named);
+  std::stringstream words(named == nullptr ? kTransportsUnderTest : named);
   std::vector<std::string> transports;
   for (std::string word; std::getline(words, word, ',');) transports.push_back(word);
   return transports;
@@ -142,7 +143,7 @@ class TestServer {
       : TestServer(std::in_place, new_address(transport), workers, options) {}
   // At an address of the test's choice.
   TestServer(std::in_place_t, const std::string& address, int workers = 1, const Options& options = {})
-      : server_(options) {
+      : server_(secured(address, options, "server")) {
     const auto bound = server_.listen(address);
     EXPECT_TRUE(bound.ok()) << bound.status().to_string();
     if (bound.ok()) address_ = *bound;
@@ -180,7 +181,7 @@ class TestServer {
       if (work.call->method() == "nap") sleep_ms(std::stoi(payload));
       while (work.call->method() == "hold" && !released_) sleep_ms(1);
       reply.payload = as_bytes(payload);
-      for (const endpoint::PoolBlock& block : work.call->blocks())
+      for (const endpoint::ReceivedBlock& block : work.call->blocks())
         reply.buffers.push_back(owning_buffer({block.data(), block.data() + block.size()}));
       if (work.call->out_bytes() > 0) reply.out_index = 0;
       const uint64_t handle = std::exchange(work, Work()).handle;
@@ -200,7 +201,7 @@ class TestServer {
 };
 
 inline std::unique_ptr<Client> connect_to(const std::string& address, const Options& options = {}) {
-  auto client = Client::connect(address, options, patiently_ms(10'000));
+  auto client = Client::connect(address, secured(address, options, "client"), patiently_ms(10'000));
   EXPECT_TRUE(client.ok()) << client.status().to_string();
   return client.ok() ? std::move(*client) : nullptr;
 }

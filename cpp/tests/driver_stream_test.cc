@@ -41,7 +41,8 @@ std::string text_of(const rpc::Item& item) { return std::string(as_text(item.pay
 // stream's end), produce (parks whenever there is no room).
 class StreamServer {
  public:
-  StreamServer(const std::string& transport, int workers, const Options& options = {}) : server_(options) {
+  StreamServer(const std::string& transport, int workers, const Options& options = {})
+      : server_(secured(transport, options, "server")) {
     address_ = server_.listen(new_address(transport)).value();
     for (int i = 0; i < workers; ++i) workers_.emplace_back([this] { work(); });
   }
@@ -105,7 +106,7 @@ class StreamServer {
   }
   static Status echo(Stream& stream, rpc::Item& item) {
     rpc::OutgoingItem back{item.payload()};
-    for (const endpoint::PoolBlock& block : item.blocks())
+    for (const endpoint::ReceivedBlock& block : item.blocks())
       back.buffers.push_back(owning_buffer({block.data(), block.data() + block.size()}));
     return send(stream, std::move(back));
   }
@@ -182,7 +183,7 @@ class DriverStream : public ::testing::TestWithParam<Way> {
     return made;
   }
   static std::unique_ptr<Client> connect(const StreamServer& server, const Options& with = options()) {
-    return Client::connect(server.address(), with, patiently_ms(10'000)).value();
+    return Client::connect(server.address(), secured(server.address(), with, "client"), patiently_ms(10'000)).value();
   }
 };
 

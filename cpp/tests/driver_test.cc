@@ -107,7 +107,7 @@ TEST_P(DriverTest, BuffersInBothDirections) {
         TestCall call(*client, "echo", "b", kNever, std::move(buffers));
         ASSERT_TRUE(call.wait().ok()) << (*call).status().to_string();
         ASSERT_EQ((*call).blocks().size(), 1u);
-        const endpoint::PoolBlock& block = (*call).blocks()[0];
+        const endpoint::ReceivedBlock& block = (*call).blocks()[0];
         ASSERT_GE(block.size(), bytes.size());
         ASSERT_EQ(std::memcmp(block.data(), bytes.data(), bytes.size()), 0);
       }

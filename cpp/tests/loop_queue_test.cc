@@ -259,7 +259,7 @@ class LoopServer {
     rpc::Reply reply;
     const std::string payload(as_text(work.call->payload()));
     reply.payload = as_bytes(payload);
-    for (const endpoint::PoolBlock& block : work.call->blocks())
+    for (const endpoint::ReceivedBlock& block : work.call->blocks())
       reply.buffers.push_back(owning_buffer({block.data(), block.data() + block.size()}));
     (void)server_.reply(work.handle, std::move(reply));
   }

@@ -18,6 +18,13 @@ void fill(Container& bytes, int seed) {
     bytes[i] = static_cast<std::byte>(i * 7 + (i >> 9) + static_cast<size_t>(seed));
 }
 
+std::string who_is(const QueuePair& qp) {
+  const PeerIdentity& peer = qp.peer_identity();
+  if (!peer.process || peer.certificate) return "nobody";
+  return std::to_string(peer.process->pid) + " " + std::to_string(peer.process->uid) + " " +
+         std::to_string(peer.process->gid);
+}
+
 // A server that exposes ordinary and pool memory, for as long as its client tells it to.
 void serve(const std::string& path) {
   Node node;
@@ -46,6 +53,8 @@ void serve(const std::string& path) {
       node.qp->revoke(last_rkey), (void)node.send("revoked");
     else if (command == "first bytes")
       (void)node.send(std::string(as_text(Bytes(pooled).first(4))) + std::string(as_text(Bytes(ordinary).first(4))));
+    else if (command == "who")
+      (void)node.send(who_is(*node.qp));
     else if (command == "drop")
       pooled_region.reset(), (void)node.send("dropped");
     else if (command == "echo asleep") {
@@ -80,6 +89,13 @@ class TwoProcesses : public ::testing::Test {
   std::optional<ChildProcess> server_;
   std::unique_ptr<Node> client_;
 };
+
+TEST_F(TwoProcesses, EachKnowsTheProcessOfTheOther) {
+  begin();
+  const std::string user = " " + std::to_string(geteuid()) + " " + std::to_string(getegid());
+  EXPECT_EQ(ask("who"), std::to_string(getpid()) + user);
+  EXPECT_EQ(who_is(*client_->qp), std::to_string(server_->pid()) + user);
+}
 
 TEST_F(TwoProcesses, ReadAndWriteOrdinaryAndPooledMemory) {
   begin();
@@ -253,7 +269,8 @@ size_t open_descriptors() {
 }
 
 // The socket and the peer's pidfd. A server has the ready bits' file, too, of a client with many connections.
-TEST(ShmProvider, AnEndHoldsTwoDescriptors) {
+// Its socket; that of the peer's process is shared by all connections to it.
+TEST(ShmProvider, AnEndHoldsOneDescriptor) {
   Node server;
   server.listen(test_path("fds"));
   std::vector<std::unique_ptr<QueuePair>> pairs;
@@ -278,7 +295,7 @@ TEST(ShmProvider, AnEndHoldsTwoDescriptors) {
   const size_t before = open_descriptors();
   const size_t mappings = mapped_test_files();
   for (int i = 0; i < 20; ++i) connect_one();
-  EXPECT_EQ(open_descriptors(), before + 80 + 1);
+  EXPECT_EQ(open_descriptors(), before + 40 + 1);
   EXPECT_EQ(mapped_test_files(), mappings) << "one mapping serves all connections";
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "driver/ready_sets.h"
@@ -77,6 +78,25 @@ TEST(ReadySets, WhoRaisesABitWhileThePollerSleepsWakesItOnce) {
   EXPECT_TRUE(sets.arm());
   sets.disarm();
   EXPECT_FALSE(bits->raise(5)) << "it polls again";
+}
+
+TEST(ReadySets, WhatIsNotSeenToForWantOfMemoryStaysRaised) {
+  ReadySets sets;
+  const auto bits = std::make_shared<OwnBits>(1);
+  for (uint32_t bit = 1; bit <= 3; ++bit) {
+    sets.add(bits, bit, 100 + bit);
+    bits->raise(bit);
+  }
+  std::vector<uint64_t> ids;
+  EXPECT_THROW(sets.take([&](uint64_t id) {
+    if (id == 102) throw std::bad_alloc();
+    ids.push_back(id);
+  }),
+               std::bad_alloc);
+  EXPECT_EQ(ids, std::vector<uint64_t>{101});
+  EXPECT_FALSE(sets.arm()) << "the poller doesn't sleep";
+  sets.disarm();
+  EXPECT_EQ(taken(sets), (std::vector<uint64_t>{102, 103}));
 }
 
 TEST(ReadySets, TheBitsOfAProcessThatIsGoneAreLetGo) {

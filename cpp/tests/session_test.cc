@@ -253,6 +253,25 @@ TEST(Session, AResultThatDoesNotFitTheCallersMemoryFailsTheCallAlone) {
   EXPECT_FALSE(raw.end().closed);
 }
 
+// The peer may say so of ranges that this transport can't read in place.
+TEST(Session, WhatIsLentIsFetchedWhereItCantBeReadInPlace) {
+  RawClient raw;
+  const ClientCallRef call = raw.start_call();
+  raw.run();
+  ReplyFixed fixed;
+  fixed.call_id = 1;
+  endpoint::Descriptor lent = raw.expose(30000);
+  lent.lent = true;
+  raw.peer.send(kReply, reply_body(fixed, {lent, raw.expose(100)}));
+  const auto messages = raw.run();
+  ASSERT_TRUE(call->done());
+  EXPECT_TRUE(call->status().ok()) << call->status().to_string();
+  ASSERT_EQ(call->blocks().size(), 2u);
+  for (const endpoint::ReceivedBlock& block : call->blocks()) EXPECT_FALSE(block.read_only());
+  EXPECT_EQ(call->blocks()[0].size(), 30000u);
+  EXPECT_TRUE(tells(messages, kDone, 1));
+}
+
 TEST(Session, NothingBetweenThePiecesOfABufferIsExposed) {
   RawClient raw;
   const Holdings before = Holdings::now();
@@ -284,7 +303,7 @@ TEST(Session, MorePiecesThanAMessageHoldsArePacked) {
     for (size_t i = 0; i < kBuffers; ++i) buffers.push_back(pattern_pieces(kBytes, 5, i + 1, part));
     return buffers;
   };
-  const auto expect_all = [](std::vector<endpoint::PoolBlock>& blocks, uint64_t part) {
+  const auto expect_all = [](std::vector<endpoint::ReceivedBlock>& blocks, uint64_t part) {
     ASSERT_EQ(blocks.size(), kBuffers);
     for (size_t i = 0; i < kBuffers; ++i)
       ASSERT_TRUE(has_pattern({blocks[i].data(), blocks[i].size()}, i + 1, part)) << i;

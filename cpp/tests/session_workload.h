@@ -62,6 +62,7 @@ struct Scenario {
   bool may_refuse = false;  // limits are low: calls may end with ResourceExhausted
   bool drains = false;      // the server; whatever it doesn't take was not executed
   bool may_break = false;   // the connection may end: calls may end with Unavailable
+  bool may_tamper = false;  // somebody does: the connection may end with a protocol error
   std::function<void(World&)> disturb;
 };
 
@@ -241,7 +242,7 @@ class Workload {
     EXPECT_EQ(as_text(call->metadata()), pattern(plan.metadata_bytes, key, kMetadataPart));
     ASSERT_EQ(call->blocks().size(), plan.argument_bytes.size());
     for (size_t i = 0; i < call->blocks().size(); ++i) {
-      const endpoint::PoolBlock& block = call->blocks()[i];
+      const endpoint::ReceivedBlock& block = call->blocks()[i];
       EXPECT_EQ(block.size(), plan.argument_bytes[i]);
       EXPECT_TRUE(has_pattern({block.data(), block.size()}, key, kArgumentPart + i))
           << "argument " << i << " is garbage";
@@ -289,7 +290,7 @@ class Workload {
     EXPECT_EQ(call->payload().size(), plan.reply_bytes);
     ASSERT_EQ(call->blocks().size(), plan.result_bytes.size());
     for (size_t i = 0; i < call->blocks().size(); ++i) {
-      const endpoint::PoolBlock& block = call->blocks()[i];
+      const endpoint::ReceivedBlock& block = call->blocks()[i];
       const bool in_out = plan.out_bytes != 0 && i + 1 == call->blocks().size();
       const Bytes bytes = in_out ? Bytes(plan.out_memory->bytes) : Bytes(block.data(), block.size());
       EXPECT_EQ(bytes.size(), plan.result_bytes[i]);
@@ -302,7 +303,7 @@ class Workload {
         (status.code() == kDeadlineExceeded && plan.timeout != kNever) ||
         (status.code() == kAborted && plan.fails && status.message() == "planned " + std::to_string(plan.key)) ||
         (status.code() == kResourceExhausted && scenario_.may_refuse) ||
-        (status.code() == kUnavailable && scenario_.may_break);
+        (status.code() == kUnavailable && scenario_.may_break) || (status.is_protocol_error() && scenario_.may_tamper);
     EXPECT_TRUE(allowed) << "call " << plan.key << " ended with " << status.to_string();
     if (status.code() == kAborted) {
       EXPECT_EQ(plan.call->details(), pattern(plan.reply_bytes, plan.key, kDetailsPart));
@@ -410,6 +411,7 @@ inline void run_seed(uint64_t seed, bool trace, Scenario (*make)(Rng&)) {
   {
     World world(seed, scenario.plan);
     world.network.record_trace(trace);
+    world.protect(protection_of_seed(seed));
     run_workloads(world, scenario);
     if (!scenario.may_break) {
       EXPECT_EQ(Holdings::now(), before) << "with the connection still open";

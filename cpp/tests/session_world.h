@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "driver/plugin.h"
 #include "endpoint/counters.h"
 #include "provider/sim/rng.h"
 #include "provider/sim/shared_receive_queue.h"
@@ -60,6 +61,19 @@ inline std::string words(endpoint::CreditsNow credits) {
   return std::to_string(credits.out) + " out and " + std::to_string(credits.owed) + " owed";
 }
 
+// Null where this build has none, for want of OpenSSL.
+inline std::shared_ptr<provider::CipherFactory> ciphers() {
+  static const auto found = driver::open_ciphers();
+  return found.ok() ? *found : nullptr;
+}
+
+// What two ends agree on, each on its own.
+struct ProtectionChoice {
+  provider::Protection mode = provider::Protection::kNone;
+  provider::ExportedKey secret{};
+  endpoint::KeyLimits limits;
+};
+
 // One end. Pools are shared by all seeds, so that recycled memory is full of other calls' bytes.
 struct SessionEnd : SessionEvents {
   SessionEnd(SimNetwork& network, const std::string& host, endpoint::Pool& its_pool, size_t pinned_bytes_max = 1 << 20)
@@ -87,7 +101,19 @@ struct SessionEnd : SessionEvents {
   bool failed() const { return session && session->failed(); }
   bool runs() const { return session && !dead; }
 
-  void on_ready() override { ready = true; }
+  // A server may decide before its own HELLO or after it.
+  std::optional<Status> on_hello() override {
+    if (protects_in_hello) protect();
+    return Status();
+  }
+  void on_ready() override {
+    if (!protects_in_hello) protect();
+    ready = true;
+  }
+  void protect() {
+    if (protection.mode == provider::Protection::kNone) return;
+    session->protect(protection.mode, ciphers(), protection.secret, protection.limits);
+  }
   void on_closed(const Status& why) override {
     EXPECT_FALSE(closed) << "a session ends once";
     closed = true;
@@ -119,12 +145,24 @@ struct SessionEnd : SessionEvents {
   std::function<bool(const ServerCallRef&)> waits;
   std::function<void(const StreamRef&)> stream_changed;
   bool serves = false;  // a client that takes calls
+  bool protects_in_hello = false;
+  ProtectionChoice protection;
   bool ready = false;
   bool closed = false;
   bool dead = false;  // its host was killed: nobody polls there
   Status closed_with;
   std::unique_ptr<Session> session;
 };
+
+// Some seeds of every family run protected, and their keys roll often.
+inline ProtectionChoice protection_of_seed(uint64_t seed) {
+  ProtectionChoice choice;
+  if (seed % 3 == 0 || ciphers() == nullptr) return choice;
+  choice.mode = seed % 3 == 1 ? provider::Protection::kSign : provider::Protection::kEncrypt;
+  choice.secret.fill(static_cast<std::byte>(seed));
+  choice.limits = {1 + seed % 7, 1 + seed % 5, 1 + seed % 30000};
+  return choice;
+}
 
 inline endpoint::Pool& client_pool() {
   static endpoint::Pool pool(size_t{1} << 30);
@@ -144,6 +182,7 @@ struct World {
     const auto config = endpoint::queue_pair_config(options.geometry);
     auto cq = client.device->create_completion_queue(config.send_depth + config.receive_depth);
     auto qp = client.device->open(*cq, "server:1", config, kNever).value();
+    if (wrap) qp = wrap(client, std::move(qp));
     client.make(Role::kClient, std::move(cq), std::move(qp), options, network.now());
   }
   void accept_waiting() {
@@ -162,12 +201,17 @@ struct World {
     auto cq = end.device->create_completion_queue(config.send_depth + config.receive_depth);
     auto qp = listener->accept(*cq, config).value();
     if (!qp) return false;
+    if (wrap) qp = wrap(end, std::move(qp));
     end.make(Role::kServer, std::move(cq), std::move(qp), options, network.now(), std::move(share));
     return true;
   }
   void share_receives(uint32_t slots) {
     shared_ring =
         endpoint::SharedRing::create(*server.device, *listener, slots, server_options.geometry.slot_bytes).value();
+  }
+  void protect(const ProtectionChoice& choice) {
+    client.protection = server.protection = choice;
+    server.protects_in_hello = rng.chance(0.5);
   }
   // Of the shared ring, how many receives are posted.
   size_t receives_posted() {
@@ -238,6 +282,7 @@ struct World {
   SimNetwork network;
   double lazy_probability = 0;
   SessionOptions server_options;
+  std::function<std::unique_ptr<provider::QueuePair>(SessionEnd&, std::unique_ptr<provider::QueuePair>)> wrap;
   std::shared_ptr<endpoint::SharedRing> shared_ring;
   SessionEnd client{network, "client", client_pool()};
   SessionEnd server{network, "server", server_pool()};

@@ -130,7 +130,7 @@ class StreamActor {
     EXPECT_TRUE(has_pattern(item.payload(), plan_.key, part)) << "the payload of item " << received_;
     ASSERT_EQ(item.blocks().size(), planned.buffer_bytes.size());
     for (size_t k = 0; k < item.blocks().size(); ++k) {
-      const endpoint::PoolBlock& block = item.blocks()[k];
+      const endpoint::ReceivedBlock& block = item.blocks()[k];
       EXPECT_EQ(block.size(), planned.buffer_bytes[k]);
       EXPECT_TRUE(has_pattern({block.data(), block.size()}, plan_.key, part + 1 + k))
           << "buffer " << k << " of item " << received_ << " is garbage";
@@ -297,7 +297,7 @@ class StreamWorkload {
     EXPECT_FALSE(plan.fails);
     EXPECT_EQ(as_text(call->payload()), pattern(plan.reply_bytes, plan.key, kReplyPart));
     EXPECT_EQ(call->blocks().size(), plan.result_bytes > 0 ? 1u : 0u);
-    for (endpoint::PoolBlock& block : call->blocks())
+    for (endpoint::ReceivedBlock& block : call->blocks())
       EXPECT_TRUE(has_pattern({block.data(), block.size()}, plan.key, kReplyBufferPart));
   }
   void expect_allowed(const StreamPlan& plan, const Status& status) {
@@ -391,6 +391,7 @@ inline size_t run_streams(uint64_t seed, StreamScenario scenario, bool trace = f
   {
     World world(seed, scenario.plan);
     world.network.record_trace(trace);
+    world.protect(protection_of_seed(seed));
     StreamWorkload workload(world, scenario);
     steps = workload.run();
     if (!scenario.may_break) {

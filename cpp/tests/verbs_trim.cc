@@ -48,7 +48,7 @@ void call_and_compare(Client& client, uint64_t seed) {
     ASSERT_TRUE(call.wait(in_ms(300'000)).ok()) << (*call).status().to_string();
     ASSERT_EQ((*call).blocks().size(), 2u);
     const auto same = [&](size_t index, const std::vector<std::byte>& sent) {
-      const endpoint::PoolBlock& block = (*call).blocks()[index];
+      const endpoint::ReceivedBlock& block = (*call).blocks()[index];
       return std::ranges::equal(Bytes(block.data(), block.size()), sent);
     };
     ASSERT_TRUE(same(0, ordinary)) << "ordinary memory, " << length_bytes << " bytes";

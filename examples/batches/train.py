@@ -63,7 +63,7 @@ async def run(options: argparse.Namespace) -> None:
     token = os.environ.get("BATCHES_TOKEN")
     client = AsyncBatchesClient(
         options.server,
-        interceptors=[ClientToken(token)] if token else [],
+        interceptors=[ClientToken(token, allow_clear=True)] if token else [],
         retry=rrpc.RetryPolicy(max_attempts=4),  # of what is idempotent: whole() and counters()
         stream_window_items=PREFETCH,
     )

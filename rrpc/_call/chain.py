@@ -8,7 +8,7 @@ from typing import Any
 
 from .stream_hooks import StreamHooks
 
-__all__ = ["REFUSED", "Chain", "Link", "Sleep", "Steps", "drive", "drive_async"]
+__all__ = ["REFUSED", "Chain", "Link", "Sleep", "Steps", "drive", "drive_async", "follow", "follow_async"]
 
 Steps = Generator[Any, Any, Any]
 Link = Callable[[Any], Steps]
@@ -62,17 +62,12 @@ class Chain:
         self.call = call
         self.done = False
         self.hooks = hooks
-        self._outer = len(links)
+        self._outer = len(links)  # interceptors
         self._links = links if innermost is None else (*links, innermost)
         self._once = once
         self._begun = False
         self._stack: list[Steps] = []
         self._counts: list[int] = []  # how often each has yielded the call
-
-    @property
-    def intercepts(self) -> bool:
-        """Whether there are interceptors."""
-        return self._outer > 0
 
     @property
     def depth(self) -> int:
@@ -220,6 +215,38 @@ async def drive_async(chain: Chain, do: Callable[[Any], Awaitable[Any]], asked: 
         else:
             asked = chain.step(value)
     return asked
+
+
+def follow(steps: Steps, do: Callable[[Any], Any]) -> Any:
+    """Carries out in the calling thread the steps of a generator that is no interceptor. Returns its result."""
+    try:
+        asked = next(steps)
+        while True:
+            value = None
+            try:
+                value = do(asked)
+            except BaseException as error:
+                asked = steps.throw(error)
+            else:
+                asked = steps.send(value)
+    except StopIteration as stop:
+        return stop.value
+
+
+async def follow_async(steps: Steps, do: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Carries out steps like ``follow``, but in a coroutine."""
+    try:
+        asked = next(steps)
+        while True:
+            value = None
+            try:
+                value = await do(asked)
+            except BaseException as error:
+                asked = steps.throw(error)
+            else:
+                asked = steps.send(value)
+    except StopIteration as stop:
+        return stop.value
 
 
 def _name(link: Link) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,10 +11,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from rrpc import _core
+from rrpc._options import deadline_after, time_until
 from rrpc.metadata import Metadata, MetadataLike, merged, pack, unpack
 
 from .chain import Link
-from .peer_names import peer_name
+from .peer import Peer, peer_of
 from .registry import upper
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ class Context:
         "_handle",
         "_metadata",
         "_name",
+        "_token_subject",
         "deadline",
         "ended",
         "not_executed",
@@ -71,6 +74,7 @@ class Context:
         "task",
     )
     _cancel_event: threading.Event
+    _token_subject: str
     links: tuple[Link, ...] = ()
     """For clients: what stands around the calls that the handler makes; see ``Around``."""
 
@@ -99,13 +103,24 @@ class Context:
         return self._name.decode(errors="replace")
 
     @property
-    def peer(self) -> str:
-        """The caller's address as text; empty once the call is answered.
+    def peer(self) -> Peer:
+        """The caller: its address as text, and who it is; empty and anonymous once the call is answered.
 
-        ``host:port``, or ``pid 4711 uid 1000 (train.py)`` of a process on this host that calls over shared memory.
+        The text is ``host:port``, or ``pid 4711 uid 1000 (train.py)`` of a process on this host that calls over shared
+        memory. Attributes such as ``kind``, ``name`` and ``uid`` hold what the transport has proved.
         """
         info = self._core.call_info(self._handle)
-        return "" if info is None else peer_name(info[0])
+        return Peer() if info is None else peer_of(info[0], info[3], getattr(self, "_token_subject", ""))
+
+    def set_token_subject(self, subject: str) -> None:
+        """Names the caller by a token, for interceptors that have checked one.
+
+        ``peer.token`` gives the subject from now on, and principals such as ``token:batch`` match it. Call it before
+        the interceptor goes on to the handler.
+        """
+        if not isinstance(subject, str) or not subject:
+            raise TypeError(f"a token's subject is a str that isn't empty, not {subject!r:.80}")
+        self._token_subject = subject
 
     @property
     def metadata(self) -> Metadata:
@@ -128,7 +143,7 @@ class Context:
 
     def time_left(self) -> float | None:
         """Seconds until the deadline, 0 behind it; None: there is none."""
-        return None if self.deadline is None else max(0.0, self.deadline - monotonic())
+        return time_until(self.deadline)
 
     @property
     def cancelled(self) -> bool:
@@ -150,12 +165,12 @@ class Context:
         except AttributeError:
             event = self._cancel_event = threading.Event()
             self.add_cancel_callback(event.set)
-        end = None if timeout is None else monotonic() + timeout
+        deadline = deadline_after(timeout)
         while not self.cancelled:  # the callback is forgotten where another thread answers the call meanwhile
-            left = _WAIT_STEP if end is None else min(_WAIT_STEP, end - monotonic())
-            if left <= 0:
+            left = time_until(deadline)
+            if left == 0.0:
                 return False
-            event.wait(left)
+            event.wait(_WAIT_STEP if left is None else min(_WAIT_STEP, left))
         return True
 
     @overload
@@ -171,18 +186,18 @@ class Context:
         """
         return upper().client_over(self._core.peer(self._handle), cls)
 
-    def timeout_of(self, timeout: float | None) -> float | None:
-        """Returns the timeout for a call that the handler makes, in seconds, for clients.
+    def deadline_of(self, deadline: float | None) -> float | None:
+        """Returns the deadline of a call that the handler makes, for clients.
 
-        It is the shorter one of the call's own ``timeout`` and the time left. A call in a task that the
-        handler has started keeps its own.
+        It is the earlier one of the call's own ``deadline`` and this one's. A call in a task that the handler
+        has started keeps its own.
         """
-        return timeout if self._is_elsewhere() else self.least(timeout)
+        return deadline if self._is_elsewhere() else self.earlier(deadline)
 
-    def least(self, timeout: float | None) -> float | None:
-        """Returns the shorter one of ``timeout`` and the time left, in seconds."""
-        left = self.time_left()
-        return timeout if left is None or (timeout is not None and timeout <= left) else left
+    def earlier(self, deadline: float | None) -> float | None:
+        """Returns the earlier one of ``deadline`` and this call's."""
+        own = self.deadline
+        return deadline if own is None or (deadline is not None and deadline <= own) else own
 
     def adopt(self, call: Cancellable) -> None:
         """Cancels ``call``, which the handler makes, when this call is cancelled (for clients).
@@ -196,9 +211,18 @@ class Context:
         """Cancels ``call`` with this one."""
         children = self._children
         if children is None:
-            children = self._children = _Children()
-            self.add_cancel_callback(children.cancel)
+            children = self._first_children()
         children.add(call)
+
+    def _first_children(self) -> _Children:
+        made = _Children()  # before the lock, within which no finalizer is to begin a call
+        with _making:
+            children = self._children
+            if children is not None:  # another thread was first
+                return children
+            self._children = made
+        self.add_cancel_callback(made.cancel)
+        return made
 
     def release(self, call: Cancellable) -> None:
         """Forgets an adopted call, which has ended (for clients).
@@ -233,6 +257,15 @@ class Context:
 
 
 _core.set_context(_current, Context)
+_making = threading.RLock()  # a finalizer that makes a call may run wherever it is held
+
+
+def _anew() -> None:
+    global _making
+    _making = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_anew)
 
 
 class _Children:
@@ -307,12 +340,12 @@ class Around:
             return False
         return not self.links or (gone and not self._lasts)
 
-    def timeout_of(self, timeout: float | None) -> float | None:
-        """Does the same as ``Context.timeout_of``."""
+    def deadline_of(self, deadline: float | None) -> float | None:
+        """Does the same as ``Context.deadline_of``."""
         source = self._source()
         if source is None:
-            return timeout
-        return source.least(timeout) if self._attached else source.timeout_of(timeout)
+            return deadline
+        return source.earlier(deadline) if self._attached else source.deadline_of(deadline)
 
     def adopt(self, call: Cancellable) -> None:
         """Does the same as ``Context.adopt``."""

@@ -1,14 +1,18 @@
 """Calls on their way out: what every call does that isn't plain.
 
-A stub that has one connection, and nothing to ask of anybody, goes straight to the core
-(``rrpc/_client/stubs.py``). Every other call is an ``OutgoingCall`` that goes its ``course``: a ``Chain`` of the links
-in ``CallOptions.links``, the outermost first, with ``over`` as the innermost, which makes it over a connection of its
-channel. A link is a generator function of the call, as interceptors' methods are; retries are one.
+``Prepared`` decides whether a call is plain: it has one connection, and nothing to ask of anybody, and goes straight to
+the core (``rrpc/_client/begin_call.py``, ``rrpc/aio/start_call.py``). Every other call is an ``OutgoingCall`` that goes
+its ``course``: a ``Chain`` of the links in ``CallOptions.links``, the outermost first, with ``over`` as the innermost,
+which makes it over a connection of its channel. A link is a generator function of the call, as interceptors' methods
+are; retries are one.
+
+Deadlines are points in time by ``time.monotonic``. The timeouts of users and of the core become deadlines where they
+come in, and deadlines become timeouts where the core is called.
 
 A course does no I/O. It says what is to be done next, and a *driver* does that: a ``Sleep``, a ``Waiting``
 (for a connection), an ``Exchange`` (of request and reply), in asyncio also whatever a link may await. There is a
-driver for each style: ``rrpc/_client/blocking_driver.py`` has the calling thread wait,
-``rrpc/_client/callback_driver.py`` and ``rrpc/aio/loop_callbacks.py`` go on in callbacks.
+driver for each style: ``rrpc/_client/blocking_driver.py`` and ``rrpc/aio/asyncio_driver.py``. What both do in callbacks
+is in ``callbacks.py``.
 
 What surrounds the caller, the handler of a call that it makes calls in, is found in ``context.current()``, the one
 context variable that every call looks at; where there is something, calls leave the fast path.
@@ -16,20 +20,18 @@ context variable that every call looks at; where there is something, calls leave
 
 from __future__ import annotations
 
-import contextvars
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rrpc._options import seconds
+from rrpc._options import deadline_after, seconds, time_until
 from rrpc.errors import Cancelled, DeadlineExceeded, RpcError, goes_elsewhere, unsent
 from rrpc.memory import memory_of
-from rrpc.metadata import EMPTY, Metadata, MetadataLike, joined, unpack
+from rrpc.metadata import EMPTY, Metadata, MetadataLike, joined, pack, together, unpack
 
 from .chain import Chain
-from .context import current
+from .context import Around, Context, current, surrounding
 
 if TYPE_CHECKING:
     from rrpc import _core
@@ -41,10 +43,11 @@ __all__ = [
     "Exchange",
     "Link",
     "OutgoingCall",
+    "Prepared",
     "Request",
     "Waiting",
     "course",
-    "plain_connection",
+    "prepare",
 ]
 
 Link = Callable[["OutgoingCall"], Generator[Any, Any, Any]]
@@ -86,6 +89,8 @@ class CallOptions:
     innermost: Link = field(init=False)
     plain: bool = field(init=False)
     """Whether calls can go straight to a connection that is there."""
+    packed: bytes = field(init=False)
+    """The metadata, as the core takes it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "timeout", None if self.timeout is None else seconds(self.timeout))
@@ -95,6 +100,7 @@ class CallOptions:
         object.__setattr__(self, "links", links)
         object.__setattr__(self, "innermost", over if self.hedging is None else self.hedging.over)
         object.__setattr__(self, "plain", not links and self.hedging is None)
+        object.__setattr__(self, "packed", pack(self.metadata or {}))
 
 
 class Request(Protocol):
@@ -121,11 +127,70 @@ class Request(Protocol):
     def decode(self, payload: bytes, blocks: list[Any] | None, message: Any) -> Any:
         """The result."""
 
+    def decoder(self, message: Any) -> Callable[[bytes, Any], Any]:
+        """Returns ``decode`` for this message, as a function of payload and blocks."""
+
     def error(self, error: RpcError) -> RpcError:
         """Returns the error as the class that the method declares for it."""
 
     def check(self, result: Any) -> Any:
         """A result that came from somewhere else, as the interface has it; raises Internal."""
+
+
+class Prepared:
+    """Holds what a call is made of before it begins."""
+
+    __slots__ = ("around", "channel", "connection", "deadline", "metadata", "options", "request")
+
+    def __init__(
+        self,
+        channel: Channel,
+        request: Any,
+        options: CallOptions,
+        deadline: float | None,
+        metadata: MetadataLike | None = None,
+    ) -> None:
+        self.channel = channel
+        self.request: Request = request
+        self.options = options
+        self.metadata = metadata
+        self.connection: Connection | None = None
+        """Where the call goes if it is plain; None if it goes its course."""
+        around: Any = surrounding()
+        if around is None or around.ended:
+            self.around: Context | Around | None = None
+        else:
+            self.around = around = current()
+            deadline = around.deadline_of(deadline)
+        self.deadline = deadline
+
+    def time_left(self) -> float | None:
+        """Returns the seconds until the deadline, 0 behind it; None: there is none."""
+        return time_until(self.deadline)
+
+    def sent(self) -> MetadataLike | bytes:
+        """Returns the metadata to be sent, for the core."""
+        own = self.options
+        return own.packed if self.metadata is None else together(own.metadata, self.metadata)
+
+    def course(self) -> Chain:
+        """Returns the steps that make the call, from its beginning."""
+        return course(OutgoingCall(self), self.options)
+
+
+def prepare(
+    channel: Channel,
+    request: Any,
+    options: CallOptions,
+    timeout: float | None,
+    metadata: MetadataLike | None,
+) -> Prepared:
+    """Prepares a call that a user makes, and decides whether it is plain."""
+    wait = options.timeout if timeout is None else seconds(timeout)
+    prepared = Prepared(channel, request, options, deadline_after(wait), metadata)
+    if options.plain and prepared.around is None and wait != 0.0:
+        prepared.connection = channel.ready
+    return prepared
 
 
 class OutgoingCall:
@@ -144,30 +209,21 @@ class OutgoingCall:
         "deadline",
         "may_have_run",
         "metadata",
+        "private_only",
         "reply_metadata",
         "request",
         "traced",
         "wait_for_ready",
     )
 
-    def __init__(
-        self,
-        channel: Channel,
-        request: Request,
-        options: CallOptions,
-        timeout: float | None = None,
-        metadata: MetadataLike | None = None,
-    ) -> None:
-        wait = options.timeout if timeout is None else timeout
-        around = current()
+    def __init__(self, prepared: Prepared) -> None:
+        around, options = prepared.around, prepared.options
         self._around = around if around is not None and not around.ended else None
-        if self._around is not None:
-            wait = self._around.timeout_of(wait)
-        self.channel = channel
-        self.request = request
-        self.deadline: float | None = None if wait is None or wait == inf else monotonic() + wait
+        self.channel = prepared.channel
+        self.request = prepared.request
+        self.deadline = prepared.deadline
         """By ``time.monotonic``; it covers connecting, all attempts, and what is slept between them."""
-        self.metadata: dict[str, Any] = joined(options.metadata, metadata)
+        self.metadata: dict[str, Any] = joined(options.metadata, prepared.metadata)
         """What is sent; links may change it."""
         self.wait_for_ready = options.wait_for_ready
         self.attempt = 0
@@ -178,6 +234,8 @@ class OutgoingCall:
         """Whether a handler may have seen it, in any attempt: making it again may do something twice."""
         self.reply_metadata: Metadata = EMPTY
         """What came with the last reply; an error has its own."""
+        self.private_only = False
+        """Whether it may go only over connections whose bytes nobody else can read, as it carries a secret."""
         self.traced = False
         """Whether the core is to read the clock for ``stamps``."""
         self._stamps: Sequence[int] = ()
@@ -219,7 +277,7 @@ class OutgoingCall:
 
     def time_left(self) -> float | None:
         """Seconds until the deadline, 0 behind it; None: there is none."""
-        return None if self.deadline is None else max(0.0, self.deadline - monotonic())
+        return time_until(self.deadline)
 
     @property
     def cancelled(self) -> bool:
@@ -275,11 +333,10 @@ class OutgoingCall:
     def branch(self) -> OutgoingCall:
         """The same call, to be made beside this one."""
         options = CallOptions(wait_for_ready=self.wait_for_ready)
-        # What surrounds the caller has this one, and ends it.
-        make = contextvars.Context().run
-        other = make(OutgoingCall, self.channel, self.request, options, None, self.metadata)
-        other.deadline = self.deadline
-        other.traced = self.traced
+        prepared = Prepared(self.channel, self.request, options, self.deadline, self.metadata)
+        prepared.around, prepared.deadline = None, self.deadline  # what surrounds the caller has this one
+        other = OutgoingCall(prepared)
+        other.traced, other.private_only = self.traced, self.private_only
         return other
 
     def take_from(self, branch: OutgoingCall) -> None:
@@ -363,6 +420,8 @@ def over(call: OutgoingCall) -> Generator[Any, Any, Any]:
     while True:
         call.check()
         connection = yield from connected(call)
+        if call.private_only:
+            connection.check_private(call.method)
         name, payload, message = request.encode(connection)
         call.attempt += 1
         call.connection = connection
@@ -387,9 +446,3 @@ def over(call: OutgoingCall) -> Generator[Any, Any, Any]:
         finally:
             if call.traced and exchange.handle is not None:
                 call._stamps = exchange.handle.stamps() or ()
-
-
-def plain_connection(channel: Channel, options: CallOptions) -> Connection | None:
-    """The one that a call takes for which nothing else is to be done."""
-    around = current()
-    return channel.ready if options.plain and (around is None or around.ended) else None

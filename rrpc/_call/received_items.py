@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator
 from time import perf_counter_ns
 from typing import Any
 
+from rrpc.codec import Unread
+
 __all__ = ["Pace", "received"]
 
 _BATCH_MAX = 128
@@ -39,9 +41,21 @@ class Pace:
 
 
 def received(
-    receive: Callable[..., list[Any]], decode: Decode, *, first: list[Any] | None = None
+    receive: Callable[..., list[Any]],
+    decode: Decode,
+    *,
+    first: list[Any] | None = None,
+    receive_values: Callable[..., tuple[list[Any], bool, bool]] | None = None,
 ) -> Generator[Any, None, None]:
-    """Yields the decoded items of the core's ``receive``; ``first`` is a batch received before, if any."""
+    """Yields the decoded items of the core's ``receive``.
+
+    Args:
+        receive: Takes a number of items and a timeout, and returns up to so many (payload, buffers).
+        decode: Makes an item of a payload and its buffers.
+        first: A batch that was received before.
+        receive_values: Used in place of ``receive`` after the first batch, where the core decodes the items: returns
+            the items, whether some of them are left to ``decode`` (``Unread``), and whether some have buffers.
+    """
     pace = Pace()
     batch = receive(pace.count, None) if first is None else first
     while batch:
@@ -52,4 +66,35 @@ def received(
         while batch:
             yield decode(*take())
         pace.end(items, with_buffers)
+        if receive_values is not None:
+            yield from _values(receive_values, decode, pace)
+            return
         batch = receive(pace.count, None)
+
+
+def _values(
+    receive: Callable[..., tuple[list[Any], bool, bool]], decode: Decode, pace: Pace
+) -> Generator[Any, None, None]:
+    while True:
+        batch, some_unread, with_buffers = receive(pace.count, None)
+        if not batch:
+            return
+        pace.begin()
+        items = len(batch)
+        batch.reverse()
+        take = batch.pop  # so that nothing here keeps an item's memory
+        if some_unread:
+            while batch:
+                yield _read(take(), decode)
+        else:
+            while batch:
+                yield take()
+        pace.end(items, with_buffers)
+
+
+def _read(value: Any, decode: Decode) -> Any:
+    if type(value) is not Unread:
+        return value
+    if value.error is not None:
+        raise value.error
+    return decode(value.payload, value.buffers)

@@ -1,46 +1,160 @@
-"""The attempts at one call with streams: it is made again, over another connection, while nothing has come of it."""
+"""Makes the attempts at one call with streams, as a machine without I/O.
+
+A call is made again, over another connection, while nothing has come of it. The machine is in one of five states, and
+an event takes it to the next; an event that has no cell can't happen in that state.
+
+| state | means | SEEN | REFUSED | BEGUN | FAILED | DROPPED | CLOSED |
+|---|---|---|---|---|---|---|---|
+| OPEN | An attempt is under way, and all that was sent is kept. | SETTLED | MOVING | | | | ENDED |
+| MOVING | It failed, and another one is being made. | | | OPEN | ENDED | OPEN | CLOSING |
+| CLOSING | The caller has let go of the call meanwhile. | | | ENDED | ENDED | ENDED | CLOSING |
+| SETTLED | The attempt is the last one; nothing is kept. | SETTLED | | | | | ENDED |
+| ENDED | No attempt follows: the call has ended, or will at once. | ENDED | | | | | ENDED |
+
+| event | means |
+|---|---|
+| SEEN | A handler has seen the attempt (an item, a reply, room in a full window), or more was sent than is kept. |
+| REFUSED | The attempt failed before that, and the call's policy allows another one. |
+| BEGUN | The other attempt has begun, and has been sent all that was kept. |
+| FAILED | There is no other attempt: making it failed. |
+| DROPPED | Making it was interrupted, by Ctrl-C for example. |
+| CLOSED | The caller has cancelled the call, or uses it no more. |
+
+A method that may take time is a generator of steps. It yields an ``Operation`` on the core's stream, or ``Another`` for
+another attempt. A driver does that: ``rrpc/_client/blocking_driver.py`` in the calling thread,
+``rrpc/aio/asyncio_driver.py`` in a loop.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from functools import partial
-from time import monotonic, sleep
-from typing import Any, Protocol
+from collections.abc import Callable, Generator
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rrpc import _core
 from rrpc.errors import Cancelled, RpcError, Unavailable, goes_elsewhere
 
-__all__ = ["Attempts"]
+if TYPE_CHECKING:
+    from .chain import Chain, Steps
 
-_FOLLOW_S = 0.01
+__all__ = ["Another", "Attempts", "Deliver", "Receive", "Reply", "Send", "State"]
+
 _KEPT_ITEMS_MAX = 1024
 _KEPT_BYTES_MAX = 8 << 20  # and one item more: the windows that servers have unless they are told otherwise
+
+
+class State(Enum):
+    """State of the attempts at a call; see the table above."""
+
+    __hash__ = object.__hash__  # members are single; that of Enum runs Python
+
+    OPEN = "open"
+    MOVING = "moving"
+    CLOSING = "closing"
+    SETTLED = "settled"
+    ENDED = "ended"
+
+
+class Event(Enum):
+    """Event that changes the state; see the table above."""
+
+    __hash__ = object.__hash__
+
+    SEEN = "seen"
+    REFUSED = "refused"
+    BEGUN = "begun"
+    FAILED = "failed"
+    DROPPED = "dropped"
+    CLOSED = "closed"
+
+
+OPEN, MOVING, CLOSING, SETTLED, ENDED = State
+SEEN, REFUSED, BEGUN, FAILED, DROPPED, CLOSED = Event
+_NEXT: dict[State, dict[Event, State]] = {
+    OPEN: {SEEN: SETTLED, REFUSED: MOVING, CLOSED: ENDED},
+    MOVING: {
+        BEGUN: OPEN,
+        FAILED: ENDED,
+        DROPPED: OPEN,
+        CLOSED: CLOSING,
+    },
+    CLOSING: {
+        BEGUN: ENDED,
+        FAILED: ENDED,
+        DROPPED: ENDED,
+        CLOSED: CLOSING,
+    },
+    SETTLED: {SEEN: SETTLED, CLOSED: ENDED},
+    ENDED: {SEEN: ENDED, CLOSED: ENDED},
+}
+_KEEPING = (OPEN, MOVING)
 
 
 class Call(Protocol):
     """Interface of an outgoing call that its attempts use."""
 
     def goes_on_after(self, error: RpcError) -> bool:
-        """Whether it may be made again, when it has failed so before anything came of it."""
+        """Returns whether it may be made again, when it has failed so before anything came of it."""
+
+    def again(self, attempts: Attempts, error: RpcError) -> Chain:
+        """Returns the course of another attempt, which ends with ``attempts.move_to``."""
 
     def cancel(self) -> None:
-        """End it, whatever it waits for."""
+        """Ends it, whatever it waits for."""
 
     @property
     def cancelled(self) -> bool:
         """Whether it was ended so."""
 
 
-class Attempts:
-    """The core's stream of the last attempt at a call, and what was sent, for the next.
+class Operation:
+    """Asks a driver to do something with the core's stream of an attempt, and to wait until it is done."""
 
-    What the caller has sent is kept until there is a sign that a handler has seen the call: an item, a reply, or room
-    in a window that was full. From then on ``kept`` is None, and the call is not made again.
+    __slots__ = ("argument", "core")
+
+    def __init__(self, core: _core.Stream, argument: Any = None) -> None:
+        self.core = core
+        self.argument = argument
+
+
+class Send(Operation):
+    """Sends an item, (payload, buffers), and waits for room."""
+
+
+class Receive(Operation):
+    """Receives some items, up to so many, and gives them; [] at the end."""
+
+
+class Reply(Operation):
+    """Gives the reply."""
+
+
+class Deliver(Operation):
+    """Waits until the peer has what was sent, up to a deadline or None."""
+
+
+class Another:
+    """Asks a driver to make another attempt after ``core`` failed with ``error``, or to wait for the one being made.
+
+    Drivers carry ``attempts.another(self)`` out once at a time, and only while ``core`` is the current one.
+    """
+
+    __slots__ = ("attempts", "core", "error")
+
+    def __init__(self, attempts: Attempts, core: _core.Stream, error: RpcError) -> None:
+        self.attempts = attempts
+        self.core = core
+        self.error = error
+
+
+class Attempts:
+    """Holds the core's stream of the last attempt at a call. Any thread may use it.
+
+    The items that the caller has sent are kept while the state is OPEN or MOVING. From then on ``kept`` is None.
     """
 
     __slots__ = (
-        "_again",
         "_allocate",
         "_call",
         "_error",
@@ -49,49 +163,141 @@ class Attempts:
         "_room",
         "core",
         "kept",
-        "under_way",
+        "making",
+        "state",
     )
 
-    def __init__(
-        self, core: _core.Stream, call: Any, again: Callable[[Attempts, Any, RpcError], object]
-    ) -> None:
-        """``again``: makes another attempt, which comes in by ``move_to``; it may wait."""
+    def __init__(self, core: _core.Stream, call: Call) -> None:
         self.core = core
         self.kept: list[tuple[bytes, Any]] | None = []
-        self.under_way = False
-        """Whether another attempt is being made."""
-        self._call: Call = call
-        self._again = again
-        self._lock = threading.RLock()  # what runs while another attempt is made may use the stream, too
+        self.state = OPEN
+        self.making: Any = None
+        """For drivers: the lock of the thread that makes another attempt, or the task that does."""
+        self._call = call
+        self._lock = threading.RLock()  # a finalizer that lets go of the call may run wherever it is held
         self._finished = False
         self._allocate: Callable[[int], Any] | None = None
         self._room = _KEPT_BYTES_MAX
         self._error: RpcError | None = None
 
-    def send(self, payload: bytes, buffers: Any) -> None:
-        """Wait until there is room, and send an item."""
+    def _on(self, event: Event) -> None:
+        """Goes on to the next state. The caller holds the lock."""
+        found = _NEXT[self.state].get(event)
+        if found is None:
+            raise RuntimeError(f"a stream's attempts can't be {event.value} while {self.state.value}")
+        self.state = found
+        if found not in _KEEPING:
+            self.kept = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether another attempt is being made."""
+        return self.state is MOVING or self.state is CLOSING
+
+    # Steps, which a driver carries out
+
+    def send(self, payload: bytes, buffers: Any) -> Steps:
+        """Sends an item, waiting for room."""
         while True:
             core = self.core
             try:
-                if not self.try_send(payload, buffers):
-                    core.send(payload, buffers)
-                    self.settle(core)
+                if self.try_send(payload, buffers):
+                    return
+                yield Send(core, (payload, buffers))
+                if self.settle(core):
+                    return
             except RpcError as error:
-                self.go_on(core, error)
+                yield from self._go_on(core, error)
+
+    def flush(self, deadline: float | None) -> Steps:
+        """Waits until the server's process has all items sent so far."""
+        while True:
+            core = self.core
+            try:
+                yield Deliver(core, deadline)
+            except RpcError as error:
+                if self.kept is None:
+                    raise
+                yield from self._go_on(core, error)
             else:
-                return
+                if core is self.core:
+                    return
+
+    def first_items(self, count: int) -> Steps:
+        """Waits for what the server sends first, and returns it: [] if there are no items."""
+        while True:
+            core = self.core
+            try:
+                batch = yield Receive(core, count)
+            except RpcError as error:
+                yield from self._go_on(core, error)
+            else:
+                if self.settle(core):
+                    return batch
+
+    def result(self) -> Steps:
+        """Waits for the reply, and returns it."""
+        while True:
+            core = self.core
+            try:
+                reply = yield Reply(core)
+            except RpcError as error:
+                yield from self._go_on(core, error)
+            else:
+                self.settle(core)
+                return reply
+
+    def another(self, asked: Another) -> Generator[Chain, Any, None]:
+        """Makes another attempt: yields its course. Raises the call's error if there is to be none."""
+        cause = self._cause(asked.core, asked.error)
+        with self._lock:
+            if self.kept is None:
+                raise cause  # closed meanwhile
+            self._on(REFUSED)
+        try:
+            yield self._call.again(self, cause)
+        except RpcError as failed:
+            self._fail(failed, cause)
+            raise
+        finally:
+            with self._lock:
+                if self.under_way:
+                    self._on(DROPPED)
+
+    def _go_on(self, core: _core.Stream, error: RpcError) -> Steps:
+        if core is self.core:
+            yield Another(self, core, error)
+
+    # Without waiting
+
+    def send_now(self, payload: bytes, buffers: Any) -> bool:
+        """Sends an item if that takes no waiting. Otherwise returns False: then ``send`` sees to it."""
+        try:
+            return self.try_send(payload, buffers)
+        except RpcError:
+            return False  # which send() meets again
+
+    def last_reply(self, may_wait: bool) -> tuple[bytes, Any] | None:
+        """Returns the reply of an attempt that is the last one. Otherwise returns None: then ``result`` sees to it."""
+        core = self.core
+        if self.kept is None and (may_wait or core.done()):
+            try:
+                return core.result()
+            except RpcError:
+                return None  # which result() meets again
+        return None
 
     def try_send(self, payload: bytes, buffers: Any) -> bool:
-        """False: there is no room now."""
+        """Sends an item. Returns False if there is no room now."""
         with self._lock:
             sent = self.core.try_send(payload, buffers)
-            kept = self.kept  # which other threads may drop meanwhile
+            kept = self.kept  # which a finalizer may drop meanwhile
             if sent and kept is not None:
                 self._keep(kept, payload, buffers)
         return sent
 
     def finish(self) -> None:
-        """There are no more items to send."""
+        """Says that there are no more items to send."""
         with self._lock:
             self._finished = True
             self.core.finish()
@@ -102,150 +308,55 @@ class Attempts:
             self._allocate = allocate
             self.core.land_in(allocate)
 
-    def flush(self, timeout: float | None) -> None:
-        """Waits until the server's process has all items sent so far."""
-        end = None if timeout is None else monotonic() + timeout
-        while True:
-            core = self.core
-            try:
-                core.wait_delivered(None if end is None else max(0.0, end - monotonic()))
-            except RpcError as error:
-                if self.kept is None:
-                    raise
-                self.go_on(core, error)
-            else:
-                if core is self.core:
-                    return
-
-    def on_end(self, callback: Callable[[], object]) -> None:
-        """Calls ``callback()`` once the last attempt has ended."""
-        self.core.on_end(partial(self._tell_end, callback))
-
-    def _tell_end(self, callback: Callable[[], object]) -> None:
-        if not self.goes_on():
-            callback()
-            return
-        # Another attempt is made by whoever waits for the call. Nobody may: this thread mustn't.
-        threading.Thread(target=self._follow, args=(callback,), name="rrpc-attempt", daemon=True).start()
-
-    def _follow(self, callback: Callable[[], object]) -> None:
-        while self.under_way:
-            sleep(_FOLLOW_S)
-        if self.done():
-            callback()
-        else:
-            self.on_end(callback)
-
-    def first_items(self, count: int) -> list[Any]:
-        """Wait for what the server sends first; there may be no such items."""
-        while True:
-            core = self.core
-            try:
-                batch: list[Any] = core.receive(count, None)
-            except RpcError as error:
-                self.go_on(core, error)
-            else:
-                if self.settle(core):
-                    return batch
-
-    def result(self) -> tuple[bytes, Any]:
-        """Wait for the reply."""
-        while True:
-            core = self.core
-            try:
-                reply: tuple[bytes, Any] = core.result()
-            except RpcError as error:
-                self.go_on(core, error)
-            else:
-                self.kept = None
-                return reply
-
     def settle(self, core: _core.Stream) -> bool:
-        """A handler has seen the attempt: it was the last. False: there is another, made by another thread."""
-        if self.kept is None:
+        """Notes that a handler has seen the attempt. Returns False if there is another, or will be."""
+        if self.state is SETTLED:
             return core is self.core
         with self._lock:
-            if core is not self.core:
+            if core is not self.core or self.state is MOVING or self.state is CLOSING:
                 return False
-            self.kept = None
+            self._on(SEEN)
             return True
 
-    def go_on(self, core: _core.Stream, error: RpcError) -> None:
-        """Make another attempt, after one that failed; raises the call's error where there is to be none."""
-        with self._lock:
-            if core is not self.core:
-                return  # another thread has made it
-            if self.under_way:
-                raise error  # in a callback, which runs while this thread makes it
-            cause = self.cause(core, error)
-            self.under_way = True
-            try:
-                if self.kept is None:
-                    raise cause  # closed meanwhile
-                self._again(self, self._call, cause)
-            except RpcError as failed:
-                self.fail(failed, cause)
-                raise
-            finally:
-                self.under_way = False
-
-    def cause(self, core: _core.Stream, error: RpcError) -> RpcError:
-        """Returns the attempt's error, if no metadata had arrived and the call may be attempted again.
-
-        Raises the error for the caller otherwise.
-        """
-        if (told := self._error) is not None:
-            raise told
-        own = self._failure(core) if self.kept is not None else None
-        if own is None:
-            raise self.outcome(error)
-        return own
-
     def move_to(self, core: _core.Stream) -> None:
-        """The next attempt was begun: it gets what the others got."""
-        if self._allocate is not None:
-            core.land_in(self._allocate)
-        for item in self.kept or ():
-            try:
-                sent = core.try_send(*item)
-            except RpcError:
-                if core.done():
-                    break  # whoever uses it finds out how it ended
-                raise
-            if not sent:
-                raise Unavailable(
-                    "the call was refused, and the next server's window has no room for the items that were sent"
-                )
-        if self._finished:
-            core.finish()
-        self.core = core
-        if self.kept is None:  # closed meanwhile
-            core.cancel()
+        """Goes on with the next attempt, which has begun: it gets what the others got."""
+        with self._lock:
+            if self._allocate is not None:
+                core.land_in(self._allocate)
+            for item in self.kept or ():
+                try:
+                    sent = core.try_send(*item)
+                except RpcError:
+                    if core.done():
+                        break  # whoever uses it finds out how it ended
+                    raise
+                if not sent:
+                    raise Unavailable(
+                        "the call was refused, and the next server's window has no room for the items that were sent"
+                    )
+            if self._finished:
+                core.finish()
+            self.core = core
+            self._on(BEGUN)
+            if self.kept is None:  # closed meanwhile
+                core.cancel()
 
     def goes_on(self) -> bool:
         """Whether the attempt has failed, and another is being made, or will be by who waits for the call."""
         if self.under_way:
             return True
-        own = self._failure(self.core) if self.kept is not None and self._error is None else None
+        own = self._failure(self.core) if self.kept is not None else None
         return own is not None and self._call.goes_on_after(own)
 
-    def done(self) -> bool:
-        """Whether the call has ended; where another attempt is due, it is made."""
+    def ended(self) -> bool | None:
+        """Returns whether the call has ended; None if another attempt is due."""
         core = self.core
-        if not core.done():
+        if not core.done() or self.under_way:
             return False
-        if self.under_way:
-            return False
-        if not self.goes_on():
-            return core is self.core  # else another thread has made it
-        try:
-            self.go_on(core, RpcError())
-        except RpcError:
-            return True
-        return False
+        return None if self.goes_on() else core is self.core  # else another thread has made it
 
     def cancel(self) -> bool:
-        """End the call; False if it has ended."""
+        """Ends the call. Returns False if it has ended."""
         while True:
             core = self.core
             refused = core.done()
@@ -260,17 +371,14 @@ class Attempts:
         return True
 
     def close(self) -> None:
-        """There are to be no more attempts, and this one ends."""
-        self.kept = self._error = None
-        if self.under_way:  # which begins, and then looks whether this is closed
+        """Ends the attempt; there are to be no more."""
+        with self._lock:
+            self._error = None
+            self._on(CLOSED)
+            closing = self.under_way
+        if closing:  # another one begins, and then looks whether this is closed
             self._call.cancel()
         self.core.cancel()
-
-    def fail(self, error: RpcError, cause: RpcError) -> None:
-        """There is to be no attempt after the one that failed so."""
-        if self.kept is not None and error is not cause:
-            self._error = error
-        self.kept = None
 
     def outcome(self, error: RpcError) -> RpcError:
         """Returns the error of the call, given the ``error`` of its last attempt."""
@@ -281,9 +389,28 @@ class Attempts:
             return Cancelled("the call was cancelled by its caller")
         return error
 
+    def _cause(self, core: _core.Stream, error: RpcError) -> RpcError:
+        """Returns the attempt's error, if no metadata had arrived and the call may be attempted again.
+
+        Raises the error for the caller otherwise.
+        """
+        own = self._failure(core) if self.kept is not None else None
+        if own is None:
+            raise self.outcome(error)
+        return own
+
+    def _fail(self, error: RpcError, cause: RpcError) -> None:
+        """Notes that there is to be no attempt after the one that failed with ``cause``."""
+        with self._lock:
+            if not self.under_way:
+                return
+            if self.state is MOVING and error is not cause:
+                self._error = error
+            self._on(FAILED)
+
     def _keep(self, kept: list[tuple[bytes, Any]], payload: bytes, buffers: Any) -> None:
         if len(kept) == _KEPT_ITEMS_MAX or self._room < 0:
-            self.kept = None  # more than is kept: the call isn't made again
+            self._on(SEEN)  # more than is kept: the call isn't made again
             return
         kept.append((payload, buffers))
         self._room -= len(payload) + sum(_bytes_of(buffer) for buffer in buffers or ())

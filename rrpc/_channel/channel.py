@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from rrpc._options import check_names, merged, seconds
 from rrpc.errors import DeadlineExceeded, RpcError, Unavailable, goes_elsewhere
 
-from .connecting import Attempt
 from .connection import Connection, Contract
 from .ejection import Ejection
 from .name_resolver import Names
@@ -131,7 +130,8 @@ class Channel(Upkeep):
     def failed(self, connection: Connection, error: RpcError) -> None:
         """A call over the connection ended so."""
         if self._ejection is not None and self._policy.keeps_all:
-            connection.record.failed(error, monotonic(), self._ejection)
+            with self._lock:
+                connection.record.failed(error, monotonic(), self._ejection)
         if goes_elsewhere(error) or not connection.usable():
             # What a handler said, as the last thing to come, is no reason for calls after it.
             own = isinstance(error, Unavailable) and not error._answered
@@ -140,7 +140,8 @@ class Channel(Upkeep):
     def succeeded(self, connection: Connection) -> None:
         """A call over the connection had its reply."""
         if connection.record.strikes or connection.record.ejections:
-            connection.record.succeeded(monotonic())
+            with self._lock:
+                connection.record.succeeded(monotonic())
 
     def admit(self, contract: Contract) -> None:
         """Have connections agree on the services of the contract; those that are there do it now."""
@@ -167,7 +168,7 @@ class Channel(Upkeep):
             more = NEXT_ADDRESS_SECONDS * (len(self._subchannels) - 1)
             self._wait(self.pick_soon(), None if timeout is None else timeout + more)
             return
-        attempt = Attempt(subchannel.address, self._options, self._connect_end(), self._contracts)
+        attempt = self._attempt(subchannel, self._connect_end())
         attempt.run_interruptibly(functools.partial(self._ended, subchannel))
         if attempt.error is not None:
             raise attempt.error

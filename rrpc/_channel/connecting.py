@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
+from rrpc._options import time_until
 from rrpc.errors import DeadlineExceeded, Internal, RpcError
 
 from .connection import Connection, Contract
@@ -107,7 +108,7 @@ class Attempt(Task):
         self._contracts = list(contracts)
 
     def _work(self) -> None:
-        left = None if self._end is None else max(0.0, self._end - monotonic())
+        left = time_until(self._end)
         if left == 0.0:
             raise DeadlineExceeded(f"connecting to {self.address}: connect_timeout left no time for it")
         connection = Connection.to(self.address, self._options, left)

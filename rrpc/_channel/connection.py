@@ -9,10 +9,12 @@ from typing import Any
 
 from rrpc import _core
 from rrpc._interface import Interface, untyped_request
+from rrpc._options import time_until
 from rrpc.codec import decode
-from rrpc.errors import RpcError
+from rrpc.errors import FailedPrecondition, RpcError, unsent
 
 from .ejection import Record
+from .privacy import is_private
 from .versions import Agreement, agree
 
 __all__ = ["Connection", "Contract"]
@@ -36,6 +38,7 @@ class Connection:
     __slots__ = (
         "__weakref__",
         "_agreements",
+        "_private",
         "address",
         "bound",
         "calls_in_flight",
@@ -61,6 +64,7 @@ class Connection:
         self.bound: dict[Hashable, Any] = {}
         """For stubs: what each of them worked out for this connection."""
         self._agreements: dict[Contract, Agreement] = {}
+        self._private: bool | None = None
 
     @classmethod
     def to(cls, address: str, options: Mapping[str, Any], timeout: float | None) -> Connection:
@@ -85,11 +89,22 @@ class Connection:
             found = self._agreements[contract] = self._agree(contract, end)
         return found
 
+    def check_private(self, method: str) -> None:
+        """Raises FailedPrecondition if others may be able to read what goes over this connection."""
+        if self._private is None:
+            self._private = is_private(self.core.info())
+        if not self._private:
+            raise unsent(
+                FailedPrecondition(
+                    f"{method}(): the call wasn't sent, since {self.address} would carry its token in clear over "
+                    f"{self.core.info()['transport']}; connect by TLS or shm, or pass allow_clear=True to ClientToken"
+                )
+            )
+
     def _agree(self, contract: Contract, end: float | None) -> Agreement:
         def describe(service: str) -> Any:
             payload, _ = untyped_request((service,), {}, None)
-            left = None if end is None else max(0.0, end - monotonic())
-            return decode(*self.core.call(b"rrpc.Reflection.describe", payload, None, None, left))
+            return decode(*self.core.call(b"rrpc.Reflection.describe", payload, None, None, time_until(end)))
 
         hello = self.core.peer_hello()
         return agree(contract.fingerprints, hello, describe, contract.interface, self.address)

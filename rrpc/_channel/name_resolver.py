@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rrpc.errors import InvalidArgument, RpcError, Unavailable
 
@@ -18,7 +19,7 @@ Resolver = Callable[[str], Sequence[str]]
 
 With an attribute ``period`` it is asked again every so many seconds, else when connections fail.
 """
-_BUILT_IN = ("rrpc", "shm", "tcp", "verbs", "verbs+tcp")
+_BUILT_IN = ("rrpc", "rrpcs", "shm", "tcp", "tcps", "verbs", "verbs+tcp")
 _resolvers: dict[str, Resolver] = {}
 
 
@@ -46,6 +47,7 @@ class Names:
         self.fixed = self._targets if not any(map(_needs_resolving, self._targets)) else None
         """The addresses, where there is nothing to resolve."""
         periods = (getattr(_resolvers.get(_scheme(one)), "period", None) for one in self._targets)
+        self._hosts: dict[str, str] = {}  # by the address that DNS gave for it
         self.period: float | None = min((period for period in periods if period is not None), default=None)
 
     def resolve(self) -> list[str]:
@@ -54,12 +56,27 @@ class Names:
         errors: list[RpcError] = []
         for target in self._targets:
             try:
-                found |= dict.fromkeys(_resolve(target))
+                addresses = _resolve(target)
+                found |= dict.fromkeys(addresses)
+                if _scheme(target) not in _resolvers:
+                    self._hosts |= dict.fromkeys(addresses, _host_and_port(target)[0].strip("[]"))
             except RpcError as error:  # noqa: PERF203
                 errors.append(error)
         if not found:
             raise errors[0] if errors else Unavailable(f"{self.text}: the resolver gives no addresses")
         return list(found)
+
+    def options_for(self, address: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the options for connecting to an address that ``resolve`` gave.
+
+        Over TLS a server must have a certificate for the name that the user wrote: DNS isn't trusted.
+        """
+        host = self._hosts.get(address)
+        asked = any(value for name, value in options.items() if name.partition("_")[0] == "tls")
+        secure = asked or _scheme(address) in ("rrpcs", "tcps")
+        if host is None or not secure or options.get("tls_peer_name"):
+            return options
+        return {**options, "tls_peer_name": host}
 
 
 def _split(target: str) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from rrpc._options import seconds
+from rrpc._options import deadline_after, seconds
 from rrpc.errors import FailedPrecondition, ResourceExhausted, RpcError, Unavailable, unsent
 
 from .connecting import Attempt, Resolution, Task
@@ -82,9 +82,10 @@ class Upkeep:
         self._pid = os.getpid()
 
     @property
-    def of_this_process(self) -> bool:
+    def of_this_process(self, _getpid: Callable[[], int] = os.getpid) -> bool:
         """False in a child that was forked."""
-        return self._pid == os.getpid()
+        # A default, as finalizers may run when the interpreter has dropped `os`.
+        return self._pid == _getpid()
 
     def check_process(self) -> None:
         """FailedPrecondition in a child that was forked."""
@@ -98,7 +99,7 @@ class Upkeep:
         return next((state for state in (READY, CONNECTING, IDLE) if state in states), TRANSIENT_FAILURE)
 
     def _connect_end(self) -> float | None:
-        return None if self._connect_timeout is None else monotonic() + self._connect_timeout
+        return deadline_after(self._connect_timeout)
 
     def _changed(self, choose: Callable[[], Choice]) -> Choice:
         """Calls ``choose`` under the lock, starts the tasks that became due, and returns the choice."""
@@ -177,7 +178,11 @@ class Upkeep:
         if subchannel.unresolved:
             self._resolving = True
             return Resolution(self._names)
-        return Attempt(subchannel.address, self._options, end, self._contracts)
+        return self._attempt(subchannel, end)
+
+    def _attempt(self, subchannel: Subchannel, end: float | None) -> Attempt:
+        options = self._names.options_for(subchannel.address, self._options)
+        return Attempt(subchannel.address, options, end, self._contracts)
 
     def _set_timer(self, now: float) -> bool:
         """Sets a timer for the next attempt to connect, in case no call asks for it earlier.

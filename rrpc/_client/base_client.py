@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-from rrpc._call.outgoing import CallOptions, Link
+from rrpc._call.outgoing import CallOptions, Link, Prepared, prepare
 from rrpc._call.peer_names import peer_name
 from rrpc._call.retry import RetryPolicy
 from rrpc._channel import Channel, Contract
@@ -80,12 +80,30 @@ class BaseClient:
         clone._owns = False
         return clone
 
-    def _facts(self) -> dict[str, Any]:
+    def _prepare(self, request: Any, timeout: float | None, metadata: MetadataLike | None) -> Prepared:
+        return prepare(self._channel, request, self._options, timeout, metadata)
+
+    def info(self) -> dict[str, Any]:
+        """Facts of the connection: address, transport, bulk_method, exposure, peer, adapter (verbs), state, why_not.
+
+        ``exposure`` is what keeps the peer to the arrays that are passed to it: "memory window" or "registration
+        per call" by an adapter, "checked" in software. ``why_not`` has a reason for each transport not used.
+        ``sent_on_to`` is the address of the process that answers, where several have one address. ``channel`` is what
+        ``Channel.info`` says, all there is where nothing was connected yet.
+        """
         connections = self._channel.connections()
         facts = connections[0].core.info() if connections else {}
         if "peer" in facts:
             facts["peer"] = peer_name(facts["peer"])
         return {**facts, "channel": self._channel.info()}
+
+    def stats(self) -> dict[str, int]:
+        """Returns transfer counters, summed over the current connections, with the keys of ``rrpc.stats``."""
+        total: dict[str, int] = {}
+        for connection in self._channel.connections():
+            for name, count in connection.core.stats().items():
+                total[name] = total.get(name, 0) + count
+        return total
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from time import monotonic
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rrpc._call.chain import Chain
-from rrpc._call.outgoing import OutgoingCall, course, plain_connection
 from rrpc._call.retry import RetryPolicy
 from rrpc._channel import Channel, Connection
 from rrpc._interface import OutSpec, decode_into, target_of, untyped_request
-from rrpc._options import seconds
 from rrpc.codec import decode
-from rrpc.errors import RpcError, Unavailable, goes_elsewhere
+from rrpc.errors import RpcError
 from rrpc.interceptors import ClientInterceptor
-from rrpc.memory import memory_of
-from rrpc.metadata import MetadataLike, together
+from rrpc.metadata import MetadataLike
 
+from . import begin_call
 from .base_client import BaseClient, call_options, links_of
-from .blocking_driver import run
 from .blocking_guard import loop_here, refuse_blocking, refuse_in_coroutine
 from .futures import Future
 from .hedging import HedgingPolicy
-from .stubs import start_call
 
 __all__ = ["Client", "Untyped", "connect", "links_of"]
 
@@ -98,31 +93,22 @@ class Client(BaseClient):
         timeout: float | None = None,
         metadata: MetadataLike | None = None,
         out: Any = None,
+        borrow: bool = False,
         **kwargs: Any,
     ) -> Any:
         """Call ``"Service.method"`` without a generated client; the server checks the arguments.
 
         A dataclass in the result comes as a dict, an enum as its value. ``metadata`` goes with the call; an argument
-        of that name is given by its place. ``out`` is a writable C-contiguous array that the one array of the
-        result with its dtype and shape is written into.
+        of that name is given by its place, and so is one called ``borrow``. ``out`` is a writable C-contiguous array
+        that the one array of the result with its dtype and shape is written into.
+
+        ``borrow`` lends the arrays among the arguments to the server, and borrows those that the result lends, as
+        ``rrpc.Borrowed`` does: all arrays of the result are read-only then, but for ``out``.
         """
         running = loop_here()
         if running is not None and running() is not None:
             refuse_in_coroutine(f"{type(self).__name__}.call()", "rrpc.aio.Client.call()", 1)
-        request = Untyped(method, args, kwargs, out)
-        connection = plain_connection(self._channel, self._options)
-        wait = self._options.timeout if timeout is None else seconds(timeout)
-        end = None if wait is None else monotonic() + wait
-        if out is None and connection is not None and wait != 0.0:
-            try:
-                sent = together(self._options.metadata, metadata)
-                reply, blocks = connection.core.call(*request.encoded(), None, wait, sent)
-            except Unavailable as error:
-                if not goes_elsewhere(error):
-                    raise
-            else:
-                return decode(reply, blocks)
-        return run(self._course(request, None if end is None else end - monotonic(), metadata))
+        return begin_call.call(self._prepare(Untyped(method, args, kwargs, out, borrow), timeout, metadata))
 
     def start(
         self,
@@ -132,48 +118,11 @@ class Client(BaseClient):
         timeout: float | None = None,
         metadata: MetadataLike | None = None,
         out: Any = None,
+        borrow: bool = False,
         **kwargs: Any,
     ) -> Future[Any]:
         """Starts a call like ``call``, and returns its future without waiting for the result."""
-        request = Untyped(method, args, kwargs, out)
-        connection = plain_connection(self._channel, self._options)
-        wait = self._options.timeout if timeout is None else seconds(timeout)
-        if connection is None or wait == 0.0:
-            return start_call(self._course(request, wait, metadata))
-        end = None if wait is None else monotonic() + wait
-
-        def again() -> Chain:
-            return self._course(request, None if end is None else end - monotonic(), metadata)
-
-        try:
-            sent = together(self._options.metadata, metadata)
-            call = connection.core.start(*request.encoded(), memory_of(request.out), wait, sent)
-        except Unavailable as error:
-            if not goes_elsewhere(error):
-                raise
-            return start_call(again())
-        return Future(call, decode_into, request.out, again)
-
-    def _course(self, request: Untyped, timeout: float | None, metadata: MetadataLike | None) -> Chain:
-        return course(OutgoingCall(self._channel, request, self._options, timeout, metadata), self._options)
-
-    def info(self) -> dict[str, Any]:
-        """Facts of the connection: address, transport, bulk_method, exposure, peer, adapter (verbs), state, why_not.
-
-        ``exposure`` is what keeps the peer to the arrays that are passed to it: "memory window" or "registration
-        per call" by an adapter, "checked" in software. ``why_not`` has a reason for each transport not used.
-        ``sent_on_to`` is the address of the process that answers, where several have one address. ``channel`` is what
-        ``Channel.info`` says, all there is where nothing was connected yet.
-        """
-        return self._facts()
-
-    def stats(self) -> dict[str, int]:
-        """Returns transfer counters, summed over the current connections, with the keys of ``rrpc.stats``."""
-        total: dict[str, int] = {}
-        for connection in self._channel.connections():
-            for name, count in connection.core.stats().items():
-                total[name] = total.get(name, 0) + count
-        return total
+        return begin_call.start(self._prepare(Untyped(method, args, kwargs, out, borrow), timeout, metadata))
 
     def close(self, timeout: float | None = None) -> None:
         """End the connections; calls in flight fail with Unavailable. Closing twice does nothing.
@@ -231,30 +180,35 @@ def connect(
 class Untyped:
     """A call by name: all that is known is what is given. Encoded once, however often it is sent."""
 
-    __slots__ = ("_args", "_encoded", "_kwargs", "method", "out")
+    __slots__ = ("_args", "_encoded", "_kwargs", "borrow", "method", "out")
     idempotent = False
 
-    def __init__(self, method: str, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+    def __init__(
+        self, method: str, args: Sequence[Any], kwargs: dict[str, Any], out: Any, borrow: bool = False
+    ) -> None:
         if not isinstance(method, str):
             raise TypeError(f"the method must be a str such as 'Service.method', not {type(method).__name__}")
         self.method = method
         self.out = target_of(out)
+        self.borrow = borrow
+        """Whether the arrays in the arguments are lent, and those in the result borrowed."""
         self._args, self._kwargs = args, kwargs
         self._encoded: tuple[bytes, bytes, Any] | None = None
 
     def encode(self, connection: Connection) -> tuple[bytes, bytes, Any]:
-        return self.encoded()
-
-    def encoded(self) -> tuple[bytes, bytes, Any]:
-        """The wire name, the payload, the buffers or None."""
         if self._encoded is None:
             spec = None if self.out is None else OutSpec.of(self.out)
-            payload, message = untyped_request(self._args, self._kwargs, spec)
+            payload, message = untyped_request(self._args, self._kwargs, spec, self.borrow)
             self._encoded = self.method.encode(errors="replace"), payload, message or None
         return self._encoded
 
     def decode(self, payload: bytes, blocks: list[Any] | None, message: Any) -> Any:
-        return decode_into(payload, blocks, self.out)
+        return decode_into(payload, blocks, self.out, self.borrow)
+
+    def decoder(self, message: Any) -> Callable[[bytes, Any], Any]:
+        if self.out is None and not self.borrow:
+            return decode
+        return partial(decode_into, out=self.out, borrow=self.borrow)
 
     def error(self, error: RpcError) -> RpcError:
         return error

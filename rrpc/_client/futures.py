@@ -6,25 +6,25 @@ import concurrent.futures
 import contextvars
 import threading
 from collections.abc import Callable, Mapping
-from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from rrpc import _core
 from rrpc._call.chain import Chain
 from rrpc._channel.timers import elsewhere
+from rrpc._options import deadline_after, time_until
 from rrpc.errors import RpcError, goes_elsewhere
 from rrpc.metadata import EMPTY, MetadataLike, unpack
 
-from . import callback_driver
+from . import blocking_driver
+from .blocking_driver import Driven
 from .blocking_guard import refuse_blocking
-from .callback_driver import Driven
 
 __all__ = ["Future", "only"]
 
 _T = TypeVar("_T")
 
 
-_OWN = frozenset({"_call", "_decode", "_out", "_typed", "_again", "_error", "_value", "_callbacks"})
+_OWN = frozenset({"_call", "_decode", "_typed", "_again", "_error", "_value", "_callbacks"})
 
 
 class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
@@ -38,14 +38,12 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
         self,
         call: _core.Call | Driven,
         decode: Callable[..., _T],
-        out: Any = None,
         again: Callable[[], Chain] | None = None,
         typed: Callable[[RpcError], RpcError] | None = None,
     ) -> None:
         # Not the base's __init__: what it makes is made here when it is asked for.
         self._call = call
         self._decode: Callable[..., _T] | None = decode
-        self._out = out
         self._typed = typed
         self._again = again  # for a call that turns out never to have reached a handler
         self._error: BaseException | None = None
@@ -59,7 +57,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
     def __getattr__(self, name: str) -> Any:
         """Takes over a future that the core has made, where more is asked for than its result."""
         if name in _OWN:
-            with callback_driver.lock:  # which nothing here waits for, nor runs what users have made
+            with blocking_driver.lock:  # which nothing here waits for, nor runs what users have made
                 if "_callbacks" not in self.__dict__ and (given := self._give()) is not None:
                     self._take_over(*given)
             if name in self.__dict__:
@@ -77,11 +75,12 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
         value: _T,
     ) -> None:
         own = self.__dict__
-        own.update(_call=call, _out=None, _typed=stub._typed, _error=None, _callbacks=None)
+        own.update(_call=call, _typed=stub._typed, _error=None, _callbacks=None)
         if ended:
             own.update(_value=value, _decode=None, _again=None)
         else:
-            own.update(_decode=stub.decoder(arguments), _again=stub.again(arguments, left, metadata))
+            again = stub.within(arguments, left, metadata).course
+            own.update(_decode=stub.decoder(arguments), _again=again)
 
     def _wait_result(self, timeout: float | None = None) -> _T:
         if self._decode is not None:
@@ -138,7 +137,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
         It is never called amid ``cancel``, or where a call is begun or answered: ``fn`` may take a lock that is held
         there.
         """
-        with callback_driver.lock:
+        with blocking_driver.lock:
             first = self._callbacks is None
             if self._callbacks is None:
                 self._callbacks = []
@@ -162,37 +161,35 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
             refuse_blocking("a future's result()", "asyncio.wrap_future(...) of it", 2)
 
     def _wait(self, timeout: float | None) -> None:
-        end = None if timeout is None else monotonic() + timeout
+        deadline = deadline_after(timeout)
         while True:
             call = self._call  # in this order: what moves on decodes in its own way before it is the call
             if (decode := self._decode) is None:
                 return
             try:
-                reply = call.result(timeout if timeout is None else max(0.0, timeout))
-                self._end(decode(*reply, self._out), None)
+                reply = call.result(time_until(deadline))
+                self._end(decode(*reply), None)
             except RpcError as error:
-                if not self._moves_on(call, error, Driven.go):
+                if not self._moves_on(call, error, Driven.go_on):
                     self._end(None, error if self._typed is None else self._typed(error))
-                elif end is not None:
-                    timeout = end - monotonic()
 
     def _end(self, value: Any, error: BaseException | None) -> None:
-        with callback_driver.lock:
+        with blocking_driver.lock:
             if self._decode is not None:  # else another thread was first: all get the same value
                 self._value: _T = value
                 self._error = error
-                self._decode = self._out = self._again = None
+                self._decode = self._again = None
 
     def _goes_on(self) -> bool:
         """Whether the call, which is done, is to be made again because no handler has seen it, or has been."""
-        with callback_driver.lock:
+        with blocking_driver.lock:
             call, again = self._call, self._again
         if again is None:
             return not call.done()
         try:
             call.result(0.0)
         except RpcError as error:
-            return self._moves_on(call, error, lambda driven: elsewhere(driven.go))
+            return self._moves_on(call, error, lambda driven: elsewhere(driven.go_on))
         return False
 
     def _moves_on(self, call: Any, error: RpcError, go: Callable[[Driven], object]) -> bool:
@@ -200,9 +197,8 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
         if not goes_elsewhere(error):
             return False
         again = self._again
-        # Whoever waits for it: it is the call that was begun where nothing surrounded it.
-        driven = None if again is None else Driven(contextvars.Context().run(again))
-        with callback_driver.lock:
+        driven = None if again is None else Driven(again())
+        with blocking_driver.lock:
             if self._call is not call:
                 return True
             if driven is None or self._again is None:
@@ -260,7 +256,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
             self._run_callbacks()
 
     def _run_callbacks(self) -> None:
-        with callback_driver.lock:
+        with blocking_driver.lock:
             callbacks, self._callbacks = self._callbacks or [], []
         left = iter(callbacks)
         try:
@@ -282,7 +278,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
 _core.set_future_class(Future)
 
 
-def only(value: Any, out: Any) -> Any:
+def only(value: Any) -> Any:
     """Returns the result of a call driven by a chain unchanged, without decoding it."""
     return value
 

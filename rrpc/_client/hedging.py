@@ -15,7 +15,7 @@ from rrpc._call.retry import CODES, PUSH_BACK, RetryBudget, check_attempts, code
 from rrpc._channel.timers import Timer, after
 from rrpc.errors import RpcError, StatusCode
 
-from .callback_driver import Driven
+from .blocking_driver import Driven
 
 __all__ = ["HedgingPolicy"]
 
@@ -105,7 +105,7 @@ class _Hedge:
                 return
         if allowed:
             attempt.on_done(functools.partial(self._answered, attempt, branch))
-            attempt.go()
+            attempt.go_on()
         else:
             if count < self._most and self._policy.budget is not None and self._error is not None:
                 self._policy.budget.name_in(self._error)

@@ -7,12 +7,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rrpc._call.chain import Chain
-from rrpc._call.outgoing import CallOptions, OutgoingCall, connected
+from rrpc._call.outgoing import CallOptions, OutgoingCall, connected, prepare
 from rrpc._call.stream_attempts import Attempts
 from rrpc._call.stream_hooks import StreamHooks
 from rrpc._interface import RECEIVES, SENDS, Plan, untyped_request
 from rrpc._interface.stream_items import untyped_item
-from rrpc._options import seconds
 from rrpc.codec import decode
 from rrpc.errors import RpcError, Unavailable, goes_elsewhere
 from rrpc.metadata import MetadataLike
@@ -24,7 +23,6 @@ from .stream_call import Opened
 from .streams import DuplexStream, RequestStream, ResponseStream
 
 if TYPE_CHECKING:
-    from rrpc._call.outgoing import Request
     from rrpc._call.retry import StreamRetries
     from rrpc._channel import Channel, Connection
 
@@ -98,13 +96,13 @@ class OutgoingStream(OutgoingCall):
         self.chain.call = None  # a cycle, which would keep the arguments
 
     def goes_on_after(self, error: RpcError) -> bool:
-        """Returns whether ``rrpc._call.stream_attempts.Attempts`` may make the call again after ``error``."""
+        """Returns whether ``Attempts`` may make the call again after ``error``."""
         if self.cancelled or self.time_left() == 0:
             return False
         return goes_elsewhere(error) or (self.retries is not None and self.retries.may_follow(self, error))
 
     def again(self, attempts: Attempts, error: RpcError) -> Chain:
-        """The course of another attempt, after one that failed so; the interceptors have done their part."""
+        """Returns the course of another attempt after ``error``; the interceptors have done their part."""
         retries = self.retries
         if error.not_executed:
             self.may_have_run = self.ran_before
@@ -149,8 +147,7 @@ def begun_course(
     metadata: MetadataLike | None,
 ) -> OutgoingStream:
     """The call, with the course that it is to go in ``chain``; what comes of that is an ``Opened``."""
-    wait = None if timeout is None else seconds(timeout)
-    call = OutgoingStream(channel, cast("Request", request), options, wait, metadata)
+    call = OutgoingStream(prepare(channel, request, options, timeout, metadata))
     call.retries = None
     links = (*call.links_around, *options.stream_links)
     innermost = functools.partial(_first, intercepted=bool(links))
@@ -163,7 +160,7 @@ def begun_course(
 def _first(call: OutgoingStream, intercepted: bool) -> Generator[Any, Any, Opened]:
     """The first attempt."""
     core = yield from _over(call)
-    opened: Opened = cast("StreamRequest", call.request).opened(Attempts(core, call, _make))
+    opened: Opened = cast("StreamRequest", call.request).opened(Attempts(core, call))
     _attend(call, opened, intercepted)
     return opened
 
@@ -178,17 +175,14 @@ def _moved(attempts: Attempts, call: OutgoingStream) -> Generator[Any, Any, None
         raise
 
 
-def _make(attempts: Attempts, call: OutgoingStream, error: RpcError) -> None:
-    """In the calling thread."""
-    carry_out(call.again(attempts, error))
-
-
 def _over(call: OutgoingStream) -> Generator[Any, Any, Any]:
     """The request over a connection of its channel; over another where the first turns out to take no calls."""
     request: Any = call.request
     while True:
         call.check()
         connection = yield from connected(call)
+        if call.private_only:
+            connection.check_private(call.method)
         call.attempt += 1
         call.connection = connection
         try:
@@ -225,6 +219,7 @@ def _attend(call: OutgoingStream, opened: Opened, intercepted: bool) -> None:
     opened.on_end = ended
     if intercepted:
         encode, decode = opened.encode, opened.decode
+        opened.encode_plan = opened.decode_plan = None
         opened.encode = lambda item: encode(hooks.sent(item))
         opened.decode = lambda *item: hooks.received(decode(*item))
 
@@ -236,7 +231,10 @@ def opened_by(plan: Plan, attempts: Attempts, sizes: Any) -> Opened:
     if received is not None:
         decode_item = received.decode if sizes is None else functools.partial(received.decode, sizes=sizes)
     encode_item: Any = None if sent is None else sent.encode
-    return Opened(attempts, plan.name, encode_item, decode_item, plan.decode_result, plan.errors.typed)
+    opened = Opened(attempts, plan.name, encode_item, decode_item, plan.decode_result, plan.errors.typed)
+    opened.encode_plan = None if sent is None else sent.codec
+    opened.decode_plan = None if received is None else received.codec
+    return opened
 
 
 class UntypedStream:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from rrpc._call.received_items import received
 from rrpc.errors import Cancelled, RpcError
 
+from .blocking_driver import has_ended, run_attempts
+
 if TYPE_CHECKING:
     from rrpc import _core
     from rrpc._call.stream_attempts import Attempts
+    from rrpc.codec import CompiledPlan
 
 __all__ = ["Opened"]
 
@@ -25,7 +29,18 @@ class Opened:
     Interceptors put themselves around ``encode`` and ``decode`` and set ``on_end`` before anything is sent or received.
     """
 
-    __slots__ = ("attempts", "decode", "decode_result", "encode", "failures", "name", "on_end", "typed")
+    __slots__ = (
+        "attempts",
+        "decode",
+        "decode_plan",
+        "decode_result",
+        "encode",
+        "encode_plan",
+        "failures",
+        "name",
+        "on_end",
+        "typed",
+    )
 
     def __init__(
         self,
@@ -41,12 +56,25 @@ class Opened:
         self.encode = encode
         self.decode = decode
         self.decode_result = decode_result
+        self.encode_plan: CompiledPlan | None = None
+        """Does what ``encode`` does, in the core."""
+        self.decode_plan: CompiledPlan | None = None
+        """Does what ``decode`` does, in the core."""
         self.typed = typed
         """Gives a declared error as its own class."""
         self.on_end: Callable[[BaseException | None], object] | None = None
         """Called once, when the outcome is known or the caller has let go of the call."""
         self.failures: list[BaseException] = []
         """What the caller's own iterable of items raised."""
+
+    @property
+    def opened(self) -> Opened:
+        """Itself: it has a connection."""
+        return self
+
+    def done(self) -> bool:
+        """Returns whether the call has ended."""
+        return has_ended(self.attempts)
 
     @property
     def core(self) -> _core.Stream:
@@ -59,22 +87,31 @@ class Opened:
         try:
             if attempts.kept is None:
                 attempts.core.send(*encoded)
-            else:
-                attempts.send(*encoded)
+            elif not attempts.send_now(*encoded):
+                run_attempts(attempts.send(*encoded))
         except RpcError as error:
             raise self.unsent(error) from None
 
-    def flush(self, timeout: float | None) -> None:
+    def flush(self, deadline: float | None) -> None:
         """Waits until the server's process has all items sent so far."""
         try:
-            self.attempts.flush(timeout)
+            run_attempts(self.attempts.flush(deadline))
         except RpcError as error:
             raise self.unsent(error) from None
 
     def result(self) -> Any:
         """Wait for the reply; raises what the call failed with."""
+        attempts = self.attempts
         try:
-            result = self.decode_result(*self.attempts.result())
+            reply = attempts.last_reply(True) or run_attempts(attempts.result())
+        except BaseException as error:
+            raise self.outcome(error) from None
+        return self.replied(reply)
+
+    def replied(self, reply: tuple[bytes, Any]) -> Any:
+        """Ends the call with its reply, and returns the result."""
+        try:
+            result = self.decode_result(*reply)
         except BaseException as error:
             raise self.outcome(error) from None
         self.ended(None)
@@ -83,24 +120,26 @@ class Opened:
     def items(self) -> Generator[Any, None, None]:
         """Yields the items that the server sends; raises the call's error if the call failed."""
         try:
-            first = self.attempts.first_items(1)
-            yield from received(self.attempts.core.receive, self.decode, first=first)
+            first = run_attempts(self.attempts.first_items(1))
+            core, plan = self.attempts.core, self.decode_plan
+            values = None if plan is None else partial(core.receive_values, plan)
+            yield from received(core.receive, self.decode, first=first, receive_values=values)
         except BaseException as error:  # GeneratorExit: whoever iterated let go of it
             raise self.outcome(error) from None
         self.result()
 
     def send_all(self, items: Iterable[Any]) -> None:
         """Send them, to the last or until the server has ended the call without waiting for that."""
-        _send_all(self.attempts, self.encode, items, [])
+        _send_all(self.attempts, self.encode, self.encode_plan, items, [])
 
     def feed(self, items: Iterable[Any]) -> None:
         """``send_all`` in a thread of its own; what ``items`` raise ends the call."""
         # The thread may wait for an item long after the stream was dropped: it doesn't keep it.
-        attempts, encode, failures = self.attempts, self.encode, self.failures
+        attempts, encode, plan, failures = self.attempts, self.encode, self.encode_plan, self.failures
 
         def run() -> None:
             with suppress(BaseException):
-                _send_all(attempts, encode, items, failures)
+                _send_all(attempts, encode, plan, items, failures)
 
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(run,), name="rrpc-feeder", daemon=True).start()
@@ -161,6 +200,7 @@ class Opened:
 def _send_all(
     attempts: Attempts,
     encode: Callable[[Any], tuple[bytes, Any]],
+    plan: CompiledPlan | None,
     items: Iterable[Any],
     failures: list[BaseException],
 ) -> None:
@@ -168,14 +208,16 @@ def _send_all(
     try:
         while attempts.kept is not None:
             for item in source:
-                attempts.send(*encode(item))
+                encoded = encode(item)
+                if not attempts.send_now(*encoded):
+                    run_attempts(attempts.send(*encoded))
                 break
             else:
                 attempts.finish()
                 return
-        send = attempts.core.send
-        for item in source:
-            send(*encode(item))
+        core = attempts.core
+        for item in source if plan is None else _left_over(core, plan, source):
+            core.send(*encode(item))
         attempts.finish()
     except BaseException as error:
         core = attempts.core
@@ -187,3 +229,9 @@ def _send_all(
     finally:
         if isinstance(source, GeneratorType):  # not a file, which whoever opened it may go on with
             source.close()
+
+
+def _left_over(core: _core.Stream, plan: CompiledPlan, source: Iterator[Any]) -> Iterator[Any]:
+    """Sends the items of ``source`` by the plan, and yields those that it leaves to Python."""
+    while (left := core.send_each(source, plan)) is not None:
+        yield left[0]

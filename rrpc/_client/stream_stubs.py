@@ -60,7 +60,7 @@ class StubRequest:
         return dict(zip(self._stub._plan.names, self._arguments, strict=True))
 
     def open(self, connection: Connection, timeout: float | None, metadata: MetadataLike) -> Any:
-        _, encode, name, *_ = self._stub._bind(connection)
+        _, encode, name = self._stub.bound(connection)
         plan = self._stub._plan
         payload, message = encode(self._arguments)
         self._sizes = message.sizes

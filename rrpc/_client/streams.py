@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from rrpc._call.peer_names import peer_name
-from rrpc.metadata import Metadata, unpack
+from rrpc._options import deadline_after
 
+from .any_stream import AnyStream
+from .blocking_driver import tell_end
 from .blocking_guard import refuse_blocking
 from .stream_call import Opened
 
@@ -24,39 +26,54 @@ _T = TypeVar("_T")
 _C = TypeVar("_C", bound="_Stream")
 
 
-class _Stream:
+class _Guarded:
+    """A generator that one thread may close while another one runs it: without the GIL, CPython doesn't see to that."""
+
+    __slots__ = ("_generator", "_lock")
+
+    def __init__(self, generator: Generator[Any, None, None]) -> None:
+        self._generator = generator
+        self._lock = threading.RLock()
+
+    @property
+    def gi_frame(self) -> Any:
+        return self._generator.gi_frame  # type: ignore[attr-defined]  # the type checker's Generator hasn't it
+
+    def __iter__(self) -> _Guarded:
+        return self
+
+    def __next__(self) -> Any:
+        with self._lock:
+            return next(self._generator)
+
+    def close(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise ValueError("generator already executing")
+        try:
+            self._generator.close()
+        finally:
+            self._lock.release()
+
+
+def _guarded(generator: Generator[Any, None, None]) -> Any:
+    has_gil = getattr(sys, "_is_gil_enabled", None)
+    return generator if has_gil is None or has_gil() else _Guarded(generator)
+
+
+class _Stream(AnyStream):
     """Base of the client's streams.
 
     Leaving the ``with`` statement of a stream, or dropping the stream, cancels a call that hasn't ended.
     """
 
-    def __init__(self, call: Opened) -> None:
-        self._call = call
-        self._closed = False
-
-    def cancel(self) -> bool:
-        """End the call now; False if it has ended. Whoever waits for it gets Cancelled."""
-        return self._call.cancel()
-
-    def close(self) -> None:
-        """Let go of the call: cancelled if it hasn't ended, and not to be used any more."""
-        self._closed = True
-        self._call.let_go()
-
-    def done(self) -> bool:
-        """Whether the call has ended, in whatever way; items may still wait to be taken."""
-        return self._call.attempts.done()
-
-    def peer_finished(self) -> bool:
-        """Returns whether the server has sent its last item; some may be left to take."""
-        return self._call.core.peer_finished() or self.done()
+    _call: Opened
 
     def on_end(self, callback: Callable[[], object]) -> None:
         """Calls ``callback()`` once the call has ended, on a thread of rrpc's own or one that waits for a call.
 
         ``callback`` must not wait. It is called at once if the call has ended.
         """
-        self._call.attempts.on_end(callback)
+        tell_end(self._call.attempts, callback)
 
     def wait_closed(self, timeout: float | None = None) -> bool:
         """Waits until the call has ended, at most ``timeout`` seconds. Returns whether it has.
@@ -67,24 +84,6 @@ class _Stream:
         ended = threading.Event()
         self.on_end(ended.set)
         return ended.wait(timeout)
-
-    @property
-    def local_address(self) -> str:
-        """This end of the connection: ``host:port``, or ``pid 4711 uid 1000 (train.py)`` over shared memory."""
-        return peer_name(self._call.core.addresses()[0])
-
-    @property
-    def peer_address(self) -> str:
-        """The server's end of the connection, in the same form."""
-        return peer_name(self._call.core.addresses()[1])
-
-    def initial_metadata(self) -> Metadata:
-        """Returns the metadata that the server sent before its items; empty if it has sent none so far."""
-        return unpack(self._call.core.initial_metadata() or b"")
-
-    def metadata(self) -> Metadata:
-        """Returns the metadata that the server sent at the end of the call; empty until then."""
-        return unpack(self._call.core.metadata())
 
     def __enter__(self: _C) -> _C:
         return self
@@ -106,20 +105,13 @@ class _Stream:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else "ended" if self._call.core.done() else "open"
-        return f"<rrpc.{type(self).__name__} of {self._call.name}, {state}>"
-
-    def _misuse(self, what: str) -> RuntimeError:
-        return RuntimeError(f"{self._call.name}(): {what}; call the method again for another stream")
-
 
 class _Receiving(_Stream, Generic[_T]):
     """The items that come, once: an iterator that goes on where the last loop was left."""
 
     def __init__(self, call: Opened) -> None:
         super().__init__(call)
-        self._items = cast("GeneratorType[_T, None, None]", call.items())
+        self._items = cast("GeneratorType[_T, None, None]", _guarded(call.items()))
 
     def __iter__(self) -> Iterator[_T]:
         if self._closed:
@@ -169,7 +161,7 @@ class _Sending(_Stream, Generic[_S]):
         Raises the call's error, or TimeoutError after ``timeout`` seconds.
         """
         refuse_blocking("flush()", _ASYNC, 1)
-        self._call.flush(timeout)
+        self._call.flush(deadline_after(timeout))
 
     def _finish(self) -> None:
         if self._closed:

@@ -5,30 +5,28 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import os
 import sys
+import threading
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from time import monotonic
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 
 from rrpc import _core
-from rrpc._call.chain import Chain
-from rrpc._call.context import surrounding
-from rrpc._call.outgoing import CallOptions, OutgoingCall, course
+from rrpc._call.outgoing import CallOptions, Prepared, prepare
 from rrpc._channel import Channel, Connection, Contract
 from rrpc._interface import MISSING, Interface, Method, OutSpec, Parameter, Plan, target_of
-from rrpc._options import seconds
-from rrpc.errors import RpcError, Unavailable, goes_elsewhere
-from rrpc.memory import memory_of
-from rrpc.metadata import MetadataLike, pack, together
+from rrpc._options import deadline_after
+from rrpc.errors import RpcError, goes_elsewhere
+from rrpc.metadata import MetadataLike
 
+from . import begin_call
 from .blocking_driver import run
 from .blocking_guard import loop_here, refuse_in_coroutine
-from .callback_driver import Driven
-from .futures import Future, only
+from .futures import Future
 
-__all__ = ["Caller", "RemoteMethod", "UnaryMethod", "contract_of", "start_call", "stub"]
+__all__ = ["Caller", "RemoteMethod", "UnaryMethod", "contract_of", "stub"]
 
 _R = TypeVar("_R")
 _M = TypeVar("_M", bound="RemoteMethod")
@@ -36,7 +34,7 @@ _ITERATOR: Any = Iterator
 _modules = sys.modules
 _OPTIONS = ("timeout", "metadata", "out")
 """Of a call, in the order in which ``_call`` takes them."""
-_UNBOUND: tuple[Any, ...] = (object(), None, b"", None, None)
+_UNBOUND: tuple[Any, ...] = (object(), None, b"")
 
 
 class Caller(Protocol):
@@ -73,11 +71,9 @@ class RemoteMethod:
         self._channel: Channel = client._channel
         self._contract: Contract | None = client._contract
         self._options: CallOptions = client._options
-        self._timeout = client._options.timeout
-        self._packed = pack(client._options.metadata or {})
         self._loop_here = loop_here()
-        # Of the connection that plain calls take: (it, encoder, wire name, the core's call and start).
-        self._plain = _UNBOUND
+        # Of the connection of the last call: (it, encoder, wire name).
+        self._last = _UNBOUND
         self._binding: _core.MethodBinding | None = None
 
     def __repr__(self) -> str:
@@ -92,20 +88,22 @@ class RemoteMethod:
         """Returns what is called in this one's place where the core can make calls: it needs no Python for them."""
         return self
 
+    def bound(self, connection: Connection) -> tuple[Any, ...]:
+        """Returns (connection, encoder, wire name) for calls over the connection."""
+        last = self._last
+        return last if last[0] is connection else self._bind(connection)
+
     def _bind(self, connection: Connection) -> tuple[Any, ...]:
-        """Returns the parts for calls over the connection; plain calls use this connection from now on."""
         key = self._contract, type(self)
         found = connection.bound.get(key)
         if found is None:
             agreement = connection.agreement(self._contract)
             found = agreement.encoder(self._plan), self.rpc_name.encode()
             connection.bound[key] = found
-        bound = (connection, *found, connection.core.call, connection.core.start)
-        if self._options.plain:
-            self._plain = bound
-            if self._binding is not None and found[0] == self._plan.encode_arguments:
-                self._binding.bind(connection, connection.core, found[1])
-        return bound
+        self._last = last = (connection, *found)
+        if self._binding is not None and found[0] == self._plan.encode_arguments:
+            self._binding.bind(connection, connection.core, found[1])
+        return last
 
 
 class UnaryMethod(RemoteMethod, Generic[_R]):
@@ -113,6 +111,9 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
 
     Where the result has an array, ``out`` is the last of the keywords.
     """
+
+    _is_async: ClassVar[bool] = False
+    """Whether it is called in event loops, and its calls are awaited."""
 
     def __init__(self, client: Caller) -> None:
         super().__init__(client)
@@ -132,10 +133,10 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
             tuple(... if p.default is MISSING else p.default for p in parameters),
             frozenset(map(sys.intern, taken)),
             self._channel,
-            self._timeout,
-            self._packed,
+            self._options.timeout,
+            self._options.packed,
         )
-        return _core.DirectMethod(self, self._binding)
+        return _core.DirectMethod(self, self._binding, self._is_async)
 
     def _call(
         self,
@@ -148,32 +149,7 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
             self._loop_here = loop_here()  # it was imported after the method was first used
         if self._loop_here is not None and self._loop_here() is not None:
             refuse_in_coroutine(f"{self.rpc_name}()", "the method of the asyncio client", 2)
-        if out is not None:
-            return self._start(arguments, timeout, metadata, out).result()
-        connection, encode, name, call, _ = self._plain
-        around = surrounding()
-        wait = self._timeout if timeout is None else seconds(timeout)
-        end = None if wait is None else monotonic() + wait
-        if connection is self._channel.ready and (around is None or around.ended) and wait != 0.0:
-            sent = self._packed if metadata is None else together(self._options.metadata, metadata)
-            payload, buffers = encode(arguments)
-            try:
-                reply, blocks = call(
-                    name,
-                    payload,
-                    buffers or None,
-                    None,
-                    wait,
-                    sent,
-                )
-            except RpcError as error:
-                if not goes_elsewhere(error):
-                    raise self._typed(error) from None
-            else:
-                result: _R = self._decode(reply, blocks, None, buffers.sizes)
-                return result
-        left = None if end is None else end - monotonic()
-        value: _R = run(self._course(arguments, left, metadata, None))
+        value: _R = begin_call.call(self._prepare(arguments, timeout, metadata, out))
         return value
 
     def _otherwise(
@@ -181,13 +157,16 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
     ) -> _R:
         """Makes the call of a ``DirectMethod`` that failed with ``error`` elsewhere, where that is right."""
         if not goes_elsewhere(error):
-            raise self._typed(error) from None
-        value: _R = run(self._course(arguments, left, metadata, None))
+            try:
+                raise self._typed(error) from None
+            finally:
+                del error  # what is raised knows this frame
+        value: _R = run(self.within(arguments, left, metadata).course())
         return value
 
     def _decode_direct(self, payload: bytes, blocks: list[Any] | None, arguments: tuple[Any, ...]) -> _R:
         """Decodes the result of a ``DirectMethod`` call where Python is to do it."""
-        return self.decoder(arguments)(payload, blocks, None)
+        return self.decoder(arguments)(payload, blocks)
 
     def _start(
         self,
@@ -196,40 +175,23 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         metadata: MetadataLike | None = None,
         out: Any = None,
     ) -> Future[_R]:
-        if out is not None:
-            out = target_of(out)
-        connection, encode, name, _, start = self._plain
-        around = surrounding()
-        wait = self._timeout if timeout is None else seconds(timeout)
-        if connection is not self._channel.ready or not (around is None or around.ended) or wait == 0.0:
-            return start_call(self._course(arguments, wait, metadata, out))
-        sent = self._packed if metadata is None else together(self._options.metadata, metadata)
-        payload, buffers = encode(arguments, None if out is None else OutSpec.of(out))
-        again = self.again(arguments, wait, metadata, out)
-        try:
-            call = start(name, payload, buffers or None, memory_of(out), wait, sent)
-        except Unavailable as error:
-            if not goes_elsewhere(error):
-                raise
-            return start_call(again())
-        decode = self._decode
-        if buffers.sizes is not None:
-            decode = functools.partial(decode, sizes=buffers.sizes)
-        return Future(call, decode, out, again, self._typed)
+        return begin_call.start(self._prepare(arguments, timeout, metadata, out))
 
-    def again(
-        self,
-        arguments: tuple[Any, ...],
-        timeout: float | None,
-        metadata: MetadataLike | None = None,
-        out: Any = None,
-    ) -> Callable[[], Chain]:
-        """Returns what makes a call a second time, within what is then left of ``timeout`` seconds from now."""
-        end = None if timeout is None else monotonic() + timeout
-        return lambda: self._course(arguments, None if end is None else end - monotonic(), metadata, out)
+    def _prepare(
+        self, arguments: tuple[Any, ...], timeout: float | None, metadata: MetadataLike | None, out: Any
+    ) -> Prepared:
+        request = _Request(self, arguments, None if out is None else target_of(out))
+        return prepare(self._channel, request, self._options, timeout, metadata)
+
+    def within(
+        self, arguments: tuple[Any, ...], left: float | None, metadata: MetadataLike | None
+    ) -> Prepared:
+        """Prepares a call for which the core has ``left`` seconds left, and which isn't plain any more."""
+        request, deadline = _Request(self, arguments, None), deadline_after(left)
+        return Prepared(self._channel, request, self._options, deadline, metadata)
 
     def decoder(self, arguments: tuple[Any, ...]) -> Callable[..., _R]:
-        """Returns what decodes the reply to a call with these arguments, given payload, blocks and ``out``."""
+        """Returns what decodes the reply to a call with these arguments, given payload and blocks."""
         sizes = self._plan.sizes_of(arguments)
         return self._decode if sizes is None else functools.partial(self._decode, sizes=sizes)
 
@@ -238,15 +200,11 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
     ) -> Future[_R]:
         """Starts a call elsewhere that a ``DirectMethod`` couldn't start, where that is right."""
         if not goes_elsewhere(error):
-            raise error
-        return start_call(self._course(arguments, left, metadata, None))
-
-    def _course(
-        self, arguments: tuple[Any, ...], timeout: float | None, metadata: MetadataLike | None, out: Any
-    ) -> Chain:
-        """The way of a call that isn't plain, or not yet."""
-        request = _Request(self, arguments, out)
-        return course(OutgoingCall(self._channel, request, self._options, timeout, metadata), self._options)
+            try:
+                raise error
+            finally:
+                del error  # what is raised knows this frame
+        return begin_call.start_course(self.within(arguments, left, metadata).course())
 
 
 class _Request:
@@ -268,12 +226,18 @@ class _Request:
         return self.stub.rpc_idempotent
 
     def encode(self, connection: Connection) -> tuple[bytes, bytes, Any]:
-        _, encode, name, _, _ = self.stub._bind(connection)
+        _, encode, name = self.stub.bound(connection)
         payload, message = encode(self.arguments, None if self.out is None else OutSpec.of(self.out))
         return name, payload, message
 
     def decode(self, payload: bytes, blocks: list[Any] | None, message: Any) -> Any:
         return self.stub._decode(payload, blocks, self.out, message.sizes)
+
+    def decoder(self, message: Any) -> Callable[[bytes, Any], Any]:
+        stub = self.stub
+        if self.out is None and message.sizes is None:
+            return stub._decode
+        return functools.partial(stub._decode, out=self.out, sizes=message.sizes)
 
     def error(self, error: RpcError) -> RpcError:
         return self.stub._typed(error)
@@ -285,29 +249,22 @@ class _Request:
         return self.stub._plan.check_result(result, self.arguments)
 
 
-def start_call(chain: Chain) -> Future[Any]:
-    """A future for a call that isn't plain; it is begun."""
-    driven = Driven(chain)
-    driven.go()
-    if driven.done() and not chain.call.attempt:
-        driven.result()  # nothing was begun: better told at once
-    return Future(driven, only)
-
-
-def _hands_over(cls: type[RemoteMethod]) -> bool:
+def _hands_over(cls: type[UnaryMethod[Any]]) -> bool:
     """Returns whether calls do no more than hand their arguments over, as generated methods do.
 
     Somebody's own ``__call__`` or ``start`` that does more must run.
     """
     known = cls.__dict__.get("_is_generated")
     if known is None:
-        known = cls._is_generated = _is_generated(cls, "__call__", "_call") and _is_generated(
-            cls, "start", "_start"
-        )
+        if cls._is_async:
+            known = _is_generated(cls, "__call__", "await {}._start", "async ")
+        else:
+            known = _is_generated(cls, "__call__", "{}._call") and _is_generated(cls, "start", "{}._start")
+        cls._is_generated = known
     return bool(known)
 
 
-def _is_generated(cls: type[RemoteMethod], method: str, callee: str) -> bool:
+def _is_generated(cls: type[RemoteMethod], method: str, callee: str, kind: str = "") -> bool:
     """Compares a method's code with what its body would be compiled to."""
     function = getattr(cls, method, None)
     code = getattr(function, "__code__", None)
@@ -321,11 +278,11 @@ def _is_generated(cls: type[RemoteMethod], method: str, callee: str) -> bool:
     star = ["*"] if keywords > positional else []
     parameters = ", ".join([*names[:positional], *star, *names[positional:]])
     arguments = "".join(f"{name}, " for name in cls._plan.names)
-    call = f"{names[0]}.{callee}(({arguments}), {', '.join(given)})"
+    call = f"{callee.format(names[0])}(({arguments}), {', '.join(given)})"
     doc = "" if function.__doc__ is None else f"{function.__doc__!r}; "
     for body in (f"return {call}", call):  # the second one where there is no result
         made: dict[str, Any] = {}
-        exec(f"def made({parameters}): {doc}{body}", {}, made)
+        exec(f"{kind}def made({parameters}): {doc}{body}", {}, made)
         if _same(code, made["made"].__code__):
             return True
     return False
@@ -335,10 +292,25 @@ def _same(one: types.CodeType, other: types.CodeType) -> bool:
     return (one.co_code, one.co_names, one.co_consts) == (other.co_code, other.co_names, other.co_consts)
 
 
+_publishing = threading.RLock()
+
+
 def _compile(cls: type[RemoteMethod]) -> Plan:
+    """Returns the class's plan. All stubs have the same one, as connections remember what they work out by it."""
     if "_plan" not in cls.__dict__:
-        cls._plan = _plan_of(cls)
+        plan = _plan_of(cls)
+        with _publishing:
+            if "_plan" not in cls.__dict__:  # another thread may have been quicker
+                cls._plan = plan
     return cls._plan
+
+
+def _anew() -> None:
+    global _publishing
+    _publishing = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_anew)
 
 
 def _plan_of(cls: type[RemoteMethod]) -> Plan:

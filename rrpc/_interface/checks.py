@@ -20,6 +20,7 @@ from rrpc.codec import instead_of, is_model
 
 from .aliases import alias_check, expanded, is_alias
 from .arrays import array_check, ndarray_check
+from .borrowed import OWN_FIELDS, holds_borrowed
 from .containers import homogeneous, mapping_check, sequence_check, tuple_check, union_check
 from .libraries import library_of
 from .members import fields_of, has_members
@@ -64,10 +65,12 @@ def verify(annotation: Any, seen: tuple[Any, ...] = ()) -> None:
     for argument in typing.get_args(annotation):
         verify(argument, seen)
     if has_members(annotation):
-        if is_model(annotation):  # what its fields may be is Pydantic's affair
-            return
         for name, member in fields_of(annotation).items():
-            _verify_member(f"{type_text(annotation)}.{name}", member, (*seen, annotation))
+            what = f"{type_text(annotation)}.{name}"
+            if holds_borrowed(member):
+                raise AnnotationError(f"{what}: {OWN_FIELDS}")
+            if not is_model(annotation):  # what a model's fields may be is Pydantic's affair
+                _verify_member(what, member, (*seen, annotation))
 
 
 def _verify_member(what: str, annotation: Any, seen: tuple[Any, ...]) -> None:

@@ -3,33 +3,51 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
 from rrpc.errors import RpcError
 
 from .interface import Interface, Method, check_override, describe_method
+from .principals import principal_texts
 
-__all__ = ["interface_of", "method", "service"]
+__all__ = ["allowed_by", "interface_of", "method", "service"]
 
 _C = TypeVar("_C", bound=type)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _METHOD_MARK = "__rrpc_method__"
 _INTERFACE = "__rrpc_interface__"
+_ALLOW = "__rrpc_allow__"
 
 
 @overload
 def method(function: _F, /) -> _F: ...
 @overload
-def method(*, idempotent: bool = False, throws: Sequence[type[RpcError]] = ()) -> Callable[[_F], _F]: ...
 def method(
-    function: Any = None, /, *, idempotent: bool = False, throws: Sequence[type[RpcError]] = ()
+    *, idempotent: bool = False, throws: Sequence[type[RpcError]] = (), allow: Iterable[str] | None = None
+) -> Callable[[_F], _F]: ...
+def method(
+    function: Any = None,
+    /,
+    *,
+    idempotent: bool = False,
+    throws: Sequence[type[RpcError]] = (),
+    allow: Iterable[str] | None = None,
 ) -> Any:
     """Mark a method of a service as one that clients may call.
 
-    ``idempotent``: calling it twice does no more than once. ``throws``: errors that callers should be ready for,
-    classes made with ``error``; any other error may come too.
+    Args:
+        function: The method.
+        idempotent: Whether calling it twice does no more than once.
+        throws: Errors that callers should be ready for, classes made with ``error``; any other error may come too.
+        allow: The principals that may call it, such as ``["user:alice", "group:ml"]``; others get PermissionDenied,
+            and the handler doesn't run. An empty list lets nobody in. None: what the service says, or else everybody.
+            See ``docs/authorization.md``.
+
+    Raises:
+        TypeError: The decorator isn't on a plain method, or ``allow`` isn't a list.
+        ValueError: ``allow`` has something that isn't a principal.
     """
 
     def mark(function: Any) -> Any:
@@ -39,6 +57,8 @@ def method(
             where = f"{name}: " if name else ""
             raise TypeError(f"{where}@rrpc.method goes on plain methods, not on {type(function).__name__}")
         setattr(function, _METHOD_MARK, {"idempotent": idempotent, "throws": tuple(throws)})
+        if allow is not None:
+            setattr(function, _ALLOW, principal_texts(allow, f"{function.__qualname__}()"))
         return function
 
     return mark if function is None else mark(function)
@@ -47,16 +67,37 @@ def method(
 @overload
 def service(cls: _C, /) -> _C: ...
 @overload
-def service(*, name: str | None = None) -> Callable[[_C], _C]: ...
-def service(cls: Any = None, /, *, name: str | None = None) -> Any:
-    """Make a class a service, called ``name`` (the class's own name by default) on the wire.
+def service(*, name: str | None = None, allow: Iterable[str] | None = None) -> Callable[[_C], _C]: ...
+def service(cls: Any = None, /, *, name: str | None = None, allow: Iterable[str] | None = None) -> Any:
+    """Make a class a service. Its methods are those marked with ``method``, inherited and overridden ones included.
 
-    Its methods are those marked with ``method``, inherited and overridden ones included. TypeError names a method
-    that can't be called remotely, and why.
+    Args:
+        cls: The class.
+        name: The service's name on the wire; the class's own name by default.
+        allow: The principals that may call its methods, but for those methods that have an ``allow`` of their own.
+
+    Raises:
+        TypeError: A method can't be called remotely, or ``allow`` isn't a list.
+        ValueError: ``allow`` has something that isn't a principal.
     """
-    if cls is None:
-        return lambda decorated: _decorate(decorated, name)
-    return _decorate(cls, name)
+
+    def decorate(decorated: Any) -> Any:
+        made = _decorate(decorated, name)
+        if allow is not None:
+            setattr(made, _ALLOW, principal_texts(allow, f"service {made.__name__}"))
+        return made
+
+    return decorate if cls is None else decorate(cls)
+
+
+def allowed_by(cls: type, member: str) -> tuple[str, ...] | None:
+    """Returns the principals that the code lets call a method of a service class; None: everybody.
+
+    The innermost ``allow`` wins: that of the method in the class, then in its bases, then that of the service.
+    """
+    of_methods = (getattr(base.__dict__.get(member), _ALLOW, None) for base in cls.__mro__)
+    of_services = (base.__dict__.get(_ALLOW) for base in cls.__mro__)
+    return next((allow for allow in (*of_methods, *of_services) if allow is not None), None)
 
 
 def _decorate(cls: Any, name: str | None) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from rrpc.errors import RpcError
 
 from .aliases import expanded
+from .borrowed import check_placement
 from .checks import compile_check, verify
 from .declared_errors import is_declared
 from .mismatch import AnnotationError, Mismatch, type_text
@@ -112,7 +113,9 @@ class Interface:
 
 
 def _compile_item(annotation: Any) -> None:
-    compile_check(item_of(annotation)[0])
+    item, _ = item_of(annotation)
+    compile_check(item)
+    check_placement(item)
 
 
 def _verify_item(annotation: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rrpc.codec import Record
-from rrpc.types import Shape, Sized
+from rrpc.types import Lending, Shape, Sized
 
 __all__ = [
     "EXACT",
@@ -92,6 +92,9 @@ def type_text(annotation: Any) -> str:
 
 
 def _annotated_text(base: Any, notes: tuple[Any, ...]) -> str:
+    others = tuple(note for note in notes if not isinstance(note, Lending))
+    if len(others) < len(notes):
+        return f"rrpc.Borrowed[{_annotated_text(base, others)}]"
     for note in notes:
         if isinstance(note, Sized):
             return note.name

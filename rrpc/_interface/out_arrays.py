@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from rrpc.codec import array_in, decode, describe_dtype, fields_in, has_fields, is_tensor, parse_dtype
+from rrpc.codec import (
+    array_in,
+    decode,
+    describe_dtype,
+    fields_in,
+    frozen,
+    has_fields,
+    is_tensor,
+    parse_dtype,
+)
 from rrpc.errors import InvalidArgument, ProtocolError, RpcError
 
 from .foreign_arrays import array_of
@@ -68,9 +77,16 @@ def target_of(out: Any) -> np.ndarray[Any, Any] | None:
     return target
 
 
-def decode_into(payload: bytes, blocks: list[Any] | None, out: np.ndarray[Any, Any] | None = None) -> Any:
-    """Returns the result of a reply to a call by name, with what ``out=`` was in the place of the array there."""
-    result = decode(payload, blocks, out)
+def decode_into(
+    payload: bytes, blocks: list[Any] | None, out: np.ndarray[Any, Any] | None = None, borrow: bool = False
+) -> Any:
+    """Returns the result of a reply to a call by name, with what ``out=`` was in the place of the array there.
+
+    With ``borrow`` its other arrays are read-only, and lent ones stay in their owner's memory.
+    """
+    result = decode(payload, blocks, out, borrow)
+    if borrow:
+        frozen(result, out)
     return out.in_place(result) if isinstance(out, Target) else result
 
 

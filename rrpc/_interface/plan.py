@@ -13,6 +13,7 @@ from typing import Any
 from rrpc.codec import CompiledPlan, Message, Refused, decode, pack, prepare, refusal
 from rrpc.errors import Internal, InvalidArgument, ProtocolError, RpcError
 
+from .borrowed import borrower, freezer, holds_borrowed, lender
 from .checks import compile_check
 from .compiled import compiled
 from .declared_errors import DeclaredErrors
@@ -61,6 +62,11 @@ class Plan:
         result = self._result = None if received else result
         self._check_result = compile_check(result)
         self._send_result = sender(result, self._check_result)
+        self._borrowers = [borrower(annotation) for annotation in annotations.values()]
+        self._borrows = any(map(holds_borrowed, annotations.values()))
+        self._borrow_result = borrower(result) if holds_borrowed(result) else None
+        self._freeze_result = freezer(result)
+        self._lend_result = lender(result)
 
     @functools.cached_property
     def compiled(self) -> CompiledPlan | None:
@@ -125,12 +131,14 @@ class Plan:
             read = self._codec.read_result(payload, blocks)
             if read is not None:
                 return read[0]
-        result = self._conforming(decode(payload, blocks, out), sizes)
+        borrow = self._borrow_result
+        value = decode(payload, blocks, out, borrow is not None)
+        result = self._conforming(value if borrow is None else borrow(value, out), sizes)
         return out.in_place(result) if type(out) is Target else result
 
     def check_result(self, value: Any, arguments: Sequence[Any]) -> Any:
         """Checks a result that didn't come from the server, as ``decode_result`` does, and returns it."""
-        return self._conforming(value, self.sizes_of(arguments))
+        return self._freeze_result(self._conforming(value, self.sizes_of(arguments)), None)
 
     def _conforming(self, value: Any, sizes: Sizes | None) -> Any:
         try:
@@ -157,9 +165,11 @@ class Plan:
             read = self._codec.read_arguments(payload, blocks)
             if read is not None:
                 return read, None, None
-        values, named, out = _request(decode(payload, blocks))
+        values, named, out = _request(decode(payload, blocks, None, self._borrows))
         if named or len(values) != len(self.names):
             values = self.bind(values, named)
+        if self._borrows:
+            values = [borrow(value, None) for borrow, value in zip(self._borrowers, values, strict=True)]
         try:
             checked = [check(value) for check, value in zip(self._checks, values)]  # noqa: B905
         except Mismatch as mismatch:
@@ -183,7 +193,8 @@ class Plan:
                 self._dimensions.check_result(checked, sizes)
             if out is not None:
                 message.out = out.choose(checked)
-            return pack(prepare(checked, message), message), message
+            prepared = prepare(checked if self._lend_result is None else self._lend_result(checked), message)
+            return pack(prepared, message), message
         except Mismatch as mismatch:
             text = f"{self.name}(): the result{mismatch.path} isn't as declared: {mismatch}"
             raise Internal(text) from None
@@ -237,10 +248,11 @@ def _request(decoded: Any) -> tuple[list[Any], dict[str, Any], OutSpec | None]:
 
 
 def untyped_request(
-    values: Sequence[Any], named: dict[str, Any], out: OutSpec | None
+    values: Sequence[Any], named: dict[str, Any], out: OutSpec | None, lend: bool = False
 ) -> tuple[bytes, Message]:
-    """The request of a caller that knows nothing of the method's signature."""
+    """The request of a caller that knows nothing of the method's signature; with ``lend`` its arrays are lent."""
     message = Message()
+    message.lend = lend
     prepared = [_untyped(f"argument {i}", value, message) for i, value in enumerate(values)]
     request: Any = prepared
     if named or out is not None:

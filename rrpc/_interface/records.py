@@ -7,10 +7,11 @@ from typing import Any
 
 from rrpc.codec import Record, is_model
 
+from .borrowed import OWN_FIELDS, holds_borrowed
 from .containers import tuple_check
 from .dimensions import Scope
 from .members import hints_of, is_typed_dict, members_of
-from .mismatch import EXACT, Check, Compile, Mismatch
+from .mismatch import EXACT, AnnotationError, Check, Compile, Mismatch
 
 __all__ = ["RecordCheck", "class_check", "named_tuple_check"]
 
@@ -186,6 +187,8 @@ def named_tuple_check(annotation: Any, compile_inner: Compile) -> Check:
     kind: Any = typing.get_origin(annotation) or annotation
     hints = hints_of(annotation)
     fields = {name: hints.get(name, Any) for name in kind._fields}
+    if borrowed := [name for name, hint in fields.items() if holds_borrowed(hint)]:
+        raise AnnotationError(f"{kind.__name__}.{borrowed[0]}: {OWN_FIELDS}")
     check_items = tuple_check(kind, tuple(fields.values()), compile_inner)
     scope = Scope.of_fields(fields, compile_inner)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from rrpc.codec import BULK_BYTES, Message, prepare
 
+from .borrowed import lender
 from .mismatch import EXACT, Check
 
 __all__ = ["Sender", "sender"]
@@ -31,4 +32,7 @@ def sender(annotation: Any, check: Check) -> Sender:
             return prepare(check(value), message)
 
         return send_bytes
+    lend = lender(annotation)
+    if lend is not None:
+        return lambda value, message: prepare(lend(check(value)), message)
     return lambda value, message: prepare(check(value), message)

@@ -10,6 +10,7 @@ import numpy as np
 
 from rrpc.types import Shape, Sized
 
+from .borrowed import is_lending
 from .libraries import item_note, library_of
 from .mismatch import AnnotationError, Check, Compile, Mismatch, item_type, type_text
 from .tensor_checks import tensor_check
@@ -22,6 +23,8 @@ _F32_OVERFLOWS = 2.0**128 - 2.0**103
 
 def annotated_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
     base, *notes = arguments
+    if is_lending(tuple(notes)):
+        _must_be_array(base)
     check = compile_inner(base)
     library = library_of(base)
     if library is not None and not library.is_table and (item := item_note(notes)) is not np.generic:
@@ -32,6 +35,15 @@ def annotated_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: 
         if isinstance(note, Shape):
             return _shape_check(note, base, check)
     return check
+
+
+def _must_be_array(base: Any) -> None:
+    """Raises AnnotationError for ``rrpc.Borrowed`` around anything but a numpy array."""
+    if base is np.ndarray or typing.get_origin(base) is np.ndarray:
+        return
+    if isinstance(base, typing.TypeVar):
+        raise AnnotationError("write what is borrowed: rrpc.Borrowed[NDArray[np.float32]]")
+    raise AnnotationError(f"rrpc.Borrowed is for numpy arrays, NDArray[...], not for {type_text(base)}")
 
 
 def _sized_check(name: str, base: Any, check: Check) -> Check:

@@ -8,10 +8,13 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .borrowed import holds_borrowed
 from .mismatch import ITERATORS, AnnotationError
 from .parameter import Parameter
 
 __all__ = ["RECEIVES", "SENDS", "check_streams", "item_of", "kind_of"]
+
+_NOT_BORROWED = "the items of a stream can't be borrowed: their memory is used again; write NDArray[...]"
 
 SENDS, RECEIVES = 2, 4
 """What the client does in a call, as the request says it: it sends a stream of items, it receives one."""
@@ -50,10 +53,16 @@ def check_streams(
     name: str, parameters: Sequence[Parameter], result: Any, function: Callable[..., Any]
 ) -> None:
     """``AnnotationError`` where a method's streams stand as they can't."""
+    item, received = item_of(result)
+    if received and holds_borrowed(item):
+        raise AnnotationError(f"{name}(): result: {_NOT_BORROWED}")
     for parameter in parameters:
-        if not item_of(parameter.annotation)[1]:
+        item, sent = item_of(parameter.annotation)
+        if not sent:
             continue
         what = f"{name}(): parameter {parameter.name!r}: "
+        if holds_borrowed(item):
+            raise AnnotationError(what + _NOT_BORROWED)
         if len(parameters) > 1:
             raise AnnotationError(f"{what}a method that takes a stream takes nothing else")
         if parameter.default is not inspect.Parameter.empty:
@@ -61,6 +70,6 @@ def check_streams(
         if parameter.keyword_only or parameter.positional_only:
             raise AnnotationError(f"{what}a stream stands alone, without '*' and '/'")
     generates = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-    if generates and not item_of(result)[1]:
+    if generates and not received:
         kind = "AsyncIterator" if inspect.isasyncgenfunction(function) else "Iterator"
         raise AnnotationError(f"{name}(): it yields, so that its result is a stream: write -> {kind}[...]")

@@ -23,7 +23,7 @@ from rrpc.codec import (
 from rrpc.errors import Internal, InvalidArgument, RpcError
 
 from .checks import compile_check
-from .compiled import compiled
+from .compiled import compiled_item
 from .dimensions import Dimensions, Sizes
 from .mismatch import EXACT, Mismatch
 from .senders import sender
@@ -64,9 +64,15 @@ class Items:
             self.encode, self.decode = self._encode_compiled, self._decode_compiled
 
     @functools.cached_property
-    def _codec(self) -> CompiledPlan | None:
-        """The item as the core packs and reads it; compiled at first use, as ``Plan.compiled`` is."""
-        return compiled((), self._annotation)
+    def codec(self) -> CompiledPlan | None:
+        """The item as the core packs and reads it; compiled at first use, as ``Plan.compiled`` is.
+
+        None where Python does it: items with named dimensions, items that would be handed over to it as a whole, and
+        lists of frames, which have a format of their own.
+        """
+        if self._dimensions is not None or self._annotation == list[memoryview]:
+            return None
+        return compiled_item(self._annotation)
 
     def _encode(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, list[Any] | None]:
         """An item's payload and buffers; ``sizes`` are those that the arguments have."""
@@ -129,11 +135,11 @@ class Items:
         return self._decode(payload, blocks)
 
     def _encode_compiled(self, value: Any, sizes: Sizes | None = None) -> tuple[bytes, list[Any] | None]:
-        packed = None if self._codec is None else self._codec.pack_result(value)
+        packed = None if self.codec is None else self.codec.pack_result(value)
         return self._encode(value) if packed is None else packed
 
     def _decode_compiled(self, payload: bytes, blocks: list[Any] | None, sizes: Sizes | None = None) -> Any:
-        read = None if self._codec is None else self._codec.read_result(payload, blocks)
+        read = None if self.codec is None else self.codec.read_result(payload, blocks)
         return self._decode(payload, blocks) if read is None else read[0]
 
 

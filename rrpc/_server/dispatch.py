@@ -10,7 +10,7 @@ from time import monotonic_ns
 from typing import Any
 
 from rrpc._interface import RECEIVES, SENDS, Interface, Method, Plan
-from rrpc._interface.decorators import interface_of
+from rrpc._interface.decorators import allowed_by, interface_of
 from rrpc.codec import CompiledPlan
 from rrpc.errors import InvalidArgument, Unimplemented
 
@@ -55,11 +55,15 @@ class Handler:
         """Of a call with streams: takes the ``streams.ServedStream``, whose ``begin()`` calls the function."""
         self.is_async = _is_async(method, function)
 
-    def direct(self) -> Direct | None:
-        """Returns what the core needs to carry calls out by itself; None where Python has a part in them."""
+    def direct(self, in_loop: bool) -> Direct | None:
+        """Returns what the core needs to carry calls out by itself; None where Python has a part in them.
+
+        ``in_loop`` says whether an event loop's calls are meant, or a worker's.
+        """
         plan = self.plan
         plain = self.decode == plan.decode_arguments and self.encode == plan.encode_result
-        if not plain or self.is_async or plan.compiled is None:
+        fits = inspect.iscoroutinefunction(self._given) if in_loop else not self.is_async
+        if not plain or not fits or plan.compiled is None:
             return None
         return self._given, plan.compiled, plan.names[plan.positional_count :]
 
@@ -74,6 +78,8 @@ class Dispatch:
         self.missing_stream: Callable[[bytes, int], Any] | None = None
         """What gives that which stands for a method with streams that isn't there; takes its name and its kind."""
         self.interfaces: dict[str, Interface] = {}
+        self.allowed: dict[str, tuple[str, ...]] = {}
+        """The principals of the methods that the code restricts, by the methods' names."""
         self._add(services)
         self.names = list(self.interfaces)
         """Of the services, without the built-in ones."""
@@ -84,9 +90,12 @@ class Dispatch:
         """A service of the user's that has the name of one goes first. Gives the names of the methods added."""
         return self._add([service for service in services if _interface(service).name not in self.interfaces])
 
-    def direct(self) -> dict[bytes, Direct]:
+    def direct(self, in_loop: bool = False) -> dict[bytes, Direct]:
         """Returns what ``Handler.direct`` gives of the unary methods, by their names."""
-        found = {name: getattr(handler, "direct", lambda: None)() for name, handler in self.handlers.items()}
+        found = {
+            name: getattr(handler, "direct", lambda _: None)(in_loop)
+            for name, handler in self.handlers.items()
+        }
         return {name: direct for name, direct in found.items() if direct is not None}
 
     def change(self, names: Sequence[bytes], change: Callable[[Handler], None]) -> None:
@@ -108,6 +117,9 @@ class Dispatch:
             for name, method in interface.resolved().methods.items():
                 group = self.streams if method.kind else self.handlers
                 group[method.name.encode()] = Handler(method, getattr(instance, name))
+                allowed = allowed_by(type(instance), name)
+                if allowed is not None:
+                    self.allowed[method.name] = allowed
                 added.append(method.name.encode())
         return added
 

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from rrpc._call.chain import REFUSED, Chain, Sleep, drive, drive_async
 from rrpc._call.context import context
+from rrpc._call.peer import Peer
 from rrpc._call.stream_hooks import StreamHooks
-from rrpc.errors import Cancelled, DeadlineExceeded
+from rrpc.errors import Cancelled, DeadlineExceeded, PermissionDenied
 from rrpc.interceptors import ServerInterceptor, links
 
 from .dispatch import Dispatch, check_memory
 
 if TYPE_CHECKING:
-    from rrpc._call.chain import Link
+    from rrpc._call.chain import Link, Steps
     from rrpc._call.context import Context
     from rrpc.metadata import Metadata
 
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = ["IncomingCall", "IncomingStream", "intercept"]
 
+_NOBODY = Peer()
 _STAMPS = ("request received", "arguments fetched", "taken by a worker")
 
 
 def intercept(dispatch: Dispatch, interceptors: Sequence[ServerInterceptor]) -> None:
     """Put ``interceptors`` around every handler, and around the answer to calls of methods that aren't there."""
-    unary = links(interceptors, "unary")
-    stream = links(interceptors, "stream")
+    gate: tuple[Link, ...] = (_gate,) if any(one.names_callers for one in interceptors) else ()
+    unary = (*links(interceptors, "unary"), *gate)
+    stream = (*links(interceptors, "stream"), *gate)
     if stream:
         for handler in dispatch.streams.values():
             handler.around = partial(_around_stream, handler, stream)
@@ -38,6 +41,17 @@ def intercept(dispatch: Dispatch, interceptors: Sequence[ServerInterceptor]) -> 
     if unary:
         known = {name: _Intercepted(handler, unary) for name, handler in dispatch.handlers.items()}
         dispatch.handlers = _Handlers(known, lambda name: _Intercepted(_Missing(dispatch, name, 0), unary))
+
+
+def _gate(call: IncomingCall) -> Steps:
+    """The innermost link, where tokens name callers: refuses what the policy doesn't permit even with the token."""
+    context = call.context
+    subject = getattr(context, "_token_subject", "")
+    if why := context._core.why_denied(context._handle, subject):
+        raise PermissionDenied(
+            why + (f", with the token of {subject!r:.80}" if subject else ", without a token")
+        )
+    return (yield call)
 
 
 class _Handlers(dict[bytes, Any]):
@@ -60,7 +74,7 @@ class IncomingCall:
         """What the handler gets from ``rrpc.context``."""
         self._handler = handler
         self._hooks: StreamHooks | None = None
-        self._peer = ""
+        self._peer = _NOBODY
         self._reached = False
 
     @property
@@ -86,9 +100,11 @@ class IncomingCall:
         return self.context.metadata
 
     @property
-    def peer(self) -> str:
-        """Address of the caller, as text."""
-        return self._peer or self.context.peer
+    def peer(self) -> Peer:
+        """The caller: its address as text, and who it is."""
+        peer = self._peer or self.context.peer
+        subject = getattr(self.context, "_token_subject", "")
+        return peer.with_token(subject) if subject and not peer.token else peer
 
     @property
     def deadline(self) -> float | None:

@@ -8,6 +8,8 @@ from typing import Any
 from rrpc import _core
 from rrpc._options import merged
 
+from .authorization import compile_clients, log_denials
+
 __all__ = ["Redirector"]
 
 
@@ -15,7 +17,8 @@ class Redirector:
     """Listens and takes no calls. Threads of the core do all of it; ``options`` as for ``rrpc.Server``."""
 
     def __init__(self, **options: Any) -> None:
-        self._core = _core.Server(merged(options))
+        self._core = _core.Server(merged(compile_clients(options)))
+        log_denials(self._core)
 
     def listen(self, address: str) -> str:
         """Gives the address really bound. Until ``redirect`` its clients are refused as Unavailable."""

@@ -27,6 +27,7 @@ from .waker import Waker
 
 if TYPE_CHECKING:
     from rrpc import _core
+    from rrpc.codec import CompiledPlan
 
     from .dispatch import Dispatch, Handler
 
@@ -90,11 +91,15 @@ class ServedStream:
         self._arguments: Sequence[Any] = ()
         self._encode: Callable[..., tuple[bytes, Any]] = _none  # an item that the handler gives
         self._decode: Callable[..., Any] = _none  # an item that the client sent: its payload and its blocks
+        # Do the same in the core, where nothing else sees the items.
+        self._encode_plan: CompiledPlan | None = None
+        self._decode_plan: CompiledPlan | None = None
         self.map_sent: Callable[[Any], Any] | None = None
         """What gives the item that is sent in place of the handler's."""
         self.map_received: Callable[[Any], Any] | None = None
         """What gives the item that the handler gets in place of the client's."""
         self._waiting: tuple[bytes, Any] | None = None  # an item that there was no room for
+        self._put_off = False  # whether the worker is to go on with other calls first
         self._waker: Waker | None = None  # that is to bring the handler back
         self._sleeping: Waker | None = None
         self._seen = self._core.begin(request) if isinstance(self._core, ObservedCore) else None
@@ -167,10 +172,12 @@ class ServedStream:
             encode = encode if seen is None else seen.counts_sent(encode)
             map_sent = self.map_sent
             self._encode = encode if map_sent is None else lambda item: encode(map_sent(item))
+            self._encode_plan = plan.received.codec if seen is None and map_sent is None else None
         if plan.sent is not None:
             decode = plan.sent.decode if seen is None else seen.counts_received(plan.sent.decode)
             map_received = self.map_received
             self._decode = decode if map_received is None else lambda *item: map_received(decode(*item))
+            self._decode_plan = plan.sent.codec if seen is None and map_received is None else None
 
     def begin(self) -> Any:
         """Call the handler, whose alone the arguments are from now on."""
@@ -185,21 +192,23 @@ class ServedStream:
 
     def received(self) -> Any:
         """Returns an iterator of the client's items."""
-        return received(self._receive, self._decode)
+        stream, plan = self._stream, self._decode_plan
+        values = None if plan is None else partial(self._receive, partial(stream.receive_values, plan))
+        return received(partial(self._receive, stream.receive), self._decode, receive_values=values)
 
     def _server_stream(self) -> Any:
         return ServerStream(self)
 
-    def _receive(self, count: int, timeout: None) -> Any:
-        """Up to ``count`` items; lends the handler's place while none comes."""
+    def _receive(self, receive: Callable[..., Any], count: int, timeout: None) -> Any:
+        """Receives up to ``count`` items by a function of the core's; lends the handler's place while none comes."""
         if self.detached:
-            return self._stream.receive(count, timeout)
+            return receive(count, timeout)
         with suppress(TimeoutError):
-            return self._stream.receive(count, _LEND_AFTER_S)
+            return receive(count, _LEND_AFTER_S)
         if self._stream.done():  # says why
-            return self._stream.receive(count, timeout)
+            return receive(count, timeout)
         with self._served.lend(self._handle):
-            return self._stream.receive(count, timeout)
+            return receive(count, timeout)
 
     @property
     def core_stream(self) -> _core.Stream:
@@ -273,8 +282,9 @@ class ServedStream:
                     return True
                 self._waiting = None
             end = monotonic() + _SLICE_S
-            assert self._items is not None
-            for item in self._items:
+            items, plan = self._items, self._encode_plan
+            assert items is not None
+            for item in items if plan is None else self._left_over(items, plan, end):
                 if type(item) is Waker:
                     return self._sleep(item)
                 sent = encode(item)
@@ -285,10 +295,29 @@ class ServedStream:
                     return True
                 if monotonic() > end:  # others want the worker too
                     return True
+            if self._put_off:
+                self._put_off = False
+                return True
             self._reply(b"\xc0", None)
         except BaseException as error:
             self._fail(error)
         return False
+
+    def _left_over(self, items: Iterator[Any], plan: CompiledPlan, end: float) -> Iterator[Any]:
+        """Sends items by the plan and yields those that it leaves to Python, to the last one or until ``_put_off``."""
+        while True:
+            left = self._stream.send_each(items, plan, max(0.0, end - monotonic()))
+            if left is None:
+                return
+            if len(left) == 1:
+                held, left = [*left], None  # so that nothing here keeps the item
+                yield held.pop()
+                continue
+            self._put_off = True
+            if left:
+                self._waiting = left
+                self._note_wait()
+            return
 
     def _sleep(self, waker: Waker) -> bool:
         if self.context.cancelled:

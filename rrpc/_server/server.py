@@ -16,6 +16,7 @@ from rrpc.errors import AddressInUse, AlreadyExists
 from rrpc.interceptors import ServerInterceptor, checked
 from rrpc.observe import ObservedCore, Observer
 
+from .authorization import Authorization, compile_clients, compile_policy, log_denials
 from .dispatch import Dispatch
 from .health import Health
 from .interception import intercept
@@ -40,13 +41,17 @@ class Server:
         tracebacks: Whether a handler's exception carries its traceback to the caller.
         observer: Called by the workers, after each reply, with a ``rrpc.observe.ServedCall``.
         interceptors: ``ServerInterceptor`` objects around each handler, the outermost first.
+        authorization: Who may call which services and methods; None: everybody who can connect, but for methods with
+            an ``allow`` of their own.
         builtin: Whether it serves ``rrpc.Health``, ``rrpc.Reflection`` and ``rrpc.Stats`` too (see ``rrpc.std``).
         **options: Those of the transport, as for ``Client``, and ``rate_limit`` (calls a second that are taken),
-            ``rate_burst`` (calls that may come at once), ``pollers`` and others: see ``docs/transports.md``.
+            ``rate_burst`` (calls that may come at once), ``allow_clients`` (principals, such as ``group:ml``: who may
+            connect), ``pollers`` and others: see ``docs/transports.md``.
 
     Raises:
         TypeError: An argument isn't of the type that it must be, or there is no option of that name.
-        ValueError: ``workers``, ``max_concurrency`` or ``max_queue`` is too small, or two services have one name.
+        ValueError: ``workers``, ``max_concurrency`` or ``max_queue`` is too small, two services have one name, or a
+            principal or a rule's name isn't known here.
         InvalidArgument: Another option can't have that value.
         AnnotationError: A service's annotations can't be served.
     """
@@ -61,14 +66,11 @@ class Server:
         tracebacks: bool = False,
         observer: Observer | None = None,
         interceptors: Sequence[ServerInterceptor] = (),
+        authorization: Authorization | None = None,
         builtin: bool = True,
         **options: Any,
     ) -> None:
-        _at_least(1, workers=workers)
-        if max_concurrency is not None:
-            _at_least(1, max_concurrency=max_concurrency)
-        if max_queue is not None:
-            _at_least(0, max_queue=max_queue)
+        _check_counts(workers, max_concurrency, max_queue)
         workers = workers if max_concurrency is None else min(workers, max_concurrency)
         if not services:
             raise TypeError("a server needs a service")
@@ -86,10 +88,13 @@ class Server:
         """What ``rrpc.Health`` answers: ``server.health.set("Nearest", False)``."""
         self._listen = _addresses(listen)
         # It knows how many the workers are, so that a call which one of them is about to take doesn't count as waiting.
-        every = merged({**options, "max_concurrency": workers, "max_queue": max_queue})
+        every = merged(compile_clients({**options, "max_concurrency": workers, "max_queue": max_queue}))
         self._core = _core.Server(every)
         self._dispatch.metadata_bytes_max = every["metadata_bytes_max"]
+        log_denials(self._core)
         self._workers = Workers(self._core, workers, builtin and not alone)
+        self.authorization: Authorization | None = None
+        """Who may call what; ``authorize`` changes it."""
         self.addresses: list[str] = []
         """What the server really listens on, in the order asked for."""
         self.unanswered: list[str] = []
@@ -100,6 +105,9 @@ class Server:
         apart = self._dispatch.add_builtin(upper().builtin_services(self, workers)) if builtin else []
         if alone:
             self._dispatch.change(apart, upper().run_in_loop)
+        self._methods = [name.decode() for name in (*self._dispatch.handlers, *self._dispatch.streams)]
+        self._tokens = any(one.names_callers for one in around)
+        self.authorize(authorization)
         intercept(self._dispatch, around)
         handlers, streams = self._dispatch.handlers, self._dispatch.streams
         core = self._core if observer is None else ObservedCore(self._core, observer, handlers, streams)
@@ -121,6 +129,21 @@ class Server:
         most = _ASYNC_CALLS_MAX if most is None else most
         lane: AsyncLane = upper().async_lane(core, self._dispatch, methods, alone, most, tracebacks)
         return lane
+
+    def authorize(self, authorization: Authorization | None) -> None:
+        """Sets who may call what, from the next call on; calls that run go on. None takes the rules back.
+
+        Raises:
+            TypeError: It is no ``rrpc.Authorization``.
+            ValueError: A rule matches nothing that is served here, or asks for tokens where no interceptor checks
+                them. The rules stay as they were.
+        """
+        if authorization is not None:
+            if not isinstance(authorization, Authorization):
+                raise TypeError(f"authorization must be an rrpc.Authorization, not {authorization!r:.60}")
+            authorization.check_names(self._methods)
+        self._core.set_policy(compile_policy(self._dispatch.allowed, authorization, self._tokens))
+        self.authorization = authorization
 
     def listen(self, address: str) -> str:
         """Listen on one more address; gives the one really bound; else InvalidArgument, AddressInUse, Unavailable."""
@@ -159,16 +182,30 @@ class Server:
         """Wait until the server has ended, and every worker; False if they haven't within ``timeout`` seconds."""
         return self._over.wait(timeout) if self._workers.count == 0 else self._workers.join(timeout)
 
+    def tls_problem(self) -> str:
+        """Returns why changed certificates can't be used, so that the old ones still are; "" if all is well."""
+        return self._core.tls_state()[0]
+
+    def tls_refusals(self) -> tuple[int, str]:
+        """Returns how many TLS handshakes came to nothing, and the last client's address with the reason."""
+        return self._core.tls_state()[1:]
+
     def stop_listening(self) -> None:
         """No new clients: connecting fails from now on. Those that are connected go on; ``listen`` ends it."""
         self._core.stop_listening()
 
     def drain(self, grace: float | None = None) -> bool:
-        """Refuse new calls, let running ones end and results be fetched; True if all that within ``grace`` seconds."""
+        """Refuse new calls, let running ones end and results be fetched; True if all that within ``grace`` seconds.
+
+        The server has ended then; ``async def`` handlers that were left over get CancelledError, others aren't
+        waited for.
+        """
         self.health.drain()
         calls, self.unfetched = self._core.drain(grace)
         self.unanswered = self.running()  # before they are told that nobody waits for them any more
         self._end()
+        if self.lane is not None:
+            self.lane.close(0.0)  # its thread would keep the process
         return calls == self.unfetched == 0
 
     def send_away(self, count: int) -> int:
@@ -250,6 +287,14 @@ def serve(
         AnnotationError: As ``Server`` does.
     """
     return Server(*services, listen=listen, workers=workers, **options).start()
+
+
+def _check_counts(workers: int, max_concurrency: int | None, max_queue: int | None) -> None:
+    _at_least(1, workers=workers)
+    if max_concurrency is not None:
+        _at_least(1, max_concurrency=max_concurrency)
+    if max_queue is not None:
+        _at_least(0, max_queue=max_queue)
 
 
 def _at_least(least: int, **given: int) -> None:

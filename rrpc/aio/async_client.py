@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rrpc._call.chain import Chain
-from rrpc._call.outgoing import OutgoingCall, course
 from rrpc._call.retry import RetryPolicy
 from rrpc._channel import Channel
 from rrpc._client.base_client import BaseClient, call_options
@@ -82,10 +80,13 @@ class Client(BaseClient):
         timeout: float | None = None,
         metadata: MetadataLike | None = None,
         out: Any = None,
+        borrow: bool = False,
         **kwargs: Any,
     ) -> Any:
         """Calls a method by name and returns its result, like ``rrpc.Client.call``."""
-        return await self.start(method, *args, timeout=timeout, metadata=metadata, out=out, **kwargs)
+        return await self.start(
+            method, *args, timeout=timeout, metadata=metadata, out=out, borrow=borrow, **kwargs
+        )
 
     def start(
         self,
@@ -95,27 +96,13 @@ class Client(BaseClient):
         timeout: float | None = None,
         metadata: MetadataLike | None = None,
         out: Any = None,
+        borrow: bool = False,
         **kwargs: Any,
     ) -> Future[Any]:
         """Starts a call and returns its future; the arguments are those of ``call``."""
-        from .start_call import start_untyped
+        from .start_call import start
 
-        return start_untyped(self, Untyped(method, args, kwargs, out), timeout, metadata)
-
-    def _course(self, request: Untyped, timeout: float | None, metadata: MetadataLike | None) -> Chain:
-        return course(OutgoingCall(self._channel, request, self._options, timeout, metadata), self._options)
-
-    def info(self) -> dict[str, Any]:
-        """Returns facts about the connection, like ``rrpc.Client.info``."""
-        return self._facts()
-
-    def stats(self) -> dict[str, int]:
-        """Returns the counters of the present connections, like ``rrpc.Client.stats``."""
-        total: dict[str, int] = {}
-        for connection in self._channel.connections():
-            for name, count in connection.core.stats().items():
-                total[name] = total.get(name, 0) + count
-        return total
+        return start(self._prepare(Untyped(method, args, kwargs, out, borrow), timeout, metadata))
 
     def close(self) -> _Done:
         """End the connections, at once; calls in flight fail with Unavailable. Closing twice does nothing.

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextvars import Context as Variables
-from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rrpc._call.chain import Chain
-from rrpc._call.context import enter
 from rrpc.errors import RpcError, goes_elsewhere
 from rrpc.metadata import EMPTY, unpack
 
-from .loop_callbacks import Driven
+from .asyncio_driver import Driven, tell
 
 if TYPE_CHECKING:
     from rrpc._call.context import Around, Context
+    from rrpc._call.outgoing import Prepared
     from rrpc._channel import Channel, Connection
 
 __all__ = ["Future", "Watched"]
@@ -37,9 +36,8 @@ class Future(asyncio.Future[_T]):
     """Takes the reply's payload and buffers."""
     typed: Callable[[RpcError], RpcError] | None = None
     """Makes of an error what the interface declares."""
-    again: tuple[Any, ...] | None = None
-    """For a call that turns out never to have reached a handler: what makes it again, its arguments, its end by the
-    clock, and what else that takes."""
+    again: Prepared | None = None
+    """Makes a call again that turns out never to have reached a handler."""
     _chain: Chain | None = None
 
     @classmethod
@@ -85,9 +83,8 @@ class Future(asyncio.Future[_T]):
         if again is None or not goes_elsewhere(error):
             self.set_exception(error if self.typed is None else self.typed(error))
             return
-        make, arguments, end, *rest = again
         try:
-            self._go(make(arguments, None if end is None else end - monotonic(), *rest))
+            Variables().run(self._go, again.course())  # whoever's callback this is in
         except Exception as raised:
             self.set_exception(raised)
 
@@ -97,20 +94,14 @@ class Future(asyncio.Future[_T]):
         driven.go()
 
     def _ended(self, value: Any, error: BaseException | None) -> None:
-        if self.done():
-            return
-        if isinstance(error, asyncio.CancelledError):
-            super().cancel()
-        elif error is not None:
-            self.set_exception(error)
-        else:
-            self.set_result(value)
+        self.call.call.end()
+        tell(self, value, error)
 
 
 class Watched(Future[_T]):
     """A future whose channel is told of its end, by which the channel picks connections.
 
-    It ends with the handler's call that it is made in, whose deadline is its own too.
+    It ends with the handler's call that it is made in.
     """
 
     def __init__(
@@ -124,10 +115,6 @@ class Watched(Future[_T]):
         self.connection = connection
         self._channel = channel
         self._around = around
-
-    def timeout_of(self, timeout: float | None) -> float | None:
-        """Returns ``timeout``, limited by the time that the handler's call has left."""
-        return timeout if self._around is None else self._around.timeout_of(timeout)
 
     def begun(self) -> None:
         """It is under way."""
@@ -145,8 +132,3 @@ class Watched(Future[_T]):
         else:
             self._channel.succeeded(self.connection)
         super().arrived(payload, rest)
-
-    def _failed(self, error: RpcError) -> None:
-        variables = Variables()  # in which a call that is made again inherits what this one did
-        variables.run(enter, self._around)
-        variables.run(super()._failed, error)

@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from rrpc._interface import Interface
+from rrpc._server.authorization import Authorization
 from rrpc._server.health import Health
 from rrpc._server.server import Server as BlockingServer
 
@@ -89,9 +90,21 @@ class Server:
         await asyncio.to_thread(self._server.start)
         return self
 
+    def authorize(self, authorization: Authorization | None) -> None:
+        """Sets who may call what, from the next call on, like ``rrpc.Server.authorize``."""
+        self._server.authorize(authorization)
+
     async def listen(self, address: str) -> str:
         """Listen on one more address; gives the one really bound; else InvalidArgument, AddressInUse, Unavailable."""
         return await asyncio.to_thread(self._server.listen, address)
+
+    def tls_problem(self) -> str:
+        """Returns why changed certificates can't be used, like ``rrpc.Server.tls_problem``."""
+        return self._server.tls_problem()
+
+    def tls_refusals(self) -> tuple[int, str]:
+        """Returns how many TLS handshakes came to nothing, like ``rrpc.Server.tls_refusals``."""
+        return self._server.tls_refusals()
 
     def stop_listening(self) -> None:
         """Refuses new clients from now on, like ``rrpc.Server.stop_listening``."""

@@ -8,18 +8,17 @@ from contextlib import suppress
 from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
+from rrpc._call.stream_attempts import Another
 from rrpc._client.stream_call import Opened
 from rrpc._core import Awaited
 from rrpc.errors import RpcError
 
-from .await_driver import carry_out
+from .asyncio_driver import carry_out, look_at, make_another, run_attempts
 from .fairness import send_in_turns
 from .loop_driver import running_driver
-from .stream_waits import changed, delivered, received
+from .stream_waits import changed, received
 
 if TYPE_CHECKING:
-    from rrpc import _core
-    from rrpc._call.stream_attempts import Attempts
     from rrpc._client.outgoing_stream import OutgoingStream
 
 __all__ = ["Begun", "Held"]
@@ -37,7 +36,6 @@ class Begun:
         self.call = call
         self._opened: Opened | None = None
         self._opening: asyncio.Task[Opened] | None = None
-        self._moving: asyncio.Task[None] | None = None
         self._feeder: asyncio.Task[None] | None = None
         self._feeds_no_more = False
         self._given_up = False  # before it was open
@@ -52,7 +50,7 @@ class Begun:
             raise
         if self._opened is None:
             self._opening = asyncio.ensure_future(self._open(asked))
-            self._opening.add_done_callback(_look_at)
+            self._opening.add_done_callback(look_at)
 
     async def _open(self, asked: Any) -> Opened:
         try:
@@ -124,26 +122,20 @@ class Begun:
     def done(self) -> bool:
         """Returns whether the call has ended."""
         opened = self.opened
-        if opened is not None:
-            return self._done(opened.attempts)
-        return self._opening is None or self._opening.done()
-
-    def _done(self, attempts: Attempts) -> bool:
-        core = attempts.core
-        if not core.done():
-            return False
-        if attempts.under_way:
-            return False
-        if asyncio._get_running_loop() is None or not attempts.goes_on():
-            return True
-        self._again(attempts, core, RpcError())
+        if opened is None:
+            return self._opening is None or self._opening.done()
+        core = opened.core
+        ended = opened.attempts.ended()
+        if ended is not None or asyncio._get_running_loop() is None:
+            return ended is not False
+        make_another(Another(opened.attempts, core, RpcError()))
         return False
 
     async def items(self, held: object) -> AsyncGenerator[Any, None]:
         """Yields the server's items, then raises the call's error if it failed. Keeps ``held`` until then."""
         try:
             opened = await self.get()
-            first = await self._first_items(opened.attempts)
+            first = await run_attempts(opened.attempts.first_items(1))
             async for item in received(opened.core, opened.decode, first):
                 given = [item]
                 del item  # nothing here keeps its memory until the next one comes
@@ -158,68 +150,11 @@ class Begun:
         """Wait for the reply; raises what the call failed with."""
         try:
             opened = await self.get()
-            while not await self._ended(opened.attempts):
-                pass
+            attempts = opened.attempts
+            reply = attempts.last_reply(False) or await run_attempts(attempts.result())
         except BaseException as error:
             raise self._outcome(error) from None
-        return opened.result()
-
-    async def _first_items(self, attempts: Attempts) -> list[Any]:
-        """Waits for the first batch of items, over several attempts if needed, and returns it.
-
-        The batch is empty if the server sends no items.
-        """
-        while True:
-            core = attempts.core
-            try:
-                batch = core.try_receive(1)
-            except RpcError as error:
-                await self._go_on(attempts, core, error)
-                continue
-            if batch is None:
-                await changed(core, Awaited.ITEMS)
-            elif attempts.settle(core):
-                return batch
-
-    async def _ended(self, attempts: Attempts) -> bool:
-        """Wait for the attempt to end; False: there is another."""
-        core = attempts.core
-        while not core.done():
-            await changed(core, Awaited.END)
-        if attempts.kept is not None:
-            try:
-                core.result()
-            except RpcError as error:
-                await self._go_on(attempts, core, error)
-        return attempts.core is core
-
-    async def _go_on(self, attempts: Attempts, core: _core.Stream, error: RpcError) -> None:
-        """Makes another attempt if ``core`` is still the current one, like ``Attempts.go_on``.
-
-        Raises the call's error if there is to be no other attempt.
-        """
-        if attempts.core is core:
-            await asyncio.shield(self._again(attempts, core, error))
-
-    def _again(self, attempts: Attempts, core: _core.Stream, error: RpcError) -> asyncio.Task[None]:
-        """Another attempt, begun if that isn't so yet."""
-        if self._moving is None:
-            cause = attempts.cause(core, error)
-            attempts.under_way = True
-            self._moving = asyncio.ensure_future(self._move(attempts, cause))
-            self._moving.add_done_callback(_look_at)
-        return self._moving
-
-    async def _move(self, attempts: Attempts, cause: RpcError) -> None:
-        try:
-            chain = self.call.again(attempts, cause)
-            await carry_out(chain, chain.step())
-        except RpcError as error:
-            attempts.fail(error, cause)
-            raise
-        finally:
-            attempts.under_way = False
-            self._moving = None
+        return opened.replied(reply)
 
     def _outcome(self, error: BaseException) -> BaseException:
         """End the call for this; gives what is to be raised."""
@@ -242,24 +177,11 @@ class Begun:
         payload, buffers = opened.encode(item)
         attempts = opened.attempts
         if attempts.kept is not None:
-            await self._send_kept(attempts, payload, buffers)
+            if not attempts.send_now(payload, buffers):
+                await run_attempts(attempts.send(payload, buffers))
             return
         while not attempts.core.try_send(payload, buffers):
             await changed(attempts.core, Awaited.ROOM)
-
-    async def _send_kept(self, attempts: Attempts, payload: bytes, buffers: Any) -> None:
-        waited_for = None
-        while True:
-            core = attempts.core
-            try:
-                if attempts.try_send(payload, buffers):
-                    break
-                await changed(core, Awaited.ROOM)
-                waited_for = core
-            except RpcError as error:
-                await self._go_on(attempts, core, error)
-        if waited_for is not None:
-            attempts.settle(waited_for)
 
     async def finish(self) -> None:
         """There are no more items to send."""
@@ -267,25 +189,12 @@ class Begun:
 
     async def flush(self) -> None:
         """Waits until the server's process has all items sent so far."""
-        attempts = (await self.get()).attempts
-        while True:
-            core = attempts.core
-            try:
-                await delivered(core)
-            except RpcError as error:
-                if attempts.kept is None:
-                    raise
-                await self._go_on(attempts, core, error)
-            else:
-                if attempts.core is core:
-                    return
+        await run_attempts((await self.get()).attempts.flush(None))
 
     async def wait_end(self) -> None:
         """Waits until the call has ended, in whatever way."""
         with suppress(RpcError):
-            opened = await self.get()
-            while not await self._ended(opened.attempts):
-                pass
+            await run_attempts((await self.get()).attempts.result())
 
     def on_end(self, callback: Callable[[], object]) -> None:
         """Calls ``callback()`` in the loop once the call has ended."""
@@ -332,12 +241,6 @@ class Begun:
     async def _feed(self, items: Items) -> None:
         with suppress(Exception):  # whoever waits for the answers hears of it
             await self.send_all(items)
-
-
-def _look_at(task: asyncio.Task[Any]) -> None:
-    """Nobody may be waiting for it any more."""
-    if not task.cancelled():
-        task.exception()
 
 
 class Held:

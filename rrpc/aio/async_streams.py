@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from rrpc._call.peer_names import peer_name
+from rrpc._client.any_stream import AnyStream
 from rrpc._client.outgoing_stream import UntypedStream, begun_course, kind_of
 from rrpc._interface import RECEIVES, SENDS
-from rrpc.metadata import EMPTY, Metadata, MetadataLike, unpack
+from rrpc.metadata import MetadataLike
 
 from .async_stream_call import Begun, Held
 
@@ -25,31 +25,15 @@ _T = TypeVar("_T")
 _C = TypeVar("_C", bound="_Stream")
 
 
-class _Stream:
+class _Stream(AnyStream):
     """Base of all streams. Leaving its ``async with`` statement cancels a call that hasn't ended."""
 
+    _call: Begun
+    _shown = "rrpc.aio"
+
     def __init__(self, call: Begun) -> None:
-        self._call = call
+        super().__init__(call)
         self._held = Held(call)
-        self._closed = False
-
-    def cancel(self) -> bool:
-        """End the call now; False if it has ended. Whoever waits for it gets Cancelled."""
-        return self._call.cancel()
-
-    def close(self) -> None:
-        """Let go of the call: cancelled if it hasn't ended, and not to be used any more."""
-        self._closed = True
-        self._call.let_go()
-
-    def done(self) -> bool:
-        """Whether the call has ended, in whatever way; items may still wait to be taken."""
-        return self._call.done()
-
-    def peer_finished(self) -> bool:
-        """Returns whether the server has sent its last item; some may be left to take."""
-        opened = self._call.opened
-        return (opened is not None and opened.core.peer_finished()) or self.done()
 
     def on_end(self, callback: Callable[[], object]) -> None:
         """Calls ``callback()`` in the event loop once the call has ended."""
@@ -61,34 +45,6 @@ class _Stream:
         A server ends a call when its handler returns, which may wait for room for more items: take them meanwhile.
         """
         await self._call.wait_end()
-
-    @property
-    def local_address(self) -> str:
-        """This end of the connection: ``host:port``, or ``pid 4711 uid 1000 (train.py)`` over shared memory.
-
-        Empty until the call has a connection.
-        """
-        opened = self._call.opened
-        return "" if opened is None else peer_name(opened.core.addresses()[0])
-
-    @property
-    def peer_address(self) -> str:
-        """The server's end of the connection, in the same form."""
-        opened = self._call.opened
-        return "" if opened is None else peer_name(opened.core.addresses()[1])
-
-    def initial_metadata(self) -> Metadata:
-        """Returns the metadata that the server sent ahead of its items.
-
-        It is empty if the server has sent none, or none yet.
-        """
-        opened = self._call.opened
-        return EMPTY if opened is None else unpack(opened.core.initial_metadata() or b"")
-
-    def metadata(self) -> Metadata:
-        """Returns the metadata that the server sent with the end of the call; empty until then."""
-        opened = self._call.opened
-        return EMPTY if opened is None else unpack(opened.core.metadata())
 
     async def __aenter__(self: _C) -> _C:
         return self
@@ -106,15 +62,6 @@ class _Stream:
 
     async def __aexit__(self, *exc_info: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        opened = self._call.opened
-        ended = opened is not None and opened.core.done()
-        state = "closed" if self._closed else "ended" if ended else "open"
-        return f"<rrpc.aio.{type(self).__name__} of {self._call.name}, {state}>"
-
-    def _misuse(self, what: str) -> RuntimeError:
-        return RuntimeError(f"{self._call.name}(): {what}; call the method again for another stream")
 
 
 class _Receiving(_Stream, Generic[_T]):

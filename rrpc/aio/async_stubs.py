@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rrpc._channel import Connection
 from rrpc._client import stubs
+from rrpc.errors import RpcError, goes_elsewhere
 from rrpc.metadata import MetadataLike
 
 if TYPE_CHECKING:
+    from rrpc._call.outgoing import Prepared
+
     from .async_client import Client
     from .async_future import Future
 
@@ -21,15 +23,13 @@ _R = TypeVar("_R")
 class UnaryMethod(stubs.UnaryMethod[_R]):
     """The base of a generated asyncio client's methods: as ``rrpc.UnaryMethod``, to be awaited."""
 
+    _is_async = True
+
     def __init__(self, client: Client) -> None:
-        from .start_call import start_method
+        from .start_call import start
 
         super().__init__(client)
-        self._begin: Callable[..., Future[_R]] = start_method
-
-    def direct(self) -> Any:
-        """Returns itself: its calls are begun in a loop, and don't wait."""
-        return self
+        self._begin: Callable[[Prepared], Future[_R]] = start
 
     def _start(  # type: ignore[override]
         self,
@@ -38,13 +38,19 @@ class UnaryMethod(stubs.UnaryMethod[_R]):
         metadata: MetadataLike | None = None,
         out: Any = None,
     ) -> Future[_R]:
-        return self._begin(self, arguments, timeout, metadata, out)
+        return self._begin(self._prepare(arguments, timeout, metadata, out))
 
     _call = _start  # type: ignore[assignment]
 
-    def _bind(self, connection: Connection) -> tuple[Any, ...]:
-        _, encode, name, _, _ = super()._bind(connection)
-        bound = (connection, encode, name, None, connection.core.start_in_loop)
-        if self._options.plain:
-            self._plain = bound
-        return bound
+    def _otherwise(  # type: ignore[override]
+        self, error: RpcError, arguments: tuple[Any, ...], left: float | None, metadata: MetadataLike | None
+    ) -> Future[_R]:
+        """Makes the call of a ``DirectMethod`` that failed with ``error`` elsewhere, where that is right."""
+        if not goes_elsewhere(error):
+            try:
+                raise self._typed(error) from None
+            finally:
+                del error  # what is raised knows this frame
+        from .start_call import start_course
+
+        return start_course(self.within(arguments, left, metadata).course())

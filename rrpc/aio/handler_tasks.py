@@ -12,8 +12,10 @@ import types
 from collections import deque
 from collections.abc import Coroutine, Generator, Sequence
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from time import monotonic
+from typing import Any
 
+from rrpc import _core
 from rrpc._call.context import Context, enter
 from rrpc._call.status import conclude, status_of
 from rrpc._server.dispatch import Dispatch, Handler, check_memory
@@ -22,10 +24,8 @@ from rrpc.errors import Cancelled
 from rrpc.observe import ObservedCore
 
 from .async_served_stream import AsyncServedStream
+from .fairness import others_turn, turn_end
 from .loop_driver import running_driver
-
-if TYPE_CHECKING:
-    from rrpc import _core
 
 __all__ = ["Lane"]
 
@@ -52,8 +52,8 @@ class Lane:
         self._alone = alone
         self._max_concurrency = max_concurrency
         self._loop: asyncio.AbstractEventLoop
-        self.pending: deque[Any] = deque()
-        """Requests that no runner has yet."""
+        self.pending: _core.LoopCalls | _Requests = _Requests(core)
+        """Calls that no runner has yet."""
         self.closing = False
         self._called = 0
         self._opened = False
@@ -69,12 +69,15 @@ class Lane:
         driver = running_driver()
         self._loop = driver.loop
         self._context = copy_context()  # that of who opens it is the handlers'
-        self.core.serve_in_loop(driver.queue, self, self._methods, self._max_concurrency, self._alone)
+        core = self.core
+        core.serve_in_loop(driver, self, self._methods, self._max_concurrency, self._alone)
+        if isinstance(core, _core.Server):
+            self.pending = _core.LoopCalls(core, self.dispatch.direct(in_loop=True), driver)
 
     def arrived(self, handle: int | None, _: None) -> None:
         """There are calls; or nobody waits any more for the reply to the one of this handle."""
         if handle is None:
-            self.pending.extend(self.core.next_in_loop())
+            self.pending.take()
             self.call_runners(1)
         else:
             runner = self._waiting.get(handle)
@@ -113,6 +116,14 @@ class Lane:
                 self.came()
         return not self.closing
 
+    async def go_round(self) -> float:
+        """A runner with more calls to handle lets the loop go round; returns the end of its next turn."""
+        self._called += 1  # it will take what comes meanwhile
+        try:
+            return await others_turn()
+        finally:
+            self.came()
+
     def leave(self, runner: _Runner) -> None:
         """The runner ends."""
         self._runners.discard(runner)
@@ -131,7 +142,9 @@ class Lane:
     def running(self) -> list[str]:
         """The methods whose handlers run at this moment; from any thread."""
         contexts = [runner.context for runner in list(self._runners)]
-        return [context.method for context in contexts if context is not None and not context.ended]
+        names = [context.method for context in contexts if context is not None and not context.ended]
+        direct = self.pending.running()
+        return names if direct is None else [*names, direct.decode()]
 
     async def close(self) -> None:
         """Cancel what runs, and wait for it; the caller, if it is a handler here, is left alone."""
@@ -147,6 +160,7 @@ class Lane:
         tasks = [r.task for r in self._runners if r.task is not None and r.task is not own]
         if tasks:
             await asyncio.wait(tasks)
+        self.pending = _Requests(self.core)  # without the handlers, and whatever these hold
 
 
 class _Runner:
@@ -171,21 +185,32 @@ class _Runner:
         """Until the handlers have left something behind, or the lane closes."""
         lane, pending = self._lane, self._lane.pending
         lane.came()
+        self.task = asyncio.current_task()  # an eager task runs before its maker has it
         enter(None)
         clean = copy_context()
+        end = turn_end()
         try:
             while not self._spoilt:
-                if not pending:
-                    if await lane.rest():
+                call = pending.next(self, self.task, clean)
+                if call is None:
+                    if not await lane.rest():
+                        return
+                    end = turn_end()
+                    continue
+                if call is False:
+                    return
+                if call is not True:
+                    waits = self._go_on(*call) if type(call) is tuple else self._begin(call)
+                    call = None
+                    if waits is not None:
+                        await waits
+                        waits = None
+                        end = turn_end()
+                    if not _core.is_clean(self.task, clean):
+                        return
+                    if len(pending) == 0 or monotonic() < end:
                         continue
-                    return
-                waits = self._begin(pending.popleft())
-                if waits is not None:
-                    await waits
-                    waits = None
-                enter(None)
-                if copy_context() != clean:
-                    return
+                end = await lane.go_round()
         finally:
             lane.leave(self)
 
@@ -216,6 +241,40 @@ class _Runner:
             self._fail(handle, context, error)
             return None
         return self._finish(handle, handler, context, _rest(coroutine, waits_for), out, sizes)
+
+    def _go_on(
+        self,
+        handle: int,
+        name: bytes,
+        context: Context,
+        coroutine: Coroutine[Any, Any, Any],
+        waits_for: Any,
+        arguments: list[Any],
+    ) -> Coroutine[Any, Any, None]:
+        """Returns the rest of a call that ``LoopCalls`` has begun, whose handler waits; it is to be awaited."""
+        self.context = context
+        handler = self._lane.dispatch.handlers[name]
+        sizes = handler.plan.sizes_of(arguments) if arguments else None
+        return self._finish(handle, handler, context, _rest(coroutine, waits_for), None, sizes)
+
+    # Called by ``LoopCalls``, for the calls that it carries out.
+
+    def _answer(self, handle: int, name: bytes, context: Context, result: Any, arguments: list[Any]) -> None:
+        """Answers with a result that Python is to encode, or to tell of; ``arguments`` if its dimensions have names."""
+        handler = self._lane.dispatch.handlers[name]
+        try:
+            sizes = handler.plan.sizes_of(arguments) if arguments else None
+            self._reply(handle, handler, context, result, None, sizes)
+        except BaseException as error:
+            self._fail(handle, context, error)
+
+    def _failed(self, handle: int, name: bytes, error: BaseException, context: Context) -> None:
+        """Answers with what the handler raised; its traceback begins with the handler."""
+        self._fail(handle, context, error, own_frames=0)
+
+    def _not_sent(self, context: Context, code: int, message: str) -> None:
+        """Tells of an error that the core sent in place of a result."""
+        conclude(context, None, (code, message))
 
     async def _serve(self, stream: AsyncServedStream, handle: int) -> None:
         """A call with streams."""
@@ -249,16 +308,36 @@ class _Runner:
         instead = self._core.reply(handle, payload, buffers or None, buffers.out_index, context.sent)
         conclude(context, None, instead)
 
-    def _fail(self, handle: int, context: Context, error: BaseException) -> None:
+    def _fail(self, handle: int, context: Context, error: BaseException, own_frames: int = 1) -> None:
         shown, dispatch = context.method, self._lane.dispatch
         if isinstance(error, KeyError) and shown.encode() not in dispatch.handlers:
             error = dispatch.unimplemented(shown)  # it has streams
             context.not_executed = True
         if isinstance(error, asyncio.CancelledError):
             error = Cancelled(f"{shown}(): the handler was cancelled")
-        status = status_of(shown, error, self._lane.tracebacks)
+        status = status_of(shown, error, self._lane.tracebacks, own_frames)
         instead = self._core.reply_error(handle, *status, context.sent, context.not_executed)
         conclude(context, error, instead)
+
+
+class _Requests:
+    """Takes the place of ``LoopCalls`` where an observer sees each call: Python handles all of them."""
+
+    def __init__(self, core: _core.Server | ObservedCore) -> None:
+        self._core = core
+        self._pending: deque[_core.Request] = deque()
+
+    def take(self) -> None:
+        self._pending.extend(self._core.next_in_loop())
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def next(self, runner: _Runner, task: Any, clean: Any) -> _core.Request | None:
+        return self._pending.popleft() if self._pending else None
+
+    def running(self) -> bytes | None:
+        return None
 
 
 @types.coroutine

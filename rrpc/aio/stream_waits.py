@@ -29,7 +29,7 @@ async def changed(stream: _core.Stream, what: _core.Awaited) -> None:
     """Until that may have come, or the call has ended."""
     driver = running_driver()
     news = _News(loop=driver.loop)
-    stream.notify(driver.queue, news, what)
+    stream.notify(driver, news, what)
     driver.poll_soon()
     await news
 

@@ -21,6 +21,7 @@ from .calling.metadata_option import metadata_of, show_metadata
 from .calling.offered import Offered
 from .calling.to_json import Files, pretty, to_json
 from .common import BadInput, Parser, command, debugging, one_line, problem, takes_files
+from .tls_flags import add_tls_flags, tls_options
 
 if TYPE_CHECKING:
     from rrpc.tracing import Trace
@@ -45,7 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_intermixed_args(arguments)
     try:
         client = rrpc.connect(
-            options.address, timeout=options.timeout, connect_timeout=min(10.0, options.timeout)
+            options.address,
+            timeout=options.timeout,
+            connect_timeout=min(10.0, options.timeout),
+            **tls_options(options),
         )
     except rrpc.InvalidArgument as error:
         return problem("rrpc-call", error)
@@ -105,6 +109,7 @@ def _parser() -> Parser:
             help="show on stderr where the call's time went; into a file too, for ui.perfetto.dev",
         )
     )
+    add_tls_flags(parser)
     return parser
 
 

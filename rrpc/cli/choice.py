@@ -13,7 +13,7 @@ from .common import BadInput
 
 __all__ = ["choice"]
 
-_SCHEMES = ("rrpc", "shm", "tcp", "verbs", "verbs+tcp")
+_SCHEMES = ("rrpc", "rrpcs", "tcps", "shm", "tcp", "verbs", "verbs+tcp")
 _ANY_PORT = 7471
 _WHY = {
     "shm": "both ends are on one host",
@@ -22,7 +22,9 @@ _WHY = {
 }
 
 
-def choice(here: str, there: str, report: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+def choice(
+    here: str, there: str, report: Mapping[str, Any], timeout: float, tls: Mapping[str, Any]
+) -> dict[str, Any]:
     """Finds the transport by connecting if a server answers ``there``, else from what this end has.
 
     Raises BadInput, which says which of the two is no address.
@@ -36,9 +38,9 @@ def choice(here: str, there: str, report: Mapping[str, Any], timeout: float) -> 
         found["note"] = f"this machine's route to {host} leaves from {source}, not from {here}"
     if scheme == "shm" or port is not None:
         try:
-            return found | _connected(there if "://" in there else f"rrpc://{there}", scheme, timeout)
+            return found | _connected(there if "://" in there else f"rrpc://{there}", scheme, timeout, tls)
         except (rrpc.Unavailable, rrpc.DeadlineExceeded, rrpc.ProtocolError) as error:
-            if scheme != "rrpc":
+            if scheme not in ("rrpc", "rrpcs"):
                 return found | _outcome("connecting", why_not={scheme: str(error)})
             found["no_answer"] = str(error)
     return found | _reasoned(source, their, host, report)
@@ -111,11 +113,11 @@ def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def _connected(address: str, scheme: str, timeout: float) -> dict[str, Any]:
-    with rrpc.connect(address, connect_timeout=timeout) as client:
+def _connected(address: str, scheme: str, timeout: float, tls: Mapping[str, Any]) -> dict[str, Any]:
+    with rrpc.connect(address, connect_timeout=timeout, **tls) as client:
         info = client.info()
     transport = info["transport"]
-    why = f"the address asks for {scheme}://" if scheme != "rrpc" else _WHY.get(transport, "")
+    why = f"the address asks for {scheme}://" if scheme not in ("rrpc", "rrpcs") else _WHY.get(transport, "")
     return _outcome("connecting", transport, why, info["why_not"]) | {"connection": info}
 
 

@@ -12,6 +12,7 @@ import rrpc
 
 from . import machine
 from .common import BadInput, Parser, command, problem
+from .tls_flags import add_tls_flags, tls_options
 
 __all__ = ["main"]
 
@@ -31,26 +32,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("addresses", nargs="*", metavar="ADDRESS", help="a server's, or one of this machine's and a server's")
     add("--json", action="store_true", help="print JSON")
     add("--timeout", type=float, default=10.0, metavar="SECONDS", help="for connecting (default: 10)")
+    add_tls_flags(parser)
     options = parser.parse_args(arguments)
     if len(options.addresses) > 2:
         parser.error("more than two addresses")
     try:
-        report = _report(options.addresses, options.timeout)
+        report = _report(options.addresses, options.timeout, tls_options(options))
     except (BadInput, rrpc.RpcError) as error:
         return problem("rrpc-info", error)
     print(json.dumps(report, indent=2) if options.json else "\n".join(_lines(report)), flush=True)
     return 1 if report.get("choice", {"transport": "any"})["transport"] is None else 0
 
 
-def _report(addresses: Sequence[str], timeout: float) -> dict[str, Any]:
-    connection = _connection(addresses[0], timeout) if len(addresses) == 1 else None
+def _report(addresses: Sequence[str], timeout: float, tls: dict[str, Any]) -> dict[str, Any]:
+    connection = _connection(addresses[0], timeout, tls) if len(addresses) == 1 else None
     report = _machine()
     if connection is not None:
         report["connection"] = connection
     if len(addresses) == 2:
         from .choice import choice
 
-        report["choice"] = choice(addresses[0], addresses[1], report, timeout)
+        report["choice"] = choice(addresses[0], addresses[1], report, timeout, tls)
     return report
 
 
@@ -70,8 +72,8 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _connection(address: str, timeout: float) -> dict[str, Any]:
-    with rrpc.connect(address, connect_timeout=timeout) as client:
+def _connection(address: str, timeout: float, tls: dict[str, Any]) -> dict[str, Any]:
+    with rrpc.connect(address, connect_timeout=timeout, **tls) as client:
         return client.info()
 
 
@@ -143,6 +145,8 @@ def _connection_lines(connection: dict[str, Any]) -> Iterator[str]:
     for name, value in connection.items():
         if name != "why_not":
             yield f"  {name:<13} {value}"
+    if connection["security"] == "none":
+        yield f"  {'warning':<13} calls go in clear, and whoever reaches this address may call: docs/security.md"
     yield from _why_not_lines(connection["why_not"])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import resource
 import sys
@@ -14,16 +13,20 @@ from collections.abc import Sequence
 
 from rrpc import RpcError, Server, prefault_pool, set_pool_idle_timeout, set_pool_limit
 from rrpc._interface import AnnotationError, Interface
+from rrpc._server.authorization import PolicyError
 
 from .common import BadInput, command, debugging, find_service, one_line, problem
 from .construct import construct, distribute
 from .interceptor_option import interceptors
 from .serving.assignment import Assignment
+from .serving.certificates import Certificates
+from .serving.clear_text import refuse_clear_text
 from .serving.heap import RestingHeap, use_one_arena
-from .serving.log_format import announce, announce_serving, set_level, set_up_logging
+from .serving.log_format import announce, announce_serving, set_up_logging
 from .serving.notify import Notifier
 from .serving.observing import Observing
 from .serving.placement import place
+from .serving.reloading import policy_problem, reload
 from .serving.settings import Settings, core_options, settings, where
 from .serving.signals import Signals
 from .serving.standby import Standby
@@ -46,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             print(as_toml(options), end="")
             return 0
+        if assignment is None:
+            refuse_clear_text(options.listen, options.tls_cert is not None, options.insecure)
     except BadInput as error:
         return problem("rrpc-serve", error)
     set_up_logging(options.log_format, options.log_level)
@@ -81,6 +86,8 @@ def _refuse(options: Settings, assignment: Assignment | None, error: Exception) 
         traceback.print_exception(type(error), error, error.__traceback__)
     if isinstance(error, RpcError) and (found := where(options, error)):
         error = BadInput(f"{found}: {error}")
+    if isinstance(error, PolicyError):
+        error = policy_problem(options, error)
     if assignment is not None:
         assignment.tell(error=one_line(str(error)))
         return 2
@@ -116,6 +123,7 @@ def _start(options: Settings, observing: Observing) -> Server:
         tracebacks=options.tracebacks,
         builtin=options.builtin,
         interceptors=interceptors(options),
+        authorization=options.authorization,
         observer=observing.observer,
         **core_options(options),
     )
@@ -156,11 +164,15 @@ def _serve(
     status = f"{server.services} on {', '.join(server.addresses)}"
     notifier.ready(status)
     heap = RestingHeap(options.pool_idle_timeout)
-    while (told := signals.wait(_soonest(notifier.watchdog_interval, heap.due_in()))) != "end":
+    certificates = Certificates(server, options.tls_cert is not None)
+    due = (heap.due_in, certificates.due_in)
+    while (told := signals.wait(_soonest(notifier.watchdog_interval, *(each() for each in due)))) != "end":
         heap.tend()
+        certificates.tend()
         if told == "reload":
             notifier.reloading()
-            _reload(arguments, observing)
+            observing.reopen()
+            reload(arguments, server)
             notifier.ready(status)
         notifier.watchdog()
     observing.draining()
@@ -177,18 +189,6 @@ def _serve(
 def _soonest(*seconds: float | None) -> float | None:
     """None: never."""
     return min((each for each in seconds if each is not None), default=None)
-
-
-def _reload(arguments: Sequence[str] | None, observing: Observing) -> None:
-    """Reopens the access log's file and sets the log level: both can change without a restart."""
-    observing.reopen()
-    log = logging.getLogger("rrpc.serve")
-    try:
-        set_level(settings(arguments).log_level)
-    except BadInput as error:
-        log.error("reload: %s", error)
-    else:
-        log.info("reloaded")
 
 
 def _drain(server: Server, options: Settings, notifier: Notifier) -> int:

@@ -16,7 +16,7 @@ A payload that holds tuples, sets or dataclasses starts with the byte 0xC1, whic
 uses: the rest is decoded with a hook for every list. Others do without that cost.
 """
 
-from rrpc._core import HAS_COMPILED_PLANS, CompiledPlan
+from rrpc._core import HAS_COMPILED_PLANS, CompiledPlan, Lent, Unread
 
 from .advice import instead_of
 from .arrow import NAME as ARROW_TABLE
@@ -25,11 +25,13 @@ from .buffer_lists import decode_frames, encode_frames
 from .classes import fields_in, has_attrs, has_fields, is_model
 from .copy_counters import count_unpack
 from .copy_counters import snapshot as copies
-from .decoder import Record, decode
+from .decoder import Record, decode, decode_part
 from .dtypes import describe as describe_dtype
 from .dtypes import parse as parse_dtype
 from .dtypes import plain_kind
-from .encoder import Message, encode, pack, prepare
+from .encoder import Message, encode, encode_part, pack, prepare
+from .lent_memory import frozen, own
+from .sent_as_text import SENT_AS_TEXT
 from .tensors import array_in, is_tensor, ml_type, set_device_tensors
 from .unsendable import Refused, refusal
 from .wire import BULK_BYTES, MAX_DEPTH
@@ -39,19 +41,25 @@ __all__ = [
     "BULK_BYTES",
     "HAS_COMPILED_PLANS",
     "MAX_DEPTH",
+    "SENT_AS_TEXT",
     "CompiledPlan",
+    "Lent",
     "Message",
     "Record",
     "Refused",
+    "Unread",
     "array_in",
     "copies",
     "count_unpack",
     "decode",
     "decode_frames",
+    "decode_part",
     "describe_dtype",
     "encode",
     "encode_frames",
+    "encode_part",
     "fields_in",
+    "frozen",
     "has_attrs",
     "has_fields",
     "instead_of",
@@ -59,6 +67,7 @@ __all__ = [
     "is_tensor",
     "ml_type",
     "one_batch",
+    "own",
     "pack",
     "parse_dtype",
     "plain_kind",

@@ -72,7 +72,10 @@ def decode_frames(payload: bytes, blocks: list[Any] | None) -> list[memoryview] 
             return None
         if taken == len(bulk) or bulk[taken] is None:
             return None
-        frames.append(memoryview(bulk[taken]))
+        view = memoryview(bulk[taken])
+        if view.readonly:  # lent: the decoder copies it
+            return None
+        frames.append(view)
         taken += 1
     return frames if at == end and taken == len(bulk) else None
 

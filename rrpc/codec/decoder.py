@@ -19,8 +19,9 @@ from rrpc.errors import ProtocolError, RpcError
 from . import wire
 from .copy_counters import count_unpack
 from .dtypes import parse
+from .lent_memory import owned
 
-__all__ = ["Record", "decode"]
+__all__ = ["Record", "decode", "decode_part"]
 
 # An array whose items have no bytes costs no memory however many there are, but whoever walks it pays.
 _MAX_EMPTY_ITEMS = 1 << 24
@@ -47,13 +48,39 @@ class _Mark:
 _MARKS = {code: _Mark(code) for code in (wire.TUPLE, wire.SET, wire.FROZENSET)}
 
 
-def decode(payload: bytes, blocks: list[Any] | None = None, out: np.ndarray[Any, Any] | None = None) -> Any:
+def decode(
+    payload: bytes,
+    blocks: list[Any] | None = None,
+    out: np.ndarray[Any, Any] | None = None,
+    borrow: bool = False,
+) -> Any:
     """The value that ``payload`` stands for; its bulk buffers are ``blocks``.
 
-    Arrays are writable. Large ones stand in their block's memory, which they keep alive. ``out`` is what
-    the sender's mark for "written into your own array" becomes.
+    Arrays are writable. Large ones stand in their block's memory, which they keep alive; if the sender lends that
+    memory, they are copied, or with ``borrow`` read-only. ``out`` is what the sender's mark for "written into your own
+    array" becomes.
     """
-    hook = _Reader(blocks, out).extension if blocks or out is not None else _WITHOUT_BLOCKS
+    hook = _Reader(blocks, out, borrow).extension if blocks or out is not None else _WITHOUT_BLOCKS
+    return _decoded(payload, hook)
+
+
+def decode_part(payload: bytes, blocks: list[Any] | None, taken: int) -> tuple[Any, int]:
+    """Decodes a value within a larger payload, of which ``taken`` blocks stand for values before this one.
+
+    Returns the value and the number of blocks taken up to its end. Blocks are taken in their order and each once;
+    anything else raises ProtocolError here, though a payload that is decoded as a whole may have another order.
+    """
+    if not blocks:
+        return _decoded(payload, _WITHOUT_BLOCKS), taken
+    reader = _Reader(blocks, None, False)
+    reader.used.update(range(taken))
+    value = _decoded(payload, reader.extension)
+    if reader.used and max(reader.used) >= len(reader.used):
+        raise ProtocolError("malformed payload: buffers out of order")
+    return value, len(reader.used)
+
+
+def _decoded(payload: bytes, hook: Callable[[int, bytes], Any]) -> Any:
     try:
         marked = payload[0] == wire.MARKED
         value: Any = memoryview(payload)[1:] if marked else payload
@@ -77,10 +104,11 @@ def decode(payload: bytes, blocks: list[Any] | None = None, out: np.ndarray[Any,
 class _Reader:
     """The extensions of one message."""
 
-    __slots__ = ("blocks", "out", "used")
+    __slots__ = ("blocks", "borrow", "out", "used")
 
-    def __init__(self, blocks: list[Any] | None, out: np.ndarray[Any, Any] | None) -> None:
+    def __init__(self, blocks: list[Any] | None, out: np.ndarray[Any, Any] | None, borrow: bool) -> None:
         self.blocks = blocks or []
+        self.borrow = borrow
         self.out = out
         self.used: set[int] = set()
 
@@ -120,9 +148,12 @@ class _Reader:
             raise ProtocolError("malformed payload: bytes behind a bulk array's header")
         flags, dtype, shape, _ = head
         if not flags:  # without a keyword numpy takes a third of the time
-            return np.ndarray(shape, dtype, block)
-        order: _Order = "F" if flags & wire.FORTRAN else "C"
-        return _present(np.ndarray(shape, dtype, block, order=order), flags)
+            array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, block)
+        else:
+            array = np.ndarray(shape, dtype, block, order="F" if flags & wire.FORTRAN else "C")
+        if not array.flags.writeable and not (self.borrow and not flags & ~wire.FORTRAN):
+            array = owned(array)
+        return _present(array, flags) if flags else array
 
     def _out(self) -> Any:
         out, self.out = self.out, None
@@ -133,7 +164,7 @@ class _Reader:
         return out
 
 
-_WITHOUT_BLOCKS = _Reader(None, None).extension
+_WITHOUT_BLOCKS = _Reader(None, None, False).extension
 
 
 _STR = frozenset({str})
@@ -242,7 +273,10 @@ def _inline_bytes(data: bytes) -> Any:
 def _bytes_like(head: bytes, start: int, source: Any, bulk_bytes: int) -> Any:
     kind, typecode = head[start], head[start + 1]
     if kind == wire.KIND_VIEW:
-        return memoryview(source) if bulk_bytes else memoryview(bytearray(source))
+        memory: Any = source if bulk_bytes else bytearray(source)
+        if memoryview(memory).readonly:  # a peer may lend it, though only arrays are borrowed
+            memory = owned(np.asarray(memory))
+        return memoryview(memory)
     if bulk_bytes:
         count_unpack(bulk_bytes)
     if kind == wire.KIND_BYTES:

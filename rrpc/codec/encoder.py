@@ -19,21 +19,21 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from rrpc.memory import empty
+from rrpc._core import Lent
 
 from . import wire
 from .advice import instead_of
 from .arrow import is_tabular, parts_of
 from .classes import fields_in, has_fields
-from .copy_counters import count_pack
 from .decoder import Record
 from .dtypes import describe
-from .strided import goes_in_pieces, has_padding
+from .packers import own
+from .strided import copied, has_padding, strided
 from .tensors import array_in, is_tensor
 from .times import why_inexact
 from .unsendable import Refused, scanned
 
-__all__ = ["Message", "encode", "pack", "prepare"]
+__all__ = ["Message", "encode", "encode_part", "pack", "prepare"]
 
 _Preparer = Callable[[Any, "Message", int], Any]
 
@@ -44,6 +44,8 @@ class Message(list[Any]):
     """The buffers of one message in the making, and what preparing its values found."""
 
     marked = False
+    lend = False
+    """Whether the peer may read the arrays that are prepared now in this process's memory."""
     out: Any = None
     """The array or tensor of the result that is to be written into the caller's own memory."""
     out_index = -1
@@ -55,19 +57,28 @@ def encode(value: Any, message: Message) -> bytes:
     return pack(prepare(value, message), message)
 
 
+def encode_part(value: Any, depth: int, taken: int) -> tuple[bytes, list[Any]]:
+    """Encodes a value within a larger payload, ``depth`` levels deep, behind values that have ``taken`` buffers.
+
+    Returns the payload of the value alone, and its buffers. Raises ``Refused``.
+    """
+    message = Message([None] * taken)
+    payload = pack(prepare(value, message, depth), message)
+    return payload, message[taken:]
+
+
 def pack(prepared: Any, message: Message) -> bytes:
     """Pack what ``prepare`` gave."""
-    global _packer
     try:
-        payload: bytes = _packer.pack(prepared)
+        payload: bytes = own.packer.pack(prepared)
     except OverflowError:
-        payload = _packer.pack(_widen(prepared))
+        payload = own.packer.pack(_widen(prepared))
     except UnicodeEncodeError as error:
         raise Refused(f"a str can't be sent as UTF-8: {error.reason} at {error.start}") from None
     except ValueError as error:
         raise Refused(str(error)) from None
     if len(payload) > _PACKER_KEEPS_BYTES:
-        _packer = msgpack.Packer()  # the old one would keep a buffer of this size for good
+        own.packer = msgpack.Packer()  # the old one would keep a buffer of this size for good
     scanned(payload)
     return b"\xc1" + payload if message.marked else payload
 
@@ -82,9 +93,6 @@ def _widen(prepared: Any) -> Any:
     if kind is dict:
         return {_widen(key): _widen(item) for key, item in prepared.items()}
     return prepared
-
-
-_packer = msgpack.Packer()
 
 
 def _ext(code: int, data: bytes) -> Any:
@@ -231,11 +239,14 @@ def _array_as(value: np.ndarray[Any, Any], message: Message, flags: int) -> Any:
     head = _heads.get((value.dtype, value.shape, flags)) or _array_head(value, flags)
     if value.nbytes < wire.BULK_BYTES:
         if not contiguous and not flags & wire.FORTRAN and has_padding(value.dtype):
-            value = _copied(value, np.zeros(value.shape, value.dtype))
+            value = copied(value, np.zeros(value.shape, value.dtype))
         return _ext(wire.ARRAY, head + value.tobytes("F" if flags & wire.FORTRAN else "C"))
     if flags & wire.FORTRAN:
         value = value.T
-    message.append(value if contiguous or flags & wire.FORTRAN else _strided(value))
+    if not contiguous and not flags & wire.FORTRAN:
+        message.append(strided(value))
+    else:
+        message.append(Lent(value) if message.lend and not flags & ~wire.FORTRAN else value)
     return _ext(wire.BULK_ARRAY, wire.INDEX.pack(len(message) - 1) + head)
 
 
@@ -260,33 +271,22 @@ def _array_head(value: np.ndarray[Any, Any], flags: int) -> bytes:
     return head
 
 
-def _strided(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns the array itself if the peer can fetch it in a few large pieces, otherwise a packed copy."""
-    if not has_padding(value.dtype) and goes_in_pieces(value):
-        return value
-    return _pack_array(value)
-
-
-def _pack_array(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    packed = empty(value.shape, value.dtype)
-    if has_padding(value.dtype):
-        packed.reshape(-1).view(np.uint8)[...] = 0
-    count_pack(value.nbytes)
-    return _copied(value, packed)
-
-
-def _copied(value: np.ndarray[Any, Any], into: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    into[...] = value
-    return into
-
-
 def _out(value: np.ndarray[Any, Any], message: Message) -> Any:
     """The array that is to be written into the caller's own memory: always a buffer, in C order."""
     if value.nbytes:
         message.out_index = len(message)
-        message.append(value if value.flags.c_contiguous else _strided(value))
+        message.append(value if value.flags.c_contiguous else strided(value))
     message.out = None  # the same array a second time is a result like any other
     return _ext(wire.OUT, b"")
+
+
+def _lent(value: Lent, message: Message, depth: int) -> Any:
+    """Encodes an array that the peer may read in place."""
+    before, message.lend = message.lend, True
+    try:
+        return prepare(value.buffer, message, depth)
+    finally:
+        message.lend = before
 
 
 def _tensor(value: Any, message: Message, depth: int) -> Any:
@@ -373,6 +373,7 @@ _PREPARERS: dict[type, _Preparer] = {
     Record: _record,
     complex: _complex,
     np.ndarray: _array,
+    Lent: _lent,
     array.array: _array_array,
     datetime.datetime: _iso(wire.DATETIME),
     datetime.date: _iso(wire.DATE),

@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from rrpc.memory import empty
+
 from . import wire
+from .copy_counters import count_pack
 
 __all__: list[str] = []
 
@@ -30,6 +33,27 @@ def goes_in_pieces(value: np.ndarray[Any, Any]) -> bool:
             return False
         span += step * (count - 1)
     return True
+
+
+def strided(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns the array itself if the peer can fetch it in a few large pieces, otherwise a packed copy."""
+    if not has_padding(value.dtype) and goes_in_pieces(value):
+        return value
+    return _pack_array(value)
+
+
+def _pack_array(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    packed = empty(value.shape, value.dtype)
+    if has_padding(value.dtype):
+        packed.reshape(-1).view(np.uint8)[...] = 0
+    count_pack(value.nbytes)
+    return copied(value, packed)
+
+
+def copied(value: np.ndarray[Any, Any], into: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Copies the items into another array, and returns that."""
+    into[...] = value
+    return into
 
 
 _PADDED = (np.longdouble, np.clongdouble)

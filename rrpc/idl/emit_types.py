@@ -17,11 +17,12 @@ import numpy as np
 
 from rrpc._interface import AnnotationError
 from rrpc._interface.aliases import is_alias
+from rrpc._interface.borrowed import is_lending
 from rrpc._interface.libraries import item_note, library_of
 from rrpc._interface.members import has_members
 from rrpc._interface.scalars import PATHS
 from rrpc.schema.to_python import OneOfName
-from rrpc.types import Shape, Sized
+from rrpc.types import Lending, Shape, Sized
 
 from .emit_text import WIDTH, broken, camel, docstring, literal_text, width
 
@@ -131,6 +132,11 @@ class Types:
         return name
 
     def _annotated(self, annotation: Any, notes: Sequence[Any], inner: _Render) -> str:
+        others = [note for note in notes if not isinstance(note, Lending)]
+        if len(others) < len(notes):
+            self.use("rrpc")
+            array = typing.Annotated[(annotation, *others)] if others else annotation
+            return f"rrpc.Borrowed[{inner(array)}]"
         for note in notes:
             if isinstance(note, OneOfName):
                 return self._one_of(annotation, note)
@@ -280,7 +286,8 @@ class Types:
             return start + self._fitted_union(arguments, room, hint)
         if origin is typing.Literal:
             return "\n".join(broken(f"{start}Literal[", list(map(self.value, arguments)), "]"))
-        if origin is typing.Annotated and (notes := self._array_notes(arguments[0], arguments[1:])):
+        shaped = origin is typing.Annotated and not is_lending(arguments[1:])
+        if shaped and (notes := self._array_notes(arguments[0], arguments[1:])):
             return "\n".join(broken(f"{start}Annotated[", [self.text(arguments[0]), *notes], "]"))
         if origin in (tuple, dict) and len(arguments) > 1:
             items = ["..." if a is Ellipsis else self.fitted(a, WIDTH - 5, hint) for a in arguments]

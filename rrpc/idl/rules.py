@@ -34,7 +34,16 @@ __all__ = [
 
 FIELD_NUMBER_MAX = 65535
 RANK_MAX = 64
-CONTAINERS = {"array": 1, "list": 1, "set": 1, "frozenset": 1, "map": 2, "tuple": None, "literal": None}
+CONTAINERS = {
+    "array": 1,
+    "list": 1,
+    "set": 1,
+    "frozenset": 1,
+    "map": 2,
+    "tuple": None,
+    "literal": None,
+    "borrowed": 1,
+}
 """With the number of types each holds, if that is fixed."""
 
 INTEGER_BOUNDS = {

@@ -47,7 +47,11 @@ class Services:
         self._members.check_name(node.name, rules.method_name)
         attributes = self._members.attributes(node.attributes, _ATTRIBUTES)
         parameters = self._parameters(node)
-        result = Scalar("none") if node.result is None else self._types.resolve(node.result.type)
+        result = (
+            Scalar("none")
+            if node.result is None
+            else self._types.resolve(node.result.type, may_borrow=not node.result.stream)
+        )
         errors = tuple(self._throws(node.throws))
         if result is None or parameters is None:
             return None
@@ -100,7 +104,7 @@ class Services:
         self, node: syntax.Parameter, keyword_only: bool, positional_only: bool
     ) -> Parameter | None:
         self._members.check_name(node.name, rules.parameter_name)
-        kind = self._types.resolve(node.type)
+        kind = self._types.resolve(node.type, may_borrow=not node.stream)
         notes = self._members.notes(node.doc, node.attributes, node.name.at)
         if kind is None:
             return None

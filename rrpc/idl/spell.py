@@ -46,8 +46,9 @@ def type_text(kind: Type, package: str = "") -> str:
             return "float" if name == "f64" else name
         case Named(name):
             return _bare(name, package)
-        case Array(item, dims):
-            return f"array<{item}>{'' if dims is None else _dims(dims)}"
+        case Array(item, dims, borrowed):
+            array = f"array<{item}>{'' if dims is None else _dims(dims)}"
+            return f"borrowed<{array}>" if borrowed else array
         case List() | Set() | Map() | Tuple():
             dots = ["..."] * (isinstance(kind, Tuple) and kind.variadic)
             return f"{_container(kind)}<{', '.join([*map(text, inner_types(kind)), *dots])}>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from rrpc.schema import (
@@ -22,6 +23,7 @@ from rrpc.schema import (
     Type,
     Union,
 )
+from rrpc.schema.closure import holds_borrowed
 
 from . import syntax
 from .diagnostics import At, suggestion
@@ -51,10 +53,16 @@ class Types:
         self.unions: list[tuple[Union, At]] = []
         self.keys: list[tuple[Type, str, At]] = []
 
-    def resolve(self, node: syntax.TypeNode) -> Type | None:
-        """None if it was reported."""
+    def resolve(self, node: syntax.TypeNode, may_borrow: bool = False) -> Type | None:
+        """Returns None if it was reported. Only with ``may_borrow`` may it have borrowed arrays."""
         try:
-            return self._type(node)
+            kind = self._type(node)
+            if holds_borrowed(kind) and not may_borrow:
+                raise Problem(
+                    node.at,
+                    "only a method's parameters and results are borrowed: not fields, and not a stream's items",
+                )
+            return kind
         except Problem as problem:
             self._scope.add_problem(problem)
             return None
@@ -103,6 +111,8 @@ class Types:
         union: Type = items[0]
         if len(items) > 1:
             union = Union(tuple(items))
+            if holds_borrowed(union):
+                raise Problem(at, "an alternative can't be borrowed")
             self.unions.append((union, at))
         return Optional(union) if optional else union
 
@@ -122,6 +132,8 @@ class Types:
             return self._tuple(node)
         if name == "array":
             return self._array(node)
+        if name == "borrowed":
+            return self._borrowed(node)
         return self._container(node)
 
     def _arguments(self, node: syntax.Generic) -> list[syntax.TypeNode]:
@@ -173,6 +185,13 @@ class Types:
             raise Problem(node.dims_at or node.at, f"an array has at most {RANK_MAX} dimensions")
         return Array(name, tuple(map(self._dim, node.dims)))
 
+    def _borrowed(self, node: syntax.Generic) -> Array:
+        (item,) = self._arguments(node)
+        kind = self._type(item)
+        if not isinstance(kind, Array) or kind.borrowed:
+            raise Problem(item.at, f"only an array can be borrowed: {_FORMS['borrowed']}")
+        return replace(kind, borrowed=True)
+
     def _dim(self, dim: syntax.Word | syntax.Plain) -> str | int | None:
         if isinstance(dim, syntax.Plain):
             if dim.value < 0:
@@ -204,6 +223,7 @@ _FORMS = {
     "map": "map<K, V>",
     "tuple": "tuple<A, B>",
     "literal": 'literal<"a", 3>',
+    "borrowed": "borrowed<array<f32>>",
 }
 _BOOLEANS = {"true": True, "false": False}
 

@@ -1,17 +1,19 @@
 """Code that stands around calls, on either side: one definition for blocking calls, futures, asyncio and streams.
 
-Ready-made: ``ClientLogging``, ``ServerLogging``, ``ClientToken``, ``ServerToken``, ``Retry``,
+Ready-made: ``ClientLogging``, ``ServerLogging``, ``ClientToken``, ``ServerToken`` (with ``JwtTokens``), ``Retry``,
 and in ``rrpc.interceptors.otel`` ``ClientSpans`` and ``ServerSpans``.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from rrpc._call.chain import Sleep
+from rrpc._channel.privacy import is_private
 
 from .base import ClientInterceptor, Interceptor, ServerInterceptor, checked, links
 
 if TYPE_CHECKING:
     from .call_logs import ClientLogging, ServerLogging
+    from .jwt_tokens import JwtTokens
     from .retries import Retry
     from .tokens import ClientToken, ServerToken
 
@@ -20,12 +22,14 @@ __all__ = [
     "ClientLogging",
     "ClientToken",
     "Interceptor",
+    "JwtTokens",
     "Retry",
     "ServerInterceptor",
     "ServerLogging",
     "ServerToken",
     "Sleep",
     "checked",
+    "is_private",
     "links",
 ]
 
@@ -34,6 +38,7 @@ _WHERE = {
     "ServerLogging": "call_logs",
     "ClientToken": "tokens",
     "ServerToken": "tokens",
+    "JwtTokens": "jwt_tokens",
     "Retry": "retries",
 }
 

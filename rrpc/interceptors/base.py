@@ -47,6 +47,9 @@ class ServerInterceptor(Interceptor):
     """
 
     side = "server"
+    names_callers: ClassVar[bool] = False
+    """Whether it calls ``call.context.set_token_subject``. A server with such an interceptor checks principals that ask
+    for a token once all its interceptors have run."""
 
 
 def checked(interceptors: Iterable[_I] | None, kind: type[_I]) -> tuple[_I, ...]:

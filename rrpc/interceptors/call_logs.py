@@ -52,7 +52,10 @@ class _Logging(Interceptor):
             "rpc_code": ended.status,
             "rpc_duration_ms": duration_ms,
             "rpc_peer": ended.peer,
+            "rpc_identity": ended.identity,
         }
+        if ended.identity:
+            text += f" for {printable(ended.identity)}"
         if seen is not None:
             text += f", {seen.items_sent} items sent and {seen.items_received} received"
             extra |= {"rpc_items_sent": seen.items_sent, "rpc_items_received": seen.items_received}
@@ -71,10 +74,10 @@ def _level(code: StatusCode) -> int:
 class ClientLogging(_Logging, ClientInterceptor):
     """Logs each call that a client makes: method, status code, milliseconds, and of an error its message.
 
-    The record's fields ``rpc_side``, ``rpc_method``, ``rpc_code``, ``rpc_duration_ms``, ``rpc_peer``, ``rpc_error``,
-    ``rpc_items_sent`` and ``rpc_items_received`` have the same for programs. ``levels`` says otherwise which level a
-    status code has: OK, CANCELLED, NOT_FOUND and ALREADY_EXISTS are INFO; UNKNOWN, INTERNAL and DATA_LOSS are ERROR;
-    the others are WARNING.
+    The record's fields ``rpc_side``, ``rpc_method``, ``rpc_code``, ``rpc_duration_ms``, ``rpc_peer``, ``rpc_identity``,
+    ``rpc_error``, ``rpc_items_sent`` and ``rpc_items_received`` have the same for programs. ``levels`` says otherwise
+    which level a status code has: OK, CANCELLED, NOT_FOUND and ALREADY_EXISTS are INFO; UNKNOWN, INTERNAL and DATA_LOSS
+    are ERROR; the others are WARNING.
     """
 
 

@@ -28,15 +28,23 @@ class ClientToken(ClientInterceptor):
     ``token`` is the token or a function that gets one: it is called for the first call, when ``max_age`` seconds have
     passed, and when the server refused a call as Unauthenticated. That call is made again, once, if no handler has
     seen it or if the method is idempotent, and if it has no streams. Under asyncio the function may be ``async``.
+
+    A token isn't sent where others could read it: over plain TCP (the loopback interface included) and RDMA, calls fail
+    with FailedPrecondition unless ``allow_clear``. Shared memory and TLS are private (``is_private``).
     """
 
     def __init__(
-        self, token: str | Callable[[], str] | Callable[[], Awaitable[str]], *, max_age: float | None = None
+        self,
+        token: str | Callable[[], str] | Callable[[], Awaitable[str]],
+        *,
+        max_age: float | None = None,
+        allow_clear: bool = False,
     ) -> None:
         if not isinstance(token, str) and not callable(token):
             raise TypeError(f"token must be a str or a function that gets one, not {type(token).__name__}")
         self._get = None if isinstance(token, str) else token
         self._max_age = max_age
+        self._allow_clear = allow_clear
         self._token = _plain(token) if isinstance(token, str) else ""
         self._until = float("inf") if isinstance(token, str) else -1.0
 
@@ -62,6 +70,7 @@ class ClientToken(ClientInterceptor):
 
     def _add_to(self, call: Any) -> Steps:
         """Gives the token that the call is to send."""
+        call.private_only |= not self._allow_clear
         used = (yield from self._renew()) if monotonic() >= self._until else self._token
         call.metadata[_NAME] = _SCHEME + used
         return used
@@ -96,9 +105,13 @@ class ServerToken(ServerInterceptor):
 
     ``tokens`` are one or several, or a function of ``(token, call)`` that gives something true for a good one, or
     raises what the caller shall get, such as ``rrpc.PermissionDenied`` for one that may not call
-    ``call.method``. It may be ``async`` where all handlers are. ``exempt`` are services and methods that anybody may
-    call: by default health checks, and what clients ask for whose version of the interface is another one.
+    ``call.method``. It may be ``async`` where all handlers are. Where it gives a str, that is the token's subject:
+    ``rrpc.context().peer.token``, which principals such as ``token:batch`` match. ``JwtTokens`` is such a function.
+    ``exempt`` are services and methods that anybody may call: by default health checks, and what clients ask for whose
+    version of the interface is another one.
     """
+
+    names_callers = True
 
     def __init__(self, tokens: str | Iterable[str] | Check, *, exempt: Iterable[str] = _OPEN) -> None:
         self._check = tokens if callable(tokens) else _fixed(tokens)
@@ -114,6 +127,8 @@ class ServerToken(ServerInterceptor):
                 known = yield known
             if not known:
                 raise Unauthenticated("the token isn't one that this server knows")
+            if isinstance(known, str):
+                call.context.set_token_subject(known)
         return (yield call)
 
     stream = unary

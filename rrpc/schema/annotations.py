@@ -21,7 +21,7 @@ from rrpc._interface import AnnotationError, Mismatch, compile_check
 from rrpc._interface.libraries import item_note, library_of
 from rrpc._interface.members import Member, has_members, members_of
 from rrpc._interface.mismatch import item_type, type_text
-from rrpc.types import Shape, Sized
+from rrpc.types import Lending, Shape, Sized
 
 from .docstrings import DOCS, split_docstring
 from .model import (
@@ -133,7 +133,9 @@ class Declarations:
             if isinstance(note, Sized):
                 return Scalar(note.name)
             if isinstance(note, Shape) and isinstance(kind, Array):
-                return Array(kind.item, note.dims)
+                kind = dataclasses.replace(kind, dims=note.dims)
+            if isinstance(note, Lending) and isinstance(kind, Array):
+                kind = dataclasses.replace(kind, borrowed=True)
         return kind
 
     def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> Type:

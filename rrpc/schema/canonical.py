@@ -143,7 +143,10 @@ _Inner = Callable[[Type], Any]
 
 
 def _array(kind: Array, inner: _Inner) -> Data:
-    return {"array": kind.item} | ({} if kind.dims is None else {"dims": list(kind.dims)})
+    data: Data = {"array": kind.item}
+    if kind.dims is not None:
+        data["dims"] = list(kind.dims)
+    return data | ({"borrowed": True} if kind.borrowed else {})
 
 
 def _tuple(kind: Tuple, inner: _Inner) -> Data:

@@ -1,4 +1,8 @@
-"""Plain data to schemas. The data may be a stranger's: it is checked throughout, for meaning too."""
+"""Plain data to schemas. The data may be a stranger's: it is checked throughout, for meaning too.
+
+An array that is borrowed where this version can't borrow one, such as in a struct, is read as an array like any other:
+how it travels is the sender's affair.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .closure import inner_types, types_in
+from .closure import inner_types, owned, types_in
 from .model import (
     ARRAY_ITEMS,
     MISSING,
@@ -149,10 +153,11 @@ def read_service(data: Any) -> Service:
 def _method(data: Any) -> Method:
     parameters = _each(data, "parameters", _parameter)
     _once("parameters", (parameter.name for parameter in parameters))
+    result, result_stream = _typed(data, "result"), _may(data, "result_stream", False)
     return Method(
         parameters=parameters,
-        result=_typed(data, "result"),
-        result_stream=_may(data, "result_stream", False),
+        result=owned(result) if result_stream else result,
+        result_stream=result_stream,
         errors=_each(data, "errors", _full_name),
         idempotent=_may(data, "idempotent", False),
         **_described(data),
@@ -164,12 +169,13 @@ def _full_name(data: Any) -> str:
 
 
 def _parameter(data: Any) -> Parameter:
+    kind, stream = _typed(data, "type"), _may(data, "stream", False)
     return Parameter(
-        type=_typed(data, "type"),
+        type=owned(kind) if stream else kind,
         default=_default(data),
         keyword_only=_may(data, "keyword_only", False),
         positional_only=_may(data, "positional_only", False),
-        stream=_may(data, "stream", False),
+        stream=stream,
         **_described(data),
     )
 
@@ -206,7 +212,7 @@ def _field(data: Any) -> Field:
     number = _need(data, "number", int)
     if number < 1:
         raise BadData(f"its number is {number}; numbers count from 1")
-    return Field(number=number, type=_typed(data, "type"), default=_default(data), **_described(data))
+    return Field(number=number, type=owned(_typed(data, "type")), default=_default(data), **_described(data))
 
 
 def _number_or_name(data: Any) -> int | str:
@@ -227,7 +233,8 @@ def _member(data: Any) -> EnumMember:
 
 
 def _oneof(data: Any) -> OneOf:
-    return OneOf(alternatives=_each(data, "alternatives", type_of_data), **_described(data, True))
+    alternatives = tuple(map(owned, _each(data, "alternatives", type_of_data)))
+    return OneOf(alternatives=alternatives, **_described(data, True))
 
 
 def _error(data: Any) -> Error:
@@ -281,7 +288,8 @@ def type_of_data(data: Any, depth: int = 0) -> Type:
 def _array(data: Any, item: Any, depth: int) -> Type:
     if type(item) is not str or item not in ARRAY_ITEMS:
         raise BadData(f"there are no arrays of {_shown(item)}")
-    return Array(item, _each(data, "dims", _dim) if "dims" in data else None)
+    dims = _each(data, "dims", _dim) if "dims" in data else None
+    return Array(item, dims, _may(data, "borrowed", False))
 
 
 def _dim(data: Any) -> str | int | None:
@@ -305,7 +313,8 @@ def _map(data: Any, inner: Any, depth: int) -> Type:
     items = _items(inner, depth)
     if len(items) != 2:
         raise BadData(f"expected the types of key and value, got {len(items)}")
-    return Map(*items)
+    key, value = items
+    return Map(owned(key), value)
 
 
 def _tuple(data: Any, inner: Any, depth: int) -> Type:
@@ -319,7 +328,7 @@ def _union(data: Any, inner: Any, depth: int) -> Type:
     items = _items(inner, depth)
     if not items:
         raise BadData("it has no alternatives")
-    return Union(items)
+    return Union(tuple(map(owned, items)))
 
 
 def _literal(data: Any, inner: Any, depth: int) -> Type:
@@ -332,8 +341,8 @@ def _literal(data: Any, inner: Any, depth: int) -> Type:
 _TYPES: dict[str, Callable[[Any, Any, int], Type]] = {
     "array": _array,
     "list": lambda data, inner, depth: List(type_of_data(inner, depth)),
-    "set": lambda data, inner, depth: Set(type_of_data(inner, depth)),
-    "frozenset": lambda data, inner, depth: Set(type_of_data(inner, depth), frozen=True),
+    "set": lambda data, inner, depth: Set(owned(type_of_data(inner, depth))),
+    "frozenset": lambda data, inner, depth: Set(owned(type_of_data(inner, depth)), frozen=True),
     "map": _map,
     "tuple": _tuple,
     "optional": lambda data, inner, depth: Optional(type_of_data(inner, depth)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from .model import (
     Array,
@@ -26,7 +27,7 @@ from .model import (
     Union,
 )
 
-__all__ = ["closure", "inner_types", "names_in", "types_in"]
+__all__ = ["closure", "holds_borrowed", "inner_types", "names_in", "owned", "types_in"]
 
 
 def inner_types(kind: Type) -> tuple[Type, ...]:
@@ -40,6 +41,27 @@ def inner_types(kind: Type) -> tuple[Type, ...]:
             return items
         case Scalar() | Array() | Literal() | Named() | Opaque():
             return ()
+
+
+def holds_borrowed(kind: Type) -> bool:
+    """Returns whether a type has a borrowed array in it."""
+    return (isinstance(kind, Array) and kind.borrowed) or any(map(holds_borrowed, inner_types(kind)))
+
+
+def owned(kind: Type) -> Type:
+    """Returns the same type without borrowed arrays."""
+    if not holds_borrowed(kind):
+        return kind
+    match kind:
+        case List(item) | Set(item) | Optional(item):
+            return replace(kind, item=owned(item))
+        case Map(key, value):
+            return Map(owned(key), owned(value))
+        case Tuple(items) | Union(items):
+            return replace(kind, items=tuple(map(owned, items)))
+        case Array():
+            return replace(kind, borrowed=False)
+    return kind
 
 
 def types_in(declaration: Declaration) -> tuple[Type, ...]:

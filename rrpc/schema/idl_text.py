@@ -20,9 +20,9 @@ def type_text(kind: Type) -> str:
     match kind:
         case Scalar(name):
             return name
-        case Array(item, dims):
+        case Array(item, dims, borrowed):
             shape = "" if dims is None else f"[{', '.join('_' if d is None else str(d) for d in dims)}]"
-            return f"array<{item}>{shape}"
+            return f"borrowed<array<{item}>{shape}>" if borrowed else f"array<{item}>{shape}"
         case List(item):
             return f"list<{type_text(item)}>"
         case Set(item, frozen):

@@ -89,11 +89,13 @@ class Array:
     """A numpy array.
 
     ``item`` is one of ``ARRAY_ITEMS``; ``dims`` has a name (the same size wherever it stands in the call), a size, or
-    None (any size) for each dimension; ``dims`` None: of any rank.
+    None (any size) for each dimension; ``dims`` None: of any rank. A ``borrowed`` array may be read in its owner's
+    memory; that is a way of transport, of which fingerprints and comparisons of versions take no notice.
     """
 
     item: str
     dims: tuple[str | int | None, ...] | None = None
+    borrowed: bool = False
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,8 @@ class PythonTypes:
             return typing.Literal[kind.values]
         if isinstance(kind, Array):
             array = _of(NDArray, _ITEMS.get(kind.item) or _ml_type(kind.item))
-            return array if kind.dims is None else Annotated[array, types.Shape(*kind.dims)]
+            shaped = array if kind.dims is None else Annotated[array, types.Shape(*kind.dims)]
+            return _of(types.Borrowed, shaped) if kind.borrowed else shaped
         return self._container(kind)
 
     def _container(self, kind: List | Set | Map | Tuple | Optional | Union) -> Any:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 from collections.abc import AsyncIterator, Callable, Generator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -323,7 +324,10 @@ def test_a_call_that_is_made_again_inherits_as_before(aio_address: str, in_loop:
 
         done = cancel
 
+    connection = core = cast(Any, None)
+
     def refuse(queue: Any, call: Any, *arguments: Any) -> Refused:
+        connection.core = core
         error = rrpc.Unavailable("this server drains")
         error.not_executed = True
         asyncio.get_running_loop().call_soon(call.arrived, None, error, context=contextvars.Context())
@@ -334,8 +338,11 @@ def test_a_call_that_is_made_again_inherits_as_before(aio_address: str, in_loop:
         async with AsyncMixedClient(aio_address, wait_for_ready=True, backoff=quick) as behind:
 
             async def hold() -> list[float]:
-                bind = behind.forever._bind
-                behind.forever._bind = lambda connection: (*bind(connection)[:-1], refuse)
+                nonlocal connection, core
+                (connection,) = behind._channel.connections()
+                core = connection.core
+                behind.forever._bind(connection)
+                connection.core = cast(Any, SimpleNamespace(start_in_loop=refuse))
                 call = behind.forever.start()
                 await until(lambda: counts_are(behind, 1))
                 children = rrpc.context()._children

@@ -1,87 +1,26 @@
 """The steps of a call, driven with random events: replies, failures, lost connections, deadlines and cancellations.
 
-The machine is the real one (``course`` with retries and an interceptor). Its surroundings are this test: the channel
-gives a connection at once, later or never, and each exchange and wait ends as hypothesis has it.
+The machine is the real one (``Prepared.course`` with retries and an interceptor). Its surroundings are this test: the
+channel gives a connection at once, later or never, and each exchange and wait ends as hypothesis has it, by a clock of
+its own.
 """
 
-import concurrent.futures
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machine_parts import FAILURES, TIMEOUT, Channel, Clock, Connection, Ends, Request, clock, failure
 from made import examples
 
 import rrpc
 from rrpc._call.chain import Chain, Sleep
-from rrpc._call.outgoing import CallOptions, Exchange, OutgoingCall, Waiting, course
-from rrpc.errors import unsent
+from rrpc._call.outgoing import CallOptions, Exchange, OutgoingCall, Waiting, prepare
 
 ATTEMPTS = 3
 ELSEWHERE_MAX = 5  # connections in a row that turn out to take no calls
-EVENTS = ("reply", "unavailable", "unsent", "internal", "cancel", "interrupt")
-
-
-class Ends(Exception):
-    """Ctrl-C, or whatever else a driver's wait raises that is no RpcError."""
-
-
-@dataclass
-class Request:
-    idempotent: bool
-    method = "Lab.do"
-    out = None
-
-    def named(self) -> Mapping[str | int, Any]:
-        return {}
-
-    def encode(self, connection: Any) -> tuple[bytes, bytes, Any]:
-        return b"Lab.do", b"", None
-
-    def decode(self, payload: bytes, blocks: Any, message: Any) -> Any:
-        return payload
-
-    def error(self, error: rrpc.RpcError) -> rrpc.RpcError:
-        return error
-
-    def check(self, result: Any) -> Any:
-        return result
-
-
-class Connection:
-    address = "tcp://here:1"
-
-    def usable(self) -> bool:
-        return True
-
-
-class Channel:
-    """Has a connection, or will; counts what it is told of calls."""
-
-    target = "tcp://here:1"
-
-    def __init__(self, ready: list[bool]) -> None:
-        self.ready = ready
-        self.waited: list[concurrent.futures.Future[Any]] = []
-        self.told: list[str] = []
-
-    def pick_nowait(self, wait_for_ready: bool = False) -> Connection | None:
-        return Connection() if not self.ready or self.ready.pop() else None
-
-    def pick_soon(self, wait_for_ready: bool = False) -> concurrent.futures.Future[Any]:
-        self.waited.append(concurrent.futures.Future())
-        return self.waited[-1]
-
-    def failed(self, connection: Any, error: rrpc.RpcError) -> None:
-        self.told.append("failed")
-
-    def succeeded(self, connection: Any) -> None:
-        self.told.append("succeeded")
-
-    def why_not(self) -> str:
-        return ""
+EVENTS = ("reply", "unavailable", *FAILURES)
 
 
 class Seen(rrpc.ClientInterceptor):
@@ -98,19 +37,12 @@ class Seen(rrpc.ClientInterceptor):
             self.left += 1
 
 
-def failure(event: str) -> BaseException:
-    if event == "unavailable":
-        return rrpc.Unavailable("lost")
-    if event == "unsent":
-        return unsent(rrpc.Unavailable("going away"))
-    return rrpc.Internal("broken") if event == "internal" else Ends()
-
-
 class Driver:
     """Carries out what the machine asks for, as the events have it, and holds the machine to its rules."""
 
-    def __init__(self, call: OutgoingCall, events: list[str]) -> None:
+    def __init__(self, call: OutgoingCall, events: list[str], clock: Clock) -> None:
         self.call = call
+        self._clock = clock
         self.exchanges: list[str] = []
         """What came of each."""
         self._events = events
@@ -119,14 +51,18 @@ class Driver:
         """Returns the value and the error of the next step."""
         event = self._events.pop(0) if self._events else "reply"
         if type(asked) is Exchange:
+            assert asked.arguments[4] > 0, "nothing is sent after the deadline"
             return self._exchange(event)
         if event == "cancel":
             self.call.cancel()
+        if event == "late":
+            self._clock.now += TIMEOUT
         if type(asked) is Sleep:
-            assert 0 <= asked.seconds <= 60
+            assert 0 <= asked.seconds < TIMEOUT
+            self._clock.now += asked.seconds
             return None, Ends() if event == "interrupt" else None
         assert type(asked) is Waiting
-        if event in ("cancel", "internal"):  # cancelled, or its time is up
+        if event in ("cancel", "late"):
             return None, asked.late()
         return (None, Ends()) if event == "interrupt" else (Connection(), None)
 
@@ -137,6 +73,8 @@ class Driver:
         if event == "cancel":  # too late: the reply is here
             self.call.cancel()
             event = "reply"
+        if event == "late":
+            self._clock.now += TIMEOUT
         self.exchanges.append(event)
         return ((b"result", None, b""), None) if event == "reply" else (None, failure(event))
 
@@ -162,11 +100,17 @@ def carry_out(chain: Chain, driver: Driver) -> tuple[Any, BaseException | None]:
     events=st.lists(st.sampled_from(EVENTS), min_size=4, max_size=12),
 )
 def test_whatever_happens(idempotent: bool, ready: list[bool], events: list[str]) -> None:
+    with clock() as time:
+        _whatever_happens(idempotent, ready, events, time)
+
+
+def _whatever_happens(idempotent: bool, ready: list[bool], events: list[str], time: Clock) -> None:
     channel, seen = Channel(ready), Seen()
     policy = rrpc.RetryPolicy(max_attempts=ATTEMPTS, initial_backoff=0.5, budget=None)
     options = CallOptions(interceptors=(seen.unary,), retry=policy)
-    call = OutgoingCall(channel, Request(idempotent), options, 60.0)  # type: ignore[arg-type]
-    chain, driver = course(call, options), Driver(call, events)
+    chain = prepare(channel, Request(idempotent), options, TIMEOUT, None).course()  # type: ignore[arg-type]
+    call: OutgoingCall = chain.call
+    driver = Driver(call, events, time)
     result, error = carry_out(chain, driver)
     assert chain.done
     assert seen.entered == seen.left == 1
@@ -180,6 +124,7 @@ def test_whatever_happens(idempotent: bool, ready: list[bool], events: list[str]
         assert (result, driver.exchanges[-1]) == (b"result", "reply")
     elif isinstance(error, rrpc.RpcError):
         assert counted or call.cancelled or error.not_executed, "no handler saw it"
+        assert not isinstance(error, rrpc.DeadlineExceeded) or time.late
     else:
         assert isinstance(error, Ends)
 
@@ -188,8 +133,8 @@ def test_whatever_happens(idempotent: bool, ready: list[bool], events: list[str]
 def test_connections_that_take_no_calls_cost_no_attempt(refusals: list[str]) -> None:
     channel = Channel([])
     options = CallOptions(retry=rrpc.RetryPolicy(max_attempts=1, budget=None))
-    call = OutgoingCall(channel, Request(False), options, 60.0)  # type: ignore[arg-type]
-    chain = course(call, options)
+    chain = prepare(channel, Request(False), options, TIMEOUT, None).course()  # type: ignore[arg-type]
+    call: OutgoingCall = chain.call
     asked = chain.step()
     for event in refusals:
         assert type(asked) is Exchange

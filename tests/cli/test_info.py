@@ -369,7 +369,7 @@ def test_an_insisted_transport_that_cannot_be_had(capsys: pytest.CaptureFixture[
         (["127.0.0.1", "tcp://127.0.0.1"], ("rrpc-info: tcp://127.0.0.1: no port; write tcp://127.0.0.1:7471, or "
          "127.0.0.1 alone")),
         (["127.0.0.1", "http://127.0.0.1:80"], ("rrpc-info: http://127.0.0.1:80: the unknown scheme 'http'; known are "
-         "rrpc, shm, tcp, verbs, verbs+tcp")),
+         "rrpc, rrpcs, tcps, shm, tcp, verbs, verbs+tcp")),
         (["127.0.0.1", "127.0.0.1:99999"], "rrpc-info: 127.0.0.1:99999: '99999' is no port"),
     ],
 )  # fmt: skip

@@ -10,38 +10,19 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from direct import ADDRESS, Bench, bench_fixture, bench_rpc, client_fixture
+from direct import ADDRESS, FOLDER, Bench, bench_fixture, bench_rpc, client_fixture, python_run
 from flow import generated
-from processes import child_environment, patience
+from processes import child_environment, eventually, patience
 
 import rrpc
 from rrpc._interface.compiled import PURE_PYTHON
 
 __all__ = ["bench_fixture", "client_fixture"]
 pytestmark = pytest.mark.skipif(PURE_PYTHON, reason="all calls go through Python")
-FOLDER = os.path.dirname(rrpc.__file__)
-
-
-def python_run(work: Callable[[], Any]) -> set[str]:
-    """The functions of rrpc that ran meanwhile, in threads begun before too."""
-    ran: set[str] = set()
-
-    def profile(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(FOLDER):
-            ran.add(f"{frame.f_code.co_filename}:{frame.f_code.co_name}")
-
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return ran
 
 
 def test_no_python_runs_for_a_plain_call(bench: Bench) -> None:
@@ -229,7 +210,7 @@ def test_metadata_of_the_reply(client: Any) -> None:
 
 def test_calls_of_a_handler_inherit_its_deadline(bench: Bench, client: Any) -> None:
     with pytest.raises(rrpc.DeadlineExceeded):
-        client.call_again(timeout=0.3)
+        client.call_again(timeout=2.0)  # within which the handler connects, on a busy machine too
     assert bench.inherited.wait(patience(5))
 
 
@@ -246,6 +227,8 @@ def test_a_server_that_comes_back(bench: Bench) -> None:
             with rrpc.Server(bench, listen=ADDRESS):
                 assert client.add(1) == 3
                 assert client.add(2) == 4
+            # A call that is sent while the news of the server's end is on its way might have run.
+            eventually(lambda: client.info()["channel"]["state"] != "ready")
 
 
 def test_in_a_coroutine_it_is_refused(client: Any) -> None:
@@ -316,16 +299,6 @@ def test_a_cycle_by_way_of_a_service_is_collected() -> None:
     del bench, server, channel, client
     gc.collect()
     assert gone() is None
-
-
-def test_an_asyncio_clients_methods_are_awaited(bench: Bench) -> None:
-    async def calls() -> Any:
-        async with bench_rpc.AsyncBenchClient(ADDRESS) as client:
-            await client.add(1)
-            return await client.add(1), "Direct" in str(type(client.add))
-
-    with rrpc.Server(bench, listen=ADDRESS):
-        assert asyncio.run(calls()) == (3, False)
 
 
 def test_daemon_threads_amid_results_at_exit(bench: Bench) -> None:

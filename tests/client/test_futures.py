@@ -18,8 +18,8 @@ from processes import eventually, patience, volume
 
 import rrpc
 from rrpc._call.chain import Chain
-from rrpc._call.context import current, enter
-from rrpc._client import callback_driver
+from rrpc._call.context import enter
+from rrpc._client import blocking_driver
 from rrpc._client.client import Untyped
 from rrpc._client.futures import only
 from rrpc.interceptors import Sleep
@@ -148,32 +148,35 @@ def test_a_call_that_moves_on_takes_nothing_from_who_waits(lab: rrpc.Client) -> 
     """A handler may wait for a call that isn't its own; and others may end calls meanwhile."""
     seen: list[Any] = []
 
+    prepared = lab._prepare(Untyped("Lab.add", (1,), {}, None), None, None)
+
     def again() -> Chain:
         def free() -> None:
-            seen.append(callback_driver.lock.acquire(timeout=patience(10)))
-            callback_driver.lock.release()
+            seen.append(blocking_driver.lock.acquire(timeout=patience(10)))
+            blocking_driver.lock.release()
 
-        seen.append(current())
         thread = threading.Thread(target=free)
         thread.start()
         thread.join()
-        return lab._course(Untyped("Lab.add", (1,), {}, None), None, None)
+        chain = prepared.course()
+        seen.append(chain.call.links_around)
+        return chain
 
     def in_handler() -> int:
-        handler: Any = SimpleNamespace(ended=False)
+        handler: Any = SimpleNamespace(ended=False, links=("the handler's",))
         enter(handler)
-        future: rrpc.Future[int] = rrpc.Future(Refused(), only, None, again)  # type: ignore[arg-type]
+        future: rrpc.Future[int] = rrpc.Future(Refused(), only, again)  # type: ignore[arg-type]
         return future.result(patience(20))
 
     assert contextvars.copy_context().run(in_handler) == 2
-    assert seen == [None, True]
+    assert seen == [True, ()]
 
 
 def test_a_finalizer_may_end_calls_wherever_it_runs(lab: rrpc.Client) -> None:
     ended = threading.Event()
 
     def use() -> None:
-        with callback_driver.lock:  # as a collection may find it
+        with blocking_driver.lock:  # as a collection may find it
             future = lab.start("Lab.add", 1)
             future.add_done_callback(lambda _: ended.set())
             assert future.result(patience(10)) == 2
@@ -186,7 +189,7 @@ def test_a_forked_child_has_a_lock_of_its_own(lab: rrpc.Client) -> None:
     holding, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with callback_driver.lock:
+        with blocking_driver.lock:
             holding.set()
             let_go.wait(patience(20))
 
@@ -195,7 +198,7 @@ def test_a_forked_child_has_a_lock_of_its_own(lab: rrpc.Client) -> None:
     holding.wait(patience(10))
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if callback_driver.lock.acquire(timeout=2.0) else 1)
+        os._exit(0 if blocking_driver.lock.acquire(timeout=2.0) else 1)
     let_go.set()
     thread.join()
     assert os.waitpid(pid, 0)[1] == 0

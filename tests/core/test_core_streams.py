@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from core_server import serving
+from hand_loop import Collected, HandLoop
 from lab import settles, transient
 from processes import eventually
 
@@ -177,18 +178,20 @@ def test_a_cancel_wakes_who_waits(connect: Connect) -> None:
 
 def test_a_loop_is_told_once(connect: Connect) -> None:
     stream = connect().open(b"echo_items", b"", None, 30.0, b"", BOTH)
-    queue = _core.LoopQueue()
+    loop, news, end = HandLoop(), Collected(), Collected()
     for i in range(20):
         assert stream.try_receive() is None
-        stream.notify(queue, f"news {i}", _core.Awaited.ITEMS)
+        stream.notify(loop.driver, news, _core.Awaited.ITEMS)
         stream.send(b"%d" % i)
-        assert eventually(queue.poll) == [(f"news {i}", None, None)]
+        loop.go_on_until(lambda: len(news) > i)  # noqa: B023
+        loop.round()
+        assert news == [(None, None)] * (i + 1)
         assert stream.try_receive() == [(b"%d" % i, None)]
     assert stream.try_receive() is None
-    stream.notify(queue, "end", _core.Awaited.END)
+    stream.notify(loop.driver, end, _core.Awaited.END)
     stream.cancel()
-    eventually(lambda: queue.poll() == [("end", None, None)])
-    queue.close()
+    loop.go_on_until(lambda: end == [(None, None)])
+    loop.driver.close()
 
 
 def test_wrong_use(connect: Connect) -> None:

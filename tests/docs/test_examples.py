@@ -222,7 +222,7 @@ def data_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 
 def server_counters(address: str) -> dict[str, int]:
-    token = rrpc.interceptors.ClientToken(TOKEN)
+    token = rrpc.interceptors.ClientToken(TOKEN, allow_clear=True)
     with rrpc.connect(address, interceptors=[token]) as client:
         counted: dict[str, int] = client.call("Batches.counters", timeout=10.0)
         return counted
@@ -317,7 +317,7 @@ def test_batches_are_shuffled(data_server: dict[str, str], monkeypatch: pytest.M
     monkeypatch.syspath_prepend(str(BATCHES))
     from batches_client import BatchesClient  # type: ignore[import-not-found]
 
-    token = rrpc.interceptors.ClientToken(TOKEN)
+    token = rrpc.interceptors.ClientToken(TOKEN, allow_clear=True)
     with BatchesClient(data_server["rrpc"], interceptors=[token], timeout=30.0) as batches:
         whole = batches.whole("train")
         orders = [

@@ -20,6 +20,9 @@ HEADERS = (
     "endpoint/endpoint.h",
     "endpoint/exposure.h",
     "endpoint/header.h",
+    "endpoint/protector.h",
+    "endpoint/seal.h",
+    "provider/protection.h",
     "provider/provider.h",
     "provider/shm/control_segment.h",
     "provider/shm/slab.h",
@@ -31,8 +34,10 @@ HEADERS = (
 NOT_ON_THE_WIRE = {
     "kNoOwner",  # a buffer of the process's own
     "kRefused",  # text: a field of HELLO
+    "kRefusedAs",
     "kMagic",  # text: shm's preamble
     "kPollAgain",
+    "kCiphersEntryName",  # text: of a shared object
 }
 ENUMS = {
     "rpc/messages.h": ("MessageType",),

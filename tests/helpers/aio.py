@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 from lab import TRANSPORTS, LabServer, address_to_listen_on
@@ -19,9 +19,8 @@ Run = Callable[[Coroutine[Any, Any, T]], T]
 
 
 def _run_in_uvloop(main: Coroutine[Any, Any, T]) -> T:
-    import uvloop
-
-    return uvloop.run(main)
+    uvloop = pytest.importorskip("uvloop")
+    return cast(T, uvloop.run(main))
 
 
 @pytest.fixture(params=LOOPS)

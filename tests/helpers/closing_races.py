@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 import core_server
+from hand_loop import Collected, HandLoop
 
 import rrpc
 from rrpc import _core
@@ -27,12 +28,12 @@ def start(client: _core.Client) -> None:
 
 
 def start_in_loop(client: _core.Client) -> None:
-    queue = _core.LoopQueue()
-    client.start_in_loop(queue, None, b"echo", b"", None, None, None)
-    while not (ended := queue.poll()):
-        pass
-    if ended[0][1] is None:
-        raise ended[0][2]
+    loop, ended = HandLoop(), Collected()
+    client.start_in_loop(loop.driver, ended, b"echo", b"", None, None, None)
+    while not ended:
+        loop.round()
+    if ended[0][0] is None:
+        raise ended[0][1]
 
 
 def stream(client: _core.Client) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
+import decimal
 import enum
 from typing import Any, Literal, NamedTuple, NewType, Optional
 
+import attrs
+import handed_over
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -13,6 +17,7 @@ from numpy.typing import NDArray
 import rrpc
 from rrpc import _core
 from rrpc._interface import MISSING, Parameter, Plan
+from rrpc.codec import Lent
 
 
 @dataclasses.dataclass
@@ -51,6 +56,8 @@ class Pair(NamedTuple):
     second: str | None
 
 
+FINITE = st.floats(allow_nan=False)
+TIMEZONES = st.none() | st.just(dt.UTC) | st.timezones()
 Meters = NewType("Meters", float)
 DTYPES = [np.float32, np.float64, np.int64, np.uint8, np.bool_, np.complex64, np.float16]
 
@@ -75,6 +82,7 @@ PLAIN = st.recursive(
     | st.floats()
     | st.text()
     | st.binary()
+    | st.complex_numbers()
     | arrays(np.float32),
     lambda inner: (
         st.lists(inner) | st.dictionaries(st.text() | st.integers(0, 99), inner) | st.tuples(inner, inner)
@@ -102,14 +110,27 @@ LEAVES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Meters, st.floats()),
     (Literal["a", "b", 3], st.sampled_from(["a", "b", 3])),
     (Any, PLAIN),
+    (complex, st.complex_numbers()),
+    (set[int], st.sets(st.integers(-(1 << 63), (1 << 64) - 1), max_size=60)),
+    (frozenset[str], st.frozensets(st.text(), max_size=40)),
+    (set[tuple[bytes, float | None]], st.sets(st.tuples(st.binary(), st.none() | FINITE))),
+    (frozenset[dt.date], st.frozensets(st.dates())),
+    (dt.datetime, st.datetimes(timezones=TIMEZONES)),
+    (dt.date, st.dates()),
+    (dt.time, st.times()),
+    (decimal.Decimal, st.decimals()),
+    (dt.datetime | complex | str | None, st.none() | st.datetimes() | st.complex_numbers() | st.text()),
     (int | str | list[float], st.integers(0, 99) | st.text() | st.lists(st.floats())),
     (
         bool | bytes | Point | None,
         st.none() | st.booleans() | st.binary() | st.builds(Point, st.floats(), st.floats()),
     ),
     *((NDArray[kind], arrays(kind)) for kind in DTYPES),  # type: ignore[valid-type]
+    (rrpc.Borrowed[NDArray[np.float32]], arrays(np.float32)),
+    (rrpc.Borrowed[np.ndarray], st.sampled_from(DTYPES).flatmap(arrays)),
     (np.ndarray, st.sampled_from(DTYPES).flatmap(arrays)),
 ]
+LEAVES += handed_over.LEAVES
 KEYS = [leaf for leaf in LEAVES if leaf[0] in (int, str, bytes)]
 
 
@@ -132,7 +153,19 @@ def _around(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 TYPES = st.recursive(st.sampled_from(LEAVES), _around, max_leaves=3)
 TYPED = TYPES.flatmap(lambda pair: st.tuples(st.just(pair[0]), pair[1]))
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | arrays(np.float32),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | arrays(np.float32)
+    | st.complex_numbers()
+    | st.datetimes()
+    | st.decimals()
+    | st.uuids()
+    | st.sets(st.integers() | st.text())
+    | handed_over.USERS,
     lambda inner: (
         st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.tuples(inner, inner)
     ),
@@ -149,7 +182,21 @@ def plan_of(*annotations: Any, result: Any = None) -> tuple[Plan, _core.Compiled
 
 
 def blocks_of(buffers: Any) -> list[Any] | None:
-    return [memoryview(bytearray(memoryview(buffer).cast("B"))) for buffer in buffers] or None
+    """Returns the blocks that the buffers arrive in: that of a lent one is read-only, as a mapped one is."""
+    blocks = []
+    for buffer in buffers:
+        lent = isinstance(buffer, Lent)
+        data = memoryview(buffer.buffer if lent else buffer).cast("B")
+        blocks.append(memoryview(bytes(data) if lent else bytearray(data)))
+    return blocks or None
+
+
+def buffer_marks(buffers: Any) -> list[tuple[bool, int]]:
+    """Returns for each buffer whether it is lent, and the identity of its array."""
+    return [
+        (True, id(buffer.buffer)) if isinstance(buffer, Lent) else (False, id(buffer))
+        for buffer in buffers or ()
+    ]
 
 
 def assert_same(a: Any, b: Any) -> None:
@@ -161,6 +208,12 @@ def assert_same(a: Any, b: Any) -> None:
         assert list(a) == list(b)
         for key in a:
             assert_same(a[key], b[key])
+    elif isinstance(a, (set, frozenset)):
+        assert repr(list(a)) == repr(list(b))  # in one order too
+    elif isinstance(a, memoryview):
+        assert (a.format, a.shape, a.readonly, a.tobytes()) == (b.format, b.shape, b.readonly, b.tobytes())
+    elif attrs.has(type(a)):
+        assert_same(attrs.asdict(a, recurse=False), attrs.asdict(b, recurse=False))
     elif isinstance(a, (list, tuple)):
         assert len(a) == len(b)
         for one, other in zip(a, b, strict=True):

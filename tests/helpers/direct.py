@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
+import gc
 import os
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import numpy as np
@@ -31,6 +34,8 @@ class Bench:
         self.peer = ""
         self.inherited = threading.Event()
         self.go_on = threading.Event()
+        self.started = threading.Semaphore(0)
+        self.given_up = threading.Semaphore(0)
 
     @rrpc.method
     def add(self, a: int, b: int = 2) -> int:
@@ -119,9 +124,37 @@ class Bench:
 
     @rrpc.method
     def slow(self, seconds: float) -> None:
-        rrpc.context().wait_cancelled(seconds)
+        self.started.release()
+        if rrpc.context().wait_cancelled(seconds):
+            self.given_up.release()
 
 
+@contextlib.contextmanager
+def python_runs() -> Iterator[set[str]]:
+    """Gives the functions of rrpc that run meanwhile in this thread."""
+    ran: set[str] = set()
+
+    def profile(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(FOLDER):
+            ran.add(f"{frame.f_code.co_filename}:{frame.f_code.co_name}")
+
+    gc.collect()  # of earlier tests, whose objects' finalizers would run meanwhile
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        yield ran
+    finally:
+        sys.setprofile(before)
+
+
+def python_run(work: Callable[[], Any]) -> set[str]:
+    """Returns the functions of rrpc that ``work`` runs."""
+    with python_runs() as ran:
+        work()
+    return ran
+
+
+FOLDER = os.path.dirname(rrpc.__file__)
 bench_rpc = generated(Bench, "bench_rpc")
 ADDRESS = f"shm://rrpc-direct-{os.getpid()}"
 

@@ -36,6 +36,7 @@ SUITES: dict[str, tuple[Suite, ...]] = {
         over("rxe", "slots_of_other_sizes[rxe-512 out_may_be_the_argument nested_and_many"),
         over("siw", "more_buffers hundred_mebibytes"),
     ),
+    "memory/test_borrowed_calls": (over("rxe", "of_both_kinds"),),
     "client/test_callbacks": (over("rxe", "a_handler_calls_back"),),
     "call/test_calls": (
         over("rxe siw rxe-socket", "transport_is"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from hypothesis import strategies as st
@@ -120,6 +121,20 @@ def _draw_nested(draw: Draw, what: str, declared: Mapping[str, Declaration], dep
 def draw_array(draw: Draw) -> Array:
     dims = draw(st.none() | st.lists(st.none() | st.sampled_from(DIMS) | st.integers(0, 4), max_size=3))
     return Array(_pick(draw, *_ITEMS), None if dims is None else tuple(dims))
+
+
+def lent(kind: Type, borrowed: bool) -> Type:
+    """Returns the type with its arrays borrowed, those in unions and keys left out."""
+    match kind:
+        case Array():
+            return replace(kind, borrowed=borrowed)
+        case List(item) | Optional(item):
+            return replace(kind, item=lent(item, borrowed))
+        case Map(key, value):
+            return Map(key, lent(value, borrowed))
+        case Tuple(items):
+            return replace(kind, items=tuple(lent(item, borrowed) for item in items))
+    return kind
 
 
 def draw_key(draw: Draw, declared: Mapping[str, Declaration]) -> Type:
@@ -296,11 +311,13 @@ def _const(draw: Draw, name: str, declared: Mapping[str, Declaration], notes: An
 @st.composite
 def methods(draw: Draw, name: str, declared: Mapping[str, Declaration]) -> Method:
     errors = [known.name for known in declared.values() if isinstance(known, Error)]
+    result = Scalar("none") if draw(st.booleans()) else draw_type(draw, declared)
+    result_stream = draw(st.booleans()) and draw(st.booleans())
     return Method(
         name,
         draw(parameters(declared)),
-        Scalar("none") if draw(st.booleans()) else draw_type(draw, declared),
-        result_stream=draw(st.booleans()) and draw(st.booleans()),
+        result if result_stream else lent(result, draw(st.booleans())),
+        result_stream=result_stream,
         errors=tuple(draw(st.lists(st.sampled_from(errors), max_size=2, unique=True))) if errors else (),
         idempotent=draw(st.booleans()),
         doc=draw(docs),
@@ -322,6 +339,7 @@ def parameters(draw: Draw, declared: Mapping[str, Declaration]) -> tuple[Paramet
         keyword_only = place >= positional
         if draw(st.booleans()) if keyword_only else place >= with_default_from:
             kind, default = draw_default(draw, kind, declared)
+        kind = lent(kind, draw(st.booleans()))
         made.append(Parameter(name, kind, default, keyword_only, place < positional_only, doc=draw(docs)))
     return tuple(made)
 

@@ -4,15 +4,17 @@ import asyncio
 import enum
 import inspect
 import sys
+import typing
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from processes import ROOT, run
+from two_versions import generate
 
 import rrpc
 from rrpc._interface import AnnotationError
@@ -304,3 +306,20 @@ def test_what_has_no_text_is_refused_by_name() -> None:
             text_of(cls)
     with pytest.raises(AnnotationError, match="two classes are called Shade"):
         text_of(Small, Twice)
+
+
+LONG = rrpc.Shape(
+    "samples_of_the_batch", "channels_of_the_camera", "rows_of_the_picture", "columns_of_the_picture"
+)
+
+
+@rrpc.service
+class Pictures:
+    @rrpc.method
+    def newest(self) -> rrpc.Borrowed[Annotated[NDArray[np.float32], LONG]]:
+        raise NotImplementedError
+
+
+def test_an_annotation_with_a_name_of_its_own_stays_borrowed() -> None:
+    hints = typing.get_type_hints(generate(Pictures)._Newest.__call__, include_extras=True)
+    assert hints["return"] == rrpc.Borrowed[Annotated[NDArray[np.float32], LONG]]

@@ -133,7 +133,10 @@ def test_what_is_wrong_in_a_file_is_shown_with_its_line(folder: Path, err: Err) 
             ["one.rrpc", "again/one.rrpc", "-o", "made"],
             "two inputs would be written to one.py: one.rrpc and one.rrpc",
         ),
-        (["one.rrpc", "--idl"], "one.rrpc: --idl is for Python services; see rrpc-gen format --help"),
+        (
+            ["one.rrpc", "--idl"],
+            "one.rrpc: --idl is for Python services and servers; see rrpc-gen format --help",
+        ),
         (["served:Odd", "--idl"], "Odd.put(): parameter 'data': bytearray"),
         (["served:Rows", "served:Odd", "--idl"], "one file has one package"),
     ],

@@ -1,6 +1,8 @@
 """Interceptors that come with rrpc: logging and tokens."""
 
 import logging
+import os
+import pwd
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,9 +43,9 @@ def guarded(shop: Shop, address: str) -> Iterator[tuple[str, set[str]]]:
 
 def test_a_token(guarded: tuple[str, set[str]], style: str, shop: Shop) -> None:
     shop_address, _ = guarded
-    with calling(style, shop_address, interceptors=[ClientToken("right")]) as call:
+    with calling(style, shop_address, interceptors=[ClientToken("right", allow_clear=True)]) as call:
         assert call("Shop.price", "apple") == 5
-    for interceptors in ([ClientToken("wrong")], []):
+    for interceptors in ([ClientToken("wrong", allow_clear=True)], []):
         with (
             calling(style, shop_address, interceptors=interceptors) as call,
             pytest.raises(rrpc.Unauthenticated),
@@ -65,7 +67,7 @@ def test_a_token_is_renewed_when_it_is_refused(guarded: tuple[str, set[str]], st
 
     known.add("token-1")
     token: Any = get_async if style == "asyncio" else get
-    with calling(style, shop_address, interceptors=[ClientToken(token)]) as call:
+    with calling(style, shop_address, interceptors=[ClientToken(token, allow_clear=True)]) as call:
         assert call("Shop.price", "apple") == 5  # token-0 is refused before any handler: again, with token-1
         assert call("Shop.price", "pear") == 4
         assert given == ["token-0", "token-1"]
@@ -92,7 +94,9 @@ def test_a_token_that_a_stream_was_refused_for_is_renewed(address: str) -> None:
     guard = ServerToken("token-1")
     with (
         rrpc.serve(Ticks(), listen=address, interceptors=[guard]) as server,
-        rrpc.connect(server.addresses[0], timeout=30.0, interceptors=[ClientToken(get)]) as client,
+        rrpc.connect(
+            server.addresses[0], timeout=30.0, interceptors=[ClientToken(get, allow_clear=True)]
+        ) as client,
     ):
         with pytest.raises(rrpc.Unauthenticated):
             list(rrpc.open_stream(client, "Ticks.up_to", 2))
@@ -109,7 +113,7 @@ def test_a_token_has_an_age(guarded: tuple[str, set[str]]) -> None:
         given.append("right")
         return given[-1]
 
-    with rrpc.connect(shop_address, interceptors=[ClientToken(get, max_age=0.0)]) as client:
+    with rrpc.connect(shop_address, interceptors=[ClientToken(get, max_age=0.0, allow_clear=True)]) as client:
         client.call("Shop.price", "a")
         client.call("Shop.price", "a")
     assert len(given) == 2
@@ -125,7 +129,7 @@ def test_what_a_handler_refused_isnt_called_again(style: str, address: str) -> N
             Refusing.calls += 1
             raise rrpc.Unauthenticated("by the handler")
 
-    token = ClientToken(lambda: "x")
+    token = ClientToken(lambda: "x", allow_clear=True)
     with (
         rrpc.serve(Refusing(), listen=address) as server,
         calling(style, server.addresses[0], interceptors=[token]) as call,
@@ -233,7 +237,10 @@ def test_logging_at_a_server(address: str, caplog: pytest.LogCaptureFixture) -> 
     assert records[1].rpc_error == "ValueError: broken"  # type: ignore[attr-defined]
     texts = [record.getMessage() for record in records]
     assert texts[0].startswith("server Shop.price: OK in ")
-    assert texts[1].endswith("ms: ValueError: broken")
+    assert texts[1].endswith("ValueError: broken")
+    who = f"process:{pwd.getpwuid(os.getuid()).pw_name}" if address.startswith("shm") else ""
+    assert [record.rpc_identity for record in records] == [who] * 4  # type: ignore[attr-defined]
+    assert all(who in text for text in texts)
     assert not any("\n" in text for text in texts)
 
 

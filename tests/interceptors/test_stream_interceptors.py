@@ -416,7 +416,7 @@ def test_logging(numbers: Serving, address: str, caplog: pytest.LogCaptureFixtur
 
 def test_tokens(numbers: Serving, address: str) -> None:
     guard = ServerToken("right")
-    with numbers(address, [ClientToken("right")], [guard]) as (_, client):
+    with numbers(address, [ClientToken("right", allow_clear=True)], [guard]) as (_, client):
         assert list(rrpc.open_stream(client, "Numbers.up_to", 2)) == [0, 1]
     with numbers(address, [], [guard]) as (service, client):
         for name, arguments in (

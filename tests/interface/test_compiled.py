@@ -6,15 +6,28 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
-from compiled_plans import ANYTHING, TYPED, TYPES, Color, Pair, Point, assert_same, blocks_of, plan_of
+from compiled_plans import (
+    ANYTHING,
+    TYPED,
+    TYPES,
+    Color,
+    Pair,
+    Point,
+    assert_same,
+    blocks_of,
+    buffer_marks,
+    plan_of,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import examples
 from numpy.typing import NDArray
 
 import rrpc
-from rrpc._interface import MISSING, Parameter, Plan
+from rrpc._interface import MISSING, Parameter, Plan, untyped_request
+from rrpc._interface.borrowed import holds_borrowed
 from rrpc._interface.compiled import PURE_PYTHON
+from rrpc.codec import Lent
 
 pytestmark = pytest.mark.skipif(PURE_PYTHON, reason="the codec in Python does it all")
 
@@ -28,13 +41,16 @@ def test_same_bytes_and_values(one: tuple[Any, Any], two: tuple[Any, Any]) -> No
     packed = compiled.pack_arguments(values)
     assert packed is not None
     assert packed[0] == payload
-    assert [id(buffer) for buffer in packed[1] or ()] == [id(buffer) for buffer in message]
+    assert buffer_marks(packed[1]) == buffer_marks(message)
     read = compiled.read_arguments(payload, blocks_of(message))
     assert read is not None
     assert_same(read, plan.decode_arguments(payload, blocks_of(message))[0])
 
     payload, message = plan.encode_result(one[1])
-    assert compiled.pack_result(one[1]) == (payload, list(message) or None)
+    packed = compiled.pack_result(one[1])
+    assert packed is not None
+    assert packed[0] == payload
+    assert buffer_marks(packed[1]) == buffer_marks(message)
     result = compiled.read_result(payload, blocks_of(message))
     assert result is not None
     assert_same(result[0], plan.decode_result(payload, blocks_of(message)))
@@ -75,6 +91,22 @@ def test_malformed_payloads_are_left(typed: tuple[Any, Any], data: st.DataObject
     read = compiled.read_arguments(broken, blocks_of(message))
     if read is not None:
         assert_same(read, plan.decode_arguments(broken, blocks_of(message))[0])
+
+
+@settings(max_examples=examples(300))
+@given(TYPED)
+def test_lent_memory_is_read_alike_or_left(typed: tuple[Any, Any]) -> None:
+    """A sender that lends everything: both give the same arrays, of which none but borrowed ones are read-only."""
+    plan, compiled = plan_of(typed[0])
+    payload, message = untyped_request([typed[1]], {}, None, lend=True)
+    assert not any(isinstance(buffer, np.ndarray) for buffer in message)
+    values, _, _ = plan.decode_arguments(payload, blocks_of(message))
+    read = compiled.read_arguments(payload, blocks_of(message))
+    if read is not None:
+        assert_same(read, values)
+    if not holds_borrowed(typed[0]):
+        copied = blocks_of([buffer.buffer if isinstance(buffer, Lent) else buffer for buffer in message])
+        assert_same(values, plan.decode_arguments(payload, copied)[0])
 
 
 class Text(str):

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from compiled_plans import (
     DTYPES,
-    Color,
     Point,
     blocks_of,
     plan_of,
@@ -127,18 +126,6 @@ def test_annotations_that_would_take_too_many_nodes() -> None:
     assert Plan("Lab.m", [Parameter("a", kind, MISSING)], None).compiled is None
     huge = Annotated[NDArray[np.float32], rrpc.Shape(1 << 63)]
     assert Plan("Lab.m", [Parameter("a", huge, MISSING)], None).compiled is None
-
-
-def test_methods_that_it_does_not_know() -> None:
-    for annotation in (
-        complex,
-        set[int],
-        int | rrpc.i8,
-        np.float32,
-        list[int] | list[str],
-        int | Color,
-    ):
-        assert Plan("Lab.m", [Parameter("a", annotation, MISSING)], None).compiled is None
 
 
 def test_without_it_everything_works() -> None:

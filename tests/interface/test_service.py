@@ -1,6 +1,7 @@
 """What may be a service, and what its interface is."""
 
 import abc
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -110,6 +111,9 @@ def test_what_an_undecorated_class_cannot_inherit_is_refused() -> None:
     assert interface_of(rrpc.service(Both)) is not None
 
 
+KEYWORD_ONLY = "keyword-only " if sys.version_info >= (3, 13) else ""
+
+
 def fewer(self: Any) -> int: ...  # type: ignore[empty-body]
 def other_name(self: Any, a: int, *, b: int) -> int: ...  # type: ignore[empty-body]
 
@@ -120,7 +124,7 @@ def other_name(self: Any, a: int, *, b: int) -> int: ...  # type: ignore[empty-b
         (fewer, "Own.echo() doesn't take the arguments of Echo.echo(): too many positional arguments"),
         (
             other_name,
-            "Own.echo() doesn't take the arguments of Echo.echo(): missing a required argument: 'b'",
+            f"Own.echo() doesn't take the arguments of Echo.echo(): missing a required {KEYWORD_ONLY}argument: 'b'",
         ),
         (None, "Own.echo() doesn't take the arguments of Echo.echo(): None is not a callable object"),
     ],

@@ -174,6 +174,7 @@ OTHER = [
     ("map<string, int>", "map<int, int>"), ('literal<"a">', 'literal<b"a">'),
 ]  # fmt: skip
 SAME = [
+    ("array<f32>[n]", "borrowed<array<f32>[n]>"), ("list<array<f32>>", "list<borrowed<array<f32>>>"),
     ("float", "f64"), ("bytes", "buffer"), ("int | none", "int?"), ("array<f32>[n, d]", "array<f32>[_, _]"),
     ("array<f32>[n, n]", "array<f32>[m, m]"), ("tuple<array<f32>[a], array<f32>[a]>",
                                                "tuple<array<f32>[b], array<f32>[b]>"),

@@ -145,6 +145,8 @@ SAME: dict[str, tuple[Service, Service]] = {
     "a float's default": (_service(F, default=1), _service(F, default=1.0)),
     "a list's default": (_service(s.List(F), default=(1,)), _service(s.List(F), default=[1.0])),
     "a set's default": (_service(s.Set(INT), default=(2, 1)), _service(s.Set(INT), default=(1, 2))),
+    "a borrowed array": (_service(s.Array("f32", ("n",))), _service(s.Array("f32", ("n",), borrowed=True))),
+    "borrowed arrays in a list": (_service(s.List(s.Array("f32"))), _service(s.List(s.Array("f32", None, True)))),
     "an empty map": (_service(s.Map(S, INT), default=()), _service(s.Map(S, INT), default={})),
 }  # fmt: skip
 

@@ -21,6 +21,10 @@ class Watched:
         return values[::2].copy()
 
     @rrpc.method
+    def lend(self, values: NDArray[np.float64]) -> rrpc.Borrowed[NDArray[np.float64]]:
+        return rrpc.snapshot(values)
+
+    @rrpc.method
     def add(self, a: int, *, b: int = 1) -> int:
         return a + b
 
@@ -84,6 +88,9 @@ def test_each_call_is_shown_once(seen: "queue.Queue[ServedCall]", address: str) 
 
             client.call("Watched.half", np.zeros(100_000), out=np.empty(50_000))
             assert one(seen).reply_bytes_lifted == 400_000
+
+            client.call("Watched.lend", np.zeros(100_000), borrow=True)
+            assert one(seen).reply_bytes_lifted == 800_000
 
             for method, arguments, known, code, status in (
                 ("Watched.fail", ["found"], True, 5, "NOT_FOUND"),

@@ -45,6 +45,10 @@ OPEN_AT_EXIT = {
     "a server": SERVER,
     "a server in use": SERVER + "client = rrpc.connect(server.addresses[0]); client.call('Lab.add', 1)",
     "a stopped server": SERVER + "server.stop()",
+    "a drained server": "from aio_service import Mixed\n"
+    "server = rrpc.serve(Mixed(), listen='tcp://127.0.0.1:0')\n"
+    "with rrpc.connect(server.addresses[0]) as client: client.call('Mixed.echo', 'a')\n"
+    "server.drain(); del server; gc.collect()",
     "a server never started": "server = rrpc.Server(Lab(), listen='tcp://127.0.0.1:0')",
 }
 

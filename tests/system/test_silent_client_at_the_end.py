@@ -38,7 +38,7 @@ def test_its_connection_goes(transport: str) -> None:
             Lab().release("first")
             drain.join()
             server.stop()
-            eventually(lambda: rrpc.stats()["connections_open"] == before, 5.0, "no connection")
+            eventually(lambda: rrpc.stats()["connections_open"] <= before, 5.0, "no connection")
         finally:
             client.kill()
     server.stop()  # it was kept so far

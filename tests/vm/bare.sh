@@ -17,5 +17,5 @@ for address in sys.argv[1:]:
         said.append(str(error))
 print(*said, sep=" AND ")'
 expect "rdma link add*AND*rdma link add" python -c "$connect" verbs://10.9.0.1:7471 verbs+tcp://10.9.0.1:7471
-expect "rdma link add" python -m rrpc.cli.serve lab_service:Lab --listen verbs://10.9.0.1:7471
+expect "rdma link add" python -m rrpc.cli.serve lab_service:Lab --listen verbs://10.9.0.1:7471 --insecure
 exit "$status"

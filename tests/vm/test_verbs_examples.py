@@ -30,7 +30,14 @@ def _digits() -> Path:
 def test_nearest_finds_what_brute_force_finds(serve: ServeFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over one adapter: tests/helpers/over_verbs.py has what differs between them."""
     table = _digits()
-    arguments = ["nearest:Nearest", "--arg", f"table={table}", "--listen", f"verbs://10.9.0.1:{own_port()}"]
+    arguments = [
+        "nearest:Nearest",
+        "--arg",
+        f"table={table}",
+        "--listen",
+        f"verbs://10.9.0.1:{own_port()}",
+        "--insecure",
+    ]
     served = serve.start(arguments, 1, NEAREST)
     digits = np.loadtxt(table, np.float32, delimiter=",")[:, :-1]
     monkeypatch.syspath_prepend(str(NEAREST))

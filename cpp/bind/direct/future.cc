@@ -9,6 +9,7 @@
 #include "bind/direct/slots.h"
 #include "bind/direct/surrounding.h"
 #include "bind/gil.h"
+#include "bind/plan/threads.h"
 #include "bind/register.h"
 #include "bind/share.h"
 #include "bind/stream.h"
@@ -19,12 +20,12 @@ namespace {
 PyTypeObject* g_future_class = nullptr;  // rrpc.Future, once it is there
 PyObject* g_wait_result = nullptr;       // the name of what waits in Python
 
-// Guarded by the GIL.
+// Guarded by the future's section.
 struct State {
   Begun begun;
   py::object value;          // null until it was read
   py::object blocks;         // the reply's, once they were taken from the call
-  bool reading = false;      // a thread makes the value, and may let the GIL go meanwhile
+  bool reading = false;      // a thread makes the value, and may let others in meanwhile
   unsigned long reader = 0;  // that thread
   bool given = false;        // Python has all of it, and takes over
 };
@@ -83,7 +84,10 @@ PyObject* result(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
   State* const state = as_future(self).state;
   const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
   if (state != nullptr && (count + named == 0 || (count == 1 && named == 0 && args[0] == Py_None))) {
-    PyObject* const value = without_throwing([state] { return value_of(*state); });
+    PyObject* const value = without_throwing([&] {
+      const Section section(self);
+      return value_of(*state);
+    });
     if (value != nullptr || PyErr_Occurred() != nullptr) return value;
   }
   PyObject* const slow = PyObject_GetAttr(self, g_wait_result);
@@ -98,7 +102,8 @@ PyObject* result(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
 PyObject* give(PyObject* self, PyObject*) {
   State* const state = as_future(self).state;
   if (state == nullptr) return Py_NewRef(Py_None);
-  return without_throwing([state]() -> PyObject* {
+  return without_throwing([&]() -> PyObject* {
+    const Section section(self);
     if (std::exchange(state->given, true)) return Py_NewRef(Py_None);
     const Begun begun = std::exchange(state->begun, Begun());
     const py::object left =

@@ -3,13 +3,13 @@
 
 #include <pybind11/pybind11.h>
 
+#include <atomic>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "base/clock.h"
 #include "bind/plan/compiled_plan.h"
-#include "driver/client.h"
+#include "bind/plan/threads.h"
+#include "bind/share.h"
 
 namespace rrpc::bind::direct {
 
@@ -27,10 +27,24 @@ struct MethodBinding {
   TimeNs timeout = kNever;  // of a call that gives none
   py::bytes metadata;
 
+  // What binding sets, which the latch guards. Calls are begun by any number of threads while the stub binds it again.
+  mutable Latch latch;
   py::object connection;
-  py::object core;                                          // its Client
-  const std::shared_ptr<driver::Client>* client = nullptr;  // in the Client, where it is null once that is closed
-  py::bytes name;                                           // on the wire
+  py::object core;                     // its Client
+  const ClientSlot* client = nullptr;  // in the Client
+  py::bytes name;                      // on the wire
+};
+
+// A client's method: called in the place of the stub, to which it leaves what isn't plain.
+struct DirectMethod {
+  PyObject_HEAD;
+  vectorcallfunc vectorcall;
+  PyObject* stub;
+  PyObject* binding_owner;
+  MethodBinding* binding;
+  PyObject* weak_references;
+  bool in_loop;                      // its calls are awaited
+  std::atomic<bool> start_is_stubs;  // or somebody's own, which the stub has
 };
 
 }  // namespace rrpc::bind::direct

@@ -2,6 +2,7 @@
 
 #include "bind/convert.h"
 #include "bind/direct/slots.h"
+#include "bind/plan/threads.h"
 
 namespace rrpc::bind::direct {
 namespace {
@@ -9,7 +10,8 @@ namespace {
 PyObject* g_variable = nullptr;
 PyObject* g_context_class = nullptr;
 PyTypeObject* g_current_call_type = nullptr;
-PyObject* g_running_loop = nullptr;  // asyncio's function, once somebody has imported asyncio
+std::atomic<PyObject*> g_running_loop{nullptr};  // asyncio's function, once somebody has imported asyncio
+PyObject* g_loop_drivers = nullptr;
 
 CurrentCall& as_call(PyObject* self) { return *reinterpret_cast<CurrentCall*>(self); }
 
@@ -17,7 +19,8 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
   CurrentCall& call = as_call(self);
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(call.core);
-  Py_VISIT(call.context);
+  Py_VISIT(call.context.load());
+  Py_VISIT(call.task);
   return 0;
 }
 
@@ -26,22 +29,50 @@ int clear(PyObject* self) {
   Py_CLEAR(call.core);
   Py_CLEAR(call.name);
   Py_CLEAR(call.metadata);
-  Py_CLEAR(call.context);
+  PyObject* const context = call.context.load(std::memory_order_relaxed);  // no other thread has the call
+  call.context.store(nullptr, std::memory_order_relaxed);
+  Py_XDECREF(context);
+  Py_CLEAR(call.task);
   return 0;
 }
 
-PyObject* get_ended(PyObject* self, void*) { return PyBool_FromLong(as_call(self).ended ? 1 : 0); }
+bool has_ended(PyObject* surrounding);
+
+PyObject* get_ended(PyObject* self, void*) {
+  return without_throwing([self] { return PyBool_FromLong(has_ended(self) ? 1 : 0); });
+}
 
 PyObject* call_context(PyObject* self, PyObject*) {
   return without_throwing([self] { return context_of(as_call(self)).release().ptr(); });
 }
 
 bool has_ended(PyObject* surrounding) {
-  if (Py_TYPE(surrounding) == g_current_call_type) return as_call(surrounding).ended;
+  if (Py_TYPE(surrounding) == g_current_call_type) {
+    const CurrentCall& call = as_call(surrounding);
+    // A call that Python answers ends in its Context.
+    if (call.ended.load(kOrdered)) return true;
+    PyObject* const context = call.context.load(kOrdered);
+    return context != nullptr && has_ended(context);
+  }
   PyObject* const ended = PyObject_GetAttrString(surrounding, "ended");
   if (ended == nullptr) throw py::error_already_set();
   Py_DECREF(ended);
   return ended == Py_True;
+}
+
+// Gives None without a loop, nothing where asyncio is being imported.
+py::object running_loop() {
+  PyObject* function = g_running_loop.load(std::memory_order_acquire);
+  if (function == nullptr) {
+    PyObject* const asyncio = PyImport_GetModule(py::str("asyncio").ptr());
+    if (asyncio == nullptr) return py::none();
+    function = PyObject_GetAttrString(asyncio, "_get_running_loop");  // kept for good
+    g_running_loop.store(function, std::memory_order_release);
+    Py_DECREF(asyncio);
+  }
+  auto loop = py::reinterpret_steal<py::object>(function == nullptr ? nullptr : PyObject_CallNoArgs(function));
+  if (!loop) PyErr_Clear();
+  return loop;
 }
 
 }  // namespace
@@ -74,14 +105,22 @@ PyTypeObject* make_current_call_type() {
 }
 
 py::object context_of(CurrentCall& call) {
-  if (call.context == nullptr) {
+  if (call.context.load(kOrdered) == nullptr) {
     const int64_t left = call.deadline == kNever ? -1 : std::max<TimeNs>(call.deadline - now_ns(), 0);
     const py::object made = py::handle(g_context_class)(py::handle(call.core), call.handle, py::handle(call.name), left,
                                                         py::handle(call.metadata));
-    if (call.ended) made.attr("ended") = true;
-    if (call.context == nullptr) call.context = made.inc_ref().ptr();  // else another thread was first
+    if (call.task != nullptr) made.attr("task") = py::handle(call.task);
+    PyObject* none = nullptr;
+    if (call.context.compare_exchange_strong(none, made.ptr())) made.inc_ref();  // else another thread was first
+    if (call.ended.load(kOrdered))
+      made.attr("ended") = true;  // after the exchange, as end() looks for the context after it has ended
   }
-  return py::reinterpret_borrow<py::object>(call.context);
+  return py::reinterpret_borrow<py::object>(call.context.load(kOrdered));
+}
+
+void end(CurrentCall& call) {
+  call.ended.store(true, kOrdered);
+  if (PyObject* const context = call.context.load(kOrdered)) py::handle(context).attr("ended") = true;
 }
 
 bool in_handler() {
@@ -92,21 +131,18 @@ bool in_handler() {
 }
 
 bool loop_runs() {
-  if (g_running_loop == nullptr) {
-    PyObject* const asyncio = PyImport_GetModule(py::str("asyncio").ptr());
-    if (asyncio == nullptr) return false;
-    g_running_loop = PyObject_GetAttrString(asyncio, "_get_running_loop");
-    Py_DECREF(asyncio);
-    if (g_running_loop == nullptr) {  // it is being imported
-      PyErr_Clear();
-      return true;
-    }
-  }
-  PyObject* const loop = PyObject_CallNoArgs(g_running_loop);
-  if (loop == nullptr) PyErr_Clear();
-  const bool runs = loop != Py_None;
-  Py_XDECREF(loop);
-  return runs;
+  const py::object loop = running_loop();
+  return !loop || !loop.is_none();
+}
+
+void set_loop_drivers(py::dict drivers) { g_loop_drivers = drivers.release().ptr(); }
+
+py::object running_driver() {
+  const py::object loop = running_loop();
+  if (!loop || loop.is_none() || g_loop_drivers == nullptr) return {};
+  py::object driver = value_in(g_loop_drivers, loop.ptr());
+  if (!driver) PyErr_Clear();
+  return driver;
 }
 
 }  // namespace rrpc::bind::direct

@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 #include "base/clock.h"
@@ -17,26 +18,34 @@ namespace py = pybind11;
 void set_context(py::object variable, py::object context_class);
 PyObject* context_variable();  // borrowed
 
-// The call that a handler runs for, in the context variable: no more than what a Context is made of.
+// The call that a handler runs for, in the context variable: no more than what a Context is made of. Threads that the
+// handler starts may have it too: what changes is atomic.
 struct CurrentCall {
   PyObject_HEAD;
   PyObject* core;  // of the server
   PyObject* name;
   PyObject* metadata;
-  PyObject* context;  // null until it is asked for
+  std::atomic<PyObject*> context;  // null until it is asked for
+  PyObject* task;                  // that the handler runs in, or null
   uint64_t handle;
   TimeNs deadline;
-  bool ended;  // the call is answered, or about to be
+  std::atomic<bool> ended;  // the call is answered, or about to be
 };
 PyTypeObject* make_current_call_type();
 PyTypeObject* current_call_type();  // borrowed
 // Throws what Python raised.
 py::object context_of(CurrentCall& call);
+// The call is answered, or about to be. Throws what Python raised.
+void end(CurrentCall& call);
 
 // Whether calls that are made here inherit something of a handler's call, which runs.
 bool in_handler();
 // Whether an event loop runs in this thread.
 bool loop_runs();
+// The drivers of event loops, as rrpc/aio/loop_driver.py keeps them. Once, at its import.
+void set_loop_drivers(py::dict drivers);
+// The driver of the loop that runs in this thread, a LoopDriver; empty where there is none yet.
+py::object running_driver();
 
 // For Python: 0 behind the deadline.
 inline double seconds_left(TimeNs deadline) {

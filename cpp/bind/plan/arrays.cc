@@ -3,7 +3,9 @@
 #include <pybind11/numpy.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <utility>
 
 #include "bind/plan/python.h"
 
@@ -15,10 +17,8 @@ constexpr size_t kRankMax = 16;
 
 const py::detail::npy_api& numpy() { return py::detail::npy_api::get(); }
 
-const Dtype* known(const Node& node, PyObject* descr) {
-  for (const Dtype& dtype : *node.dtypes)
-    if (dtype.descr == descr) return &dtype;
-  return nullptr;
+const Dtype* known(const Dtypes& dtypes, PyObject* descr) {
+  return dtypes.find([descr](const Dtype& dtype) { return dtype.descr == descr; });
 }
 
 // Asks the node's check, in Python, once for each dtype: (dtype, its name on the wire, bytes of an item), or None.
@@ -31,22 +31,17 @@ const Dtype* adopt(const Node& node, py::handle asked) {
   const auto found = py::reinterpret_steal<py::object>(answer);
   if (found.is_none()) return nullptr;
   const auto parts = found.cast<py::tuple>();
-  const py::object descr = parts[0];
-  if (const Dtype* const dtype = known(node, descr.ptr())) return dtype;  // under another name, or by another thread
-  if (node.dtypes->size() >= kDtypesMax) return nullptr;
-  node.dtypes->push_back({descr.inc_ref().ptr(), parts[1].cast<std::string>(), parts[2].cast<int64_t>()});
-  return &node.dtypes->back();
+  return node.dtypes->add(parts[0], parts[1].cast<std::string>(), parts[2].cast<int64_t>());
 }
 
 const Dtype* of_descr(const Node& node, PyObject* descr) {
-  const Dtype* const dtype = known(node, descr);
+  const Dtype* const dtype = known(*node.dtypes, descr);
   return dtype != nullptr ? dtype : adopt(node, descr);
 }
 
 const Dtype* of_wire(const Node& node, std::string_view wire) {
-  for (const Dtype& dtype : *node.dtypes)
-    if (dtype.wire == wire) return &dtype;
-  return adopt(node, py::bytes(wire.data(), wire.size()));
+  const Dtype* const dtype = node.dtypes->find([wire](const Dtype& known) { return known.wire == wire; });
+  return dtype != nullptr ? dtype : adopt(node, py::bytes(wire.data(), wire.size()));
 }
 
 // What follows the head's length: u8 flags, u8 rank, rank x u64, the dtype.
@@ -91,9 +86,10 @@ bool has_shape(const Node& node, const Py_intptr_t* shape, size_t rank, Sizes& s
   return true;
 }
 
-py::object new_array(const Head& head, void* memory) {
-  Py_INCREF(head.dtype->descr);                                                         // taken by the array
-  const int flags = memory == nullptr ? 0 : py::detail::npy_api::NPY_ARRAY_WRITEABLE_;  // without memory: the order
+py::object new_array(const Head& head, void* memory, bool writable) {
+  Py_INCREF(head.dtype->descr);  // taken by the array
+  // Without memory the flags mean the order.
+  const int flags = memory == nullptr || !writable ? 0 : py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
   PyObject* const array = numpy().PyArray_NewFromDescr_(numpy().PyArray_Type_, head.dtype->descr, head.rank,
                                                         head.shape.data(), nullptr, memory, flags, nullptr);
   if (array == nullptr) leave_to_python();
@@ -101,6 +97,39 @@ py::object new_array(const Head& head, void* memory) {
 }
 
 }  // namespace
+
+const Dtype* Dtypes::add(py::handle descr, std::string wire, int64_t item_bytes) {
+  const std::lock_guard lock(adding_);
+  if (const Dtype* const dtype = known(*this, descr.ptr())) return dtype;  // under another name, or by another thread
+  if (all_.size() >= kDtypesMax) return nullptr;
+  all_.push_back({descr.inc_ref().ptr(), std::move(wire), item_bytes, last_.load(std::memory_order_relaxed)});
+  last_.store(&all_.back(), std::memory_order_release);
+  return &all_.back();
+}
+
+#ifdef Py_GIL_DISABLED
+namespace {
+
+// Counts one of this thread's own references among those of all threads, as Py_INCREF of another thread would have.
+void share_reference(PyObject* object) {
+  if (_Py_IsImmortal(object) || !_Py_IsOwnedByCurrentThread(object)) return;
+  const std::atomic_ref shared(object->ob_ref_shared);
+  shared.fetch_add(Py_ssize_t{1} << _Py_REF_SHARED_SHIFT, std::memory_order_relaxed);
+  Py_DECREF(object);
+}
+
+}  // namespace
+
+void share_references(PyObject* object) {
+  while (object != nullptr) {
+    share_reference(object);
+    const bool is_array = Py_TYPE(object) == numpy().PyArray_Type_;
+    object = is_array ? py::detail::array_proxy(object)->base : nullptr;
+  }
+}
+#else
+void share_references(PyObject*) {}
+#endif
 
 bool view_array(const Node& node, PyObject* value, ArrayView& view, Sizes& sizes) {
   if (Py_TYPE(value) != numpy().PyArray_Type_) return false;
@@ -132,9 +161,11 @@ py::object inline_array(const Node& node, std::string_view data, Sizes& sizes) {
   Head head;
   if (!parse_head(node, data, head) || data.size() - head.length != head.nbytes) return {};
   if (!has_shape(node, head.shape.data(), static_cast<size_t>(head.rank), sizes)) return {};
-  py::object array = new_array(head, nullptr);
-  if (array && head.nbytes != 0)
-    std::memcpy(py::detail::array_proxy(array.ptr())->data, data.data() + head.length, head.nbytes);
+  py::object array = new_array(head, nullptr, true);
+  if (!array) return array;
+  auto* const made = py::detail::array_proxy(array.ptr());
+  if (head.nbytes != 0) std::memcpy(made->data, data.data() + head.length, head.nbytes);
+  if (node.lend) made->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
   return array;
 }
 
@@ -143,12 +174,14 @@ py::object bulk_array(const Node& node, std::string_view data, py::handle block,
   if (!parse_head(node, data, head) || data.size() != head.length) return {};
   if (!has_shape(node, head.shape.data(), static_cast<size_t>(head.rank), sizes)) return {};
   Py_buffer memory;
-  if (PyObject_GetBuffer(block.ptr(), &memory, PyBUF_WRITABLE) != 0) {
+  // What isn't borrowed is the receiver's own: a block that is lent has no writable buffer, and Python copies it.
+  const bool borrowed = static_cast<bool>(node.lend);
+  if (PyObject_GetBuffer(block.ptr(), &memory, borrowed ? PyBUF_SIMPLE : PyBUF_WRITABLE) != 0) {
     leave_to_python();
     return {};
   }
   py::object array;
-  if (static_cast<size_t>(memory.len) == head.nbytes) array = new_array(head, memory.buf);
+  if (static_cast<size_t>(memory.len) == head.nbytes) array = new_array(head, memory.buf, !borrowed);
   PyBuffer_Release(&memory);
   if (array && numpy().PyArray_SetBaseObject_(array.ptr(), block.inc_ref().ptr()) != 0) {
     leave_to_python();

@@ -15,11 +15,17 @@ struct ArrayView {
   size_t nbytes = 0;
 };
 
+// Has references to the object, and to the memory of an array, given back by whatever thread is the last. Call it with
+// one that this thread has just taken and another thread may give back. Without it CPython would free the memory only
+// once this thread runs Python again, which an idle worker doesn't: the thread that made an object counts its
+// references to itself (PEP 703), and is asked when others give them back.
+void share_references(PyObject* object);
+
 // False for what isn't a C-contiguous array of exactly numpy's class, of a dtype that the node's check takes and of
 // a shape as it is to be.
 bool view_array(const Node& node, PyObject* value, ArrayView& view, Sizes& sizes);
 
-// A new array with these bytes behind its head; null where Python is to do it.
+// A new array with these bytes behind its head; null where Python is to do it. Borrowed arrays are read-only.
 py::object inline_array(const Node& node, std::string_view data, Sizes& sizes);
 // One that stands in the block's memory; `data` is its head.
 py::object bulk_array(const Node& node, std::string_view data, py::handle block, Sizes& sizes);

@@ -32,16 +32,36 @@ struct Name {
 };
 
 constexpr std::array kNames{
-    Name{"none", Kind::kNone},       Name{"bool", Kind::kBool},        Name{"int", Kind::kInt},
-    Name{"float", Kind::kFloat},     Name{"f32", Kind::kFloat32},      Name{"str", Kind::kStr},
-    Name{"bytes", Kind::kBytes},     Name{"list", Kind::kList},        Name{"dict", Kind::kDict},
-    Name{"tuple", Kind::kTuple},     Name{"tuple of", Kind::kTupleOf}, Name{"named tuple", Kind::kNamedTuple},
-    Name{"record", Kind::kRecord},   Name{"array", Kind::kArray},      Name{"enum", Kind::kEnum},
-    Name{"literal", Kind::kLiteral}, Name{"union", Kind::kUnion},      Name{"any", Kind::kAny},
+    Name{"none", Kind::kNone},
+    Name{"bool", Kind::kBool},
+    Name{"int", Kind::kInt},
+    Name{"float", Kind::kFloat},
+    Name{"f32", Kind::kFloat32},
+    Name{"str", Kind::kStr},
+    Name{"bytes", Kind::kBytes},
+    Name{"list", Kind::kList},
+    Name{"dict", Kind::kDict},
+    Name{"tuple", Kind::kTuple},
+    Name{"tuple of", Kind::kTupleOf},
+    Name{"set", Kind::kSet},
+    Name{"frozenset", Kind::kFrozenSet},
+    Name{"named tuple", Kind::kNamedTuple},
+    Name{"record", Kind::kRecord},
+    Name{"array", Kind::kArray},
+    Name{"enum", Kind::kEnum},
+    Name{"literal", Kind::kLiteral},
+    Name{"complex", Kind::kComplex},
+    Name{"text", Kind::kText},
+    Name{"union", Kind::kUnion},
+    Name{"any", Kind::kAny},
+    Name{"python", Kind::kPython},
 };
 
 void compile_inner(Node& node, const py::tuple& description, size_t from, const std::vector<std::string>& names) {
-  for (size_t i = from; i < description.size(); ++i) node.inner.push_back(compile(description[i], names));
+  for (size_t i = from; i < description.size(); ++i) {
+    node.inner.push_back(compile(description[i], names));
+    node.hands_over = node.hands_over || node.inner.back().hands_over;
+  }
 }
 
 int slot_of(py::handle name, const std::vector<std::string>& names) {
@@ -72,6 +92,12 @@ Node compile(py::handle given, const std::vector<std::string>& names) {
     node.optional = true;
     return node;
   }
+  if (name == "borrowed") {  // class, description
+    Node node = compile(description[2], names);
+    if (node.kind != Kind::kArray) throw py::value_error("only an array is borrowed");
+    node.lend = description[1];
+    return node;
+  }
   const auto* found = std::find_if(kNames.begin(), kNames.end(), [&](const Name& known) { return known.text == name; });
   if (found == kNames.end()) throw py::value_error("there is no node called " + name);
   Node node;
@@ -86,6 +112,8 @@ Node compile(py::handle given, const std::vector<std::string>& names) {
     case Kind::kDict:
     case Kind::kTuple:
     case Kind::kTupleOf:
+    case Kind::kSet:
+    case Kind::kFrozenSet:
     case Kind::kUnion:
       compile_inner(node, description, 1, names);
       break;
@@ -104,21 +132,35 @@ Node compile(py::handle given, const std::vector<std::string>& names) {
     case Kind::kLiteral:
       node.type = description[1];
       node.members = description[2].cast<py::dict>();
+      if (node.kind == Kind::kEnum)
+        node.pack = py::reinterpret_steal<py::object>(PyUnicode_InternFromString("_value_"));
       break;
     case Kind::kAny:
       node.type = description[1];
-      node.dtypes = std::make_shared<std::deque<Dtype>>();
+      node.dtypes = std::make_shared<Dtypes>();
       break;
     case Kind::kArray:
       node.type = description[1];
-      node.dtypes = std::make_shared<std::deque<Dtype>>();
+      node.dtypes = std::make_shared<Dtypes>();
       node.shaped = description.size() > 2;
       if (node.shaped) node.shape = compile_shape(description[2], names);
+      break;
+    case Kind::kText:  // class, extension code, function to the text, function from it
+      node.type = description[1];
+      node.code = description[2].cast<int8_t>();
+      node.pack = description[3];
+      node.read = description[4];
+      break;
+    case Kind::kPython:
+      node.pack = description[1];
+      node.read = description[2];
+      node.hands_over = true;
       break;
     default:
       break;
   }
-  const bool of_one = node.kind == Kind::kList || node.kind == Kind::kTupleOf;
+  const bool of_one = node.kind == Kind::kList || node.kind == Kind::kTupleOf || node.kind == Kind::kSet ||
+                      node.kind == Kind::kFrozenSet;
   const size_t needed = of_one ? 1 : node.kind == Kind::kDict ? 2 : node.inner.size();
   if (node.inner.size() != needed) throw py::value_error("a " + name + " is of another number of types");
   return node;

@@ -10,6 +10,8 @@
 #include "bind/plan/arrays.h"
 #include "bind/plan/node.h"
 #include "bind/plan/python.h"
+#include "bind/plan/python_nodes.h"
+#include "bind/plan/threads.h"
 #include "bind/plan/wire.h"
 
 namespace rrpc::bind::plan {
@@ -62,6 +64,10 @@ class Packing {
         return PyTuple_CheckExact(value) && tuple(node, value);
       case Kind::kTupleOf:
         return PyTuple_CheckExact(value) && tuple_of(node.inner[0], value);
+      case Kind::kSet:
+        return PySet_CheckExact(value) && set(node, value);
+      case Kind::kFrozenSet:
+        return PyFrozenSet_CheckExact(value) && set(node, value);
       case Kind::kNamedTuple:
         return is_a(node, value) && tuple(node, value);
       case Kind::kRecord:
@@ -72,10 +78,16 @@ class Packing {
         return is_a(node, value) && member(node, value);
       case Kind::kLiteral:
         return literal(node, value) && any(node, value);
+      case Kind::kComplex:
+        return PyComplex_CheckExact(value) && complex(value);
+      case Kind::kText:
+        return is_a(node, value) && text_of(node, value);
       case Kind::kUnion:
         return alternative(node, value);
       case Kind::kAny:
         return any(node, value);
+      case Kind::kPython:
+        return pack_in_python(node, value, packed_, marked_);
     }
     return false;
   }
@@ -93,6 +105,7 @@ class Packing {
     if (PyFloat_CheckExact(value)) return number(node, PyFloat_AS_DOUBLE(value));
     if (PyUnicode_CheckExact(value)) return text(value);
     if (PyBytes_CheckExact(value)) return bytes(value);
+    if (PyComplex_CheckExact(value)) return complex(value);
     if (++depth_ > kDepthMax) return false;  // which may contain itself
     const bool packed = container(node, value);
     --depth_;
@@ -106,8 +119,7 @@ class Packing {
   }
 
   bool member(const Node& node, PyObject* value) {
-    static PyObject* const name = PyUnicode_InternFromString("_value_");
-    const auto plain = py::reinterpret_steal<py::object>(PyObject_GetAttr(value, name));
+    const auto plain = py::reinterpret_steal<py::object>(PyObject_GetAttr(value, node.pack.ptr()));
     if (!plain) {
       leave_to_python();
       return false;
@@ -117,8 +129,8 @@ class Packing {
 
   static bool literal(const Node& node, PyObject* value) {
     if (!PyUnicode_CheckExact(value) && !PyLong_CheckExact(value) && !PyBool_Check(value)) return false;
-    PyObject* const known = PyDict_GetItemWithError(node.members.ptr(), value);
-    return known != nullptr && Py_TYPE(known) == Py_TYPE(value);
+    const py::object known = value_in(node.members.ptr(), value);
+    return known && Py_TYPE(known.ptr()) == Py_TYPE(value);
   }
 
   // The first that takes it: the bytes are those of the value, whichever that is.
@@ -192,20 +204,43 @@ class Packing {
     return true;
   }
 
-  // An item may run Python (an array's check, once for each dtype), which may change what contains it.
+  bool complex(PyObject* value) {
+    const Py_complex number = PyComplex_AsCComplex(value);
+    const std::array<double, 2> parts{number.real, number.imag};
+    pack_.pack_ext(sizeof parts, kComplexExt);
+    writer_.write(reinterpret_cast<const char*>(parts.data()), sizeof parts);
+    return true;
+  }
+
+  bool text_of(const Node& node, PyObject* value) {
+    const auto text =
+        py::reinterpret_steal<py::object>(call_python([&] { return PyObject_CallOneArg(node.pack.ptr(), value); }));
+    Py_ssize_t length = 0;
+    const char* const utf8 = text ? PyUnicode_AsUTF8AndSize(text.ptr(), &length) : nullptr;
+    if (utf8 == nullptr) {
+      leave_to_python();
+      return false;
+    }
+    pack_.pack_ext(static_cast<size_t>(length), node.code);
+    writer_.write(utf8, static_cast<size_t>(length));
+    return true;
+  }
+
+  // An item may run Python (an array's check, once for each dtype; a type that Python packs), which may change what
+  // contains it. So may another thread.
   bool list(const Node& node, PyObject* value) {
     const Py_ssize_t count = PyList_GET_SIZE(value);
     if (static_cast<uint64_t>(count) > UINT32_MAX) return false;
     begin_list(static_cast<size_t>(count));
     for (Py_ssize_t i = 0; i < count; ++i) {
-      if (i >= PyList_GET_SIZE(value)) return false;
-      const auto item = py::reinterpret_borrow<py::object>(PyList_GET_ITEM(value, i));
-      if (!this->value(node.kind == Kind::kAny ? node : node.inner[0], item.ptr())) return false;
+      const py::object item = item_of(value, i);
+      if (!item || !this->value(node.kind == Kind::kAny ? node : node.inner[0], item.ptr())) return false;
     }
     return PyList_GET_SIZE(value) == count;
   }
 
   bool dict(const Node& node, PyObject* value) {
+    const Section section(value);
     const Py_ssize_t count = PyDict_GET_SIZE(value);
     if (static_cast<uint64_t>(count) > UINT32_MAX) return false;
     pack_.pack_map(static_cast<uint32_t>(count));
@@ -242,6 +277,23 @@ class Packing {
     return true;
   }
 
+  bool set(const Node& node, PyObject* value) {
+    const auto items = py::reinterpret_steal<py::object>(PyObject_GetIter(value));
+    if (!items) {
+      leave_to_python();
+      return false;
+    }
+    const Py_ssize_t count = PySet_GET_SIZE(value);
+    begin_list(static_cast<size_t>(count) + 1);
+    mark(mark_of(node.kind), {});
+    Py_ssize_t packed = 0;
+    for (; const auto item = py::reinterpret_steal<py::object>(PyIter_Next(items.ptr())); ++packed)
+      if (!this->value(node.inner[0], item.ptr())) return false;
+    if (PyErr_Occurred() == nullptr) return packed == count;  // else the set has changed meanwhile
+    leave_to_python();
+    return false;
+  }
+
   bool record(const Node& node, PyObject* value) {
     begin_list(2);
     mark(kRecordMark, node.mark);
@@ -264,6 +316,12 @@ class Packing {
     pack_.pack_ext_body(name.data(), static_cast<uint32_t>(name.size()));
   }
 
+  // The array itself, or the mark that lends it. Null is an exception.
+  static py::object buffer_of(const Node& node, PyObject* array) {
+    if (!node.lend) return py::reinterpret_borrow<py::object>(array);
+    return py::reinterpret_steal<py::object>(call_python([&] { return PyObject_CallOneArg(node.lend.ptr(), array); }));
+  }
+
   bool array(const Node& node, PyObject* value) {
     ArrayView view;
     if (!view_array(node, value, view, sizes_)) return false;
@@ -274,7 +332,11 @@ class Packing {
       return true;
     }
     const auto index = static_cast<uint32_t>(packed_.buffers.size());
-    packed_.buffers.push_back(py::reinterpret_borrow<py::object>(value));
+    packed_.buffers.push_back(buffer_of(node, value));
+    if (!packed_.buffers.back()) {
+      leave_to_python();
+      return false;
+    }
     pack_.pack_ext(sizeof index + view.head.size(), kBulkArrayExt);
     writer_.write(reinterpret_cast<const char*>(&index), sizeof index);
     writer_.write(view.head.data(), view.head.size());
@@ -289,6 +351,34 @@ class Packing {
   int depth_ = 0;  // of Any
 };
 
+// Whether the type alone shows that the value is left to Python: what it may be converted to is rarely another one.
+bool is_left(const Node& node, PyObject* value) {
+  if (value == Py_None && node.optional) return false;
+  switch (node.kind) {
+    case Kind::kInt:
+      return !PyLong_CheckExact(value);
+    case Kind::kFloat:
+    case Kind::kFloat32:
+      return !PyFloat_CheckExact(value);
+    case Kind::kStr:
+      return !PyUnicode_CheckExact(value);
+    case Kind::kList:
+      return !PyList_CheckExact(value);
+    default:
+      return false;
+  }
+}
+
+// Looks for that before any node of Python's runs, whose work would be done again.
+bool are_left(const std::vector<Node>& nodes, PyObject* const* values) {
+  bool hands_over = false, left = false;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    hands_over = hands_over || nodes[i].hands_over;
+    left = left || is_left(nodes[i], values[i]);
+  }
+  return hands_over && left;
+}
+
 // What receivers refuse is left to Python, which says so.
 bool finish(const Packing& packing, std::string& payload) {
   if (packing.marked()) payload.insert(payload.begin(), kMarked);
@@ -299,6 +389,7 @@ bool finish(const Packing& packing, std::string& payload) {
 }  // namespace
 
 bool pack_list(const std::vector<Node>& nodes, PyObject* const* values, Packed& packed, Sizes& sizes) {
+  if (are_left(nodes, values)) return false;
   Packing packing(packed, sizes);
   packing.begin_list(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i)

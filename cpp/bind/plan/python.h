@@ -17,6 +17,13 @@ auto call_python(Call call) {
   }
 }
 
+// The exception, with its traceback.
+inline pybind11::object exception_of(const pybind11::error_already_set& raised) {
+  const pybind11::object& error = raised.value();
+  if (raised.trace()) PyException_SetTraceback(error.ptr(), raised.trace().ptr());
+  return error;
+}
+
 // After a failure: clears what Python raises again when it does what is left to it, and throws what must not be lost,
 // such as KeyboardInterrupt.
 void leave_to_python();

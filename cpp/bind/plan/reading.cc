@@ -1,76 +1,93 @@
-#include <msgpack/unpack.hpp>
-// After unpack.hpp, whose declarations it needs.
-#include <msgpack/parse.hpp>
-
 #include <cmath>
 #include <cstring>
 #include <utility>
 
+#include "base/hash_probes.h"
 #include "base/msgpack_scan.h"
 #include "bind/plan/arrays.h"
 #include "bind/plan/node.h"
+#include "bind/plan/parsing.h"
 #include "bind/plan/python.h"
+#include "bind/plan/python_nodes.h"
+#include "bind/plan/threads.h"
 #include "bind/plan/wire.h"
 
 namespace rrpc::bind::plan {
 namespace {
+
+PyObject* unicode_of(std::string_view utf8) {
+  return PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), nullptr);
+}
 
 // Builds values as their bytes come by. Each function gives whether that is what the node expects; the first that isn't
 // ends it, and Python takes the payload from its beginning.
 class Reading {
  public:
   Reading(const std::vector<Node>* list, const Node* single, py::handle blocks, Sizes& sizes)
-      : root_list_(list), single_(single), blocks_(blocks), sizes_(sizes) {}
+      : root_list_(list), single_(single), blocks_(blocks), sizes_(sizes) {
+    if (single != nullptr) hands_over_ = single->hands_over;
+    if (list != nullptr)
+      for (const Node& node : *list) hands_over_ = hands_over_ || node.hands_over;
+  }
   void set_marked(bool marked) { marked_ = marked; }
   std::vector<py::object>& values() { return values_; }
+
+  // Whether the value that comes next, whose first byte this is, belongs to a node that Python reads.
+  bool takes_whole(uint8_t first) const {
+    if (!hands_over_) return false;
+    const Node* const node = expected();
+    return node != nullptr && node->kind == Kind::kPython && !(node->optional && first == kNil);
+  }
+  bool visit_whole(std::string_view bytes) {
+    return put_or_leave(read_in_python(*expected(), bytes, marked_, blocks_, blocks_taken_));
+  }
 
   bool visit_nil() {
     const Node* const node = expected();
     return node != nullptr && (node->optional || fit(*node, Kind::kNone) != nullptr) && put(Py_NewRef(Py_None));
   }
-  bool visit_boolean(bool value) { return put_as(Kind::kBool, value ? Py_True : Py_False); }
-  bool visit_positive_integer(uint64_t value) {
+  bool visit_bool(bool value) { return put_as(Kind::kBool, value ? Py_True : Py_False); }
+  bool visit_unsigned(uint64_t value) {
     const Node* const node = fitting(Kind::kInt);
     if (node == nullptr || value > node->most) return false;
     if (node->least > 0 && value < static_cast<uint64_t>(node->least)) return false;
     if (node->slot >= 0 && (value > INT64_MAX || !agrees(*node, static_cast<int64_t>(value)))) return false;
     return put_as(*node, PyLong_FromUnsignedLongLong(value));
   }
-  bool visit_negative_integer(int64_t value) {  // of a signed format, which may hold others too
-    if (value >= 0) return visit_positive_integer(static_cast<uint64_t>(value));
+  bool visit_signed(int64_t value) {
+    if (value >= 0) return visit_unsigned(static_cast<uint64_t>(value));
     const Node* const node = fitting(Kind::kInt);
     if (node == nullptr || value < node->least) return false;
     return (node->slot < 0 || agrees(*node, value)) && put_as(*node, PyLong_FromLongLong(value));
   }
-  bool visit_float32(float value) { return visit_float64(static_cast<double>(value)); }
-  bool visit_float64(double value) {
+  bool visit_float(double value) {
     const Node* const node = fitting(Kind::kFloat);
     if (node == nullptr) return false;
     if (node->kind == Kind::kFloat32 && std::isfinite(value) && std::abs(value) >= kFloat32Overflows) return false;
     return put(PyFloat_FromDouble(value));
   }
-  bool visit_str(const char* data, uint32_t size) {
-    if (!frames_.empty() && frames_.back().at_name()) return name({data, size});
+  bool visit_str(std::string_view text) {
+    if (!frames_.empty() && frames_.back().at_name()) return name(text);
     const Node* const node = fitting(Kind::kStr);
-    return node != nullptr && put_as(*node, PyUnicode_DecodeUTF8(data, size, nullptr));
+    return node != nullptr && put_as(*node, unicode_of(text));
   }
-  bool visit_bin(const char* data, uint32_t size) {
-    return fitting(Kind::kBytes) != nullptr && put(PyBytes_FromStringAndSize(data, size));
+  bool visit_bin(std::string_view bytes) {
+    return fitting(Kind::kBytes) != nullptr &&
+           put(PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size())));
   }
-  bool visit_ext(const char* data, uint32_t size) {
-    if (size == 0) return false;
-    const auto code = static_cast<int8_t>(data[0]);
-    const std::string_view body(data + 1, size - 1);
+  bool visit_ext(int8_t code, std::string_view body) {
     if (!frames_.empty() && (frames_.back().at_mark || is_first_of_any())) {
       if (frames_.back().at_mark || (code >= kTupleMark && code <= kRecordMark)) return mark(code, body);
     }
+    if (code == kComplexExt) return fitting(Kind::kComplex) != nullptr && complex(body);
+    if (const Node* const node = fitting_text(code)) return text(*node, body);
     const Node* const node = fitting(Kind::kArray);
     if (node == nullptr) return false;
     if (code == kArrayExt) return put(inline_array(*node, body, sizes_).release().ptr());
     return code == kBulkArrayExt && put(bulk(*node, body).release().ptr());
   }
 
-  bool start_array(uint32_t count) {
+  bool start_list(uint64_t count) {
     if (root_list_ != nullptr && frames_.empty()) {
       frames_.push_back({.node = nullptr, .list = root_list_});
       return count == root_list_->size();
@@ -81,13 +98,11 @@ class Reading {
     }
     const Node* const node = fitting_marked();
     if (node == nullptr || !marked_) return false;
-    const size_t wanted = node->kind == Kind::kRecord    ? 2
-                          : node->kind == Kind::kTupleOf ? count
-                                                         : node->inner.size() + 1;
     frames_.push_back({.node = node, .first = values_.size(), .at_mark = true});
-    return count == wanted;
+    if (node->kind == Kind::kRecord) return count == 2;
+    return node->kind == Kind::kTuple || node->kind == Kind::kNamedTuple ? count == node->inner.size() + 1 : true;
   }
-  bool end_array() {
+  bool end_list() {
     const Frame frame = frames_.back();
     if (frame.node == nullptr) return true;  // of the root: its values stay where they are
     if (frame.at_mark) return false;
@@ -98,6 +113,9 @@ class Reading {
       case Kind::kTuple:
       case Kind::kTupleOf:
         return tuple(frame);
+      case Kind::kSet:
+      case Kind::kFrozenSet:
+        return set(frame);
       case Kind::kNamedTuple:
         return named_tuple(frame);
       case Kind::kAny:
@@ -106,7 +124,7 @@ class Reading {
         return frame.had_map;  // of a record, which is made already
     }
   }
-  bool start_map(uint32_t count) {
+  bool start_map(uint64_t count) {
     if (!frames_.empty() && frames_.back().awaits_map()) {
       frames_.back().had_map = true;
       const Node* const record = frames_.back().node;
@@ -118,20 +136,8 @@ class Reading {
     frames_.push_back({.node = node, .first = values_.size(), .is_map = true});
     return true;
   }
-  static bool start_array_item() { return true; }
-  static bool end_array_item() { return true; }
-  static bool start_map_value() { return true; }
-  static bool end_map_value() { return true; }
-  static void parse_error(size_t, size_t) {}
-  static void insufficient_bytes(size_t, size_t) {}
-  bool start_map_key() {
-    frames_.back().at_key = true;
-    return true;
-  }
-  bool end_map_key() {
-    frames_.back().at_key = false;
-    return true;
-  }
+  void start_key() { frames_.back().at_key = true; }
+  void end_key() { frames_.back().at_key = false; }
   bool end_map() {
     const Frame frame = frames_.back();
     frames_.pop_back();
@@ -157,7 +163,7 @@ class Reading {
   };
 
   // The node of the value that comes next.
-  const Node* expected() const {
+  [[gnu::always_inline]] inline const Node* expected() const {
     if (frames_.empty()) return single_;
     const Frame& frame = frames_.back();
     const size_t at = values_.size() - frame.first;
@@ -169,6 +175,8 @@ class Reading {
       case Kind::kList:
         return inner.data();
       case Kind::kTupleOf:
+      case Kind::kSet:
+      case Kind::kFrozenSet:
         return frame.at_mark ? nullptr : inner.data();
       case Kind::kDict:
         return &inner[frame.at_key ? 0 : 1];
@@ -204,13 +212,34 @@ class Reading {
   }
   const Node* fitting(Kind wire) const {
     const Node* const node = expected();
-    return node == nullptr ? nullptr : fit(*node, wire);
+    return node == nullptr || node->kind == wire ? node : fit(*node, wire);
   }
-  // The one whose values stand in marked lists.
-  const Node* fitting_marked() const {
-    for (const Kind kind : {Kind::kTuple, Kind::kTupleOf, Kind::kNamedTuple, Kind::kRecord})
-      if (const Node* const found = fitting(kind)) return found;
+  static bool stands_in_marked_list(const Node& node) {
+    switch (node.kind) {
+      case Kind::kTuple:
+      case Kind::kTupleOf:
+      case Kind::kSet:
+      case Kind::kFrozenSet:
+      case Kind::kNamedTuple:
+      case Kind::kRecord:
+        return true;
+      default:
+        return false;
+    }
+  }
+  // The node itself, or the alternative of a union, of which this holds; null if there is none.
+  template <typename Holds>
+  const Node* found(Holds holds) const {
+    const Node* const node = expected();
+    if (node == nullptr || node->kind != Kind::kUnion) return node != nullptr && holds(*node) ? node : nullptr;
+    for (const Node& inner : node->inner)
+      if (holds(inner)) return &inner;
     return nullptr;
+  }
+  const Node* fitting_marked() const { return found(stands_in_marked_list); }
+  // The one whose values are sent as texts in extensions of this code.
+  const Node* fitting_text(int8_t code) const {
+    return found([code](const Node& node) { return node.kind == Kind::kText && node.code == code; });
   }
   // The first element of a list of Any, which may be a mark.
   bool is_first_of_any() const {
@@ -231,13 +260,20 @@ class Reading {
     return true;
   }
 
+  // The same where failures are no exceptions any more.
+  bool put_or_leave(py::object value) {
+    if (!value) return false;
+    values_.push_back(std::move(value));
+    return true;
+  }
+
   // A value that an enum or a literal may have to look up. Takes over the reference; null is an exception.
   bool put_as(const Node& node, PyObject* value) {
     if (value == nullptr || (node.kind != Kind::kEnum && node.kind != Kind::kLiteral)) return put(value);
     const auto held = py::reinterpret_steal<py::object>(value);
-    PyObject* const known = PyDict_GetItemWithError(node.members.ptr(), value);
-    if (known == nullptr || (node.kind == Kind::kLiteral && Py_TYPE(known) != Py_TYPE(value))) return false;
-    return put(Py_NewRef(known));
+    py::object known = value_in(node.members.ptr(), value);
+    if (!known || (node.kind == Kind::kLiteral && Py_TYPE(known.ptr()) != Py_TYPE(value))) return false;
+    return put(known.release().ptr());
   }
   bool put_as(Kind wire, PyObject* borrowed) {
     const Node* const node = fitting(wire);
@@ -248,8 +284,8 @@ class Reading {
     Frame& frame = frames_.back();
     frame.at_mark = false;
     if (frame.node->kind == Kind::kAny) frame.is_tuple = true;
-    if (frame.node->kind != Kind::kRecord) return code == kTupleMark && body.empty();
-    return code == kRecordMark && body == frame.node->mark;
+    if (frame.node->kind == Kind::kRecord) return code == kRecordMark && body == frame.node->mark;
+    return code == mark_of(frame.node->kind) && body.empty();
   }
 
   // A record's fields come in the order of its class, or Python sorts them out.
@@ -267,10 +303,11 @@ class Reading {
     if (body.size() < sizeof index || blocks_.is_none()) return {};
     std::memcpy(&index, body.data(), sizeof index);
     // In the order in which they were packed, each once: two arrays in one memory would see each other's writes.
-    if (index != blocks_taken_ || index >= static_cast<size_t>(PyList_GET_SIZE(blocks_.ptr()))) return {};
+    if (index != blocks_taken_) return {};
+    const py::object block = item_of(blocks_.ptr(), static_cast<Py_ssize_t>(index));
+    if (!block) return {};
     ++blocks_taken_;
-    PyObject* const block = PyList_GET_ITEM(blocks_.ptr(), static_cast<Py_ssize_t>(index));
-    return block == Py_None ? py::object() : bulk_array(node, body.substr(sizeof index), block, sizes_);
+    return block.is_none() ? py::object() : bulk_array(node, body.substr(sizeof index), block, sizes_);
   }
 
   // Drops the frame's values, and puts what is made of them in their place.
@@ -294,6 +331,40 @@ class Reading {
     for (size_t i = frame.first; made != nullptr && i < values_.size(); ++i)
       PyTuple_SET_ITEM(made, static_cast<Py_ssize_t>(i - frame.first), values_[i].release().ptr());
     return replace(frame, made);
+  }
+  // Made of all items at once, as Python's decoder makes it: the order in which it is gone through is the same.
+  bool set(const Frame& frame) {
+    if (values_.size() - frame.first > kKeysUnchecked && collide(frame)) return false;
+    const bool frozen = frame.node->kind == Kind::kFrozenSet;
+    if (!list(frame)) return false;
+    const py::object items = std::move(values_.back());
+    values_.pop_back();
+    return put(call_python([&] { return frozen ? PyFrozenSet_New(items.ptr()) : PySet_New(items.ptr()); }));
+  }
+  // Whether the hashes were chosen to be slow; so if there is one without a hash, which Python tells.
+  bool collide(const Frame& frame) const {
+    std::vector<int64_t> hashes;
+    for (size_t i = frame.first; i < values_.size(); ++i) {
+      hashes.push_back(call_python([&] { return PyObject_Hash(values_[i].ptr()); }));
+      if (hashes.back() != -1) continue;
+      leave_to_python();
+      return true;
+    }
+    return hashes_collide(hashes);
+  }
+  bool complex(std::string_view body) {
+    double parts[2];
+    if (body.size() != sizeof parts) return false;
+    std::memcpy(parts, body.data(), sizeof parts);
+    return put(PyComplex_FromDoubles(parts[0], parts[1]));
+  }
+  // Calls the class's own parser of texts, such as datetime.fromisoformat.
+  bool text(const Node& node, std::string_view body) {
+    const auto given = py::reinterpret_steal<py::object>(unicode_of(body));
+    auto made = py::reinterpret_steal<py::object>(
+        given ? call_python([&] { return PyObject_CallOneArg(node.read.ptr(), given.ptr()); }) : nullptr);
+    if (!made) leave_to_python();
+    return put_or_leave(std::move(made));
   }
   bool named_tuple(const Frame& frame) {
     const std::vector<PyObject*> members = borrowed(frame);
@@ -323,6 +394,7 @@ class Reading {
   Sizes& sizes_;
   size_t blocks_taken_ = 0;
   bool marked_ = false;
+  bool hands_over_ = false;  // some node is read by Python
   std::vector<Frame> frames_;
   std::vector<py::object> values_;
 };
@@ -335,8 +407,7 @@ bool read(Reading& reading, std::string_view payload) {
     const auto facts = scan_msgpack(as_bytes(payload));
     if (!facts.ok() || facts->keys_to_check) return false;
   }
-  size_t end = 0;
-  return msgpack::parse(payload.data(), payload.size(), end, reading) && end == payload.size();
+  return Parser(payload, reading).parse();
 }
 
 }  // namespace

@@ -38,6 +38,17 @@ Status check_name(const std::string& name) {
   return {};
 }
 
+std::string directory_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
+// An error unless the owner is one to trust and nobody else can put a socket there. `consequence` is said of an owner
+// who isn't.
+Status check_private(const std::string& directory, const struct stat& info, bool trusted,
+                     const std::string& consequence) {
+  if (!trusted) return permission_denied(directory + " belongs to uid " + std::to_string(info.st_uid) + consequence);
+  if ((info.st_mode & 022) != 0) return permission_denied(directory + " is writable by others");
+  return {};
+}
+
 }  // namespace
 
 bool is_path(const std::string& address) { return address.starts_with('/'); }
@@ -53,17 +64,24 @@ Result<std::string> socket_path(const std::string& address) {
 
 Status prepare_directory(const std::string& address, const std::string& path, bool any_user) {
   if (is_path(address)) return {};
-  const std::string directory = path.substr(0, path.rfind('/'));
+  const std::string directory = directory_of(path);
   const mode_t mode = any_user ? 0755 : 0700;
   if (mkdir(directory.c_str(), mode) != 0 && errno != EEXIST) return Status::from_errno(errno, "making " + directory);
   struct stat info{};
   if (lstat(directory.c_str(), &info) != 0) return Status::from_errno(errno, directory);
   if (!S_ISDIR(info.st_mode)) return failed_precondition(directory + " is not a directory");
-  if (info.st_uid != geteuid()) return permission_denied(directory + " belongs to uid " + std::to_string(info.st_uid));
-  if ((info.st_mode & 022) != 0) return permission_denied(directory + " is writable by others");
+  RRPC_RETURN_IF_ERROR(check_private(directory, info, info.st_uid == geteuid(), ""));
   if (any_user && (info.st_mode & 0777) != mode && chmod(directory.c_str(), mode) != 0)
     return Status::from_errno(errno, "opening " + directory + " to other users");
   return {};
+}
+
+Status check_directory(const std::string& address, const std::string& path) {
+  const std::string directory = directory_of(path);
+  struct stat info{};
+  if (is_path(address) || lstat(directory.c_str(), &info) != 0) return {};  // connecting says what is wrong
+  return check_private(directory, info, info.st_uid == geteuid() || info.st_uid == 0,
+                       ", who could answer in the server's place; name the socket's whole path to connect there");
 }
 
 }  // namespace rrpc::provider::shm

@@ -23,17 +23,22 @@ void ShmCompletionQueue::check_sockets() {
 
 size_t ShmCompletionQueue::poll(std::span<Completion> out) {
   if (--polls_to_socket_check_ <= 0 || connecting_count_ > 0) check_sockets();
+  size_t work_bytes = kWorkBytesPerPoll;
+  const size_t used =
+      queue_pairs_.size() == 1 ? queue_pairs_.front()->poll(out, work_bytes) : poll_several(out, work_bytes);
+  moved_bytes_ = work_bytes < kWorkBytesPerPoll;
+  return used;
+}
+
+size_t ShmCompletionQueue::poll_several(std::span<Completion> out, size_t& work_bytes) {
   const size_t count = queue_pairs_.size();
-  if (count == 0) return 0;
   if (first_ >= count) first_ = 0;
   size_t used = 0;
-  size_t work_bytes = kWorkBytesPerPoll;
   size_t index = first_++;
   for (size_t i = 0; i < count; ++i) {
     used += queue_pairs_[index]->poll(out.subspan(used), work_bytes);
     if (++index == count) index = 0;
   }
-  moved_bytes_ = work_bytes < kWorkBytesPerPoll;
   return used;
 }
 

@@ -33,6 +33,7 @@ class ShmCompletionQueue : public CompletionQueue {
   static constexpr size_t kWorkBytesPerPoll = 1 << 20;
 
   void check_sockets();
+  size_t poll_several(std::span<Completion> out, size_t& work_bytes);
 
   int polls_to_socket_check_ = 1;
   int connecting_count_ = 0;

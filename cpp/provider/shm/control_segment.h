@@ -5,6 +5,8 @@
 #include <atomic>
 #include <bit>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "base/memfd.h"
 #include "base/result.h"
@@ -31,11 +33,16 @@ struct alignas(64) ReceiveEntry {
 
 enum ExposureKind : uint32_t { kMapped = 1 << 8, kOrdinary = 1 << 9 };  // beside the Access bits
 
+// What has become of an exposure that may be lent, with its generation. The owner offers the range; the peer takes it,
+// and returns it when nothing reads it any more. The owner withdraws an offer that isn't taken.
+enum LendState : uint32_t { kOffered = 1, kTaken = 2, kReturned = 3 };
+constexpr uint32_t lend_word(uint32_t generation, LendState state) { return generation * 4 + state; }
+
 struct alignas(32) ExposureEntry {
   std::atomic<uint32_t> generation;  // 0: closed
   std::atomic<uint32_t> rights;      // Access | ExposureKind
   std::atomic<uint32_t> slab_id;
-  uint32_t unused;
+  std::atomic<uint32_t> lending;  // lend_word(); 0: not lent
   std::atomic<uint64_t> address;  // the owner's
   std::atomic<uint64_t> length_bytes;
 };
@@ -71,24 +78,29 @@ class ControlSegment {
 
   ControlSegment() = default;
   ControlSegment(SharedMapping mapping, uint32_t ring_entries)
-      : mapping_(std::move(mapping)), mask_(ring_entries - 1) {}
+      : mapping_(std::make_shared<SharedMapping>(std::move(mapping))),
+        data_(mapping_->data()),
+        mask_(ring_entries - 1) {}
 
-  explicit operator bool() const { return static_cast<bool>(mapping_); }
+  explicit operator bool() const { return data_ != nullptr; }
   uint32_t ring_entries() const { return mask_ + 1; }
-  int fd() const { return mapping_.fd(); }
-  void close_fd() { mapping_.close_fd(); }
+  int fd() const { return mapping_->fd(); }
+  void close_fd() { mapping_->close_fd(); }
 
-  ControlHeader& header() const { return *reinterpret_cast<ControlHeader*>(mapping_.data()); }
+  ControlHeader& header() const { return *reinterpret_cast<ControlHeader*>(data_); }
   ReceiveEntry& receive(uint32_t sequence) const {
-    return reinterpret_cast<ReceiveEntry*>(mapping_.data() + sizeof(ControlHeader))[sequence & mask_];
+    return reinterpret_cast<ReceiveEntry*>(data_ + sizeof(ControlHeader))[sequence & mask_];
   }
   ExposureEntry& exposure(uint32_t index) const {
-    std::byte* table = mapping_.data() + sizeof(ControlHeader) + ring_entries() * sizeof(ReceiveEntry);
+    std::byte* table = data_ + sizeof(ControlHeader) + ring_entries() * sizeof(ReceiveEntry);
     return reinterpret_cast<ExposureEntry*>(table)[index & (kExposureCount - 1)];
   }
+  // The word of an entry, for whoever outlives the queue pair.
+  std::shared_ptr<std::atomic<uint32_t>> lending(uint32_t index) const { return {mapping_, &exposure(index).lending}; }
 
  private:
-  SharedMapping mapping_;
+  std::shared_ptr<SharedMapping> mapping_;
+  std::byte* data_ = nullptr;
   uint32_t mask_ = 0;
 };
 

@@ -41,6 +41,7 @@ class ShmDevice : public Device {
   Result<std::unique_ptr<QueuePair>> open(CompletionQueue& cq, const std::string& address,
                                           const QueuePairConfig& config, TimeNs deadline) override {
     RRPC_ASSIGN_OR_RETURN(std::string path, socket_path(address));
+    RRPC_RETURN_IF_ERROR(check_directory(address, path));
     RRPC_ASSIGN_OR_RETURN(UniqueFd socket, connect_to(path, deadline));
     return ShmQueuePair::create(state_, static_cast<ShmCompletionQueue&>(cq), std::move(socket), config, {});
   }

@@ -6,6 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <map>
+#include <mutex>
+
+#include "base/of_process.h"
 
 #ifndef SO_PEERPIDFD  // Linux 6.5
 #define SO_PEERPIDFD 77
@@ -21,6 +25,7 @@ Result<PeerProcess> PeerProcess::of(int socket) {
   PeerProcess process;
   process.pid_ = credentials.pid;
   process.uid_ = credentials.uid;
+  process.gid_ = credentials.gid;
   process.other_user_ = credentials.uid != geteuid();
   return process;
 }
@@ -36,6 +41,27 @@ bool PeerProcess::hold(int socket) {
   }
   pidfd_.reset(fd);
   return pid_ > 0 && !ended();
+}
+
+namespace {
+
+struct SharedProcesses {
+  std::mutex mutex;
+  std::map<pid_t, std::weak_ptr<PeerProcess>> processes;
+};
+
+}  // namespace
+
+// Two processes that both live have two pids.
+std::shared_ptr<PeerProcess> PeerProcess::share(std::shared_ptr<PeerProcess> held) {
+  auto& shared = of_process<SharedProcesses>();
+  std::lock_guard lock(shared.mutex);
+  std::weak_ptr<PeerProcess>& entry = shared.processes[held->pid()];
+  if (auto known = entry.lock(); known != nullptr && known->held() && !known->ended() && !held->ended()) return known;
+  std::erase_if(shared.processes,
+                [&](const auto& other) { return other.first != held->pid() && other.second.expired(); });
+  shared.processes[held->pid()] = held;
+  return held;
 }
 
 bool PeerProcess::ended() const {

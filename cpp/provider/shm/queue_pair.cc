@@ -74,7 +74,8 @@ ShmQueuePair::ShmQueuePair(std::shared_ptr<DeviceState> device, ShmCompletionQue
       shared_(device_->registry),
       remote_(peer_, slabs_),
       limits_(limits_for(config)),
-      peer_process_(std::move(peer)) {}
+      identity_{.process = ProcessIdentity{peer.pid(), peer.uid(), peer.gid()}, .certificate = {}},
+      peer_process_(std::make_shared<PeerProcess>(std::move(peer))) {}
 
 // Whoever has let a revocation end before has nothing to wait for here.
 ShmQueuePair::~ShmQueuePair() {
@@ -85,7 +86,7 @@ ShmQueuePair::~ShmQueuePair() {
 }
 
 std::string ShmQueuePair::peer_description() const {
-  return "peer pid " + std::to_string(peer_process_.pid()) + " uid " + std::to_string(peer_process_.uid());
+  return "peer pid " + std::to_string(peer_process_->pid()) + " uid " + std::to_string(peer_process_->uid());
 }
 
 std::string ShmQueuePair::local_description() const {
@@ -98,6 +99,18 @@ Status ShmQueuePair::why_unusable() const {
 }
 
 Status ShmQueuePair::post_receive(const ReceiveRequest& request) {
+  const auto* region = static_cast<const ShmRegion*>(request.sge.region);
+  const bool well = state_ != QueuePairState::kError && !inherited() && !receives_.full() && region != nullptr &&
+                    region->contains(request.sge.address, request.sge.length_bytes) && region->shared() &&
+                    region->range().peers_may_write && shared_.knows(*region);
+  if (!well) [[unlikely]]
+    return post_receive_otherwise(request);
+  receives_.post(request.wr_id, region->slab_id(), region->file_offset(request.sge.address), request.sge.length_bytes);
+  return {};
+}
+
+// Says what is wrong, or tells the peer of the file first.
+Status ShmQueuePair::post_receive_otherwise(const ReceiveRequest& request) {
   RRPC_RETURN_IF_ERROR(usable());
   if (receives_.full()) return queue_full("receive", limits_.receive_depth);
   const auto* region = static_cast<const ShmRegion*>(request.sge.region);
@@ -105,7 +118,7 @@ Status ShmQueuePair::post_receive(const ReceiveRequest& request) {
     return invalid_argument("a receive outside its memory region");
   if (!region->shared() || !region->range().peers_may_write)
     return failed_precondition("a receive over shm needs shared memory that peers may write");
-  if (!shared_.knows(*region)) RRPC_RETURN_IF_ERROR(share(*region));
+  RRPC_RETURN_IF_ERROR(share(*region));
   receives_.post(request.wr_id, region->slab_id(), region->file_offset(request.sge.address), request.sge.length_bytes);
   return {};
 }
@@ -217,19 +230,6 @@ void ShmQueuePair::fail_of_length(uint32_t length_bytes) {
   fail(Status::protocol_error("a message of " + std::to_string(length_bytes) + " bytes came for a shorter receive"));
 }
 
-size_t ShmQueuePair::take_landed(std::span<Completion> out) {
-  size_t used = 0;
-  while (used < out.size() && receives_.landed()) {
-    Completion& completion = out[used++];
-    completion = receives_.take_landed();
-    completion.qp_number = number();
-    if (completion.status != WcStatus::kSuccess) [[unlikely]]
-      return fail_of_length(completion.length_bytes), used;
-  }
-  if (used > 0 && armed_) disarm();
-  return used;
-}
-
 bool ShmQueuePair::arm() {
   if (state_ != QueuePairState::kConnected) return state_ == QueuePairState::kError;
   armed_ = true;
@@ -275,7 +275,11 @@ void ShmQueuePair::flush_everything() {
   pending_.clear();
   bool intact = true;
   while (!receives_.empty()) {
-    Completion completion = intact && receives_.landed() ? receives_.take_landed() : receives_.take_flushed();
+    Completion completion;
+    if (intact && receives_.landed())
+      receives_.take_landed(completion);
+    else
+      completion = receives_.take_flushed();
     if (completion.status != WcStatus::kSuccess) intact = false;
     completion.qp_number = number();
     ready_.push_back(completion);

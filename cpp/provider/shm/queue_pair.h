@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "provider/shm/address.h"
+#include "provider/shm/borrowed.h"
 #include "provider/shm/completion_queue.h"
 #include "provider/shm/control_segment.h"
 #include "provider/shm/peer_bits.h"
@@ -49,14 +50,18 @@ class ShmQueuePair : public QueuePair {
   }
   std::string peer_description() const override;
   std::string local_description() const override;
+  const PeerIdentity& peer_identity() const override { return identity_; }
   std::string_view bulk_method() const override { return peer_reads_us_ ? "process_vm_readv" : "staged"; }
   Status post_receive(const ReceiveRequest& request) override;
   std::byte* reserve_message(uint32_t length_bytes) override;
-  void commit_message() override;
+  bool commit_message(bool more) override;
   Status post_send(std::span<const WorkRequest> requests) override;
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                           uint32_t access) override;
-  bool reaches_pool() const override { return !peer_process_.other_user(); }
+  bool lends() const override { return !peer_process_->other_user(); }
+  std::unique_ptr<Loan> end_lending(uint32_t rkey) override;
+  Result<std::unique_ptr<BorrowedRange>> borrow(uint32_t rkey, uint64_t remote_address, uint64_t length_bytes) override;
+  bool reaches_pool() const override { return !peer_process_->other_user(); }
   bool revoke(uint32_t rkey) override { return inherited() || exposures_.close(rkey); }
   bool revoking(uint32_t rkey) const override {
     return !inherited() && exposures_.writing(rkey) && !channel_.peer_gone();
@@ -67,7 +72,7 @@ class ShmQueuePair : public QueuePair {
   size_t poll(std::span<Completion> out, size_t& work_bytes) {
     if (state_ == QueuePairState::kConnected) [[likely]] {
       if (pending_.empty() && ready_.empty() && !channel_.backlogged() && !shared_.outdated()) [[likely]]
-        return receives_.landed() ? take_landed(out) : 0;
+        return take_landed(out);
     } else if (ready_.empty() && !channel_.backlogged()) {
       return 0;
     }
@@ -120,6 +125,7 @@ class ShmQueuePair : public QueuePair {
   [[gnu::cold]] Status why_unusable() const;
 
   // Requests and the end.
+  [[gnu::cold]] Status post_receive_otherwise(const ReceiveRequest& request);
   const char* what_is_wrong(const WorkRequest& request, uint64_t length_bytes) const;
   void post_one(const WorkRequest& request);
   void queue_request(const WorkRequest& request);
@@ -130,7 +136,19 @@ class ShmQueuePair : public QueuePair {
   ProcessBits* given_bits() const { return ready_bits_ ? ready_bits_->bits() : nullptr; }
   size_t poll_busy(std::span<Completion> out, size_t& work_bytes);
   size_t take_ready(std::span<Completion> out);
-  size_t take_landed(std::span<Completion> out);
+  size_t take_landed(std::span<Completion> out) {
+    size_t used = 0;
+    while (used < out.size() && receives_.landed()) {
+      Completion& completion = out[used++];
+      receives_.take_landed(completion);
+      completion.qp_number = number();
+      if (completion.status != WcStatus::kSuccess) [[unlikely]]
+        return fail_of_length(completion.length_bytes), used;
+    }
+    if (armed_ && used > 0) [[unlikely]]
+      disarm();
+    return used;
+  }
   [[gnu::cold]] void fail_of_length(uint32_t length_bytes);
   void fail(Status why, const std::string& goodbye);
   void fail(Status why);
@@ -146,6 +164,7 @@ class ShmQueuePair : public QueuePair {
   Status check_peer_user(const SetupNotice& setup) const;
   void connect_when_ready();
   Status share(const MemoryRegion& region);
+  Status check_lending(bool mapped, uint32_t access);
 
   // How bytes move.
   void run_pending(size_t& work_bytes);
@@ -190,7 +209,8 @@ class ShmQueuePair : public QueuePair {
   RemoteMemory remote_;
   std::vector<const ShmRegion*> regions_before_start_;
   QueuePairLimits limits_;
-  PeerProcess peer_process_;
+  const PeerIdentity identity_;
+  std::shared_ptr<PeerProcess> peer_process_;  // shared with the loans, which outlive the queue pair
   Status error_;
   std::array<std::byte, kNonceBytes> nonce_{};
   std::array<std::byte, kPrivateDataBytesMax> peer_private_bytes_{};

@@ -86,7 +86,7 @@ Status ShmQueuePair::on_message(Message& message) {
       if (peer_ready_seen_) return Status::protocol_error("the peer says READY twice");
       RRPC_ASSIGN_OR_RETURN(bool can_access, decode_ready(message.payload));
       peer_ready_seen_ = true;
-      peer_reads_us_ = can_access && !vm_forbidden_ && !peer_process_.other_user();
+      peer_reads_us_ = can_access && !vm_forbidden_ && !peer_process_->other_user();
       connect_when_ready();
       return {};
     }
@@ -117,9 +117,9 @@ Status ShmQueuePair::on_message(Message& message) {
 
 Status ShmQueuePair::check_peer_user(const SetupNotice& setup) const {
   const bool trusted =
-      !peer_process_.other_user() || role_.any_user || (!role_.server && (setup.flags & SetupNotice::kAnyUser) != 0);
+      !peer_process_->other_user() || role_.any_user || (!role_.server && (setup.flags & SetupNotice::kAnyUser) != 0);
   if (trusted) return {};
-  return permission_denied("the peer runs as uid " + std::to_string(peer_process_.uid()) + ", this process as uid " +
+  return permission_denied("the peer runs as uid " + std::to_string(peer_process_->uid()) + ", this process as uid " +
                            std::to_string(geteuid()));
 }
 
@@ -134,10 +134,13 @@ Status ShmQueuePair::on_setup(Message& message) {
   peer_setup_seen_ = true;
   peer_private_bytes_ = setup.private_data;
   peer_private_data_ = Bytes(peer_private_bytes_).first(setup.private_bytes);
-  const bool forbidden = vm_forbidden_ || peer_process_.other_user() || (setup.flags & SetupNotice::kNoVmAccess) != 0;
-  we_read_peer_ = !forbidden && peer_process_.hold(channel_.fd()) &&
-                  probe_memory(peer_process_.pid(), setup.nonce_address, setup.nonce) && !peer_process_.ended();
-  if (!we_read_peer_) peer_process_.let_go();
+  const bool forbidden = vm_forbidden_ || peer_process_->other_user() || (setup.flags & SetupNotice::kNoVmAccess) != 0;
+  we_read_peer_ = !forbidden && peer_process_->hold(channel_.fd()) &&
+                  probe_memory(peer_process_->pid(), setup.nonce_address, setup.nonce) && !peer_process_->ended();
+  if (we_read_peer_)
+    peer_process_ = PeerProcess::share(std::move(peer_process_));
+  else
+    peer_process_->let_go();
   RRPC_RETURN_IF_ERROR(channel_.send(encode_ready(we_read_peer_)));
   RRPC_RETURN_IF_ERROR(give_ready_bits(setup));
   connect_when_ready();
@@ -146,7 +149,7 @@ Status ShmQueuePair::on_setup(Message& message) {
 
 Status ShmQueuePair::give_ready_bits(const SetupNotice& setup) {
   if (!role_.ready_bits || (setup.flags & SetupNotice::kReadyBits) == 0) return {};
-  ready_bits_.emplace(role_.ready_bits, peer_process_);
+  ready_bits_.emplace(role_.ready_bits, *peer_process_);
   if (given_bits() == nullptr) return {};
   return channel_.send(encode_ready_bits(ready_bits_->bit()), given_bits()->fd());
 }
@@ -167,17 +170,30 @@ void ShmQueuePair::connect_when_ready() {
   cq_->disarmed(*this);
 }
 
+// Without a descriptor of the peer's process nobody could tell when it is over.
+Status ShmQueuePair::check_lending(bool mapped, uint32_t access) {
+  if (!mapped || access != (kRemoteRead | kLend))
+    return failed_precondition("only pool memory that a peer of the same user reads can be lent");
+  if (!exposures_.may_lend()) return failed_precondition("the peer keeps as many ranges as can be lent to it");
+  if (peer_process_->held()) return {};
+  if (!lends() || !peer_process_->hold(channel_.fd()))
+    return failed_precondition("the peer's process can't be watched (pidfd_open)");
+  peer_process_ = PeerProcess::share(std::move(peer_process_));
+  return {};
+}
+
 Result<uint32_t> ShmQueuePair::expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                                       uint32_t access) {
   RRPC_RETURN_IF_ERROR(usable());
   if (state_ != QueuePairState::kConnected) return failed_precondition("the queue pair is not connected yet");
-  if (access == 0 || (access & ~(kRemoteRead | kRemoteWrite)) != 0 || !region.contains(address, length_bytes))
+  if (access == 0 || (access & ~(kRemoteRead | kRemoteWrite | kLend)) != 0 || !region.contains(address, length_bytes))
     return invalid_argument("an exposure outside its memory region, or without rights");
   const auto& memory = static_cast<const ShmRegion&>(region);
   const bool mapped = memory.shared() && ((access & kRemoteWrite) == 0 || memory.range().peers_may_write);
   if (!mapped && !peer_reads_us_)
     return failed_precondition(
         "the peer may not read this process's memory (another user, or ptrace rules); staged through the pool");
+  if ((access & kLend) != 0) RRPC_RETURN_IF_ERROR(check_lending(mapped, access));
   if (mapped) RRPC_RETURN_IF_ERROR(share(region));
   return exposures_.open({reinterpret_cast<uint64_t>(address), length_bytes,
                           access | static_cast<uint32_t>(mapped ? kMapped : kOrdinary), memory.slab_id()});

@@ -62,10 +62,12 @@ void ShmQueuePair::tell_poller() {
   if (asleep || armed_for_us) (void)channel_.send_now(Frame(MessageType::kDoorbell));
 }
 
-void ShmQueuePair::commit_message() {
+// The peer may be polling, so no message waits for another one.
+bool ShmQueuePair::commit_message(bool /*more*/) {
   peer_.receive(send_sequence_).state.exchange(landed_state(send_sequence_), std::memory_order_seq_cst);
   ++send_sequence_;
   tell_poller();
+  return false;
 }
 
 ShmQueuePair::Outcome ShmQueuePair::deliver(std::span<const Sge> sges, bool inline_data) {
@@ -83,7 +85,7 @@ ShmQueuePair::Outcome ShmQueuePair::deliver(std::span<const Sge> sges, bool inli
     return outcome;
   }
   if (place != nullptr) gather(sges, place);
-  commit_message();
+  (void)commit_message(false);
   return outcome;
 }
 
@@ -144,12 +146,12 @@ ShmQueuePair::Outcome ShmQueuePair::checked_chunk(SendRequest& request, uint64_t
   if (!grant) return refused();
   if (grant->kind == kOrdinary && !we_read_peer_)
     return {WcStatus::kRemoteAccess, Status::protocol_error("the peer exposed memory that this process can't reach")};
-  const auto gone = [&] { return grant->kind == kOrdinary && peer_process_.ended(); };
+  const auto gone = [&] { return grant->kind == kOrdinary && peer_process_->ended(); };
   const auto move = [&] {
     if (gone()) return RemoteMemory::Copied::kPeerGone;
     return wanted == kRemoteRead
-               ? remote_.read(*grant, peer_process_.pid(), request.remote_address, count, request.cursor, long_work_)
-               : remote_.write(*grant, peer_process_.pid(), request.remote_address, count, request.cursor, long_work_);
+               ? remote_.read(*grant, peer_process_->pid(), request.remote_address, count, request.cursor, long_work_)
+               : remote_.write(*grant, peer_process_->pid(), request.remote_address, count, request.cursor, long_work_);
   };
   RemoteMemory::Copied copied = move();
   if (copied == RemoteMemory::Copied::kUnknownSlab) {
@@ -169,6 +171,32 @@ ShmQueuePair::Outcome ShmQueuePair::checked_chunk(SendRequest& request, uint64_t
   request.remote_address += count;
   request.left_bytes -= count;
   return {};
+}
+
+std::unique_ptr<Loan> ShmQueuePair::end_lending(uint32_t rkey) {
+  if (inherited() || !exposures_.close_lent(rkey)) return nullptr;
+  return std::make_unique<ShmLoan>(own_.lending(rkey & (kExposureCount - 1)), rkey >> kExposureIndexBits,
+                                   peer_process_);
+}
+
+Result<std::unique_ptr<BorrowedRange>> ShmQueuePair::borrow(uint32_t rkey, uint64_t remote_address,
+                                                            uint64_t length_bytes) {
+  RRPC_RETURN_IF_ERROR(usable());
+  const auto grant = remote_.find(rkey, remote_address, length_bytes, kLend);
+  if (!grant || grant->kind != kMapped || length_bytes == 0)
+    return permission_denied("the peer doesn't lend this range of its memory");
+  RemoteMemory::Copied failure{};
+  std::byte* place = remote_.locate(*grant, remote_address, length_bytes, false, failure);
+  if (place == nullptr && failure == RemoteMemory::Copied::kUnknownSlab) {
+    if (Status status = read_socket(); !status.ok()) return fail(status), status;  // the file's notice may be there
+    place = remote_.locate(*grant, remote_address, length_bytes, false, failure);
+  }
+  const PeerSlabs::Entry* const entry = slabs_.find(grant->slab_id);
+  if (place == nullptr || entry->writable) return failed_precondition("the range isn't mapped here for reading");
+  auto range = ShmBorrowedRange::take(entry->slab, place, length_bytes, peer_.lending(rkey & (kExposureCount - 1)),
+                                      rkey >> kExposureIndexBits);
+  if (range == nullptr) return permission_denied("the peer has taken the range back");
+  return range;
 }
 
 }  // namespace rrpc::provider::shm

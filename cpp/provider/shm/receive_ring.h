@@ -30,12 +30,13 @@ class ReceiveRing {
   }
   NextMessage next_message() const { return {.word = &control_.receive(head_).state, .value = landed_state(head_)}; }
   // The next landed message. kLocalLength where it claims more than was posted.
-  Completion take_landed() {
+  void take_landed(Completion& completion) {
     const Posted& posted = posted_[head_ & (control_.ring_entries() - 1)];
-    const uint32_t landed_bytes = control_.receive(head_).landed_bytes.load(std::memory_order_relaxed);
+    completion.wr_id = posted.wr_id;
+    completion.opcode = Opcode::kReceive;
+    completion.length_bytes = control_.receive(head_).landed_bytes.load(std::memory_order_relaxed);
+    completion.status = completion.length_bytes <= posted.length_bytes ? WcStatus::kSuccess : WcStatus::kLocalLength;
     ++head_;
-    const bool fits = landed_bytes <= posted.length_bytes;
-    return {posted.wr_id, Opcode::kReceive, fits ? WcStatus::kSuccess : WcStatus::kLocalLength, landed_bytes, 0};
   }
   // After the end: takes back what nobody has begun to fill. A sender that is in the middle of a copy isn't waited for:
   // what it writes to is shared with that one peer alone, which can write there as long as it maps it anyway.

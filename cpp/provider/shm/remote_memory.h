@@ -26,8 +26,6 @@ class RemoteMemory {
   // `split`: by two threads.
   Copied read(const Grant& grant, pid_t pid, uint64_t address, uint64_t count, SgeCursor& to, bool split) const;
   Copied write(const Grant& grant, pid_t pid, uint64_t address, uint64_t count, SgeCursor& from, bool split) const;
-
- private:
   // Where a mapped grant's bytes are in this process.
   std::byte* locate(const Grant& grant, uint64_t address, uint64_t count, bool writable, Copied& failure) const;
 

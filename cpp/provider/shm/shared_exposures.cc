@@ -11,7 +11,19 @@ uint32_t rkey_of(uint32_t index, uint32_t generation) { return index | generatio
 
 }  // namespace
 
+// Looks at a few, so that the ranges that a peer keeps for long cost nothing.
+void SharedExposures::reclaim_kept() {
+  constexpr int kLooks = 2;
+  for (int looks = 0; looks < kLooks && !kept_.empty(); ++looks) {
+    const uint32_t index = kept_.front();
+    kept_.pop_front();
+    const uint32_t word = control_.exposure(index).lending.load(std::memory_order_acquire);
+    (word == lend_word(slots_[index].generation, kTaken) ? kept_ : free_).push_back(index);
+  }
+}
+
 Result<uint32_t> SharedExposures::take_index() {
+  reclaim_kept();
   const bool rested = free_.size() >= kReuseDistance || (slots_.size() >= kReuseDistance && !free_.empty());
   if (!rested && slots_.size() < kExposureCount) {
     slots_.emplace_back();
@@ -32,11 +44,13 @@ Result<uint32_t> SharedExposures::open(const Range& range) {
   slot.slab_id = range.slab_id;
   slot.open = true;
   slot.writable = (range.rights & kRemoteWrite) != 0;
+  slot.lent = (range.rights & kLend) != 0;
   ExposureEntry& entry = control_.exposure(index);
   entry.rights.store(range.rights, std::memory_order_relaxed);
   entry.slab_id.store(range.slab_id, std::memory_order_relaxed);
   entry.address.store(range.address, std::memory_order_relaxed);
   entry.length_bytes.store(range.length_bytes, std::memory_order_relaxed);
+  entry.lending.store(slot.lent ? lend_word(slot.generation, kOffered) : 0, std::memory_order_relaxed);
   entry.generation.store(slot.generation, std::memory_order_release);
   return rkey_of(index, slot.generation);
 }
@@ -46,7 +60,23 @@ void SharedExposures::close_index(uint32_t index) {
   slots_[index].open = false;
   control_.exposure(index).generation.exchange(0, std::memory_order_seq_cst);
   fence(std::memory_order_release);  // on arm64 the next exposure's fields might be seen before it otherwise
-  free_.push_back(index);
+  if (!slots_[index].lent) free_.push_back(index);  // otherwise close_lent() decides
+}
+
+// The peer takes a range by exchanging the same word: one of the two comes first.
+bool SharedExposures::close_lent(uint32_t rkey) {
+  const uint32_t index = rkey & (kExposureCount - 1);
+  if (index >= slots_.size()) return false;
+  Slot& slot = slots_[index];
+  if (!slot.lent || rkey_of(index, slot.generation) != rkey) return false;
+  if (slot.open) close_index(index);
+  slot.lent = false;
+  std::atomic<uint32_t>& lending = control_.exposure(index).lending;
+  uint32_t word = lend_word(slot.generation, kOffered);
+  const bool withdrawn = lending.compare_exchange_strong(word, 0, std::memory_order_acq_rel);
+  const bool taken = !withdrawn && word == lend_word(slot.generation, kTaken);
+  (taken ? kept_ : free_).push_back(index);
+  return taken;
 }
 
 // A peer writes through one key at a time: whoever wrote through the key noted before is out of it by now.

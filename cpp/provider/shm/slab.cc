@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "base/helper_thread.h"
+#include "provider/shm/fork_guard.h"
 
 namespace rrpc::provider::shm {
 
@@ -59,8 +60,8 @@ Result<std::shared_ptr<Slab>> SlabCache::adopt(UniqueFd fd, size_t length_bytes,
   if (length_bytes >= kHugePageBytes) madvise(mapping.data(), length_bytes, MADV_HUGEPAGE);
   auto made = std::make_unique<Slab>(std::move(mapping));
   mapped_->bytes += length_bytes;
-  slab = std::shared_ptr<Slab>(made.release(), [mapped = mapped_, key](Slab* last) {
-    forget(*mapped, key, *last);
+  slab = std::shared_ptr<Slab>(made.release(), [mapped = mapped_, key, made_in = fork_generation()](Slab* last) {
+    if (made_in == fork_generation()) forget(*mapped, key, *last);  // a child's mutex may be held by nobody's thread
     delete last;
   });
   mapped_->slabs[key] = slab;

@@ -128,22 +128,10 @@ Result<std::optional<Message>> SocketChannel::parse() {
     input_->preamble_seen = true;
     input_->begin += kPreambleBytes;
   }
-  ByteReader reader(unread());
-  const auto type = reader.read<uint8_t>();
-  const auto zero = reader.read<uint8_t>();
-  const auto payload_bytes = reader.read<uint16_t>();
-  if (reader.failed()) return std::optional<Message>();
-  if (type < static_cast<uint8_t>(MessageType::kSetup) || type > static_cast<uint8_t>(MessageType::kReadyBits) ||
-      zero != 0)
-    return Status::protocol_error("unknown message type " + std::to_string(type) + " on the shm socket");
-  if (payload_bytes > kPayloadBytesMax)
-    return Status::protocol_error("a message of " + std::to_string(payload_bytes) +
-                                  " bytes on the shm socket, at most " + std::to_string(kPayloadBytesMax) +
-                                  " are allowed");
-  if (reader.remaining() < payload_bytes) return std::optional<Message>();
-
-  Message message{static_cast<MessageType>(type), reader.take(payload_bytes), {}};
-  input_->begin += kHeaderBytes + payload_bytes;
+  RRPC_ASSIGN_OR_RETURN(const std::optional<Received> received, parse_message(unread()));
+  if (!received) return std::optional<Message>();
+  Message message{received->type, received->payload, {}};
+  input_->begin += received->bytes();
   if (carries_fd(message.type)) {
     if (input_->fds.empty()) return Status::protocol_error("a message on the shm socket lacks its descriptor");
     message.fd = std::move(input_->fds.front());

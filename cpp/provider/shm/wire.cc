@@ -90,6 +90,23 @@ Result<bool> check_preamble(Bytes received) {
   return true;
 }
 
+Result<std::optional<Received>> parse_message(Bytes received) {
+  ByteReader reader(received);
+  const auto type = reader.read<uint8_t>();
+  const auto zero = reader.read<uint8_t>();
+  const auto payload_bytes = reader.read<uint16_t>();
+  if (reader.failed()) return std::optional<Received>();
+  if (type < static_cast<uint8_t>(MessageType::kSetup) || type > static_cast<uint8_t>(MessageType::kReadyBits) ||
+      zero != 0)
+    return Status::protocol_error("unknown message type " + std::to_string(type) + " on the shm socket");
+  if (payload_bytes > kPayloadBytesMax)
+    return Status::protocol_error("a message of " + std::to_string(payload_bytes) +
+                                  " bytes on the shm socket, at most " + std::to_string(kPayloadBytesMax) +
+                                  " are allowed");
+  if (reader.remaining() < payload_bytes) return std::optional<Received>();
+  return std::optional(Received{static_cast<MessageType>(type), reader.take(payload_bytes)});
+}
+
 Result<SetupNotice> decode_setup(Bytes payload) {
   RRPC_ASSIGN_OR_RETURN(SetupNotice setup, decode_exactly<SetupNotice>(payload, "SETUP"));
   if (!std::has_single_bit(setup.ring_entries) || setup.ring_entries > kReceiveDepthMax)

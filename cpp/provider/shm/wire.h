@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/bytes.h"
@@ -76,6 +77,13 @@ Frame encode_drop_slab(uint32_t id);
 Frame encode_ready_bits(uint32_t bit);
 Frame encode_goodbye(const Status& why, bool with_preamble);
 
+// The next message of what has come; nothing while more bytes are needed.
+struct Received {
+  MessageType type{};
+  Bytes payload;
+  size_t bytes() const { return kHeaderBytes + payload.size(); }
+};
+Result<std::optional<Received>> parse_message(Bytes received);
 // True once all of it is there and good, false while more bytes are needed.
 Result<bool> check_preamble(Bytes received);
 Result<SetupNotice> decode_setup(Bytes payload);

@@ -18,7 +18,7 @@ TcpCompletionQueue::~TcpCompletionQueue() {
 
 size_t TcpCompletionQueue::poll(std::span<Completion> out) {
   moved_bytes_ = false;
-  if (ready_.size() < out.size()) drive();
+  if (ready_.empty()) drive();
   const size_t count = std::min(out.size(), ready_.size());
   for (size_t i = 0; i < count; ++i) {
     const Ready ready = ready_.front();

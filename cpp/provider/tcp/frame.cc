@@ -68,12 +68,14 @@ Result<FrameHeader> decode_header(Bytes bytes) {
   return header;
 }
 
+static constexpr char kTls[] = "TLS";
+
 static const char* known_stranger(std::string_view text) {
   for (std::string_view verb : {"GET ", "POST", "HTTP", "HEAD", "PUT ", "OPTI", "DELE", "PATC", "CONN", "PRI "}) {
     if (text.starts_with(verb)) return "HTTP";
   }
   if (text.starts_with("SSH-")) return "SSH";
-  if (text.starts_with("\x16\x03")) return "TLS";
+  if (text.starts_with("\x16\x03") || text.starts_with("\x15\x03")) return kTls;
   return nullptr;
 }
 
@@ -82,7 +84,9 @@ Status check_magic(Bytes bytes, bool first_frame) {
   if (first_frame) {
     if (bytes.size() < 4) return {};  // wait for enough to name the stranger
     if (const char* name = known_stranger(as_text(bytes))) {
-      return Status::protocol_error(std::string("the peer speaks ") + name + ", not rrpc");
+      const bool tls = std::string_view(name) == kTls;
+      return Status::protocol_error(std::string("the peer speaks ") + name + ", not rrpc" +
+                                    (tls ? " without it; rrpcs://, tcps:// or tls= turn TLS on" : ""));
     }
   }
   char text[120];

@@ -27,6 +27,7 @@ namespace rrpc::provider::tcp {
 
 constexpr uint8_t kFrameMagic = 0xA7;
 constexpr uint16_t kProtocolVersion = 1;
+constexpr uint8_t kTlsHandshake = 0x16;  // the first byte of what a TLS client says
 constexpr size_t kFrameHeaderBytes = 24;
 constexpr uint32_t kMessageBytesMax = 1u << 30;
 constexpr uint32_t kReasonBytesMax = 200;

@@ -1,9 +1,6 @@
 #include "provider/tcp/input.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "base/check.h"
@@ -77,7 +74,7 @@ size_t Input::landing_iovecs(std::span<iovec> out) const {
   return count;
 }
 
-ReadOutcome Input::read_some(int fd, bool bulk_expected) {
+ReadOutcome Input::read_some(const Wire& wire, bool bulk_expected) {
   if (begin_ == end_) {
     begin_ = end_ = 0;
   } else if (begin_ > 0) {  // the piece of a header
@@ -99,18 +96,15 @@ ReadOutcome Input::read_some(int fd, bool bulk_expected) {
     asked_bytes = parts[count - 1].iov_len;
   }
   asked_bytes += direct_bytes;
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = count;
-  const ssize_t got = count == 1 ? ::recv(fd, parts[0].iov_base, parts[0].iov_len, MSG_DONTWAIT)
-                                 : ::recvmsg(fd, &message, MSG_DONTWAIT);
-  if (got < 0) return {.error_number = errno == EINTR ? EAGAIN : errno};
-  if (got == 0) return {.end_of_stream = true};
-  const auto read_bytes = static_cast<size_t>(got);
+  const TlsChannel::Outcome got = wire.receive({parts, count});
+  if (got.bytes == 0) return {.end_of_stream = got.end_of_stream, .error_number = got.error_number};
+  const size_t read_bytes = got.bytes;
   const auto landed_bytes = static_cast<size_t>(std::min<uint64_t>(read_bytes, direct_bytes));
   landed(landed_bytes);
   end_ += read_bytes - landed_bytes;
-  return {.read_bytes = read_bytes, .more_likely = read_bytes == asked_bytes};
+  return {.read_bytes = read_bytes,
+          .cost_bytes = std::max(read_bytes, got.cost),
+          .more_likely = read_bytes == asked_bytes || wire.has_input()};
 }
 
 }  // namespace rrpc::provider::tcp

@@ -11,12 +11,14 @@
 
 #include "base/bytes.h"
 #include "provider/tcp/send_queue.h"
+#include "provider/tcp/wire.h"
 
 namespace rrpc::provider::tcp {
 
 struct ReadOutcome {
   size_t read_bytes = 0;
-  bool more_likely = false;  // it gave all that was asked for
+  size_t cost_bytes = 0;     // what the reading cost, compared with that of so many bytes
+  bool more_likely = false;  // it gave all that was asked for, or has more already
   bool end_of_stream = false;
   int error_number = 0;
 };
@@ -29,7 +31,7 @@ class Input {
 
   // Reads into the landing memory and what follows it into the buffer, in one call. `bulk_expected`: little
   // is taken into the buffer, so that the payload that is on its way needs no copy.
-  ReadOutcome read_some(int fd, bool bulk_expected);
+  ReadOutcome read_some(const Wire& wire, bool bulk_expected);
 
   Bytes buffered() const { return {buffer_.get() + begin_, end_ - begin_}; }
   void consume(size_t bytes) { begin_ += bytes; }

@@ -6,6 +6,7 @@
 
 #include "base/unique_fd.h"
 #include "provider/provider.h"
+#include "provider/tcp/handshakes.h"
 #include "provider/tcp/silent_sockets.h"
 
 namespace rrpc::provider::tcp {
@@ -15,15 +16,16 @@ class TcpListener final : public Listener {
   static Result<std::unique_ptr<Listener>> create(const std::string& address, const ListenOptions& options);
 
   const std::string& address() const override { return address_; }
-  int wait_fd() const override { return silent_.wait_fd(); }
+  int wait_fd() const override { return handshakes_ != nullptr ? handshakes_->wait_fd() : silent_.wait_fd(); }
   Result<std::unique_ptr<QueuePair>> accept(CompletionQueue& cq, const QueuePairConfig& config) override;
 
  private:
-  explicit TcpListener(UniqueFd socket);
+  TcpListener(UniqueFd socket, std::shared_ptr<TlsContext> tls);
 
   UniqueFd socket_;
   std::string address_;
   SilentSockets silent_;
+  std::unique_ptr<Handshakes> handshakes_;  // null: in clear
 };
 
 }  // namespace rrpc::provider::tcp

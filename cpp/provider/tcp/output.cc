@@ -1,9 +1,8 @@
 #include "provider/tcp/output.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace rrpc::provider::tcp {
 
@@ -29,6 +28,18 @@ void append_rest(const OutFrame& frame, std::vector<std::byte>& out) {
     out.insert(out.end(), address, address + length_bytes);
     return true;
   });
+}
+
+std::byte* Output::stage(size_t length_bytes) {
+  if (staged_begin_ == staged_end_) staged_begin_ = staged_end_ = 0;
+  if (kStagedBytes - staged_end_ < length_bytes) return nullptr;
+  if (staged_ == nullptr) staged_.reset(new std::byte[kStagedBytes]);
+  return staged_.get() + staged_end_;
+}
+
+Bytes Output::take_staged() {
+  const size_t begin = std::exchange(staged_begin_, staged_end_);
+  return {staged_.get() + begin, staged_end_ - begin};
 }
 
 void Output::pop() {
@@ -83,6 +94,10 @@ void Output::own_pushed(uint32_t rkey) {
 
 size_t Output::gather(std::span<iovec> out, size_t bytes_max, size_t& asked_bytes) {
   size_t count = 0;
+  if (staged_begin_ < staged_end_) {
+    out[count++] = {staged_.get() + staged_begin_, staged_end_ - staged_begin_};
+    asked_bytes += staged_end_ - staged_begin_;
+  }
   for (size_t i = 0; i < frames_.size() && count < out.size() && asked_bytes < bytes_max; ++i) {
     for_each_rest(frames_[i], [&](const std::byte* address, size_t length_bytes) {
       const size_t taken = std::min(length_bytes, bytes_max - asked_bytes);
@@ -95,6 +110,9 @@ size_t Output::gather(std::span<iovec> out, size_t bytes_max, size_t& asked_byte
 }
 
 void Output::advance(size_t bytes) {
+  const size_t of_staged = std::min(bytes, staged_end_ - staged_begin_);
+  staged_begin_ += of_staged;
+  bytes -= of_staged;
   pending_bytes_ -= bytes;
   for (size_t i = 0; bytes > 0; ++i) {
     OutFrame& frame = frames_[i];
@@ -104,19 +122,15 @@ void Output::advance(size_t bytes) {
   }
 }
 
-WriteOutcome Output::write_some(int fd, size_t bytes_max) {
+WriteOutcome Output::write_some(const Wire& wire, size_t bytes_max) {
   iovec parts[kIovecsMax];
   size_t asked_bytes = 0;
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = gather(parts, bytes_max, asked_bytes);
-  const ssize_t sent = ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent < 0) {
-    if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS) return {.blocked = true};
-    return {.error_number = errno};
-  }
-  advance(static_cast<size_t>(sent));
-  return {.written_bytes = static_cast<size_t>(sent), .blocked = static_cast<size_t>(sent) < asked_bytes};
+  const size_t count = gather(parts, bytes_max, asked_bytes);
+  const TlsChannel::Outcome sent = wire.send({parts, count});
+  advance(sent.bytes);
+  if (sent.error_number != 0 && sent.error_number != EAGAIN)
+    return {.written_bytes = sent.bytes, .error_number = sent.error_number};
+  return {.written_bytes = sent.bytes, .blocked = sent.bytes < asked_bytes || wire.has_output()};
 }
 
 }  // namespace rrpc::provider::tcp

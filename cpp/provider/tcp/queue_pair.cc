@@ -14,6 +14,11 @@ static uint32_t next_queue_pair_number() {
   return ++last;
 }
 
+static std::string host_of(const std::string& address) {
+  const Result<HostPort> parsed = parse_address(address);
+  return parsed ? parsed->host : address;
+}
+
 static QueuePairLimits limits_for(const QueuePairConfig& config) {
   return {.send_depth = config.send_depth,
           .receive_depth = config.receive_depth,
@@ -24,13 +29,16 @@ static QueuePairLimits limits_for(const QueuePairConfig& config) {
           .message_bytes_max = kMessageBytesMax};
 }
 
-TcpQueuePair::TcpQueuePair(TcpCompletionQueue& cq, const QueuePairConfig& config, Dialler dialler, std::string target)
+TcpQueuePair::TcpQueuePair(TcpCompletionQueue& cq, const QueuePairConfig& config, Dialler dialler,
+                           const std::string& target)
     : QueuePair(next_queue_pair_number()),
       cq_(cq),
       client_(true),
       limits_(limits_for(config)),
-      peer_(std::move(target)),
+      peer_(target),
       dialler_(std::move(dialler)),
+      tls_context_(config.tls),
+      dialled_(host_of(target)),
       receives_(config.receive_depth),
       sends_(config.send_depth),
       reads_in_flight_(config.read_depth),
@@ -39,7 +47,8 @@ TcpQueuePair::TcpQueuePair(TcpCompletionQueue& cq, const QueuePairConfig& config
   cq_.register_queue_pair();
 }
 
-TcpQueuePair::TcpQueuePair(TcpCompletionQueue& cq, const QueuePairConfig& config, UniqueFd socket)
+TcpQueuePair::TcpQueuePair(TcpCompletionQueue& cq, const QueuePairConfig& config, UniqueFd socket,
+                           std::unique_ptr<TlsChannel> tls)
     : QueuePair(next_queue_pair_number()),
       cq_(cq),
       client_(false),
@@ -47,12 +56,14 @@ TcpQueuePair::TcpQueuePair(TcpCompletionQueue& cq, const QueuePairConfig& config
       peer_(peer_address(socket.get()).to_string()),
       local_(local_address(socket.get()).to_string()),
       socket_(std::move(socket)),
+      tls_(std::move(tls)),
       receives_(config.receive_depth),
       sends_(config.send_depth),
       reads_in_flight_(config.read_depth),
       writes_in_flight_(config.send_depth),
       responses_(config.read_depth) {
   set_connection_options(socket_.get());
+  if (tls_ != nullptr) note_secured();
   cq_.register_queue_pair();
 }
 
@@ -66,6 +77,7 @@ QueuePairState TcpQueuePair::state() const {
     case Phase::kInit:
       return QueuePairState::kInit;
     case Phase::kDialling:
+    case Phase::kSecuring:
     case Phase::kSettingUp:
       return QueuePairState::kConnecting;
     case Phase::kUp:
@@ -112,14 +124,41 @@ void TcpQueuePair::drive_dialling() {
   const int error_number = dialler_.progress(socket_.get());
   if (error_number == EINPROGRESS) return;
   if (error_number != 0) return dial_next();
-  begin_setup_exchange();
-}
-
-void TcpQueuePair::begin_setup_exchange() {
   peer_ = peer_address(socket_.get()).to_string();
   local_ = local_address(socket_.get()).to_string();
   // A port of this host that nobody listens on can end up connected to itself.
   if (peer_ == local_) return dial_next();
+  return tls_context_ == nullptr ? begin_setup_exchange() : begin_securing();
+}
+
+void TcpQueuePair::begin_securing() {
+  phase_ = Phase::kSecuring;
+  auto channel = tls_context_->open(dialled_);
+  if (!channel) return fail(channel.status(), {});
+  tls_ = std::move(*channel);
+  drive_securing();
+}
+
+void TcpQueuePair::drive_securing() {
+  const Result<bool> done = tls_->handshake(socket_.get());
+  if (!done) return fail(done.status(), {.kind = Farewell::Kind::kQuiet});
+  want_write_ = tls_->wants_write();
+  if (!*done) return;
+  note_secured();
+  begin_setup_exchange();
+}
+
+void TcpQueuePair::note_secured() {
+  identity_ = tls_->peer();
+  protection_ = tls_->description();
+}
+
+std::optional<ExportedKey> TcpQueuePair::export_key(std::string_view label) const {
+  if (tls_ == nullptr) return std::nullopt;
+  return tls_->export_key(label);
+}
+
+void TcpQueuePair::begin_setup_exchange() {
   phase_ = Phase::kSettingUp;
   push_setup();
 }
@@ -129,7 +168,12 @@ void TcpQueuePair::drive() {
     drive_dialling();
     if (phase_ == Phase::kDialling) return;
   }
+  if (phase_ == Phase::kSecuring) {
+    drive_securing();
+    if (phase_ == Phase::kSecuring) return;
+  }
   news_in_this_poll_ = false;
+  ring();
   if (std::exchange(push_.waits, false)) {
     refill();  // a READ that had to queue behind other output may be what it waits for
     if (live()) parse_input();

@@ -14,14 +14,16 @@
 #include "provider/tcp/input.h"
 #include "provider/tcp/output.h"
 #include "provider/tcp/send_queue.h"
+#include "provider/tcp/wire.h"
 
 namespace rrpc::provider::tcp {
 
 class TcpQueuePair final : public QueuePair, public Pollable {
  public:
-  // The client's end, yet to be dialled, and the server's, on an accepted socket.
-  TcpQueuePair(TcpCompletionQueue& cq, const QueuePairConfig& config, Dialler dialler, std::string target);
-  TcpQueuePair(TcpCompletionQueue& cq, const QueuePairConfig& config, UniqueFd socket);
+  // The client's end, yet to be dialled, and the server's, on an accepted socket; `tls` has shaken hands on it.
+  TcpQueuePair(TcpCompletionQueue& cq, const QueuePairConfig& config, Dialler dialler, const std::string& target);
+  TcpQueuePair(TcpCompletionQueue& cq, const QueuePairConfig& config, UniqueFd socket,
+               std::unique_ptr<TlsChannel> tls = nullptr);
   ~TcpQueuePair() override;
 
   QueuePairState state() const override;
@@ -32,7 +34,13 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   std::string peer_description() const override { return peer_; }
   std::string local_description() const override { return local_; }
   std::string_view bulk_method() const override { return "socket"; }
+  const PeerIdentity& peer_identity() const override { return identity_; }
+  std::string_view protection() const override { return protection_; }
+  std::optional<ExportedKey> export_key(std::string_view label) const override;
   Status post_receive(const ReceiveRequest& request) override;
+  std::byte* reserve_message(uint32_t length_bytes) override;
+  bool commit_message(bool more) override;
+  void ring() override;
   Status post_send(std::span<const WorkRequest> requests) override;
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                           uint32_t access) override;
@@ -47,7 +55,7 @@ class TcpQueuePair final : public QueuePair, public Pollable {
  private:
   static constexpr uint32_t kBulkBytesMin = 32 << 10;
 
-  enum class Phase : uint8_t { kInit, kDialling, kSettingUp, kUp, kDead };
+  enum class Phase : uint8_t { kInit, kDialling, kSecuring, kSettingUp, kUp, kDead };
 
   // What the peer is told when the queue pair dies.
   struct Farewell {
@@ -84,7 +92,11 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   // queue_pair.cc
   void dial_next();
   void drive_dialling();
+  void begin_securing();
+  void drive_securing();
   void begin_setup_exchange();
+  void note_secured();
+  Wire wire() const { return {socket_.get(), tls_.get()}; }
   Status check_request(const WorkRequest& request) const;
   bool in_use_by_peer(uint32_t rkey);
   void complete_send(SendRequest& request, WcStatus status);
@@ -136,6 +148,7 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   bool push_response();
   void push_setup();
   void retire_written();
+  bool may_stage() const;
   void set_want_write(bool want_write) { want_write_ = want_write; }
 
   TcpCompletionQueue& cq_;
@@ -149,7 +162,12 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   std::vector<std::byte> peer_private_data_;
 
   Dialler dialler_;
+  std::shared_ptr<TlsContext> tls_context_;  // of a client
+  std::string dialled_;
   UniqueFd socket_;
+  std::unique_ptr<TlsChannel> tls_;  // null: bytes go in clear
+  PeerIdentity identity_;
+  std::string protection_;
   bool want_write_ = false;
   int write_errno_ = 0;
   bool failing_ = false;
@@ -178,6 +196,8 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   bool response_turn_ = false;
 
   Output output_;
+  uint32_t reserved_bytes_ = 0;  // by reserve_message()
+  uint32_t held_ = 0;            // messages that wait for another one
   Input input_;
   FrameHeader frame_;  // being received, if frame_open_
   bool frame_open_ = false;

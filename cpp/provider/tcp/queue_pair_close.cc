@@ -26,6 +26,7 @@ void TcpQueuePair::fail(Status status, Farewell farewell) {
     cq_.detach(this);
     if (farewell.kind != Farewell::Kind::kNone) say_farewell(farewell, phase_ == Phase::kUp);
     socket_.reset();
+    tls_.reset();
   }
   phase_ = Phase::kDead;
   flush_posted();
@@ -49,12 +50,15 @@ void TcpQueuePair::say_farewell(const Farewell& farewell, bool was_up) {
                  {.type = FrameType::kNak, .detail = static_cast<uint16_t>(farewell.refusal), .tag = farewell.tag},
                  error_.message());
   }
+  if (tls_ != nullptr) rest = tls_->farewell(rest);
   cq_.linger(std::move(socket_), std::move(rest));
 }
 
 // False if a frame was begun and can't be finished, so that nothing may follow it.
 bool TcpQueuePair::collect_unsent(std::vector<std::byte>& rest) {
-  for (refill(); !output_.empty(); refill()) {
+  const Bytes staged = output_.take_staged();
+  rest.insert(rest.end(), staged.begin(), staged.end());
+  for (refill(); output_.has_frames(); refill()) {
     const OutFrame& frame = output_.front();
     const bool begun = frame.written_bytes > 0 && !frame.written();
     const bool revoked = frame.source == OutFrame::Source::kResponse && !exposures_.live(frame.rkey);

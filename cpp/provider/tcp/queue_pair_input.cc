@@ -12,19 +12,21 @@ static constexpr size_t kReadBytesPerPoll = 2 << 20;
 void TcpQueuePair::read_input() {
   for (size_t total_bytes = 0; live() && total_bytes < kReadBytesPerPoll;) {
     const bool in_payload = input_.landing_bytes() > 0;
-    const ReadOutcome outcome = input_.read_some(socket_.get(), bulk_expected());
+    const ReadOutcome outcome = input_.read_some(wire(), bulk_expected());
     if (outcome.read_bytes == 0) return end_of_input(outcome);
     if (in_payload || outcome.read_bytes >= kBulkBytesMin) cq_.note_moved_bytes();
-    total_bytes += outcome.read_bytes;
+    total_bytes += outcome.cost_bytes;
     parse_input();
     if (push_.waits) return;
     // Nobody looks again soon after a poll that found nothing: its end may have come with the rest.
     if (!outcome.more_likely && cq_.has_ready()) return;
   }
+  if (live() && wire().has_input()) cq_.note_moved_bytes();  // of which the socket tells nobody
 }
 
 void TcpQueuePair::end_of_input(const ReadOutcome& outcome) {
   if (outcome.error_number == EAGAIN || outcome.error_number == EWOULDBLOCK) return;
+  if (tls_ != nullptr && !tls_->error().ok()) return fail(tls_->error(), {.kind = Farewell::Kind::kQuiet});
   if (phase_ == Phase::kSettingUp && outcome.end_of_stream && (frame_open_ || !input_.buffered().empty())) {
     return fail(Status::protocol_error("the peer closed the connection in the middle of its first frame"), {});
   }
@@ -65,6 +67,8 @@ bool TcpQueuePair::begin_next_frame() {
   const Bytes buffered = input_.buffered();
   if (buffered.empty()) return false;
   if (Status status = check_magic(buffered, phase_ == Phase::kSettingUp); !status.ok()) {
+    // By which a TLS client sees what it has met.
+    if (!client_ && phase_ == Phase::kSettingUp && static_cast<uint8_t>(buffered[0]) == kTlsHandshake) push_setup();
     fail_protocol(std::move(status));
     return false;
   }

@@ -1,4 +1,6 @@
 // From the queues into the socket.
+#include <cstring>
+
 #include "provider/tcp/queue_pair.h"
 
 namespace rrpc::provider::tcp {
@@ -6,16 +8,58 @@ namespace rrpc::provider::tcp {
 static constexpr size_t kWriteBytesPerPoll = 2 << 20;
 // No more than this is put in line ahead of what may be posted next.
 static constexpr uint64_t kRefillBytes = 1 << 20;
+// Longer ones are sent from where they are.
+static constexpr uint32_t kStagedMessageBytesMax = 2 << 10;
+// So many wait for each other: more would save little, and keep the peer waiting for work.
+static constexpr uint32_t kHeldMax = 16;
+
+// --- messages that are written into the output directly ----------------------------------------------
+
+// A message that is staged goes out before all frames, so there must be none, nor anything that is to become one.
+bool TcpQueuePair::may_stage() const {
+  return phase_ == Phase::kUp && !want_write_ && write_errno_ == 0 && !output_.has_frames() && !sends_.has_unwritten();
+}
+
+std::byte* TcpQueuePair::reserve_message(uint32_t length_bytes) {
+  if (length_bytes > kStagedMessageBytesMax || !may_stage()) return nullptr;
+  std::byte* place = output_.stage(kFrameHeaderBytes + length_bytes);
+  if (place == nullptr) {
+    flush_output();
+    if (!may_stage()) return nullptr;
+    place = output_.stage(kFrameHeaderBytes + length_bytes);
+    if (place == nullptr) return nullptr;
+  }
+  reserved_bytes_ = length_bytes;
+  // Nothing posted has this tag: should the peer refuse the message, no completion is to tell of it.
+  const auto tag = static_cast<uint32_t>(sends_.first_sequence() - 1);
+  const HeaderBytes header = encode_header({.type = FrameType::kSend, .length_bytes = length_bytes, .tag = tag});
+  std::memcpy(place, header.data(), header.size());
+  return place + header.size();
+}
+
+bool TcpQueuePair::commit_message(bool more) {
+  output_.staged(kFrameHeaderBytes + reserved_bytes_);
+  if (more && ++held_ < kHeldMax) return true;
+  flush_output();
+  return false;
+}
+
+void TcpQueuePair::ring() {
+  if (held_ > 0 && live()) flush_output();
+}
+
+// --- the queues ----------------------------------------------------------------------------------------
 
 void TcpQueuePair::flush_output() {
+  held_ = 0;
   if (write_errno_ != 0) return;
   size_t budget_bytes = kWriteBytesPerPoll;
   while (true) {
     refill();
     if (!live()) return;
-    if (output_.empty()) return set_want_write(false);
+    if (output_.empty() && !wire().has_output()) return set_want_write(false);
     if (budget_bytes == 0) return set_want_write(true);
-    const WriteOutcome outcome = output_.write_some(socket_.get(), budget_bytes);
+    const WriteOutcome outcome = output_.write_some(wire(), budget_bytes);
     retire_written();
     budget_bytes -= outcome.written_bytes;
     if (outcome.written_bytes >= kBulkBytesMin) cq_.note_moved_bytes();
@@ -116,7 +160,7 @@ void TcpQueuePair::push_setup() {
 }
 
 void TcpQueuePair::retire_written() {
-  while (!output_.empty() && output_.front().written()) {
+  while (output_.has_frames() && output_.front().written()) {
     const OutFrame& frame = output_.front();
     if (frame.source == OutFrame::Source::kRequest) {
       SendRequest& request = sends_.at(frame.sequence);

@@ -53,6 +53,7 @@ class SendQueue {
   void push(const WorkRequest& request);
   // The oldest request not yet given to the output queue, or null.
   SendRequest* next_to_write() { return unwritten_ < end_sequence() ? &at(unwritten_) : nullptr; }
+  bool has_unwritten() const { return unwritten_ < end_sequence(); }
   uint64_t next_to_write_sequence() const { return unwritten_; }
   // What is to be pushed behind that one.
   std::span<const RemoteRange> pushes() { return std::span(pushes_).first(next_to_write()->push_count); }

@@ -5,10 +5,11 @@
 #include <netinet/in.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cstdio>
 #include <cstring>
+#include <span>
+
+#include "base/text.h"
 
 namespace rrpc::provider::verbs {
 namespace {
@@ -189,9 +190,8 @@ Result<Place> choose_place(const Address& address, const SocketAddress& local) {
 }
 
 std::string hexadecimal(uint16_t number) {
-  std::array<char, 8> text{};
-  std::snprintf(text.data(), text.size(), "0x%04x", number);
-  return text.data();
+  const uint16_t as_written = htons(number);
+  return "0x" + rrpc::hexadecimal(std::as_bytes(std::span(&as_written, 1)));
 }
 
 Status check_place(const Address& address, const Adapter& adapter, uint8_t port) {

@@ -101,7 +101,7 @@ void FrameSocket::finish() { ::shutdown(fd_.get(), SHUT_WR); }
 
 Result<std::optional<Frame>> FrameSocket::receive() {
   while (true) {
-    Result<std::optional<Frame>> frame = next_frame();
+    Result<std::optional<Frame>> frame = take_frame(received_);
     if (!frame.ok() || frame->has_value()) return frame;
     std::byte bytes[kHeaderBytes + kBodyBytesMax];
     const ssize_t count = ::recv(fd_.get(), bytes, sizeof(bytes), 0);
@@ -113,15 +113,15 @@ Result<std::optional<Frame>> FrameSocket::receive() {
   }
 }
 
-Result<std::optional<Frame>> FrameSocket::next_frame() {
-  if (received_.size() < kHeaderBytes) {
+Result<std::optional<Frame>> take_frame(std::vector<std::byte>& received) {
+  if (received.size() < kHeaderBytes) {
     // What isn't ours shows as early as its first bytes: an HTTP client sends fewer than it then waits for.
-    const size_t known = std::min(received_.size(), sizeof(kMagic));
-    if (known == 0 || std::memcmp(received_.data(), &kMagic, known) == 0) return std::optional<Frame>();
+    const size_t known = std::min(received.size(), sizeof(kMagic));
+    if (known == 0 || std::memcmp(received.data(), &kMagic, known) == 0) return std::optional<Frame>();
     return Status::protocol_error(
         "the peer doesn't speak verbs+tcp; is that the port of an rrpc server's verbs+tcp://?");
   }
-  ByteReader reader(received_);
+  ByteReader reader(received);
   if (reader.read<uint32_t>() != kMagic) {
     return Status::protocol_error(
         "the peer doesn't speak verbs+tcp; is that the port of an rrpc server's verbs+tcp://?");
@@ -139,7 +139,7 @@ Result<std::optional<Frame>> FrameSocket::next_frame() {
   const Bytes body = reader.take(body_bytes);
   if (reader.failed()) return std::optional<Frame>();
   frame.body.assign(body.begin(), body.end());
-  received_.erase(received_.begin(), received_.begin() + static_cast<ptrdiff_t>(kHeaderBytes + body_bytes));
+  received.erase(received.begin(), received.begin() + static_cast<ptrdiff_t>(kHeaderBytes + body_bytes));
   return std::optional<Frame>(std::move(frame));
 }
 

@@ -43,6 +43,8 @@ std::vector<std::byte> ready_frame();
 std::vector<std::byte> goodbye_frame(const std::string& reason);
 Result<Introduction> parse_introduction(const Frame& frame);
 std::string goodbye_reason(const Frame& frame);
+// Takes the next whole frame out of what has come; nothing while more bytes are needed.
+Result<std::optional<Frame>> take_frame(std::vector<std::byte>& received);
 
 // Frames over a socket that never blocks. The peer's bytes are checked as they come.
 class FrameSocket {
@@ -60,8 +62,6 @@ class FrameSocket {
   void finish();  // no more is sent
 
  private:
-  Result<std::optional<Frame>> next_frame();
-
   UniqueFd fd_;
   std::vector<std::byte> received_;
   std::vector<std::byte> unsent_;

@@ -5,6 +5,7 @@
 
 #include "provider/verbs/completion_queue.h"
 #include "provider/verbs/errors.h"
+#include "provider/verbs/posting.h"
 #include "provider/verbs/region.h"
 #include "provider/verbs/work_ids.h"
 
@@ -63,12 +64,7 @@ void VerbsQueuePair::establish() {
   state_ = QueuePairState::kConnected;
 }
 
-Status VerbsQueuePair::post_receive(const ReceiveRequest& request) {
-  if (state_ == QueuePairState::kError) return error_;
-  if (shared_receives_ != nullptr) return failed_precondition("this queue pair takes its receives from a shared queue");
-  if (receives_.full()) {
-    return resource_exhausted("the receive queue is full (" + std::to_string(limits_.receive_depth) + " receives)");
-  }
+Status VerbsQueuePair::append_receive(const ReceiveRequest& request) {
   const auto* region = static_cast<const VerbsRegion*>(request.sge.region);
   if (region == nullptr || !region->contains(request.sge.address, request.sge.length_bytes)) {
     return invalid_argument("a receive outside its memory region");
@@ -78,17 +74,29 @@ Status VerbsQueuePair::post_receive(const ReceiveRequest& request) {
     receive_region_id_ = region->id();
     receive_lkey_ = registration->lkey;
   }
-  ibv_sge sge{reinterpret_cast<uint64_t>(request.sge.address), request.sge.length_bytes, receive_lkey_};
-  ibv_recv_wr receive{};
-  receive.wr_id = receive_id(receives_.end());
-  receive.sg_list = &sge;
-  receive.num_sge = 1;
-  ibv_recv_wr* refused = nullptr;
-  if (const int error_number = ibv_post_recv(handle_, &receive, &refused); error_number != 0) {
-    return verbs_error(error_number, "posting a receive");
-  }
-  receives_.push(request.wr_id);
+  chain_sges_.push_back({reinterpret_cast<uint64_t>(request.sge.address), request.sge.length_bytes, receive_lkey_});
+  receive_chain_.push_back({.wr_id = receive_id(receives_.end() + receive_chain_.size()),
+                            .next = nullptr,
+                            .sg_list = &chain_sges_.back(),
+                            .num_sge = 1});
   return {};
+}
+
+Status VerbsQueuePair::post_receives(std::span<const ReceiveRequest> requests) {
+  if (state_ == QueuePairState::kError) return error_;
+  if (shared_receives_ != nullptr) return failed_precondition("this queue pair takes its receives from a shared queue");
+  if (requests.size() > receives_.room()) {
+    return resource_exhausted("the receive queue is full (" + std::to_string(limits_.receive_depth) + " receives)");
+  }
+  if (requests.empty()) return {};
+  receive_chain_.clear();
+  receive_chain_.reserve(requests.size());
+  chain_sges_.clear();
+  chain_sges_.reserve(requests.size());  // the chain points at them
+  for (const ReceiveRequest& request : requests) RRPC_RETURN_IF_ERROR(append_receive(request));
+  const PostedReceives posted = post_linked(handle_, receive_chain_);
+  for (const ReceiveRequest& request : requests.first(posted.count)) receives_.push(request.wr_id);
+  return posted.error_number == 0 ? Status() : verbs_error(posted.error_number, "posting a receive");
 }
 
 Status VerbsQueuePair::check_request(const WorkRequest& request) const {

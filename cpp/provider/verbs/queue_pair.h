@@ -36,9 +36,11 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   Bytes peer_private_data() const override;
   std::string peer_description() const override { return connector_->peer_description(); }
   std::string local_description() const override { return connector_->local_description(); }
+  EndNames end_names() const override;
   std::map<std::string, std::string> fabric_marks() const override;
   std::string_view bulk_method() const override { return "RDMA"; }
-  Status post_receive(const ReceiveRequest& request) override;
+  Status post_receive(const ReceiveRequest& request) override { return post_receives({&request, 1}); }
+  Status post_receives(std::span<const ReceiveRequest> requests) override;
   Status post_send(std::span<const WorkRequest> requests) override;
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                           uint32_t access) override;
@@ -87,6 +89,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   // queue_pair.cc
   void establish();
   void follow_connector();
+  Status append_receive(const ReceiveRequest& request);
   Status check_request(const WorkRequest& request) const;
   Status append_request(const WorkRequest& request);
   Status append_sge(const Sge& sge, bool inline_data, bool& own_error);
@@ -158,6 +161,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   std::deque<Completion> stash_;  // taken from the device before anyone polled
   std::vector<ibv_send_wr> chain_;
   std::vector<ibv_sge> chain_sges_;
+  std::vector<ibv_recv_wr> receive_chain_;
   bool notification_requested_ = false;
   bool polled_since_request_ = false;
   uint32_t notifications_unacknowledged_ = 0;

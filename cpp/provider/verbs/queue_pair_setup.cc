@@ -147,7 +147,19 @@ VerbsQueuePair::~VerbsQueuePair() {
   take_down();
 }
 
-// Windows first: they hold the queue pair that they are bound to.
+// Where a queue pair runs over TCP (iWARP) its addresses stand for it, without the adapter that only one end knows.
+EndNames VerbsQueuePair::end_names() const {
+  if (adapter_.iwarp()) {
+    const auto without_adapter = [](const std::string& text) { return text.substr(0, text.find(" on ")); };
+    return {without_adapter(local_description()), without_adapter(peer_description())};
+  }
+  ibv_qp_attr attributes{};
+  ibv_qp_init_attr ignored{};
+  const bool known = handle_ != nullptr && ibv_query_qp(handle_, &attributes, IBV_QP_DEST_QPN, &ignored) == 0;
+  return {std::to_string(handle_ == nullptr ? 0 : handle_->qp_num),
+          known ? std::to_string(attributes.dest_qp_num) : ""};
+}
+
 // As the adapter has them. iWARP's queue pairs don't say.
 std::map<std::string, std::string> VerbsQueuePair::fabric_marks() const {
   ibv_qp_attr attributes{};
@@ -163,6 +175,7 @@ std::map<std::string, std::string> VerbsQueuePair::fabric_marks() const {
   return marks;
 }
 
+// Windows first: they hold the queue pair that they are bound to.
 void VerbsQueuePair::take_down() {
   if (exposures_ != nullptr) exposures_->close_all();
   if (handle_ != nullptr) {

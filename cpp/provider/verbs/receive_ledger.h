@@ -13,7 +13,8 @@ class ReceiveLedger {
   explicit ReceiveLedger(uint32_t capacity) : wr_ids_(capacity) {}
 
   bool empty() const { return first_ == end_; }
-  bool full() const { return end_ - first_ == wr_ids_.size(); }
+  size_t room() const { return wr_ids_.size() - static_cast<size_t>(end_ - first_); }
+  bool full() const { return room() == 0; }
   uint64_t end() const { return end_; }
   void push(uint64_t wr_id) {
     RRPC_CHECK(!full(), "the receive ledger is full");

@@ -62,6 +62,7 @@ def _as_json(now: float, call: ServedCall) -> str:
     line = {
         "time": utc(now),
         "peer": call.peer,
+        "identity": call.identity,
         "method": call.method[:_METHOD_CHARS],
         "code": call.status,
         "duration_ms": _ms(call.total_ns),
@@ -80,11 +81,12 @@ def _as_json(now: float, call: ServedCall) -> str:
 
 def _as_text(now: float, call: ServedCall) -> str:
     items = f" items={call.items_received}+{call.items_sent}"
+    who = f" who={_word(call.identity)}" if call.identity else ""
     return (
         f"{utc(now)} {_word(call.peer)} {_word(call.method[:_METHOD_CHARS])} {call.status} {_ms(call.total_ns)}ms"
         f" fetch={_ms(call.fetch_ns)}ms queue={_ms(call.queue_ns)}ms handler={_ms(call.handler_ns)}ms"
         f" in={call.request_bytes}+{call.request_bytes_read} out={call.reply_bytes}+{call.reply_bytes_lifted}"
-        f"{items if call.items_received or call.items_sent else ''}"
+        f"{items if call.items_received or call.items_sent else ''}{who}"
     )
 
 

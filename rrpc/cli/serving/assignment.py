@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from rrpc import Server
+from rrpc.cli.common import BadInput
 from rrpc.memory import share_memory
 
-from .settings import Settings
+from .settings import Settings, guards_of
 from .signals import Signals
 from .standby import Channel
 
@@ -32,6 +33,7 @@ class Assignment:
         told = json.loads(text)
         self._listen: list[str] = told["listen"]
         self._processes: int = told["processes"]
+        self._guards: list[str] = told["guards"]
         sock = socket.socket(fileno=told["fd"])
         sock.set_inheritable(False)
         self._channel = Channel(sock)
@@ -45,7 +47,15 @@ class Assignment:
         return cls(text) if text else None
 
     def take(self, options: Settings, signals: Signals, numbers: Callable[[], dict[str, Any]]) -> None:
-        """Make the options for all processes those for this one, and do what the supervisor says from now on."""
+        """Make the options for all processes those for this one, and do what the supervisor says from now on.
+
+        Raises BadInput where the file has lost what kept callers out when the server started.
+        """
+        if lost := [guard for guard in self._guards if guard not in guards_of(options)]:
+            raise BadInput(
+                f"{lost[0].replace('_', '-')} was there when the server started, and the file has it no more: "
+                "no process starts without; put it back, or restart the server"
+            )
         options.listen = self._listen
         share_memory(self._processes)
         if options.rate_limit is not None:

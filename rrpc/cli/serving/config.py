@@ -1,4 +1,4 @@
-"""The configuration file: TOML whose keys are the flags' names, and a table for each service."""
+"""The configuration file: TOML with the flags' names as keys, a table for each service, and the policy."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from rrpc import Authorization
+from rrpc._server.authorization import PolicyError
 from rrpc.cli.common import BadInput
 
 from .serve_options import BY_NAME, Option
@@ -20,6 +22,9 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+
+_TABLES = ("services", "authorization")
 
 
 class ConfigFile:
@@ -43,10 +48,10 @@ class ConfigFile:
         """The options it sets, by attribute."""
         found: dict[str, Any] = {}
         for key, value in self._data.items():
-            if key == "services":
+            if key in _TABLES:
                 continue
             if key not in BY_NAME:
-                raise self.problem((key,), f"there is no option {key!r}{_meant(key, [*BY_NAME, 'services'])}")
+                raise self.problem((key,), f"there is no option {key!r}{_meant(key, [*BY_NAME, *_TABLES])}")
             found[BY_NAME[key].attribute] = self._value(BY_NAME[key], value)
         return found
 
@@ -62,6 +67,29 @@ class ConfigFile:
             if not isinstance(table, dict):
                 raise self.problem(keys, f"must be a table of constructor arguments, not {table!r}")
         return tables
+
+    def authorization(self) -> Authorization | None:
+        """Returns the policy of the table ``[authorization]``; None if there is no such table."""
+        if "authorization" not in self._data:
+            return None
+        table = self._data["authorization"]
+        if not isinstance(table, dict):
+            raise self.problem(
+                ("authorization",), "must be a table, [authorization], with a line for each rule"
+            )
+        for name, allowed in table.items():
+            keys = ("authorization", name)
+            if isinstance(allowed, dict):
+                inner = next(iter(allowed), "method")
+                raise self.problem(keys, f'write the name in quotes: "{name}.{inner}" = ["user:alice"]')
+            if not isinstance(allowed, list):
+                raise self.problem(
+                    keys, f'must be a list of principals such as ["user:alice"], not {allowed!r}'
+                )
+        try:
+            return Authorization(table)
+        except PolicyError as error:
+            raise self.problem(("authorization", error.rule), error.why) from None
 
     def problem(self, keys: tuple[str, ...], text: str) -> BadInput:
         """Returns the error for the value under ``keys``, with the line where it stands."""

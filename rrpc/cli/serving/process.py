@@ -21,7 +21,14 @@ __all__ = ["Process"]
 class Process:
     """From its start to its end. Its words come by ``channel``; ``exit_fd`` is readable once it has ended."""
 
-    def __init__(self, number: int, command: Sequence[str], listen: Sequence[str], processes: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        command: Sequence[str],
+        listen: Sequence[str],
+        processes: int,
+        guards: Sequence[str],
+    ) -> None:
         self.number = number
         self.started = time.monotonic()
         self.addresses: list[str] = []
@@ -37,7 +44,8 @@ class Process:
         self._rest = b""
         self.channel, theirs = socket.socketpair()
         with theirs:
-            told = {"listen": list(listen), "processes": processes, "fd": theirs.fileno()}
+            told = {"listen": list(listen), "processes": processes, "guards": list(guards)}
+            told["fd"] = theirs.fileno()
             self._popen = subprocess.Popen(
                 command,
                 env={**os.environ, VARIABLE: json.dumps(told)},

@@ -25,7 +25,9 @@ class Option:
     many: bool = False
     """A flag that may be repeated, a list in the file."""
     core: bool = False
-    """Goes to rrpc.Server by its attribute's name, where it is given."""
+    """Goes to rrpc.Server by its attribute's name, or that of ``core_name``, where it is given."""
+    core_name: str = ""
+    """The name that ``rrpc.Server`` has for it, where that differs."""
 
     @property
     def attribute(self) -> str:
@@ -106,6 +108,17 @@ _TRANSPORTS = (
         "let other users of this host connect over shared memory",
         default=False,
         core=True,
+    ),
+    Option(
+        "allow-client",
+        TEXT,
+        "let only these callers connect, a principal such as user:alice, group:ml or dns:*.example.org; other users "
+        "of this host whom it names connect over shared memory, too; may be repeated",
+        "PRINCIPAL",
+        example=("group:ml",),
+        many=True,
+        core=True,
+        core_name="allow_clients",
     ),
     Option(
         "pollers",
@@ -200,6 +213,15 @@ _LIMITS = (
         SIZE,
         "most bytes of results open to one client at a time, such as 4G; "
         "without it half of what others leave of half of the memory",
+        "BYTES",
+        example="4G",
+        core=True,
+    ),
+    Option(
+        "lent-bytes-max",
+        SIZE,
+        "most bytes of results that one client may read in place at a time, such as 4G; more is copied; "
+        "without it half of the pool limit for all clients",
         "BYTES",
         example="4G",
         core=True,
@@ -352,9 +374,53 @@ _MONITORING = (
     ),
 )
 
+_SECURITY = (
+    Option(
+        "tls-cert",
+        TEXT,
+        "the server's certificate in PEM form with the chain behind it: rrpc:// and tcp:// then mean TLS; read again "
+        "when it changes, as the other files are",
+        "FILE.pem",
+        example="/etc/rrpc/server.pem",
+        core=True,
+    ),
+    Option("tls-key", TEXT, "the key of tls-cert", "FILE.pem", example="/etc/rrpc/server.key", core=True),
+    Option(
+        "tls-client-ca",
+        TEXT,
+        "authorities of which one must have signed each client's certificate; without it clients need none",
+        "FILE.pem",
+        example="/etc/rrpc/clients-ca.pem",
+        core=True,
+        core_name="tls_ca",
+    ),
+    Option(
+        "tls-crl",
+        TEXT,
+        "revocation lists of those authorities",
+        "FILE.pem",
+        example="/etc/rrpc/clients.crl",
+        core=True,
+    ),
+    Option(
+        "rdma-security",
+        one_of("none", "identity", "sign", "encrypt"),
+        "what protects RDMA behind TLS at least; with none it isn't offered there",
+        example="identity",
+        core=True,
+    ),
+    Option(
+        "insecure",
+        SWITCH,
+        "listen in clear where other machines reach the server, too",
+        default=False,
+    ),
+)
+
 GROUPS: dict[str, tuple[Option, ...]] = {
     "serving": _SERVING,
     "transports": _TRANSPORTS,
+    "security": _SECURITY,
     "limits": _LIMITS,
     "placement": _PLACEMENT,
     "logs": _LOGS,

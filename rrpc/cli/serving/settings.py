@@ -13,20 +13,24 @@ from rrpc.cli.construct import Given
 
 from .serve_options import GROUPS, OPTIONS, Option
 
-__all__ = ["Settings", "core_options", "settings", "where"]
+__all__ = ["Settings", "core_options", "guards_of", "settings", "tls_options", "where"]
 
 Settings = argparse.Namespace
 """The options by attribute, and what isn't in the table: ``services`` (targets), ``arg``, ``config``, ``print_config``.
 
-Of the file: ``service_arguments`` by target; functions that name the place, ``service_where`` by target and ``where``
-by attribute."""
+Of the file: ``service_arguments`` by target; ``authorization``, the policy or None; functions that name the place,
+``service_where`` by target, ``where`` by attribute and ``rule_where``, which takes a rule's name."""
 
 
 def _parser() -> Parser:
     made = Parser(prog="rrpc-serve", description="Serve one or more services.")
     add = made.add_argument
     add("services", nargs="*", metavar="module:Service", help="a class decorated with @rrpc.service")
-    config = add("--config", metavar="FILE", help="a TOML file with any of these options; flags win over it")
+    config = add(
+        "--config",
+        metavar="FILE",
+        help="a TOML file with any of these options; flags win over it; [authorization] says who may call what",
+    )
     takes_files(config)
     add("--print-config", action="store_true", help="print all options as such a file, and end")
     add(
@@ -77,6 +81,7 @@ def settings(arguments: Sequence[str] | None = None) -> Settings:
     made = Settings(**{option.attribute: option.default for option in OPTIONS})
     flags = reader.parse_args(arguments)
     made.service_arguments, made.service_where, made.where = {}, {}, {}
+    made.authorization = None
     if flags.config is not None:
         from .config import ConfigFile
 
@@ -88,6 +93,8 @@ def settings(arguments: Sequence[str] | None = None) -> Settings:
             for option in OPTIONS
             if option.attribute in found and option.attribute not in vars(flags)
         }
+        made.authorization = file.authorization()
+        made.rule_where = lambda rule: file.where(("authorization", rule))
         for target, table in file.services().items():
             made.service_where[target] = partial(file.where, ("services", target))
             made.service_arguments[target] = {
@@ -106,8 +113,26 @@ def core_options(made: Settings) -> dict[str, Any]:
 
     Options that aren't given are left out, so that they keep the core's own default.
     """
-    given = {option.attribute: getattr(made, option.attribute) for option in OPTIONS if option.core}
+    given = {
+        option.core_name or option.attribute: getattr(made, option.attribute)
+        for option in OPTIONS
+        if option.core
+    }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def guards_of(made: Settings) -> list[str]:
+    """Returns the names of what keeps callers out, of that which is there."""
+    return [
+        name
+        for name in ("authorization", "allow_client", "tls_cert", "tls_client_ca")
+        if getattr(made, name) is not None
+    ]
+
+
+def tls_options(made: Settings) -> dict[str, Any]:
+    """Returns the options of TLS alone, by the core's names."""
+    return {name: value for name, value in core_options(made).items() if name.startswith("tls_")}
 
 
 def where(made: Settings, error: Exception) -> str:

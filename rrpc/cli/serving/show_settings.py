@@ -29,6 +29,7 @@ def _lines(options: Settings) -> Iterator[str]:
         for option in group:
             yield from ("", *textwrap.wrap(option.help, 110, initial_indent="# ", subsequent_indent="# "))
             yield _line(option, getattr(options, option.attribute))
+    yield from _authorization(options)
     for target, arguments in _service_arguments(options).items():
         yield from ("", f"[{dotted(('services', target))}]")
         for name, given in arguments.items():
@@ -38,6 +39,19 @@ def _lines(options: Settings) -> Iterator[str]:
             "",
             '# A table for each service, with its constructor\'s arguments:\n# [services."module:Service"]',
         )
+
+
+def _authorization(options: Settings) -> Iterator[str]:
+    if options.authorization is None:
+        yield from (
+            "",
+            "# Who may call what; once this table stands, nobody may call what no line permits.",
+            '# [authorization]\n# "Service" = ["user:alice", "group:ml"]\n# "rrpc.Health" = ["any"]',
+        )
+        return
+    yield from ("", "[authorization]")
+    for rule, allowed in options.authorization.rules.items():
+        yield f"{dotted((rule,))} = {toml_value(allowed)}"
 
 
 def _line(option: Option, value: Any) -> str:

@@ -19,11 +19,13 @@ BUCKETS_NS = tuple(
 GAUGES = {
     "exposures_live",
     "bytes_exposed",
+    "lent_bytes",
     "pool_bytes_committed",
     "pool_bytes_used",
     "pool_limit_bytes",
     "exposed_limit_bytes",
     "queued_limit_bytes",
+    "lent_limit_bytes",
     "connections_open",
 }
 """Of rrpc.stats(), those that go up and down; all others count."""

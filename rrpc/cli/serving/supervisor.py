@@ -17,7 +17,7 @@ from .newcomers import Newcomers
 from .notify import Notifier
 from .overview import Overview
 from .process import Process
-from .settings import Settings
+from .settings import Settings, guards_of, tls_options
 from .signals import Signals
 
 __all__ = ["supervise"]
@@ -47,7 +47,12 @@ class _Supervisor:
         self._kill_at: float | None = None  # once they have been told to end
         self._exit_code = 0
         self._overview = Overview(options, lambda: list(self._processes.values()))
-        self._redirector = Redirector(any_user=options.any_user, connections_max=options.connections_max)
+        self._redirector = Redirector(
+            any_user=options.any_user,
+            allow_clients=options.allow_client,
+            connections_max=options.connections_max,
+            **tls_options(options),
+        )
         last = self._port(len(options.listen) - 1, options.processes)
         if last > _PORT_MAX:
             raise BadInput(f"--process-ports {options.process_ports}: the last one would be {last}")
@@ -83,7 +88,7 @@ class _Supervisor:
             Redirector.beside(bound, str(number), self._port(index, number), self._options.listen[index])
             for index, bound in enumerate(self._bound)
         ]
-        process = Process(number, self._command, listen, self._options.processes)
+        process = Process(number, self._command, listen, self._options.processes, guards_of(self._options))
         self._processes[number] = process
         self._selector.register(process.channel, selectors.EVENT_READ, partial(self._on_word, process))
         self._selector.register(process.exit_fd, selectors.EVENT_READ, partial(self._on_exit, process))

@@ -185,8 +185,9 @@ def _free_names(method: Method, declared: Mapping[str, Declaration]) -> set[str]
 def _renamed(method: Method, called: Callable[[str], str | None]) -> Method:
     def again(kind: Type) -> Type:
         match kind:
-            case Array(item, dims) if dims is not None:
-                return Array(item, tuple(called(dim) if isinstance(dim, str) else dim for dim in dims))
+            case Array(dims=dims) if dims is not None:
+                renamed = tuple(called(dim) if isinstance(dim, str) else dim for dim in dims)
+                return replace(kind, dims=renamed)
             case List(item) | Optional(item) | Set(item):
                 return replace(kind, item=again(item))
             case Map(key, value):

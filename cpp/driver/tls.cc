@@ -1,0 +1,54 @@
+#include "driver/tls.h"
+
+#include <pthread.h>
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "driver/plugin.h"
+
+namespace rrpc::driver {
+namespace {
+
+constexpr size_t kContextsMax = 64;
+
+// Never destroyed: connections may outlive static destruction.
+struct Contexts {
+  std::mutex mutex;
+  std::map<std::pair<provider::TlsRole, provider::TlsOptions>, std::shared_ptr<provider::TlsContext>> by_options;
+};
+
+Contexts& contexts() {
+  static auto* const made = new Contexts();
+  // A forked child makes its own: another thread may have been at work on these.
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { new (made) Contexts(); });
+  (void)registered;
+  return *made;
+}
+
+}  // namespace
+
+Status choose_tls(Address& address, const Options& options) {
+  if (!options.wants_tls() || address.secure) return {};
+  // What goes over shared memory never leaves the host.
+  if (address.may_be_secure()) address.secure = true;
+  if (address.secure || address.scheme == "shm") return {};
+  return invalid_argument("TLS was asked for, which " + address.scheme +
+                          ":// doesn't have; write rrpcs:// or tcps:// instead of " + address.to_string());
+}
+
+Result<std::shared_ptr<provider::TlsContext>> tls_context(const Address& address, provider::TlsRole role,
+                                                          const Options& options) {
+  if (!address.secure) return std::shared_ptr<provider::TlsContext>();
+  Contexts& ours = contexts();
+  std::lock_guard lock(ours.mutex);
+  const auto key = std::make_pair(role, options.files);
+  if (const auto it = ours.by_options.find(key); it != ours.by_options.end()) return it->second;
+  RRPC_ASSIGN_OR_RETURN(auto context, open_tls(role, options.files));
+  if (ours.by_options.size() >= kContextsMax) ours.by_options.clear();  // those in use have other owners
+  ours.by_options[key] = context;
+  return context;
+}
+
+}  // namespace rrpc::driver
