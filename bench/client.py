@@ -30,6 +30,7 @@ Task = Literal[
     "aio_unary",
     "aio_pipelined",
     "streams",
+    "lent",
     "attacked",
     "first landing",
     "descriptors",
@@ -48,6 +49,7 @@ MODES: dict[Task, Mode] = {
     "idle": "echo",
     "ways": "echo",
     "streams": "echo",
+    "lent": "echo",
     "aio_unary": "aio",
     "aio_pipelined": "aio",
     "traced": "echo",
@@ -64,6 +66,7 @@ class Job:
     small_bytes: int
     window: int
     sizes_mib: list[float]
+    lent_mib: float
     connections: int = 1
     has_traced: bool = False
 
@@ -86,9 +89,10 @@ class Job:
     def small(self) -> bytes:
         return bytes(i % 256 for i in range(self.small_bytes))
 
-    def cpu(self) -> float:
-        """CPU seconds of both processes."""
-        return time.process_time() + cpu_seconds(self.server_pid)
+    def cpu(self, connection: Connection | None = None) -> float:
+        """CPU seconds of both processes: this one, and the one that answers the connection's calls."""
+        pid = (connection and connection.server_pid()) or self.server_pid
+        return time.process_time() + cpu_seconds(pid)
 
 
 def say(results: object) -> None:
@@ -106,9 +110,9 @@ def pipelined(job: Job) -> None:
     connection, data = job.connect(), job.small()
     batch = job.window * 16
     connection.pipeline(data, job.window, batch)
-    cpu_before = job.cpu()
+    cpu_before = job.cpu(connection)
     times = time_calls(lambda: connection.pipeline(data, job.window, batch), job.seconds)
-    cpu_spent, calls = job.cpu() - cpu_before, batch * len(times)
+    cpu_spent, calls = job.cpu(connection) - cpu_before, batch * len(times)
     metrics = {"calls_per_s": calls / sum(times) * 1e9, "cpu_us_per_call": cpu_spent / calls * 1e6}
     say([{"case": f"{job.window} in flight", "metrics": metrics}])
     connection.close()
@@ -119,7 +123,7 @@ def arrays(job: Job) -> None:
     for size in job.sizes_mib:
         nbytes = int(size * MIB)
         call = send_call(connection, nbytes) if job.task == "argument" else fetch_call(connection, nbytes)
-        metrics = bandwidth(call, nbytes, job.seconds, job.cpu)
+        metrics = bandwidth(call, nbytes, job.seconds, functools.partial(job.cpu, connection))
         metrics |= copies(connection, call, nbytes)
         results.append({"case": case_name(size), "metrics": metrics})
     say(results)
@@ -257,6 +261,14 @@ def items(case: str, pass_items: Callable[[int], object], job: Job) -> dict[str,
     return {"case": case, "metrics": metrics}
 
 
+def lent(job: Job) -> None:
+    """Arrays that the receiver reads in place; it looks at their first and last item."""
+    connection = job.connect()
+    calls = connection.lending(int(job.lent_mib * MIB))
+    say([{"case": case, "metrics": latency(call, job.seconds)} for case, call in calls.items()])
+    connection.close()
+
+
 def traced(job: Job) -> None:
     """As unary, in a process that has traced a call before, or never did; a turn for each line that comes."""
     connection, data = job.connect(), job.small()
@@ -284,6 +296,7 @@ TASKS: dict[Task, Callable[[Job], None]] = {
     "aio_pipelined": aio_pipelined,
     "traced": traced,
     "streams": streams,
+    "lent": lent,
 }
 
 

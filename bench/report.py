@@ -19,7 +19,7 @@ from bench.workloads import WORKLOADS, Outcome, Workload
 OURS = "rrpc shm"
 MAIN_METRICS = ("p50_us", "items_per_s", "gbps", "calls_per_s")
 HIGHER_IS_BETTER = {"gbps", "calls_per_s", "items_per_s"}
-PACKAGES = ("rrpc-rdma", "numpy", "grpcio", "pyzmq", "msgpack")
+PACKAGES = ("rrpc-rdma", "numpy", "grpcio", "pyzmq", "msgpack", "ucxx-cu12", "iceoryx2", "torchmonarch")
 UNITS = {
     "p50_us": "p50 µs",
     "p99_us": "p99 µs",

@@ -24,6 +24,7 @@ class Settings:
     small_bytes: int = 32
     window: int = 64
     sizes_mib: tuple[float, ...] = (1, 16, 256)
+    lent_mib: float = 1024
     connections: tuple[int, ...] = (1, 10, 100, 1000)
     client_processes: int = 2
     rest_seconds: float = 1.0
@@ -31,4 +32,6 @@ class Settings:
 
     @staticmethod
     def quick() -> "Settings":
-        return Settings(rounds=1, array_rounds=1, seconds=0.15, sizes_mib=(1, 16), connections=(1, 100))
+        return Settings(
+            rounds=1, array_rounds=1, seconds=0.15, sizes_mib=(1, 16), lent_mib=64, connections=(1, 100)
+        )

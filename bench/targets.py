@@ -22,6 +22,7 @@ FIRST_PART_MIN = 1 / 3
 DESCRIPTORS_MAX = 16
 CONNECTION_DESCRIPTORS_MAX = 2
 GROWN_MIB_MAX = 64
+LENT_US_MAX = 100
 TURNS_ALONE_MIN = 1 / 1.5
 TURNS_TOGETHER_MIN = 0.9
 
@@ -90,6 +91,7 @@ def targets(found: Medians) -> list[Target]:
         *extras(found),
         *asyncio(found),
         *streams(found),
+        *lent(found),
         *budgets(found),
     ]
 
@@ -98,13 +100,16 @@ def small(found: Medians) -> Iterator[Target]:
     unary = ("W1", "32 B", "p50_us", "rrpc shm")
     yield Target("small unary p50 / bare Unix socket's", found.ratio(*unary, "unix socket"), 0.08, "at most")
     yield Target("small unary p50 / grpcio's", found.ratio(*unary, "grpcio"), 0.006, "at most")
+    yield Target("small unary p50 / ucxx's", found.ratio(*unary, "ucxx"), 0.15, "at most")
     rate = found.get("W2", "64 in flight", "rrpc shm", "calls_per_s")
     yield Target("pipelined, thousand calls/s", rate and rate / 1e3, 150, "at least")
     pipelined = ("W2", "64 in flight", "calls_per_s", "rrpc shm")
-    for peer, wanted in (("grpcio", 20), ("zmq+msgpack", 5), ("unix socket", 0.75)):
+    for peer, wanted in (("grpcio", 20), ("zmq+msgpack", 5), ("ucxx", 5), ("unix socket", 0.75)):
         yield Target(f"pipelined calls/s / {peer}'s", found.ratio(*pipelined, peer), wanted, "at least")
     tcp = found.ratio("W1", "32 B", "p50_us", "rrpc tcp", "tcp socket")
     yield Target("over tcp: small unary p50 / bare TCP socket's", tcp, 0.25, "at most")
+    tls = found.ratio("W1", "32 B", "p50_us", "rrpc tls", "grpcio tls")
+    yield Target("over TLS: small unary p50 / grpcio's over TLS", tls, 1 / 8, "at most")
     tcp = found.ratio("W2", "64 in flight", "calls_per_s", "rrpc tcp", "grpcio")
     yield Target("over tcp: pipelined calls/s / grpcio's", tcp, 40, "at least")
 
@@ -189,6 +194,12 @@ def streams(found: Medians) -> Iterator[Target]:
         yield Target(f"streams: items {case}, thousand/s", rate and rate / 1e3, 300, "at least")
     item, result = (found.get("W11", f"1 MiB {what}", "rrpc shm", "gbps") for what in ("items", "results"))
     yield Target("streams: 1 MiB items / 1 MiB results", item and result and item / result, 0.8, "at least")
+
+
+def lent(found: Medians) -> Iterator[Target]:
+    for case in ("argument", "result"):
+        took = found.get("W17", case, "rrpc shm", "p50_us")
+        yield Target(f"borrowed 1 GiB, {case}, µs", took, LENT_US_MAX, "at most")
 
 
 def budgets(found: Medians) -> Iterator[Target]:

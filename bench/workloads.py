@@ -41,7 +41,7 @@ class Workload:
     def peers(self) -> list[str]:
         if self.task in BUDGETS:
             return [BUDGETS[self.task][0]]
-        if self.task in ("ways", "traced"):
+        if self.task in ("ways", "traced", "lent"):
             return ["rrpc shm"]
         if self.task == "turns":
             return ["rrpc shm", "rrpc tcp"]
@@ -49,6 +49,8 @@ class Workload:
             return [name for name, peer in PEERS.items() if peer.streams]
         if MODES[self.task] == "aio":
             return [name for name, peer in PEERS.items() if peer.asyncio]
+        if self.task in ("connections", "idle"):
+            return [name for name, peer in PEERS.items() if peer.small_calls and peer.many_connections]
         arrays = MODES[self.task] != "echo"
         return [name for name, peer in PEERS.items() if (peer.arrays if arrays else peer.small_calls)]
 
@@ -79,6 +81,7 @@ WORKLOADS = [
     Workload("W14", "file descriptors of live arrays, and of a connection at its server", "descriptors"),
     Workload("W15", "resident memory after a load", "resident"),
     Workload("W16", "small calls over many connections in turn", "turns"),
+    Workload("W17", "large arrays that the receiver reads in place", "lent"),
 ]
 
 
@@ -111,6 +114,7 @@ def job(task: Task, peer: str, server: Server, settings: Settings, connections: 
         small_bytes=settings.small_bytes,
         window=settings.window,
         sizes_mib=list(settings.sizes_mib),
+        lent_mib=settings.lent_mib,
         connections=connections,
     )
 
@@ -222,6 +226,7 @@ RUN: dict[Task, Callable[[Task, str, Settings], Results]] = {
     "aio_pipelined": run_calls,
     "traced": run_traced,
     "streams": run_calls,
+    "lent": run_calls,
     "attacked": run_budget,
     "first landing": run_budget,
     "descriptors": run_budget,

@@ -19,6 +19,7 @@ def main() -> None:
     name, mode = sys.argv[1:]
     threading.Thread(target=end_with_parent, daemon=True).start()
     PEERS[name].serve(cast(Mode, mode), lambda address: print("ready", address, flush=True))
+    os._exit(0)  # the interpreter's own exit would trip over the thread that reads stdin
 
 
 main()

@@ -60,9 +60,17 @@ class Connection(ABC):
         """Have the server's array as each item of a stream; the bytes in all."""
         raise NotImplementedError
 
+    def lending(self, nbytes: int) -> dict[str, Callable[[], None]]:
+        """Calls with an array of this size that isn't copied: as argument, as result."""
+        raise NotImplementedError
+
     def trace(self, data: bytes) -> None:
         """Echo once and have noted down where the time goes, where the peer can."""
         raise NotImplementedError
+
+    def server_pid(self) -> int | None:
+        """The process that answers, where it isn't the one that the benchmark started."""
+        return None
 
     def bytes_copied(self) -> int | None:
         """Bytes that both ends have moved so far, each copy counted; None where it isn't counted."""
@@ -87,6 +95,7 @@ class Peer(ABC):
 
     small_calls = True
     arrays = True
+    many_connections = True
     asyncio = False
     streams = False
 

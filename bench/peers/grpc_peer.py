@@ -1,4 +1,4 @@
-"""grpcio, over a Unix socket: generic handlers that pass bytes, so no protobuf in the way."""
+"""grpcio, over a Unix socket, or TCP with TLS: generic handlers that pass bytes, so no protobuf in the way."""
 
 import asyncio
 import itertools
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.peers.base import AsyncConnection, Connection, Floats, Mode, Peer, WarmArrays
+from bench.peers.certificates import AUTHORITY, certificate, key
 from bench.peers.optional import load, missing_packages
 
 OPTIONS = [
@@ -21,8 +22,15 @@ OPTIONS = [
 
 
 class GrpcConnection(Connection):
-    def __init__(self, address: str) -> None:
-        self._channel = load("grpc").insecure_channel(address, options=OPTIONS)
+    def __init__(self, address: str, tls: bool) -> None:
+        grpc = load("grpc")
+        if tls:
+            files = [path.read_bytes() for path in (AUTHORITY, key("client"), certificate("client"))]
+            self._channel = grpc.secure_channel(
+                address, grpc.ssl_channel_credentials(*files), options=OPTIONS
+            )
+        else:
+            self._channel = grpc.insecure_channel(address, options=OPTIONS)
         self._echo = self._channel.unary_unary("/bench/echo")
         self._send = self._channel.unary_unary("/bench/send")
         self._fetch = self._channel.unary_unary("/bench/fetch")
@@ -82,17 +90,19 @@ class GrpcAsyncConnection(AsyncConnection):
 
 
 class GrpcPeer(Peer):
-    asyncio = True
-    streams = True
+    def __init__(self, name: str, tls: bool = False) -> None:
+        super().__init__(name)
+        self._tls = tls
+        self.asyncio = self.streams = self.many_connections = not tls
 
     def missing(self) -> str:
         return missing_packages("grpc")
 
     def serve(self, mode: Mode, ready: Callable[[str], None]) -> None:
-        asyncio.run(serve_async(ready)) if mode == "aio" else serve_in_threads(ready)
+        asyncio.run(serve_async(ready)) if mode == "aio" else serve_in_threads(ready, self._tls)
 
     def connect(self, address: str, mode: Mode) -> Connection:
-        connection = GrpcConnection(address)
+        connection = GrpcConnection(address, self._tls)
         load("grpc").channel_ready_future(connection._channel).result(30)
         return connection
 
@@ -102,7 +112,7 @@ class GrpcPeer(Peer):
         return connection
 
 
-def serve_in_threads(ready: Callable[[str], None]) -> None:
+def serve_in_threads(ready: Callable[[str], None], tls: bool) -> None:
     grpc, arrays = load("grpc"), WarmArrays()
     calls: dict[str, Callable[[bytes, Any], bytes]] = {
         "echo": lambda request, context: request,
@@ -114,9 +124,17 @@ def serve_in_threads(ready: Callable[[str], None]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         server = grpc.server(ThreadPoolExecutor(4), options=OPTIONS)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", handlers),))
-        server.add_insecure_port(f"unix:{folder}/socket")
+        address = f"unix:{folder}/socket"
+        if tls:
+            pair = (key("server").read_bytes(), certificate("server").read_bytes())
+            credentials = grpc.ssl_server_credentials(
+                [pair], AUTHORITY.read_bytes(), require_client_auth=True
+            )
+            address = f"127.0.0.1:{server.add_secure_port('127.0.0.1:0', credentials)}"
+        else:
+            server.add_insecure_port(address)
         server.start()
-        ready(f"unix:{folder}/socket")
+        ready(address)
         server.wait_for_termination()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bench.peers.base import AsyncConnection, Connection, Floats, Mode, Peer
+from bench.peers.certificates import AUTHORITY, certificate, key
 from bench.peers.optional import load
 
 if TYPE_CHECKING:
@@ -79,6 +80,19 @@ class RrpcConnection(Connection):
     def fetch_each(self, nbytes: int, count: int) -> int:
         return sum(array.nbytes for array in self._client.fetch_each(nbytes, count))
 
+    def lending(self, nbytes: int) -> dict[str, Callable[[], None]]:
+        array = load("rrpc").zeros(nbytes // 4, "float32")
+        array[-1] = 1
+
+        def argument() -> None:
+            assert self._client.look(array) == 1
+
+        def result() -> None:
+            found = self._client.lend(nbytes)
+            assert found[0] + found[-1] == 1
+
+        return {"argument": argument, "result": result}
+
     def trace(self, data: bytes) -> None:
         with load("rrpc").trace() as trace:
             self.echo(data)
@@ -104,12 +118,15 @@ class RrpcAsyncConnection(AsyncConnection):
 
 
 class RrpcPeer(Peer):
-    def __init__(self, name: str, transport: str, pool: bool) -> None:
+    def __init__(self, name: str, transport: str, pool: bool, tls: bool = False) -> None:
         super().__init__(name)
         self._transport = transport
-        self._listen = "tcp" if transport == "tcp" else "rrpc"
+        self._listen = "tcps" if tls else "tcp" if transport == "tcp" else "rrpc"
         self._pool = pool
-        self.small_calls = self.asyncio = self.streams = not pool
+        self._tls = tls
+        self.small_calls = not pool
+        self.asyncio = self.streams = not (pool or tls)
+        self.many_connections = not tls
 
     def missing(self) -> str:
         try:
@@ -125,12 +142,23 @@ class RrpcPeer(Peer):
             f"bench.peers.rrpc_service:{'AsyncBench' if mode == 'aio' else 'Bench'}",
             "--listen",
             f"{self._listen}://127.0.0.1:0",
+            *(
+                ("--tls-cert", str(certificate("server")), "--tls-key", str(key("server")))
+                if self._tls
+                else ()
+            ),
+            *(("--tls-client-ca", str(AUTHORITY)) if self._tls else ()),
         ]
 
     def connect(self, address: str, mode: Mode) -> Connection:
         from bench.peers.rrpc_client import BenchClient
 
-        client = BenchClient(address)
+        options: dict[str, Any] = {
+            "tls_ca": AUTHORITY,
+            "tls_cert": certificate("client"),
+            "tls_key": key("client"),
+        }
+        client = BenchClient(address, **(options if self._tls else {}))
         assert client.info()["transport"] == self._transport, client.info()
         return RrpcConnection(client, self._pool)
 

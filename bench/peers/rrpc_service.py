@@ -26,6 +26,7 @@ class Bench:
     def __init__(self) -> None:
         self._arrays = WarmArrays()
         self._pool_arrays: dict[int, NDArray[np.float32]] = {}
+        self._lent: dict[int, NDArray[np.float32]] = {}
 
     @rrpc.method
     def echo(self, data: bytes) -> bytes:
@@ -62,6 +63,17 @@ class Bench:
             self._pool_arrays[nbytes] = rrpc.empty(nbytes // 4, np.float32)
             self._pool_arrays[nbytes][:] = self._arrays[nbytes]
         return self._pool_arrays[nbytes]
+
+    @rrpc.method
+    def look(self, array: rrpc.Borrowed[NDArray[np.float32]]) -> float:
+        return float(array[0] + array[-1])
+
+    @rrpc.method
+    def lend(self, nbytes: int) -> rrpc.Borrowed[NDArray[np.float32]]:
+        if nbytes not in self._lent:
+            self._lent[nbytes] = rrpc.zeros(nbytes // 4, np.float32)
+            self._lent[nbytes][-1] = 1
+        return self._lent[nbytes]
 
     @rrpc.method
     def repeat(self, data: bytes, times: int) -> Iterator[bytes]:
