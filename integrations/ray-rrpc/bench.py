@@ -1,7 +1,8 @@
 """``python bench.py``: an array from actor to actor, through Ray's object store and over rrpc, by turns in one run.
 
-A cluster of two nodes on this host; each way has actors of its own. "nothing" is a tensor transport that moves nothing:
-what Ray's direct transport takes by itself. Times are medians; those of the first transfer are printed apart.
+A cluster of two nodes on this host; each way has actors of its own. "lent" is rrpc with ``borrow=True`` and an array
+in pool memory, where the receiver reads it. "nothing" is a tensor transport that moves nothing: what Ray's direct
+transport takes by itself. Times are medians; those of the first transfer are printed apart.
 """
 
 import argparse
@@ -21,7 +22,9 @@ from numpy.typing import NDArray
 from ray.cluster_utils import Cluster
 from ray.experimental import TensorTransportMetadata, register_tensor_transport
 
-WAYS = {"object store": None, "rrpc": "rrpc", "nothing": "nothing"}
+import rrpc
+
+WAYS = {"object store": None, "rrpc": "rrpc", "lent": "lent", "nothing": "nothing"}
 
 
 class Nothing(ray_rrpc.RrpcTransport):  # type: ignore[misc]
@@ -49,6 +52,7 @@ class Nothing(ray_rrpc.RrpcTransport):  # type: ignore[misc]
 
 
 ray_rrpc.register()
+ray_rrpc.register("lent", borrow=True)
 register_tensor_transport("nothing", ["cpu"], Nothing, np.ndarray)
 
 
@@ -56,8 +60,9 @@ register_tensor_transport("nothing", ["cpu"], Nothing, np.ndarray)
 class Actor:
     """Has an array, or takes one."""
 
-    def __init__(self, nbytes: int) -> None:
-        self.array = np.ones(nbytes, np.uint8)
+    def __init__(self, nbytes: int, way: str) -> None:
+        ones = np.ones(nbytes, np.uint8)
+        self.array = rrpc.snapshot(ones) if way == "lent" else ones
 
     def make(self) -> NDArray[np.uint8]:
         return self.array
@@ -95,10 +100,14 @@ def put_and_got(near: Any, far: Any, transport: str | None) -> float:
 def measure(nbytes: int, rounds: int) -> None:
     """Prints a row for each place of the receiver and each way to hand over an array."""
     hand_over: dict[str, Callable[..., float]] = {"put and got": put_and_got, "passed to a method": passed}
-    print(f"| {nbytes / 1e6:.0f} MB | {' | '.join(WAYS)} | object store / rrpc |\n|---|---|---|---|---|")
+    print(
+        f"| {nbytes / 1e6:.0f} MB | {' | '.join(WAYS)} | object store / rrpc | / lent |\n|---|---|---|---|---|---|---|"
+    )
     for place, resource in (("same node", "near"), ("two nodes", "far")):
         pairs = {
-            way: tuple(Actor.options(resources={where: 1}).remote(nbytes) for where in ("near", resource))
+            way: tuple(
+                Actor.options(resources={where: 1}).remote(nbytes, way) for where in ("near", resource)
+            )
             for way in WAYS
         }
         for name, seconds_of in hand_over.items():
@@ -112,8 +121,8 @@ def measure(nbytes: int, rounds: int) -> None:
             ):
                 found = {way: of(times[way]) for way in WAYS}
                 cells = " | ".join(f"{milliseconds:.2f} ms" for milliseconds in found.values())
-                ratio = found["object store"] / found["rrpc"]
-                print(f"| {place}, {name}, {label} | {cells} | {ratio:.2f} |", flush=True)
+                ratios = " | ".join(f"{found['object store'] / found[way]:.2f}" for way in ("rrpc", "lent"))
+                print(f"| {place}, {name}, {label} | {cells} | {ratios} |", flush=True)
         for actor in (actor for pair in pairs.values() for actor in pair):
             ray.kill(actor)
 

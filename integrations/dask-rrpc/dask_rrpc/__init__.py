@@ -1,5 +1,6 @@
 """Dask's messages over rrpc: ``Client(protocol="rrpc")``, ``dask worker rrpc://scheduler:8786``."""
 
 from .backend import RrpcBackend
+from .security import Security
 
-__all__ = ["RrpcBackend"]
+__all__ = ["RrpcBackend", "Security"]

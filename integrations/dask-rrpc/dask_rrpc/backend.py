@@ -8,7 +8,6 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-import dask.config
 from distributed.comm.addressing import parse_host_port, unparse_host_port
 from distributed.comm.core import CommClosedError, Connector, FatalCommClosedError
 from distributed.comm.tcp import BaseTCPBackend, BaseTCPListener
@@ -18,33 +17,27 @@ import rrpc
 import rrpc.aio
 
 from .comm import SCHEME, RrpcComm
-from .link import Links, options, share_pool, shared_client
+from .link import Links, share_pool, shared_client
+from .security import options
 
 __all__ = ["RrpcBackend"]
 
-
-def refuse_plain(address: str, connection_args: dict[str, Any]) -> None:
-    """Raises FatalCommClosedError where the user wants encryption, which rrpc doesn't have yet."""
-    wanted = dask.config.get("distributed.comm.require-encryption")
-    if connection_args.get("require_encryption", wanted) or connection_args.get("ssl_context") is not None:
-        raise FatalCommClosedError(
-            f"{SCHEME}{address}: rrpc encrypts nothing, and encryption is required: use tls://, "
-            "or set distributed.comm.require-encryption to False and give no certificates"
-        )
+LASTING = rrpc.Unauthenticated, rrpc.ProtocolError, rrpc.InvalidArgument
+"""Errors of connecting that trying again doesn't mend; certificates and TLS at one end alone are among them."""
 
 
 class RrpcConnector(Connector):  # type: ignore[misc]
     """Connects to a listener."""
 
     async def connect(self, address: str, deserialize: bool = True, **connection_args: Any) -> RrpcComm:
-        refuse_plain(address, connection_args)
         parse_host_port(address)  # ValueError
-        client = shared_client(SCHEME + address)
+        client = shared_client(SCHEME + address, options(connection_args))
         try:
             await client
             stream = client.link.open()
         except rrpc.RpcError as error:
-            raise CommClosedError(f"in {SCHEME}{address}: {error}") from error
+            kind = FatalCommClosedError if isinstance(error, LASTING) else CommClosedError
+            raise kind(f"in {SCHEME}{address}: {error}") from error
         return RrpcComm(stream, peer=SCHEME + address, deserialize=deserialize, client=client)
 
 
@@ -52,12 +45,10 @@ class RrpcListener(BaseTCPListener):  # type: ignore[misc]
     """Serves comms in the event loop that starts it. The base class keeps the addresses, and no socket."""
 
     prefix = SCHEME
-
-    def _check_encryption(self, address: str, connection_args: dict[str, Any]) -> None:
-        refuse_plain(address, connection_args)
+    encrypted = True  # where that is wanted: see options()
 
     def _get_server_args(self, **connection_args: Any) -> dict[str, Any]:
-        return options(server=True)
+        return options(connection_args, server=True)
 
     async def start(self) -> None:
         self._streams: weakref.WeakSet[rrpc.aio.ServerStream[Any, Any]] = weakref.WeakSet()

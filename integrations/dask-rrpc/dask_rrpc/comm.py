@@ -56,6 +56,10 @@ class RrpcComm(Comm):  # type: ignore[misc]
     def peer_address(self) -> str:
         return self._peer_addr
 
+    @property
+    def extra_info(self) -> dict[str, Any]:
+        return {"security": self._client.info()["security"]} if self._client else {}
+
     def closed(self) -> bool:
         return self._closed
 

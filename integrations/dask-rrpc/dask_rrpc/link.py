@@ -9,8 +9,6 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
-import dask.config
-from dask.utils import parse_timedelta
 from distributed.core import Status
 from distributed.worker import Worker
 from tornado.ioloop import PeriodicCallback
@@ -18,15 +16,14 @@ from tornado.ioloop import PeriodicCallback
 import rrpc
 import rrpc.aio
 
-__all__ = ["Frames", "Links", "options", "share_pool", "shared_client"]
+__all__ = ["Frames", "Links", "share_pool", "shared_client"]
 
-CONFIGURED = "distributed.comm.rrpc"
 Frames = list[memoryview]
 CROWDED = 0.5
 """Part of the workers' memory limits from which on free pool memory isn't kept; Dask spills from 0.6 on."""
 
 _lock = threading.Lock()
-_clients: WeakValueDictionary[tuple[int, str], LinksClient] = WeakValueDictionary()
+_clients: WeakValueDictionary[tuple[int, str, str], LinksClient] = WeakValueDictionary()
 _workers: WeakSet[Worker] = WeakSet()
 
 
@@ -60,21 +57,14 @@ class LinksClient(rrpc.aio.Client):
         self.close()
 
 
-def shared_client(address: str) -> LinksClient:
+def shared_client(address: str, options: dict[str, Any]) -> LinksClient:
     """Returns the client of ``rrpc://host:port`` that comms share; its connection ends with the last of them."""
-    key = os.getpid(), address  # a forked process doesn't use its parent's connections
+    key = os.getpid(), address, repr(options)  # a forked process doesn't use its parent's connections
     with _lock:
         client = _clients.get(key)
         if client is None:
-            client = _clients[key] = LinksClient(address, **options())
+            client = _clients[key] = LinksClient(address, **options)
     return client
-
-
-def options(server: bool = False) -> dict[str, Any]:
-    """Returns the options of clients, or of servers: those under ``distributed.comm.rrpc`` in Dask's configuration."""
-    given = {name.replace("-", "_"): value for name, value in dask.config.get(CONFIGURED, {}).items()}
-    connect = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
-    return given if server else {"connect_timeout": connect, **given}
 
 
 def share_pool(worker: Worker) -> None:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 import rrpc
 
+from .certificates import certificates
+
 __all__ = ["FETCH", "Owner", "owner", "whoami"]
 
 FETCH = "ray.Tensors.fetch"
@@ -25,8 +27,8 @@ class Tensors:
         self.lists: dict[str, list[NDArray[Any]]] = {}
 
     @rrpc.method(idempotent=True)
-    def fetch(self, key: str, first: int, count: int) -> list[NDArray[Any]]:
-        """The arrays of a list from number ``first`` on, ``count`` of them."""
+    def fetch(self, key: str, first: int, count: int) -> list[rrpc.Borrowed[NDArray[Any]]]:
+        """The arrays of a list from number ``first`` on, ``count`` of them, lent to receivers that borrow."""
         arrays = self.lists.get(key)
         if arrays is None:
             raise rrpc.NotFound("the owner doesn't hold these arrays: all references to them were dropped")
@@ -65,7 +67,9 @@ class Owner:
         with self._lock:
             if self._server is None:
                 listen = f"rrpc://{ray.util.get_node_ip_address()}:0"  # type: ignore[no-untyped-call]
-                self._server = rrpc.serve(self._tensors, listen=listen, workers=2, builtin=False)
+                self._server = rrpc.serve(
+                    self._tensors, listen=listen, workers=2, builtin=False, **certificates()
+                )
             key = f"{self._secret}.{object_id}"
             self._tensors.lists[key] = arrays
             return self._server.addresses[0], key

@@ -7,6 +7,8 @@ from collections import OrderedDict
 
 import rrpc
 
+from .certificates import certificates
+
 __all__ = ["Peers"]
 
 IDLE_MAX = 64
@@ -26,7 +28,8 @@ class Peers:
         """A client of that address, to be given back. It connects with the first call."""
         with self._lock:
             client, users = self._used.get(address, (None, 0))
-            client = client or self._idle.pop(address, None) or rrpc.connect(address, lazy=True)
+            client = client or self._idle.pop(address, None)
+            client = client or rrpc.connect(address, lazy=True, **certificates())
             self._used[address] = client, users + 1
             return client
 

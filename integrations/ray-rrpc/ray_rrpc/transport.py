@@ -61,6 +61,7 @@ class Fetch(FetchRequest):
     """A fetch under way: a future for each slice of the list, all with one deadline."""
 
     held: Held
+    borrow: bool
     calls: list[rrpc.Future[Any]] = field(default_factory=list)
     leased: bool = False
 
@@ -74,7 +75,8 @@ class Fetch(FetchRequest):
         client = _peers.lend(self.held.address)
         self.leased = True
         for number, out in enumerate(outs):
-            self.calls.append(client.start(FETCH, key, number * step, step, timeout=timeout, out=out))
+            call = client.start(FETCH, key, number * step, step, timeout=timeout, out=out, borrow=self.borrow)
+            self.calls.append(call)
 
     def result(self, timeout: float | None) -> list[Any]:
         """The tensors, checked against the metadata; the arguments' and errors' rules are those of rrpc's futures."""
@@ -125,6 +127,8 @@ class RrpcTransport(TensorTransportManager):
     name = "RRPC"
     timeout = 30.0
     """Seconds that one fetch may take. Ray's own limit is 60 s (``RAY_rdt_fetch_fail_timeout_milliseconds``)."""
+    borrow = False
+    """Whether arrays arrive read-only, in their owner's memory where that can be lent."""
 
     def __init__(self) -> None:
         self._fetches: weakref.WeakValueDictionary[int, Fetch] = weakref.WeakValueDictionary()
@@ -170,7 +174,7 @@ class RrpcTransport(TensorTransportManager):
         target_buffers: list[Any] | None = None,
     ) -> Fetch:
         """Receiver: begins to fetch the arrays of an object, into ``target_buffers`` where there are some."""
-        fetch = Fetch(obj_id, target_buffers or [], cast(Held, tensor_transport_metadata))
+        fetch = Fetch(obj_id, target_buffers or [], cast(Held, tensor_transport_metadata), self.borrow)
         self._fetches[id(fetch)] = fetch
         try:
             fetch.begin(self.timeout)
@@ -229,7 +233,9 @@ class RrpcTransport(TensorTransportManager):
                     call.cancel()
 
 
-def register(name: str = "rrpc", data_type: type = np.ndarray, timeout: float = 30.0) -> None:
+def register(
+    name: str = "rrpc", data_type: type = np.ndarray, timeout: float = 30.0, borrow: bool = False
+) -> None:
     """Makes the transport known to Ray, in this process and in the actors that it makes from then on.
 
     An actor that Ray may restart calls it in its ``__init__`` too: Ray tells only an actor's first process of
@@ -239,11 +245,21 @@ def register(name: str = "rrpc", data_type: type = np.ndarray, timeout: float = 
         name: What methods give as ``tensor_transport=``.
         data_type: What it moves: ``numpy.ndarray``, or ``torch.Tensor`` under another name.
         timeout: Seconds that a fetch may take.
+        borrow: Have arrays arrive read-only. On one host those that the owner has made by ``rrpc.empty``, ``zeros``,
+            ``like`` or ``snapshot`` stay in its memory, which is lent; all others are copied. The owner must never
+            change such an array once it was returned: a receiver may hold it longer than Ray does.
+
+    Raises:
+        ValueError: The timeout isn't positive, or torch tensors are to be borrowed, which can't be read-only.
     """
     if not timeout > 0:
         raise ValueError(f"a timeout of {timeout} s: want more than 0")
+    if borrow and data_type is not np.ndarray:
+        raise ValueError(
+            f"borrowed arrays are read-only, which {data_type.__name__} can't be: want numpy.ndarray"
+        )
     # Ray ships the class to actors and makes it without arguments: its attributes are what it is told.
-    options = {"name": name.upper(), "timeout": timeout, "__module__": PUBLIC}
+    options = {"name": name.upper(), "timeout": timeout, "borrow": borrow, "__module__": PUBLIC}
     transport = type(f"{RrpcTransport.__name__}_{name}", (RrpcTransport,), options)
     with contextlib.suppress(ValueError):  # registered already
         register_tensor_transport(name, ["cpu"], transport, data_type)

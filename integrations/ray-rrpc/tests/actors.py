@@ -14,6 +14,7 @@ import rrpc
 
 ray_rrpc.register()  # before a method names it, in the actors' processes too, which import this
 ray_rrpc.register("rrpc_brief", timeout=1.0)
+ray_rrpc.register("rrpc_lent", borrow=True)
 
 
 @ray.remote(enable_tensor_transport=True, num_cpus=0)
@@ -48,6 +49,15 @@ class Actor:
         return np.ones(count)
 
     @ray.method(tensor_transport="rrpc")
+    def in_pool(self, count: int) -> NDArray[np.float64]:
+        return rrpc.snapshot(np.ones(count))
+
+    @ray.method(tensor_transport="rrpc_lent")
+    def lent(self, count: int, in_pool: bool) -> NDArray[np.float64]:
+        ones = np.ones(count)
+        return rrpc.snapshot(ones) if in_pool else ones
+
+    @ray.method(tensor_transport="rrpc")
     def everything(self) -> dict[str, Any]:
         return dict(everything())
 
@@ -76,6 +86,17 @@ class Actor:
 
     def get(self, refs: list[Any]) -> int:
         return int(ray.get(refs[0]).sum())
+
+    def keep(self, data: NDArray[np.float64]) -> bool:
+        """Holds the array; whether it is writable."""
+        self.kept = data
+        return data.flags.writeable
+
+    def sum_of_kept(self) -> float:
+        return float(self.kept.sum())
+
+    def let_go(self) -> None:
+        del self.kept
 
     def get_into_target(self, refs: list[Any], count: int) -> tuple[bool, int]:
         """Whether the array is the target itself; the sum of the memory that the target is a view of."""
