@@ -4,8 +4,6 @@
 PY := .venv/bin/python
 # Without bytecode files every process compiles all it imports, and tests start thousands of them.
 export PYTHONDONTWRITEBYTECODE =
-# More processes than processors: most tests wait more than they compute.
-PYTEST := $(PY) -m pytest -q -n 3 --dist worksteal
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -23,18 +21,18 @@ demo: ## start a server and run the generated client of examples/nearest against
 
 test: build ## all tests: C++, Python, and real verbs in virtual machines; about 15 minutes
 	@tools/ctest.sh release
-	@$(PYTEST) $(ARGS)
+	@tools/test_python.sh $(ARGS)
 	@$(MAKE) --no-print-directory test-vm
 
 test-fast: build ## the tests that take less than four minutes together
 	@tools/ctest.sh fast
-	@$(PYTEST) -m "not slow" -k "not uvloop" $(ARGS)
+	@tools/test_python.sh -m "not slow" -k "not uvloop" $(ARGS)
 
 test-cpp: build ## the C++ tests alone
 	@tools/ctest.sh release
 
-test-python: build ## the Python tests alone; ARGS="-k name" goes to pytest, and "-n 0" is one process
-	@$(PYTEST) $(ARGS)
+test-python: build ## the Python tests alone, with branch coverage; ARGS="-k name" goes to pytest, and "-n 0" is one process
+	@tools/test_python.sh $(ARGS)
 
 test-vm: build ## the tests over Soft-RoCE and Soft-iWARP, in virtual machines; SUITES="conformance core" picks some
 	@tools/setup.sh vm

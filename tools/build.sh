@@ -10,19 +10,21 @@ if [ "$goal" = python ]; then targets=(rrpc_python); fi
 # What was chosen before stays: `make demo` on a tree that builds tests must not configure it anew without them.
 cache="build/$preset/CMakeCache.txt"
 if ! has_header gtest/gtest.h; then options+=(-DRRPC_BUILD_TESTS=OFF); fi
-# Headers count too, come or gone: rdma-core's, with which the verbs provider is built, and msgpack-cxx's.
+# Headers count too, come or gone: rdma-core's, with which the verbs provider is built, OpenSSL's and msgpack-cxx's.
 if has_verbs_headers; then verbs=yes; else verbs=no; fi
+if has_tls_headers; then tls=yes; else tls=no; fi
 if has_msgpack_headers; then msgpack=yes; else msgpack=no; fi
 if [ ! -e "build/$preset/build.ninja" ] || ! grep -qF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "$cache" ||
-  [ CMakePresets.json -nt "$cache" ] || [ "$(cat "build/$preset/headers" 2>/dev/null)" != "$verbs $msgpack" ] ||
+  [ CMakePresets.json -nt "$cache" ] || [ "$(cat "build/$preset/headers" 2>/dev/null)" != "$verbs $tls $msgpack" ] ||
   { [ -e "build/$preset/no-tests" ] && [[ "${options[*]}" != *TESTS=OFF* ]]; }; then
   rm -f "$cache" "build/$preset/no-tests"
   step "configure $preset" cmake --preset "$preset" "${options[@]}"
-  echo "$verbs $msgpack" >"build/$preset/headers"
+  echo "$verbs $tls $msgpack" >"build/$preset/headers"
   if [[ "${options[*]}" == *TESTS=OFF* ]]; then touch "build/$preset/no-tests"; fi
 fi
 if [ "$goal" = tidy ]; then exit 0; fi
 if [ "$verbs" = no ]; then echo "build: without the verbs provider, as rdma-core's headers (libibverbs-dev, librdmacm-dev) are not here"; fi
+if [ "$tls" = no ]; then echo "build: without TLS, as OpenSSL's headers (libssl-dev) are not here"; fi
 if [ "$msgpack" = no ]; then echo "build: without compiled plans, as msgpack-cxx's headers (libmsgpack-cxx-dev) are not here"; fi
 step "build $goal" cmake --build "build/$preset" --parallel "$JOBS" --target "${targets[@]}"
 

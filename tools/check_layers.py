@@ -14,13 +14,14 @@ from pathlib import Path
 # C++: each folder of cpp/ and the folders it may include from, besides itself.
 _CORE = ("base", "provider")
 _PROTOCOL = (*_CORE, "endpoint", "rpc")
-_PROVIDERS = ("provider/shm", "provider/tcp", "provider/verbs")
+_PROVIDERS = ("provider/shm", "provider/tcp", "provider/tls", "provider/verbs")
 CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "base": (),
     "provider": ("base",),
     "provider/sim": _CORE,
     "provider/shm": _CORE,
     "provider/tcp": _CORE,
+    "provider/tls": _CORE,
     "provider/verbs": _CORE,
     "endpoint": _CORE,
     "rpc": (*_CORE, "endpoint"),
@@ -30,7 +31,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "bind/direct": (*_PROTOCOL, *_PROVIDERS, "driver", "bind/plan", "bind"),
     "tests": (*_PROTOCOL, *_PROVIDERS, "provider/sim", "driver"),
     "tests/plugin": (*_CORE, "provider/tcp"),
-    "fuzz": (*_PROTOCOL, *_PROVIDERS),
+    "fuzz": (*_PROTOCOL, *_PROVIDERS, "driver"),
     "bench": (*_PROTOCOL, *_PROVIDERS, "driver"),
 }
 _NO_IO = r"sys/(socket|epoll|eventfd|timerfd|un|select|uio)\.h|(net)?inet/.*|netdb\.h|arpa/.*|poll\.h"
@@ -40,10 +41,11 @@ _PURE = ("endpoint", "rpc")
 CPP_HEADERS_ONLY_IN: list[tuple[str, str, tuple[str, ...]]] = [
     ("Python", r"Python\.h|pybind11/.*", ("bind", "bind/plan", "bind/direct")),
     ("verbs", r"infiniband/.*|rdma/.*", ("provider/verbs",)),
+    ("OpenSSL", r"openssl/.*", ("provider/tls",)),
 ]
 CPP_HEADERS_NOT_IN = [("I/O", _NO_IO, _PURE), ("threads and clocks", _NO_THREADS, _PURE)]
 CPP_WORDS_ONLY_IN: list[tuple[str, str, tuple[str, ...]]] = [
-    ("verbs symbol", r"\b(?:ibv|rdma)_\w+", ("provider/verbs",))
+    ("verbs symbol", r"\b(?:ibv|rdma)_(?!security\b)\w+", ("provider/verbs",))
 ]
 CPP_WORDS_NOT_IN = [
     ("clock read", r"\b(?:now_ns|clock_gettime)\s*\(", _PURE),

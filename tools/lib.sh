@@ -45,4 +45,5 @@ apt_install() {  # apt_install PACKAGE...: false where there is no apt or no rig
 
 has_header() { echo "#include <$1>" | g++ -E -x c++ "${@:2}" - >/dev/null 2>&1; }
 has_msgpack_headers() { has_header msgpack/unpack.hpp -DMSGPACK_NO_BOOST; }
+has_tls_headers() { has_header openssl/ssl.h; }
 has_verbs_headers() { has_header infiniband/verbs.h && has_header rdma/rdma_cma.h; }

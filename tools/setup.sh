@@ -16,6 +16,9 @@ require_toolchain() {
     { apt_install libmsgpack-cxx-dev && has_msgpack_headers; } ||
       missing "no msgpack-cxx headers (libmsgpack-cxx-dev): going on with the codec in Python alone, which is slower"
   fi
+  if [ "$goal" != demo ] && ! has_tls_headers; then
+    { apt_install libssl-dev && has_tls_headers; } || missing "no OpenSSL headers (libssl-dev): going on without TLS"
+  fi
   if [ "$goal" != demo ] && ! has_header gtest/gtest.h; then
     { apt_install libgtest-dev && has_header gtest/gtest.h; } || missing "no GoogleTest (libgtest-dev): going on without the C++ tests"
   fi
@@ -31,13 +34,17 @@ make_venv() {
   step "virtual environment" "$python" -m venv --clear .venv
 }
 
+without_gil() { .venv/bin/python -c 'import sys, sysconfig; sys.exit(not sysconfig.get_config_var("Py_GIL_DISABLED"))'; }
+
 install_packages() {  # install_packages EXTRAS STAMP
-  local stamp=".venv/setup-$2" hash
-  hash="$(cat pyproject.toml tools/constraints.txt tools/setup.sh | sha256sum)"
+  local stamp=".venv/setup-$2" hash wanted=(-c tools/constraints.txt -e ".[$1]")
+  # Many packages have no wheels for an interpreter without the GIL yet; tests that need them are skipped there.
+  if without_gil; then wanted=(-r tools/free_threaded.txt -e ".[build]"); fi
+  hash="$(cat pyproject.toml tools/constraints.txt tools/free_threaded.txt tools/setup.sh | sha256sum)"
   # What the tests need includes what the demo needs.
   [[ "$(cat "$stamp" .venv/setup-test 2>/dev/null)" == *"$hash"* ]] && return
   # In place and without CMake: the package is imported from here, `make build` puts the extension beside it.
-  step "python packages ($1)" .venv/bin/python -m pip install -q -c tools/constraints.txt -e ".[$1]" \
+  step "python packages ($1)" .venv/bin/python -m pip install -q "${wanted[@]}" \
     --config-settings=editable.mode=inplace --config-settings=wheel.cmake=false
   echo "$hash" >"$stamp"
 }

@@ -1,11 +1,12 @@
 """Run by an interpreter that has nothing but the wheel: the package is whole and a first call works.
 
-usage: wheel_smoke.py with-verbs|without-verbs, as the wheel was built.
+usage: wheel_smoke.py with-verbs|without-verbs with-tls|without-tls, as the wheel was built.
 """
 
 import importlib.metadata
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -32,7 +33,11 @@ def main() -> None:
     from rrpc import _core
 
     assert _core.HAS_COMPILED_PLANS, "it was built without msgpack-cxx's headers"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        enabled = getattr(sys, "_is_gil_enabled", lambda: True)()
+        assert not enabled, "importing rrpc has switched the GIL on"
     check_verbs(here, built_with=sys.argv[1] == "with-verbs")
+    check_tls(here, built_with=sys.argv[2] == "with-tls")
     check_language()
     scripts = Path(sys.executable).parent
     with tempfile.TemporaryDirectory() as folder:
@@ -53,6 +58,17 @@ def main() -> None:
             finally:
                 server.terminate()
             assert server.wait(timeout=30) == 0
+
+
+def check_tls(package: Path, built_with: bool) -> None:
+    """Checks that TLS is in the wheel or that its absence is named: the certificate's file is missed only with TLS."""
+    assert (package / "_tls.so").exists() == built_with, f"_tls.so: {not built_with}"
+    why = ""
+    try:
+        rrpc.connect("tcps://127.0.0.1:1", tls_cert="none.pem", tls_key="none.pem")
+    except rrpc.RpcError as error:
+        why = str(error)
+    assert ("none.pem" if built_with else "libssl-dev") in why, why
 
 
 def check_language() -> None:

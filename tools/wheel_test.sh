@@ -13,4 +13,5 @@ cd "$work"
 step "empty environment" "$python" -m venv clean
 step "install wheel" clean/bin/python -m pip install -q -c "$constraints" "$work"/rrpc_rdma-*.whl
 if has_verbs_headers; then verbs=with-verbs; else verbs=without-verbs; fi
-step "use wheel" clean/bin/python "$smoke" "$verbs"
+if has_tls_headers; then tls=with-tls; else tls=without-tls; fi
+step "use wheel" clean/bin/python "$smoke" "$verbs" "$tls"
