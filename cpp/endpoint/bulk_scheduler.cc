@@ -59,16 +59,19 @@ void BulkScheduler::cancel_all() {
 }
 
 Status BulkScheduler::pump(provider::QueuePair& qp, uint64_t wr_id_tag) {
+  Status status;
+  const size_t free_before = free_slots_.size();
   while (!turn_.empty() && !free_slots_.empty()) {
     const uint64_t cookie = turn_.front();
     Transfer& transfer = transfers_.at(cookie);
-    const Status status = post_chunk(qp, wr_id_tag, cookie, transfer);
-    if (status.code() == StatusCode::kResourceExhausted) return {};  // the send queue is full: at the next pump
-    RRPC_RETURN_IF_ERROR(status);
+    status = post_chunk(qp, wr_id_tag, cookie, transfer);
+    if (!status.ok()) break;
     turn_.pop_front();
     if (!transfer.all_posted()) turn_.push_back(cookie);
   }
-  return {};
+  if (free_slots_.size() < free_before) qp.ring();
+  // The send queue is full: at the next pump.
+  return status.code() == StatusCode::kResourceExhausted ? Status() : status;
 }
 
 // Makes sges_ the next chunk: as much of a segment as one work request takes, and for a WRITE what follows it in the
@@ -102,6 +105,7 @@ Status BulkScheduler::post_chunk(provider::QueuePair& qp, uint64_t wr_id_tag, ui
   request.sges = sges_;
   request.remote_address = first.remote_address + transfer.offset_bytes;
   request.rkey = first.rkey;
+  request.more = true;
   RRPC_RETURN_IF_ERROR(qp.post_send({&request, 1}));
   free_slots_.pop_back();
   slot_cookies_[slot] = cookie;

@@ -236,22 +236,18 @@ inline bool Endpoint::take_message(uint32_t slot, uint32_t length_bytes, Message
   return !failed();
 }
 
-inline Status Endpoint::repost(uint32_t slot) {
-  if (share_) return share_.ring().repost(slot);  // others want it, whatever became of this connection
+inline Status Endpoint::repost(std::span<const provider::ReceiveRequest> requests) {
+  if (share_) return share_.ring().repost(requests);  // others want them, whatever became of this connection
   if (failed()) return {};
-  Status posted = qp_->post_receive(slot_request(slot));
+  Status posted = requests.size() == 1 ? qp_->post_receive(requests.front()) : qp_->post_receives(requests);
   return posted.ok() || qp_->state() != QueuePairState::kError ? std::move(posted) : Status();
 }
 
 void Endpoint::repost_gathered() {
   const std::span<const Emptied> emptied(gathered_.data(), std::exchange(gathered_count_, 0));
-  if (failed()) return;
   std::array<provider::ReceiveRequest, kCompletionsMax> requests;
   for (size_t i = 0; i < emptied.size(); ++i) requests[i] = slot_request(emptied[i].slot);
-  if (Status posted = qp_->post_receives(std::span(requests).first(emptied.size())); !posted.ok()) {
-    if (qp_->state() != QueuePairState::kError) fail(posted);
-    return;
-  }
+  if (Status posted = repost(std::span(requests).first(emptied.size())); !posted.ok()) return fail(posted);
   for (const Emptied& one : emptied) reposted(one.message_class);
 }
 
@@ -259,11 +255,12 @@ inline void Endpoint::handle_receive(uint32_t slot, WcStatus status, uint32_t le
   MessageClass message_class = MessageClass::kCredit;
   const bool taken = status == WcStatus::kSuccess && take_message(slot, length_bytes, message_class);
   if (!taken) message_class = MessageClass::kCredit;
-  if (gathers_ && !share_) {
+  if (gathers_) {
     gathered_[gathered_count_++] = {slot, message_class};
     return;
   }
-  if (Status posted = repost(slot); !posted.ok()) return fail(posted);
+  const provider::ReceiveRequest request = slot_request(slot);
+  if (Status posted = repost({&request, 1}); !posted.ok()) return fail(posted);
   // Only now: a grant before the repost would invite a send that finds no receive.
   reposted(message_class);
 }
@@ -321,10 +318,12 @@ size_t Endpoint::progress() {
 
 void Endpoint::give_back_shared_receives() {
   qp_->disconnect("the connection was closed");
+  if (gathered_count_ > 0) repost_gathered();
   while (const size_t polled = cq_->poll(completions_)) {
     for (const Completion& completion : std::span(completions_).first(polled))
       if ((completion.wr_id & kTagMask) == kTagReceive)
-        (void)repost(static_cast<uint32_t>(completion.wr_id & ~kTagMask));
+        gathered_[gathered_count_++] = {static_cast<uint32_t>(completion.wr_id & ~kTagMask), MessageClass::kCredit};
+    repost_gathered();
   }
 }
 

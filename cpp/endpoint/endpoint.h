@@ -208,6 +208,7 @@ class Endpoint {
   Result<RegionRef> register_for_transfer(std::byte* address, size_t length_bytes, bool read_sink);
   Status allocate_ring();
   provider::ReceiveRequest slot_request(uint32_t slot) const {
+    if (share_) return share_.ring().request(slot);
     return {kTagReceive | slot,
             {ring_ + size_t{slot} * geometry_.slot_bytes, geometry_.slot_bytes, ring_region_.get()}};
   }
@@ -224,7 +225,7 @@ class Endpoint {
   Status count_arrival(MessageClass message_class);
   bool take_header(const MessageHeader& header, Bytes message);
   [[gnu::cold]] Status what_is_wrong(const MessageHeader& header, Bytes message) const;
-  Status repost(uint32_t slot);
+  Status repost(std::span<const provider::ReceiveRequest> requests);
   void reposted(MessageClass message_class) {
     if (message_class == MessageClass::kData) receive_data_.on_reposted();
     if (message_class == MessageClass::kControl) receive_control_.on_reposted();

@@ -95,8 +95,11 @@ void Endpoint::post_message(const MessageHeader& header, std::span<const Bytes> 
   request.signalled =
       sends_since_signal_ >= std::max(1u, send_slot_count_ / 4) || (buffer.memory != nullptr && send_buffers_.scarce());
   request.wr_id = kTagSend | sends_since_signal_;
+  request.more = hold_;
   if (request.signalled) sends_since_signal_ = 0;
-  if (Status status = qp_->post_send({&request, 1}); !status.ok()) [[unlikely]]
+  const Status status = qp_->post_send({&request, 1});
+  holds_ = qp_->holds();
+  if (!status.ok()) [[unlikely]]
     fail(status);
 }
 

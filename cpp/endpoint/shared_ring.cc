@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <string>
+#include <vector>
 
 #include "base/limits.h"
 #include "endpoint/counters.h"
-#include "endpoint/work_ids.h"
 
 namespace rrpc::endpoint {
 
@@ -27,13 +27,11 @@ Result<std::shared_ptr<SharedRing>> SharedRing::create(provider::Device& device,
   RRPC_ASSIGN_OR_RETURN(ring->memory_, AnonymousMapping::create(size_t{ring->slots_} * slot_bytes));
   RRPC_ASSIGN_OR_RETURN(ring->region_, device.register_memory({ring->memory_.data(), ring->memory_.size(), -1, false}));
   ring->queue_ = std::move(queue);
-  for (uint32_t index = 0; index < ring->slots_; ++index) RRPC_RETURN_IF_ERROR(ring->post(index));
+  std::vector<provider::ReceiveRequest> requests;
+  requests.reserve(ring->slots_);
+  for (uint32_t index = 0; index < ring->slots_; ++index) requests.push_back(ring->request(index));
+  RRPC_RETURN_IF_ERROR(ring->queue_->post(requests));
   return ring;
-}
-
-Status SharedRing::post(uint32_t index) {
-  std::byte* address = memory_.data() + size_t{index} * slot_bytes_;
-  return queue_->post({kTagReceive | index, {address, slot_bytes_, region_.get()}});
 }
 
 void SharedRing::count_limit_events() {
@@ -44,9 +42,9 @@ void SharedRing::count_limit_events() {
       return count(counters().shared_receive_low, static_cast<int64_t>(events - seen));
 }
 
-Status SharedRing::repost(uint32_t index) {
+Status SharedRing::repost(std::span<const provider::ReceiveRequest> requests) {
   count_limit_events();
-  return post(index);
+  return queue_->post(requests);
 }
 
 Result<ReceiveShare> SharedRing::reserve(uint32_t slots_wanted) {

@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 
 #include "base/anonymous_mapping.h"
 #include "base/result.h"
+#include "endpoint/work_ids.h"
 #include "provider/provider.h"
 
 namespace rrpc::endpoint {
@@ -57,13 +59,15 @@ class SharedRing : public std::enable_shared_from_this<SharedRing> {
 
   provider::SharedReceiveQueue& queue() { return *queue_; }
   const std::byte* slot(uint32_t index) const { return memory_.data() + size_t{index} * slot_bytes_; }
-  // Of a slot whose message was copied out.
-  Status repost(uint32_t index);
+  provider::ReceiveRequest request(uint32_t index) {
+    return {kTagReceive | index, {memory_.data() + size_t{index} * slot_bytes_, slot_bytes_, region_.get()}};
+  }
+  // Of slots whose messages were copied out.
+  Status repost(std::span<const provider::ReceiveRequest> requests);
 
  private:
   friend class ReceiveShare;
   SharedRing(uint32_t slots, uint32_t slot_bytes) : slots_(slots), slot_bytes_(slot_bytes) {}
-  Status post(uint32_t index);
   void count_limit_events();
   void give_back(uint32_t slots);
 

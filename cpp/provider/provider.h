@@ -130,6 +130,7 @@ struct WorkRequest {
   uint32_t rkey = 0;            // kRead, kWrite
   bool signalled = true;
   bool inline_data = false;  // kSend up to limits().inline_bytes_max: bytes are taken before the call returns
+  bool more = false;         // of the last one that is posted together: as commit_message() has it
   // kSend: what the peer is going to READ on account of it. Where limits().pushed_bytes_max allows their bytes follow
   // the message, and a READ that the peer posts when it has the message waits for them instead of asking. Only a hint:
   // exposures, READs and their completions are as without it.
@@ -182,8 +183,9 @@ class SharedReceiveQueue {
   // The completion comes to the completion queue of the queue pair whose message took the receive. Receives that
   // no message took are not flushed: they stay with the queue until it is destroyed. Before a queue pair is destroyed
   // it is disconnected and polled until nothing comes; what it took and had not completed by then is posted again.
-  // A wr_id stands for one receive at a time; there are depth() of them for good.
-  virtual Status post(const ReceiveRequest& request) = 0;
+  // A wr_id stands for one receive at a time; there are depth() of them for good. In their order, with one doorbell
+  // where there is such a thing. After an error some may be posted.
+  virtual Status post(std::span<const ReceiveRequest> requests) = 0;
   // How often fewer than the limit (an eighth of the depth) were left.
   virtual uint64_t limit_events() const = 0;
 };
@@ -305,7 +307,9 @@ class QueuePair {
   // but no longer than until ring(), the next post_send(), or the next poll() that gives no completion. Gives whether
   // it waits.
   virtual bool commit_message(bool /*more*/) { return false; }
-  // Sends the messages that wait for another one.
+  // Whether messages or requests wait for another one.
+  virtual bool holds() const { return false; }
+  // Sends them.
   virtual void ring() {}
   // All or none is posted. ResourceExhausted when the send queue is full.
   virtual Status post_send(std::span<const WorkRequest> requests) = 0;

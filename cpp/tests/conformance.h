@@ -25,6 +25,8 @@ class ProviderUnderTest {
   virtual std::string vacant_address() = 0;  // well formed, and nobody listens there
   virtual void settle() {}                   // called between polls: sim advances its clock
   virtual bool has_wait_handles() const { return true; }
+  // Whether posted requests wait for others where they may.
+  virtual bool requests_wait() const { return false; }
   // Whether a SEND completes only once the peer has it, so that its failures show in its own completion. Where
   // not, a SEND that the peer refuses may have completed before; the queue pair dies all the same.
   virtual bool sends_are_acknowledged() const { return true; }

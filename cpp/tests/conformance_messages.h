@@ -120,6 +120,76 @@ TEST_P(ConformanceTest, AReservedMessageGoesInTurnAndCompletesNowhere) {
   }
 }
 
+TEST_P(ConformanceTest, RequestsThatWaitForOthersAreCarriedOutInTheirOrder) {
+  constexpr uint64_t kCount = 60;
+  connect({}, {}, kCount);
+  Buffer& source = buffer(server_, 64, 5);
+  Buffer& sink = buffer(client_, 64);
+  const uint32_t key = expose(server_, source, 0, 64, kRemoteRead);
+  const uint32_t inline_bytes = std::min<uint32_t>(client_.qp->limits().inline_bytes_max, 64);
+  Buffer& message = buffer(client_, 64, 3);
+  std::vector<std::byte> scratch(inline_bytes);
+  for (uint64_t i = 0; i < kCount; ++i) {
+    const bool more = i % 20 != 19;
+    const bool is_inline = i % 2 == 0 && inline_bytes > 0;
+    std::fill(scratch.begin(), scratch.end(), static_cast<std::byte>(i + 1));
+    const Sge sge = is_inline ? Sge{scratch.data(), inline_bytes, nullptr} : message.sge();
+    ASSERT_TRUE(post(client_, {.wr_id = i, .sges = {&sge, 1}, .inline_data = is_inline, .more = more}).ok());
+    std::fill(scratch.begin(), scratch.end(), std::byte{0xee});
+    EXPECT_EQ(client_.qp->holds(), provider_->requests_wait() && i % 20 != 15 && i % 20 != 19) << i;
+  }
+  const Sge into = sink.sge();
+  ASSERT_TRUE(post(client_, {.wr_id = kCount,
+                             .opcode = Opcode::kRead,
+                             .sges = {&into, 1},
+                             .remote_address = reinterpret_cast<uint64_t>(source.bytes.data()),
+                             .rkey = key,
+                             .more = true})
+                  .ok());
+  EXPECT_EQ(client_.qp->holds(), provider_->requests_wait());
+  client_.qp->ring();
+  EXPECT_FALSE(client_.qp->holds());
+  ASSERT_TRUE(
+      wait_for([&] { return server_.completions.size() == kCount && client_.completions.size() == kCount + 1; }));
+  for (uint64_t i = 0; i <= kCount; ++i) EXPECT_EQ(client_.completions[i].wr_id, i);
+  EXPECT_EQ(sink.bytes, source.bytes);
+  for (uint64_t i = 0; i < kCount; ++i) {
+    const bool was_inline = i % 2 == 0 && inline_bytes > 0;
+    EXPECT_EQ(server_.completions[i].wr_id, 1000 + i);
+    EXPECT_EQ(buffers_[i].bytes[5], was_inline ? static_cast<std::byte>(i + 1) : message.bytes[5]) << i;
+  }
+}
+
+TEST_P(ConformanceTest, APollThatFindsNothingSendsWhatWaits) {
+  connect({}, {}, 2);
+  const Sge sge = buffer(client_, 64).sge();
+  for (uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(post(client_, {.wr_id = i, .sges = {&sge, 1}, .more = true}).ok());
+  EXPECT_TRUE(wait_for([&] { return server_.completions.size() == 2; }));
+}
+
+TEST_P(ConformanceTest, ADisconnectSendsWhatWaits) {
+  connect({}, {}, 5);
+  const Sge sge = buffer(client_, 64).sge();
+  for (uint64_t i = 0; i < 5; ++i) ASSERT_TRUE(post(client_, {.wr_id = i, .sges = {&sge, 1}, .more = true}).ok());
+  client_.qp->disconnect("enough");
+  ASSERT_TRUE(wait_for([&] { return server_.completions.size() == 5; }));
+  for (const Completion& completion : server_.completions) EXPECT_EQ(completion.status, WcStatus::kSuccess);
+}
+
+// Exposing and revoking are requests of their own on some adapters.
+TEST_P(ConformanceTest, WhatWaitsGoesBeforeAnExposure) {
+  connect({}, {}, 1);
+  const Sge sge = buffer(client_, 64).sge();
+  Buffer& exposed = buffer(client_, 64, 7);
+  ASSERT_TRUE(post(client_, {.wr_id = 1, .sges = {&sge, 1}, .more = true}).ok());
+  const uint32_t key = expose(client_, exposed, 0, 64, kRemoteRead);
+  ASSERT_TRUE(wait_for([&] { return server_.completions.size() == 1 && client_.completions.size() == 1; }));
+  Buffer& sink = buffer(server_, 64);
+  ASSERT_TRUE(post_bulk(server_, Opcode::kRead, 9, sink.sge(), exposed.bytes.data(), key).ok());
+  ASSERT_TRUE(wait_done(server_, 9));
+  EXPECT_EQ(sink.bytes, exposed.bytes);
+}
+
 TEST_P(ConformanceTest, NothingIsReservedThatCannotBeSent) {
   connect({}, {}, 1);
   EXPECT_EQ(client_.qp->reserve_message(4097), nullptr) << "longer than the peer's receive";

@@ -25,6 +25,18 @@ class CountingQueuePair : public TamperedQueuePair {
   std::vector<size_t>& posted_;
 };
 
+// Calls whose requests are all at the server before it polls once.
+void call(World& world) {
+  for (size_t i = 0; i < kCalls; ++i)
+    EXPECT_TRUE(
+        world.client.session->client()
+            .start(std::make_shared<ClientCall>(), {"m", as_bytes("p"), {}, std::nullopt, kNever}, world.network.now())
+            .ok());
+  while (world.network.step()) {
+  }
+  world.server.pump(world.network.now());
+}
+
 struct Reposting : ::testing::Test {
   Reposting() {
     world.wrap = [this](SessionEnd& end,
@@ -36,17 +48,9 @@ struct Reposting : ::testing::Test {
     EXPECT_TRUE(world.run_until([&] { return world.client.ready && world.server.ready; }, kSecond));
     world.client.call_done = [this](const ClientCallRef& call) { done += call->status().ok() ? 1 : 0; };
   }
-  // Calls whose requests are all at the server before it polls.
   void call() {
     posted.clear();
-    for (size_t i = 0; i < kCalls; ++i)
-      EXPECT_TRUE(world.client.session->client()
-                      .start(std::make_shared<ClientCall>(), {"m", as_bytes("p"), {}, std::nullopt, kNever},
-                             world.network.now())
-                      .ok());
-    while (world.network.step()) {
-    }
-    world.server.pump(world.network.now());
+    rpc::call(world);
   }
 
   World world{1};
@@ -60,6 +64,21 @@ TEST_F(Reposting, WhatOnePollFindsIsOneCall) {
   call();
   EXPECT_EQ(waiting.size(), kCalls);
   EXPECT_EQ(posted, std::vector<size_t>{kCalls});
+}
+
+TEST(SharedReposting, WhatOnePollFindsIsOneCall) {
+  World world(1);
+  world.share_receives(512);
+  world.dial({});
+  ASSERT_TRUE(world.run_until([&] { return world.client.ready && world.server.ready; }, kSecond));
+  std::vector<ServerCallRef> waiting;
+  world.server.request = [&](const ServerCallRef& request) { waiting.push_back(request); };
+  const auto& queue = static_cast<provider::sim::SimSharedReceiveQueue&>(world.shared_ring->queue());
+  const uint64_t before = queue.calls_of_post();
+  call(world);
+  EXPECT_EQ(waiting.size(), kCalls);
+  EXPECT_EQ(queue.calls_of_post() - before, 1u);
+  EXPECT_EQ(queue.posted_count(), world.shared_ring->slots());
 }
 
 TEST_F(Reposting, AReplyGrantsWhatWasPostedBeforeIt) {

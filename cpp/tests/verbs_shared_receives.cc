@@ -27,7 +27,8 @@ class VerbsSharedReceives : public ConformanceTest {
     Sge sge = slots_->sge();
     sge.address += slot * kSlotBytes;
     sge.length_bytes = kSlotBytes;
-    return queue_->post({.wr_id = slot, .sge = sge});
+    const ReceiveRequest request{.wr_id = slot, .sge = sge};
+    return queue_->post({&request, 1});
   }
   // As an owner does: what has completed is posted again.
   void post_again() {

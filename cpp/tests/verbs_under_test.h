@@ -43,6 +43,7 @@ class VerbsUnderTest final : public ProviderUnderTest {
   Device& client_device() override { return device(); }
   std::string listen_address() override { return host() + ":0"; }
   std::string vacant_address() override { return host() + ":1"; }
+  bool requests_wait() const override { return true; }
   bool sends_are_acknowledged() const override { return !iwarp(); }
   bool writes_are_acknowledged() const override { return !iwarp(); }
   bool refusals_are_named() const override { return !iwarp(); }

@@ -16,7 +16,13 @@ SimSharedReceiveQueue::~SimSharedReceiveQueue() {
   for (const auto& slot : open_) unclaim(fabric_, slot->piece);
 }
 
-Status SimSharedReceiveQueue::post(const ReceiveRequest& request) {
+Status SimSharedReceiveQueue::post(std::span<const ReceiveRequest> requests) {
+  ++calls_of_post_;
+  for (const ReceiveRequest& request : requests) RRPC_RETURN_IF_ERROR(post_one(request));
+  return {};
+}
+
+Status SimSharedReceiveQueue::post_one(const ReceiveRequest& request) {
   if (open_.size() >= depth_) return resource_exhausted("shared receive queue full: depth " + std::to_string(depth_));
   auto slot = std::make_shared<ReceiveSlot>();
   slot->wr_id = request.wr_id;

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <span>
 
 #include "provider/sim/requests.h"
 
@@ -14,7 +15,7 @@ class SimSharedReceiveQueue : public SharedReceiveQueue {
   ~SimSharedReceiveQueue() override;
 
   uint32_t depth() const override { return depth_; }
-  Status post(const ReceiveRequest& request) override;
+  Status post(std::span<const ReceiveRequest> requests) override;
   uint64_t limit_events() const override { return limit_events_; }
 
   void attach() { ++attached_count_; }
@@ -24,8 +25,10 @@ class SimSharedReceiveQueue : public SharedReceiveQueue {
   // What a queue pair took and had not completed when it was destroyed.
   void post_again(const ReceiveSlot& slot);
   size_t posted_count() const { return open_.size(); }
+  uint64_t calls_of_post() const { return calls_of_post_; }
 
  private:
+  Status post_one(const ReceiveRequest& request);
   void append(std::shared_ptr<ReceiveSlot> slot);
 
   Fabric& fabric_;
@@ -35,6 +38,7 @@ class SimSharedReceiveQueue : public SharedReceiveQueue {
   bool limit_armed_ = false;
   uint64_t limit_events_ = 0;
   uint32_t attached_count_ = 0;
+  uint64_t calls_of_post_ = 0;
   std::deque<std::shared_ptr<ReceiveSlot>> open_;
 };
 

@@ -40,6 +40,7 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   Status post_receive(const ReceiveRequest& request) override;
   std::byte* reserve_message(uint32_t length_bytes) override;
   bool commit_message(bool more) override;
+  bool holds() const override { return held_ > 0; }
   void ring() override;
   Status post_send(std::span<const WorkRequest> requests) override;
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,

@@ -15,5 +15,6 @@ struct PostedReceives {
 
 // Links the requests, of which there is one at least, in their order.
 PostedReceives post_linked(ibv_qp* queue_pair, std::span<ibv_recv_wr> requests);
+PostedReceives post_linked(ibv_srq* shared_receives, std::span<ibv_recv_wr> requests);
 
 }  // namespace rrpc::provider::verbs

@@ -1,4 +1,4 @@
-// How receives go to an adapter, with an adapter of the test's own that counts the calls and may refuse some.
+// How requests go to an adapter, with an adapter of the test's own that counts the calls and may refuse some.
 #include "provider/verbs/posting.h"
 
 #include <gtest/gtest.h>
@@ -13,10 +13,12 @@ namespace {
 struct Adapter {
   Adapter() {
     context.ops.post_recv = &take;
-    queue_pair.context = &context;
+    context.ops.post_srq_recv = &take;
+    queue_pair.context = shared_receives.context = &context;
     adapter = this;
   }
-  static int take(ibv_qp*, ibv_recv_wr* request, ibv_recv_wr** refused) {
+  template <typename Queue>
+  static int take(Queue*, ibv_recv_wr* request, ibv_recv_wr** refused) {
     ++adapter->calls;
     for (; request != nullptr; request = request->next) {
       if (adapter->taken.size() == adapter->room) {
@@ -30,6 +32,7 @@ struct Adapter {
   static inline Adapter* adapter = nullptr;
   ibv_context context{};
   ibv_qp queue_pair{};
+  ibv_srq shared_receives{};
   size_t room = 16;
   int calls = 0;
   std::vector<uint64_t> taken;
@@ -50,6 +53,14 @@ TEST(Posting, SeveralReceivesAreOneCall) {
   const PostedReceives posted = post_linked(&adapter.queue_pair, requests);
   EXPECT_EQ(posted.count, 3u);
   EXPECT_EQ(posted.error_number, 0);
+  EXPECT_EQ(adapter.calls, 1);
+  EXPECT_EQ(adapter.taken, (std::vector<uint64_t>{1, 2, 3}));
+}
+
+TEST(Posting, SeveralSharedReceivesAreOneCall) {
+  Adapter adapter;
+  auto requests = three();
+  EXPECT_EQ(post_linked(&adapter.shared_receives, requests).count, 3u);
   EXPECT_EQ(adapter.calls, 1);
   EXPECT_EQ(adapter.taken, (std::vector<uint64_t>{1, 2, 3}));
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <utility>
 
 #include "provider/verbs/completion_queue.h"
 #include "provider/verbs/errors.h"
@@ -13,6 +15,7 @@ namespace rrpc::provider::verbs {
 
 // rdma_cm leaves the wait before a repeated send at its longest, 655 ms. This is 0.64 ms.
 static constexpr uint8_t kMinRnrTimer = 12;
+static constexpr size_t kHeldMax = 16;  // requests that wait for another one
 static constexpr uint32_t kUnsignalledMax = 64;  // the device tells at least so often what is done
 static constexpr TimeNs kRevokePatience = 50 * kMicrosecond;
 static constexpr TimeNs kExposePatience = 20 * kMillisecond;  // while binds and invalidations wait for their turn
@@ -74,10 +77,10 @@ Status VerbsQueuePair::append_receive(const ReceiveRequest& request) {
     receive_region_id_ = region->id();
     receive_lkey_ = registration->lkey;
   }
-  chain_sges_.push_back({reinterpret_cast<uint64_t>(request.sge.address), request.sge.length_bytes, receive_lkey_});
+  receive_sges_.push_back({reinterpret_cast<uint64_t>(request.sge.address), request.sge.length_bytes, receive_lkey_});
   receive_chain_.push_back({.wr_id = receive_id(receives_.end() + receive_chain_.size()),
                             .next = nullptr,
-                            .sg_list = &chain_sges_.back(),
+                            .sg_list = &receive_sges_.back(),
                             .num_sge = 1});
   return {};
 }
@@ -91,8 +94,8 @@ Status VerbsQueuePair::post_receives(std::span<const ReceiveRequest> requests) {
   if (requests.empty()) return {};
   receive_chain_.clear();
   receive_chain_.reserve(requests.size());
-  chain_sges_.clear();
-  chain_sges_.reserve(requests.size());  // the chain points at them
+  receive_sges_.clear();
+  receive_sges_.reserve(requests.size());  // the chain points at them
   for (const ReceiveRequest& request : requests) RRPC_RETURN_IF_ERROR(append_receive(request));
   const PostedReceives posted = post_linked(handle_, receive_chain_);
   for (const ReceiveRequest& request : requests.first(posted.count)) receives_.push(request.wr_id);
@@ -145,8 +148,8 @@ Status VerbsQueuePair::append_sge(const Sge& sge, bool inline_data, bool& own_er
 }
 
 // siw ends the connection over a READ of no bytes; a WRITE of none does as little.
-static void use_no_elements(ibv_send_wr& request) {
-  request.num_sge = 0;
+static void use_no_elements(ibv_send_wr& request, std::vector<ibv_sge>& sges) {
+  sges.resize(sges.size() - static_cast<size_t>(std::exchange(request.num_sge, 0)));
   if (request.opcode == IBV_WR_RDMA_READ) request.opcode = IBV_WR_RDMA_WRITE;
 }
 
@@ -163,19 +166,17 @@ static ibv_wr_opcode wr_opcode(Opcode opcode) {
 
 Status VerbsQueuePair::append_request(const WorkRequest& request) {
   SendEntry entry{.wr_id = request.wr_id, .opcode = request.opcode, .wanted = request.signalled};
-  const size_t first_sge = chain_sges_.size();
   for (const Sge& sge : request.sges) {
     RRPC_RETURN_IF_ERROR(append_sge(sge, request.inline_data, entry.own_error));
     entry.length_bytes += sge.length_bytes;
   }
   ibv_send_wr& posted = chain_.emplace_back();
   posted = {};
-  posted.sg_list = chain_sges_.data() + first_sge;
   posted.num_sge = static_cast<int>(request.sges.size());
   posted.opcode = wr_opcode(request.opcode);
   posted.wr.rdma.remote_addr = request.remote_address;
   posted.wr.rdma.rkey = request.rkey;
-  if (adapter_.iwarp() && entry.length_bytes == 0) use_no_elements(posted);
+  if (adapter_.iwarp() && entry.length_bytes == 0) use_no_elements(posted, chain_sges_);
   // Of a READ over iWARP nothing but its own completion tells.
   entry.signalled = signal_next(request.signalled || (adapter_.iwarp() && request.opcode == Opcode::kRead));
   if (entry.signalled) posted.send_flags |= IBV_SEND_SIGNALED;
@@ -192,24 +193,56 @@ Status VerbsQueuePair::post_send(std::span<const WorkRequest> requests) {
   }
   if (requests.empty()) return {};
   if (asking_why()) return post_flushed(requests);
-  size_t sge_count = 0;
+  const size_t held_count = chain_.size();
+  RRPC_RETURN_IF_ERROR(append(requests));
+  if (requests.back().more && chain_.size() < kHeldMax) return keep_inline_bytes(held_count), Status();
+  return post_chain(held_count);
+}
+
+// All of them or none.
+Status VerbsQueuePair::append(std::span<const WorkRequest> requests) {
+  size_t sge_count = chain_sges_.size();
   for (const WorkRequest& request : requests) {
     RRPC_RETURN_IF_ERROR(check_request(request));
     sge_count += request.sges.size();
   }
-  chain_.clear();
-  chain_sges_.clear();
-  chain_.reserve(requests.size());  // elements point at each other
+  if (requests.back().more && held_bytes_.empty()) held_bytes_.resize(kHeldMax * limits_.inline_bytes_max);
+  const size_t request_count = chain_.size();
+  const size_t sges_before = chain_sges_.size();
+  chain_.reserve(request_count + requests.size());
   chain_sges_.reserve(sge_count);
   const uint64_t first = sends_.end();
   for (const WorkRequest& request : requests) {
     if (Status status = append_request(request); !status.ok()) {
       sends_.drop_newest(first);
+      chain_.resize(request_count);
+      chain_sges_.resize(sges_before);
       return status;
     }
   }
-  for (size_t i = 0; i + 1 < chain_.size(); ++i) chain_[i].next = &chain_[i + 1];
-  return post_chain(first);
+  return {};
+}
+
+// Of the requests from that one on, which wait: their callers' memory is theirs again.
+void VerbsQueuePair::keep_inline_bytes(size_t first_request) {
+  size_t element = 0;
+  for (size_t i = 0; i < first_request; ++i) element += static_cast<size_t>(chain_[i].num_sge);
+  for (size_t i = first_request; i < chain_.size(); ++i) {
+    std::byte* to = held_bytes_.data() + i * limits_.inline_bytes_max;
+    for (const size_t end = element + static_cast<size_t>(chain_[i].num_sge); element < end; ++element) {
+      if ((chain_[i].send_flags & IBV_SEND_INLINE) == 0) continue;
+      ibv_sge& sge = chain_sges_[element];
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): as the device's interface has it
+      std::memcpy(to, reinterpret_cast<const void*>(sge.addr), sge.length);
+      sge.addr = reinterpret_cast<uint64_t>(to);
+      to += sge.length;
+    }
+  }
+}
+
+void VerbsQueuePair::ring() {
+  if (chain_.empty()) return;
+  if (const Status status = post_chain(chain_.size()); !status.ok()) die(status);
 }
 
 // The device takes none any more: they are told with those that it flushes.
@@ -220,28 +253,39 @@ Status VerbsQueuePair::post_flushed(std::span<const WorkRequest> requests) {
   return {};
 }
 
-Status VerbsQueuePair::post_chain(uint64_t first) {
+// The first `held_count` of the chain were taken by earlier calls.
+Status VerbsQueuePair::post_chain(size_t held_count) {
+  ibv_sge* sges = chain_sges_.data();
+  for (size_t i = 0; i < chain_.size(); ++i) {
+    chain_[i].sg_list = sges;
+    sges += chain_[i].num_sge;
+    chain_[i].next = i + 1 < chain_.size() ? &chain_[i + 1] : nullptr;
+  }
+  const uint64_t first = sequence_of(chain_.front().wr_id);
   ibv_send_wr* refused = nullptr;
   const int error_number = ibv_post_send(handle_, chain_.data(), &refused);
+  const size_t taken = refused == nullptr ? 0 : static_cast<size_t>(refused - chain_.data());
+  chain_.clear();
+  chain_sges_.clear();
   if (error_number == 0) return {};
   if (error_number == ENOTCONN && refused != nullptr) {  // Soft-iWARP's word for a queue pair that has just died
-    for (uint64_t sequence = first + static_cast<uint64_t>(refused - chain_.data()); sequence < sends_.end();
-         ++sequence)
-      sends_.fail(sequence);
+    for (uint64_t sequence = first + taken; sequence < sends_.end(); ++sequence) sends_.fail(sequence);
     ask_why(unavailable("the connection was lost"));
     return {};
   }
   Status status = verbs_error(error_number, "posting to the send queue");
-  if (refused == nullptr || refused == chain_.data()) {
+  if (taken == 0 && held_count == 0) {
     sends_.drop_newest(first);
     return status;
   }
-  // A part of the chain runs: the rest is flushed with the queue pair.
+  // A part of the chain runs, or somebody was told that it does: the rest is flushed with the queue pair.
+  for (uint64_t sequence = first + taken; sequence < sends_.end(); ++sequence) sends_.fail(sequence);
   die(status);
   return {};
 }
 
 Status VerbsQueuePair::post_internal(ibv_send_wr& request, SendEntry entry, bool signalled) {
+  ring();  // the device's order is that of the ledger
   if (internal_room_used_up() && entry.kind != SendEntry::Kind::kMarker) {
     return resource_exhausted("too many exposures are being opened and closed at once");
   }

@@ -42,6 +42,8 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   Status post_receive(const ReceiveRequest& request) override { return post_receives({&request, 1}); }
   Status post_receives(std::span<const ReceiveRequest> requests) override;
   Status post_send(std::span<const WorkRequest> requests) override;
+  bool holds() const override { return !chain_.empty(); }
+  void ring() override;
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                           uint32_t access) override;
   bool revoke(uint32_t rkey) override;
@@ -91,10 +93,12 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   void follow_connector();
   Status append_receive(const ReceiveRequest& request);
   Status check_request(const WorkRequest& request) const;
+  Status append(std::span<const WorkRequest> requests);
   Status append_request(const WorkRequest& request);
   Status append_sge(const Sge& sge, bool inline_data, bool& own_error);
+  void keep_inline_bytes(size_t first_request);
   Status post_flushed(std::span<const WorkRequest> requests);
-  Status post_chain(uint64_t first);
+  Status post_chain(size_t held_count);
   bool signal_next(bool wanted);
   bool internal_room_used_up() const { return sends_.internal_count() >= internal_depth_ - 1; }
   Status post_internal(ibv_send_wr& request, SendEntry entry, bool signalled);
@@ -116,6 +120,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   void on_failure(WcStatus status, const ibv_wc& completion);
 
   // queue_pair_close.cc
+  void flush_held();
   void ask_why(const Status& otherwise);
   bool asking_why() const { return asking_until_ != 0; }
   void die(const Status& reason);
@@ -159,9 +164,13 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   uint32_t receive_lkey_ = 0;
   uint32_t unsignalled_run_ = 0;  // requests since the last of which the device tells
   std::deque<Completion> stash_;  // taken from the device before anyone polled
+  // Requests in the ledger that go to the device with the next call, and their elements one behind the other: between
+  // calls those that wait for another one.
   std::vector<ibv_send_wr> chain_;
   std::vector<ibv_sge> chain_sges_;
+  std::vector<std::byte> held_bytes_;  // of those that go inline
   std::vector<ibv_recv_wr> receive_chain_;
+  std::vector<ibv_sge> receive_sges_;
   bool notification_requested_ = false;
   bool polled_since_request_ = false;
   uint32_t notifications_unacknowledged_ = 0;

@@ -6,6 +6,7 @@
 #include "provider/verbs/errors.h"
 #include "provider/verbs/queue_pair.h"
 #include "provider/verbs/shared_receive_queue.h"
+#include "provider/verbs/work_ids.h"
 
 namespace rrpc::provider::verbs {
 
@@ -21,6 +22,7 @@ static constexpr TimeNs kReasonPatience = 250 * kMillisecond;
 // back meanwhile; what came before is not.
 void VerbsQueuePair::ask_why(const Status& otherwise) {
   if (state_ != QueuePairState::kConnected || asking_why()) return;
+  flush_held();
   asking_until_ = now_ns() + kReasonPatience;
   otherwise_ = otherwise;
 }
@@ -34,7 +36,15 @@ void VerbsQueuePair::die(const Status& reason) {
   begin_flush(reason.message());
 }
 
+// The device takes none any more.
+void VerbsQueuePair::flush_held() {
+  for (const ibv_send_wr& request : chain_) sends_.fail(sequence_of(request.wr_id));
+  chain_.clear();
+  chain_sges_.clear();
+}
+
 void VerbsQueuePair::begin_flush(const std::string& reason) {
+  flush_held();
   ending_ = Ending::kFlushing;
   flush_progress_ = now_ns();
   if (connector_->phase() != Connector::Phase::kEnded) connector_->disconnect(reason);
@@ -52,6 +62,7 @@ bool VerbsQueuePair::flushed() const {
 }
 
 void VerbsQueuePair::disconnect(const std::string& reason) {
+  ring();
   if (state_ == QueuePairState::kError) return;
   const bool sending = state_ == QueuePairState::kConnected && !sends_.all_done();
   state_ = QueuePairState::kError;

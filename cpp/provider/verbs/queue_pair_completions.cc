@@ -28,6 +28,7 @@ size_t VerbsQueuePair::poll(std::span<Completion> out, TimeNs now, bool look) {
   }
   size_t count = stash_.empty() || asking_why() ? 0 : take_stash(out);
   if (count < out.size()) count += poll_device(out.subspan(count));
+  if (count == 0) ring();
   return count;
 }
 

@@ -5,11 +5,13 @@
 #include <string>
 
 #include "provider/verbs/errors.h"
+#include "provider/verbs/posting.h"
 #include "provider/verbs/region.h"
 
 namespace rrpc::provider::verbs {
 
 static constexpr uint32_t kLimitPart = 8;
+static constexpr size_t kChainMax = 64;
 
 Result<std::unique_ptr<SharedReceiveQueue>> VerbsSharedReceiveQueue::create(Adapter& adapter, uint32_t depth) {
   if (!adapter.has_windows()) {
@@ -42,46 +44,66 @@ VerbsSharedReceiveQueue::VerbsSharedReceiveQueue(Adapter& adapter, std::shared_p
       domain_(std::move(domain)),
       handle_(handle),
       limit_(std::max(1u, depth / kLimitPart)),
-      slots_(depth) {}
+      slots_(depth) {
+  chain_.reserve(kChainMax);
+  chain_sges_.reserve(kChainMax);  // the chain points at them
+}
 
 VerbsSharedReceiveQueue::~VerbsSharedReceiveQueue() {
   adapter_.detach(this);
   ibv_destroy_srq(handle_);
 }
 
-Status VerbsSharedReceiveQueue::post(const ReceiveRequest& request) {
+Status VerbsSharedReceiveQueue::post(std::span<const ReceiveRequest> requests) {
   std::lock_guard lock(mutex_);
+  for (const ReceiveRequest& request : requests) {
+    if (chain_.size() == kChainMax) RRPC_RETURN_IF_ERROR(post_chain());
+    if (Status status = append(request); !status.ok()) return (void)post_chain(), status;
+  }
+  return post_chain();
+}
+
+Status VerbsSharedReceiveQueue::append(const ReceiveRequest& request) {
   if (posted_count_ == depth())
     return resource_exhausted("the shared receive queue is full (" + std::to_string(depth()) + " receives)");
   const auto known = slot_of_.find(request.wr_id);
   if (known == slot_of_.end() && slot_of_.size() == depth())
     return invalid_argument("a shared receive queue of " + std::to_string(depth()) + " receives knows as many wr_ids");
-  const uint32_t slot = known != slot_of_.end() ? known->second : static_cast<uint32_t>(slot_of_.size());
-  if (slots_[slot].posted) return invalid_argument("a shared receive of this wr_id is posted already");
-  RRPC_RETURN_IF_ERROR(post_in(slot, request));
-  if (known == slot_of_.end()) slot_of_.emplace(request.wr_id, slot);
-  return {};
+  if (known == slot_of_.end()) {
+    const auto added = slot_of_.emplace(request.wr_id, static_cast<uint32_t>(slot_of_.size())).first;
+    Status status = append_in(added->second, request);
+    if (!status.ok()) slot_of_.erase(added);
+    return status;
+  }
+  if (slots_[known->second].posted) return invalid_argument("a shared receive of this wr_id is posted already");
+  return append_in(known->second, request);
 }
 
-Status VerbsSharedReceiveQueue::post_in(uint32_t slot, const ReceiveRequest& request) {
+Status VerbsSharedReceiveQueue::append_in(uint32_t slot, const ReceiveRequest& request) {
   const auto* region = static_cast<const VerbsRegion*>(request.sge.region);
   if (region == nullptr || !region->contains(request.sge.address, request.sge.length_bytes)) {
     return invalid_argument("a receive outside its memory region");
   }
-  RRPC_ASSIGN_OR_RETURN(ibv_mr * registration, region->registration_in(domain_));
-  ibv_sge sge{reinterpret_cast<uint64_t>(request.sge.address), request.sge.length_bytes, registration->lkey};
-  ibv_recv_wr receive{};
-  receive.wr_id = slot;
-  receive.sg_list = &sge;
-  receive.num_sge = 1;
-  ibv_recv_wr* refused = nullptr;
-  if (const int error_number = ibv_post_srq_recv(handle_, &receive, &refused); error_number != 0) {
-    return verbs_error(error_number, "posting a shared receive");
-  }
+  RRPC_ASSIGN_OR_RETURN(const ibv_mr* registration, region->registration_in(domain_));
+  chain_sges_.push_back(
+      {reinterpret_cast<uint64_t>(request.sge.address), request.sge.length_bytes, registration->lkey});
+  chain_.push_back({.wr_id = slot, .next = nullptr, .sg_list = &chain_sges_.back(), .num_sge = 1});
   slots_[slot] = {request, true};
   ++posted_count_;
-  arm_limit();
   return {};
+}
+
+Status VerbsSharedReceiveQueue::post_chain() {
+  if (chain_.empty()) return {};
+  const PostedReceives posted = post_linked(handle_, chain_);
+  for (const ibv_recv_wr& refused : std::span(chain_).subspan(posted.count)) {
+    slots_[refused.wr_id].posted = false;
+    --posted_count_;
+  }
+  chain_.clear();
+  chain_sges_.clear();
+  if (posted.count > 0) arm_limit();
+  return posted.error_number == 0 ? Status() : verbs_error(posted.error_number, "posting a shared receive");
 }
 
 // An event disarms the limit. Armed again while still below it, it would come with every message.
@@ -104,7 +126,7 @@ void VerbsSharedReceiveQueue::take_back(uint64_t wr_id) {
   std::lock_guard lock(mutex_);
   const auto known = slot_of_.find(wr_id);
   if (known == slot_of_.end() || slots_[known->second].posted) return;
-  (void)post_in(known->second, ReceiveRequest(slots_[known->second].request));
+  if (append_in(known->second, ReceiveRequest(slots_[known->second].request)).ok()) (void)post_chain();
 }
 
 void VerbsSharedReceiveQueue::on_limit() {

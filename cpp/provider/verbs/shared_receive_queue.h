@@ -21,7 +21,7 @@ class VerbsSharedReceiveQueue final : public SharedReceiveQueue {
   ~VerbsSharedReceiveQueue() override;
 
   uint32_t depth() const override { return static_cast<uint32_t>(slots_.size()); }
-  Status post(const ReceiveRequest& request) override;
+  Status post(std::span<const ReceiveRequest> requests) override;
   uint64_t limit_events() const override { return limit_events_.load(std::memory_order_relaxed); }
 
   Adapter& adapter() const { return adapter_; }
@@ -34,7 +34,10 @@ class VerbsSharedReceiveQueue final : public SharedReceiveQueue {
 
  private:
   VerbsSharedReceiveQueue(Adapter& adapter, std::shared_ptr<ProtectionDomain> domain, ibv_srq* handle, uint32_t depth);
-  Status post_in(uint32_t slot, const ReceiveRequest& request);  // with the mutex
+  // With the mutex.
+  Status append(const ReceiveRequest& request);
+  Status append_in(uint32_t slot, const ReceiveRequest& request);
+  Status post_chain();
   void arm_limit();
 
   Adapter& adapter_;
@@ -49,6 +52,8 @@ class VerbsSharedReceiveQueue final : public SharedReceiveQueue {
   std::vector<Slot> slots_;
   std::unordered_map<uint64_t, uint32_t> slot_of_;  // by wr_id: each keeps its own
   uint32_t posted_count_ = 0;
+  std::vector<ibv_recv_wr> chain_;  // goes to the device with the next call
+  std::vector<ibv_sge> chain_sges_;
   std::atomic<bool> armed_{false};
   std::atomic<uint64_t> limit_events_{0};
 };
