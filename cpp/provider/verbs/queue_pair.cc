@@ -15,7 +15,7 @@ namespace rrpc::provider::verbs {
 
 // rdma_cm leaves the wait before a repeated send at its longest, 655 ms. This is 0.64 ms.
 static constexpr uint8_t kMinRnrTimer = 12;
-static constexpr size_t kHeldMax = 16;  // requests that wait for another one
+static constexpr size_t kHeldMax = 16;           // requests that wait for another one
 static constexpr uint32_t kUnsignalledMax = 64;  // the device tells at least so often what is done
 static constexpr TimeNs kRevokePatience = 50 * kMicrosecond;
 static constexpr TimeNs kExposePatience = 20 * kMillisecond;  // while binds and invalidations wait for their turn
