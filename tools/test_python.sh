@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tools/test_python.sh [ARGS]: the Python tests; ARGS go to pytest. Without ARGS all of them, and the branches of rrpc/ that
-# they take are counted in every process: a smaller part than fail_under in pyproject.toml is a failure. Not so on a
-# free-threaded interpreter, for which some of what the tests use can't be had.
+# they take are counted, in the tests' own processes and in those of rrpc's commands: a smaller part than fail_under in
+# pyproject.toml is a failure. Not so on a free-threaded interpreter, for which some of what the tests use can't be had.
 source "$(dirname "$0")/lib.sh"
 # More processes than processors: most tests wait more than they compute.
 tests=(-m pytest -q -n 3 --dist worksteal)

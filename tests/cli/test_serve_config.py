@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from processes import UNCOUNTED, ServeFactory, run_python, run_serve
+from processes import ServeFactory, run_python, run_serve
 
 import rrpc
 from rrpc.cli.common import BadInput
@@ -216,4 +216,4 @@ def test_a_plain_start_reads_no_toml() -> None:
     code = (
         "import sys, rrpc.cli.serve; print(*{'tomllib', 'prometheus_client', 'http.server'} & {*sys.modules})"
     )
-    assert run_python(code, **UNCOUNTED).stdout.split() == []
+    assert run_python(code).stdout.split() == []

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from fleet import Nursery
+from processes import COUNTS
 
 PROGRAM = """
 import importlib, json, os, sys
@@ -44,7 +45,7 @@ for line in sys.stdin:
 
 @cache
 def _nursery() -> Nursery:
-    return Nursery(PROGRAM)
+    return Nursery(PROGRAM, COUNTS)
 
 
 class Forked:

@@ -51,14 +51,15 @@ def eventually(predicate: Callable[[], T], timeout: float = 10.0, what: str = ""
     return value
 
 
-UNCOUNTED = {"COVERAGE_PROCESS_START": "", "COVERAGE_PROCESS_CONFIG": ""}
-"""Environment of a child that tells what it has imported: one whose branches are counted imports more."""
+COUNTS = {name: os.environ.get(name, "") for name in ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")}
+"""What has a child's branches counted where this process's are. Most children aren't counted: it doubles what an
+interpreter takes to start, and what they run of rrpc/ runs in the tests' own processes too."""
 
 
 def child_environment(**extra: str) -> dict[str, str]:
     # The package is found wherever the child runs, installed or not.
     path = os.pathsep.join([str(ROOT), str(HELPERS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **extra}
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **dict.fromkeys(COUNTS, ""), **extra}
 
 
 def run(

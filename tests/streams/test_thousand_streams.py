@@ -115,7 +115,9 @@ def consumer(address: str, pace: float = 0.0) -> Iterator[Consumer]:
 
 @pytest.mark.slow
 def test_a_thousand_streams_of_four_processes(serve: ServeFactory, transport: str) -> None:
-    served = serve(FLOW, "Flow", listen=transport, module="flow_service", args=["--workers", "4"])
+    # The one that is stopped stays so for longer than the usual keep-alive bears where the cores are busy.
+    args = ["--workers", "4", "--keepalive-timeout", "300"]
+    served = serve(FLOW, "Flow", listen=transport, module="flow_service", args=args)
     address = served.address
     with (
         flow_rpc.FlowClient(address, timeout=patience(30)) as client,

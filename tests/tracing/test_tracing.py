@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from lab import TRANSPORTS, LabServer, freeze
 from lab_service import Lab
-from processes import UNCOUNTED, ServeFactory, eventually, run_python
+from processes import ServeFactory, eventually, run_python
 from rrpc_call import Run
 from tracing_checks import TRACED, assert_in_order, assert_nested, assert_no_gap, names
 
@@ -214,7 +214,7 @@ def test_a_server_that_is_not_asked_knows_nothing_of_it(serve: ServeFactory) -> 
 def test_it_is_imported_when_it_is_used() -> None:
     code = "import sys, rrpc; print('rrpc.tracing' in sys.modules)\nwith rrpc.trace(): pass\n"
     code += "print('rrpc.tracing' in sys.modules, 'rich' in sys.modules, 'json' in sys.modules)"
-    assert run_python(code, **UNCOUNTED).stdout.split() == ["False", "True", "False", "False"]
+    assert run_python(code).stdout.split() == ["False", "True", "False", "False"]
 
 
 def test_the_import_is_no_wait_for_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
