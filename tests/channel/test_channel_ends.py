@@ -42,11 +42,11 @@ def interrupted(when: Any, use: Any) -> None:
 
     thread = threading.Thread(target=send)
     thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        try:
+    try:
+        with pytest.raises(KeyboardInterrupt):
             use()
-        finally:
-            ended.set()
+    finally:
+        ended.set()
     thread.join()
 
 

@@ -52,7 +52,7 @@ std::string source_name(const std::string& option) {
 }
 
 Status use_certificate_chain(SSL_CTX* context, const std::string& option) {
-  static const std::string kWrong = "no certificate in PEM form can be read from it";
+  constexpr const char* kWrong = "no certificate in PEM form can be read from it";
   const Bio bio = open_pem(option);
   if (bio == nullptr) return unusable(option, kWrong);
   const Certificate own(PEM_read_bio_X509_AUX(bio.get(), nullptr, no_password, nullptr));
@@ -77,7 +77,7 @@ Status use_key(SSL_CTX* context, const std::string& option, const std::string& c
 }
 
 Status trust_authorities(SSL_CTX* context, const std::string& option) {
-  static const std::string kWrong = "no authorities' certificates in PEM form can be read from it";
+  constexpr const char* kWrong = "no authorities' certificates in PEM form can be read from it";
   const Bio bio = open_pem(option);
   if (bio == nullptr) return unusable(option, kWrong);
   X509_STORE* const store = SSL_CTX_get_cert_store(context);
@@ -93,7 +93,7 @@ Status trust_authorities(SSL_CTX* context, const std::string& option) {
 }
 
 Status add_revocation_lists(X509_STORE* store, const std::string& option) {
-  static const std::string kWrong = "no revocation lists in PEM form can be read from it";
+  constexpr const char* kWrong = "no revocation lists in PEM form can be read from it";
   const Bio bio = open_pem(option);
   if (bio == nullptr) return unusable(option, kWrong);
   size_t count = 0;

@@ -15,21 +15,21 @@ struct Adapter {
     context.ops.post_recv = &take;
     context.ops.post_srq_recv = &take;
     queue_pair.context = shared_receives.context = &context;
-    adapter = this;
+    latest_ = this;
   }
   template <typename Queue>
   static int take(Queue*, ibv_recv_wr* request, ibv_recv_wr** refused) {
-    ++adapter->calls;
+    ++latest_->calls;
     for (; request != nullptr; request = request->next) {
-      if (adapter->taken.size() == adapter->room) {
+      if (latest_->taken.size() == latest_->room) {
         *refused = request;
         return ENOMEM;
       }
-      adapter->taken.push_back(request->wr_id);
+      latest_->taken.push_back(request->wr_id);
     }
     return 0;
   }
-  static inline Adapter* adapter = nullptr;
+  static inline Adapter* latest_ = nullptr;
   ibv_context context{};
   ibv_qp queue_pair{};
   ibv_srq shared_receives{};
