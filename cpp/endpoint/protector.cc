@@ -16,14 +16,14 @@ using provider::CipherTag;
 using provider::kTagBytes;
 using provider::Opened;
 
-namespace {
-
 // What a piece's tag covers beside its bytes.
 struct RangeBinding {
   uint64_t address = 0;
   uint64_t length_bytes = 0;
 };
 static_assert(sizeof(RangeBinding) == 16);
+
+namespace {
 
 constexpr uint32_t kRangeKeyShift = 32;
 constexpr size_t kPiecesWorthSplitting = 4;  // another thread takes as long to wake as half a piece takes

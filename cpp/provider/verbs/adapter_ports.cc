@@ -1,5 +1,4 @@
 // An adapter's ports and GIDs.
-#include <arpa/inet.h>
 #include <net/if.h>
 
 #include <algorithm>
@@ -49,12 +48,6 @@ Result<ibv_port_attr> Adapter::active_port(uint8_t number) const {
   return unavailable(port + " is " + state_name(attributes.state) +
                      (ethernet ? ": bring its network interface up (ip link set ... up)"
                                : ": check its cable and that a subnet manager runs"));
-}
-
-static std::string gid_text(const ibv_gid& gid) {
-  char text[INET6_ADDRSTRLEN] = {};
-  inet_ntop(AF_INET6, gid.raw, text, sizeof(text));
-  return text;
 }
 
 static std::string first_line(const std::string& path) {

@@ -1,7 +1,5 @@
 #include "provider/verbs/bring_up.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <string>
 
@@ -10,19 +8,9 @@
 namespace rrpc::provider::verbs {
 namespace {
 
-// As for rdma_cm: 0.27 s per try, some seconds in all; 7 retries would be for ever on Soft-RoCE. A sender that finds no
-// receive has broken the protocol and isn't asked to wait; the timer (0.64 ms) is for a peer that asks to be retried.
-constexpr uint8_t kTimeout = 16;
-constexpr uint8_t kRetryCount = 6;
-constexpr uint8_t kRnrRetryCount = 0;
+// 0.64 ms, for a peer that asks to be retried.
 constexpr uint8_t kMinRnrTimer = 12;
 constexpr uint8_t kHopLimit = 64;
-
-std::string gid_text(const ibv_gid& gid) {
-  char text[INET6_ADDRSTRLEN] = "?";
-  inet_ntop(AF_INET6, gid.raw, text, sizeof(text));
-  return text;
-}
 
 ibv_ah_attr path_attributes(const Place& place, const Introduction& peer) {
   ibv_ah_attr attributes{};
@@ -74,7 +62,7 @@ Status bring_to_rts(ibv_qp* queue_pair, const Place& place, const Path& path) {
   }
   ibv_qp_attr send{};
   send.qp_state = IBV_QPS_RTS;
-  send.timeout = kTimeout;
+  send.timeout = kAckTimeout;
   send.retry_cnt = kRetryCount;
   send.rnr_retry = kRnrRetryCount;
   send.sq_psn = path.own.packet_sequence;

@@ -3,11 +3,20 @@
 
 #include <infiniband/verbs.h>
 
+#include <cstdint>
+
 #include "base/result.h"
 #include "provider/verbs/address.h"
 #include "provider/verbs/introduction.h"
 
 namespace rrpc::provider::verbs {
+
+// An ACK is waited for 4.096 us x 2^16 = 0.27 s; with these retries a peer that has vanished is given up after some
+// seconds. 7 would mean for ever on Soft-RoCE. rdma_cm's queue pairs have the same.
+constexpr uint8_t kAckTimeout = 16;
+constexpr uint8_t kRetryCount = 6;
+// Credits see to it that a receive is posted: a sender that finds none has broken the protocol.
+constexpr uint8_t kRnrRetryCount = 0;
 
 Status bring_to_init(ibv_qp* queue_pair, const Place& place);
 

@@ -11,12 +11,6 @@
 namespace rrpc::provider::verbs {
 namespace {
 
-// Of what rdma_cm lets one choose. An ACK is waited for 4.096 us x 2^16 = 0.27 s; with these retries a peer that has
-// vanished is given up after some seconds. 7 would mean for ever on Soft-RoCE.
-constexpr uint8_t kAckTimeout = 16;
-constexpr uint8_t kRetryCount = 6;
-// Credits see to it that a receive is posted: a sender that finds none has broken the protocol.
-constexpr uint8_t kRnrRetryCount = 0;
 constexpr uint32_t kDepthMax = 255;  // eight bits on the wire
 
 int milliseconds_until(TimeNs deadline) {

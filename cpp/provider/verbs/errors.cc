@@ -1,5 +1,6 @@
 #include "provider/verbs/errors.h"
 
+#include <arpa/inet.h>
 #include <linux/capability.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -84,6 +85,12 @@ Status check_memlock(size_t needed_bytes) {
   if (limit == RLIM_INFINITY || limit >= needed_bytes || may_lock_without_limit()) return {};
   return resource_exhausted("this process may lock only " + memlock_text(limit) + " of memory (RLIMIT_MEMLOCK), " +
                             memlock_text(needed_bytes) + " are needed: " + kRaiseMemlock);
+}
+
+std::string gid_text(const ibv_gid& gid) {
+  char text[INET6_ADDRSTRLEN] = {};
+  inet_ntop(AF_INET6, gid.raw, text, sizeof(text));
+  return text;
 }
 
 }  // namespace rrpc::provider::verbs
