@@ -6,6 +6,7 @@ transport takes by itself. Times are medians; those of the first transfer are pr
 """
 
 import argparse
+import contextlib
 import os
 import statistics
 import time
@@ -51,9 +52,15 @@ class Nothing(ray_rrpc.RrpcTransport):  # type: ignore[misc]
         pass
 
 
-ray_rrpc.register()
-ray_rrpc.register("lent", borrow=True)
-register_tensor_transport("nothing", ["cpu"], Nothing, np.ndarray)
+def register() -> None:
+    """Makes the transports known in this process."""
+    ray_rrpc.register()
+    ray_rrpc.register("lent", borrow=True)
+    with contextlib.suppress(ValueError):  # registered already
+        register_tensor_transport("nothing", ["cpu"], Nothing, np.ndarray)
+
+
+register()
 
 
 @ray.remote(enable_tensor_transport=True, num_cpus=1)
@@ -61,6 +68,7 @@ class Actor:
     """Has an array, or takes one."""
 
     def __init__(self, nbytes: int, way: str) -> None:
+        register()  # Ray may have the actor called before it tells it of the driver's
         ones = np.ones(nbytes, np.uint8)
         self.array = rrpc.snapshot(ones) if way == "lent" else ones
 
