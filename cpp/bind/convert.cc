@@ -376,7 +376,7 @@ std::vector<endpoint::Buffer> export_buffers(const std::vector<py::object>& buff
   return exported;
 }
 
-py::list list_of(std::vector<py::object>& values) {
+py::list list_of(std::span<py::object> values) {
   py::list list(values.size());
   for (size_t i = 0; i < values.size(); ++i) list[i] = std::move(values[i]);
   return list;

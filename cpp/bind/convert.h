@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,7 +50,7 @@ py::object exporter_of(const endpoint::Hold& hold);
 std::vector<endpoint::Buffer> export_buffers(py::handle sequence);
 std::vector<endpoint::Buffer> export_buffers(const std::vector<py::object>& buffers);
 // Moves the values.
-py::list list_of(std::vector<py::object>& values);
+py::list list_of(std::span<py::object> values);
 
 // A Block object for each, None for an empty one; None for no blocks at all.
 py::object wrap_blocks(std::vector<endpoint::ReceivedBlock>& blocks);

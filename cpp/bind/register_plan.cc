@@ -28,8 +28,8 @@ std::shared_ptr<CompiledPlan> make_plan(const py::tuple& arguments, py::handle r
 }
 
 py::object to_python(plan::Packed& packed) {
-  if (packed.buffers.empty()) return py::make_tuple(bytes_of(packed.payload), py::none());
-  return py::make_tuple(bytes_of(packed.payload), list_of(packed.buffers));
+  if (packed.buffers.empty()) return py::make_tuple(bytes_of(as_text(packed.payload.view())), py::none());
+  return py::make_tuple(bytes_of(as_text(packed.payload.view())), list_of(packed.buffers));
 }
 
 py::object pack_arguments(const CompiledPlan& plan, const py::tuple& values) {
@@ -48,7 +48,7 @@ py::object pack_result(const CompiledPlan& plan, py::handle value) {
 }
 
 py::object read_arguments(const CompiledPlan& plan, const py::bytes& payload, const py::object& blocks) {
-  std::vector<py::object> values;
+  plan::Values values;
   plan::Sizes sizes;
   if (!plan::read_list(plan.arguments, as_text(bytes_view(payload)), blocks, values, sizes)) return py::none();
   return list_of(values);

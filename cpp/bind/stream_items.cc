@@ -70,16 +70,16 @@ py::object PyStream::send_each(py::handle source, const plan::CompiledPlan& plan
   while (true) {
     py::object item = next_of(source);
     if (!item) return py::none();
-    packed.payload.clear();
+    packed.payload.clear(plan::kPayloadKeptBytes);
     packed.buffers.clear();
     plan::Sizes sizes;
     if (!plan::pack_value(plan.result, item.ptr(), packed, sizes)) return py::make_tuple(std::move(item));
     item = py::object();
-    rpc::OutgoingItem outgoing{as_bytes(packed.payload), export_buffers(packed.buffers)};
+    rpc::OutgoingItem outgoing{packed.payload.view(), export_buffers(packed.buffers)};
     Status failure;
     if (stream_->try_send(outgoing, false, failure, doorbell.shared()) != Outcome::kDone &&
         send_patiently(outgoing, waits, kNever) != Outcome::kDone)
-      return py::make_tuple(bytes_of(packed.payload), list_of(packed.buffers));
+      return py::make_tuple(bytes_of(as_text(packed.payload.view())), list_of(packed.buffers));
     const TimeNs now = now_ns();
     doorbell.sent(now);
     if (now < yield_at) continue;

@@ -74,7 +74,7 @@ Status Client::check_usable() const {
   return {};
 }
 
-Status Client::start(const rpc::ClientCallRef& call, rpc::CallRequest request, bool more) {
+Status Client::start(const rpc::ClientCallRef& call, rpc::CallRequest&& request, bool more) {
   RRPC_RETURN_IF_ERROR(check_usable());
   std::lock_guard lock(connection_->mutex);
   const TimeNs now = now_ns();

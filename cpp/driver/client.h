@@ -35,7 +35,7 @@ class Client {
   // Sends the call or queues it; `call` is new. After an error the call isn't under way and nobody is told of its end;
   // call->not_executed() tells whether the server may have it all the same.
   // `more`: the caller may begin others at once, for which the request may wait (StartPace).
-  Status start(const rpc::ClientCallRef& call, rpc::CallRequest request, bool more = false);
+  Status start(const rpc::ClientCallRef& call, rpc::CallRequest&& request, bool more = false);
   // As start(), for an event loop, in its thread: the call will end into the loop's queue.
   Status start_in_loop(const std::shared_ptr<LoopCall>& call, rpc::CallRequest request);
   // As start(), of a call with streams (request.kind).

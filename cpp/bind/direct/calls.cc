@@ -28,7 +28,7 @@ py::object DirectCalls::next(py::handle worker, py::handle idle_s, bool builtin)
 py::object DirectCalls::reply_next(py::handle worker, uint64_t handle, const py::bytes& payload, bool builtin) {
   Answer answer;
   answer.handle = handle;
-  answer.payload = as_text(bytes_view(payload));
+  answer.packed.payload.append(bytes_view(payload));
   answer.due = true;
   return serve(worker, py::none(), builtin ? driver::Lane::kBuiltin : driver::Lane::kWorkers, answer);
 }

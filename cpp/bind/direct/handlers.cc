@@ -108,13 +108,16 @@ bool Handlers::pack(const Handler& handler, const py::object& result, Running& r
   const auto context = py::reinterpret_borrow<py::object>(current_->context.load(kOrdered));
   try {
     if (context && (py::len(context.attr("sent")) != 0 || !context.attr("on_end").is_none())) return false;
-    plan::Packed packed;
-    if (!plan::pack_value(handler.plan->result, result.ptr(), packed, running.sizes)) return false;
-    answer.buffers = export_buffers(packed.buffers);
-    answer.payload = std::move(packed.payload);
+    plan::Packed& packed = answer.packed;
+    packed.payload.clear(plan::kPayloadKeptBytes);
+    const bool known = plan::pack_value(handler.plan->result, result.ptr(), packed, running.sizes);
+    if (known) answer.buffers = export_buffers(packed.buffers);
+    packed.buffers.clear();
+    if (!known) return false;
     end(*current_);
   } catch (const std::exception&) {
     PyErr_Clear();
+    answer.packed.buffers.clear();
     answer.buffers.clear();
     return false;
   }
@@ -130,11 +133,12 @@ void Handlers::fail(py::handle taker, const Handler& handler) {
 
 Status Handlers::reply(Answer& answer, Status& answered, driver::HeldReplies* held) {
   rpc::Reply reply;
-  reply.payload = as_bytes(answer.payload);
+  reply.payload = answer.packed.payload.view();
   reply.buffers = std::move(answer.buffers);
   answer.due = false;
   auto outcome = server_->reply(answer.handle, std::move(reply), held);
   answered = outcome.status();
+  answer.packed.payload.clear(plan::kPayloadKeptBytes);
   if (outcome.ok() && answer.direct && answer.by != nullptr) answer.by->longest.took(outcome->took);
   return outcome.ok() ? outcome->instead : Status();
 }

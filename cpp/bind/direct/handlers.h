@@ -28,8 +28,8 @@ struct Handler {
 
 struct Answer {
   uint64_t handle = 0;
-  std::string payload;
-  std::vector<endpoint::Buffer> buffers;
+  plan::Packed packed;
+  std::vector<endpoint::Buffer> buffers;  // those of `packed`, as they are sent
   bool due = false;
   bool direct = false;  // of a call that was carried out here
   Handler* by = nullptr;
@@ -37,7 +37,7 @@ struct Answer {
 
 // What the result is measured by: the sizes of named dimensions, and for Python the arguments that have them.
 struct Running {
-  std::vector<py::object> arguments;
+  plan::Values arguments;
   plan::Sizes sizes;
 };
 

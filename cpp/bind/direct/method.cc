@@ -22,7 +22,7 @@ namespace {
 
 // Starts the call and waits for its end. Throws what a signal's handler raises; the call is cancelled then.
 Status carry_out(const std::shared_ptr<driver::Client>& client, const rpc::ClientCallRef& call,
-                 rpc::CallRequest request) {
+                 rpc::CallRequest&& request) {
   Status status;
   auto waited = driver::WaitResult::kInterrupted;
   {

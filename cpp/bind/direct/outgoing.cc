@@ -96,7 +96,7 @@ bool prepare(const MethodBinding& binding, const Given& given, Prepared& prepare
 rpc::CallRequest request_of(const Prepared& prepared) {
   rpc::CallRequest request;
   request.method = as_text(bytes_view(prepared.name));
-  request.payload = as_bytes(prepared.packed.payload);
+  request.payload = prepared.packed.payload.view();
   request.metadata = prepared.metadata->view();
   request.deadline = prepared.deadline;
   request.buffers = export_buffers(prepared.packed.buffers);

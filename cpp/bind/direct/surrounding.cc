@@ -12,6 +12,7 @@ PyObject* g_context_class = nullptr;
 PyTypeObject* g_current_call_type = nullptr;
 std::atomic<PyObject*> g_running_loop{nullptr};  // asyncio's function, once somebody has imported asyncio
 PyObject* g_loop_drivers = nullptr;
+PyObject* g_asyncio = nullptr;  // the interned name
 
 CurrentCall& as_call(PyObject* self) { return *reinterpret_cast<CurrentCall*>(self); }
 
@@ -64,11 +65,10 @@ bool has_ended(PyObject* surrounding) {
 py::object running_loop() {
   PyObject* function = g_running_loop.load(std::memory_order_acquire);
   if (function == nullptr) {
-    PyObject* const asyncio = PyImport_GetModule(py::str("asyncio").ptr());
-    if (asyncio == nullptr) return py::none();
-    function = PyObject_GetAttrString(asyncio, "_get_running_loop");  // kept for good
+    const py::object asyncio = value_in(PyImport_GetModuleDict(), g_asyncio);
+    if (!asyncio) return py::none();
+    function = PyObject_GetAttrString(asyncio.ptr(), "_get_running_loop");  // kept for good
     g_running_loop.store(function, std::memory_order_release);
-    Py_DECREF(asyncio);
   }
   auto loop = py::reinterpret_steal<py::object>(function == nullptr ? nullptr : PyObject_CallNoArgs(function));
   if (!loop) PyErr_Clear();
@@ -78,6 +78,7 @@ py::object running_loop() {
 }  // namespace
 
 void set_context(py::object variable, py::object context_class) {
+  g_asyncio = PyUnicode_InternFromString("asyncio");
   g_variable = variable.release().ptr();
   g_context_class = context_class.release().ptr();
 }

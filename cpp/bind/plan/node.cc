@@ -169,9 +169,7 @@ Node compile(py::handle given, const std::vector<std::string>& names) {
 #ifndef RRPC_COMPILED_PLANS  // without msgpack-cxx: Python does it all
 bool pack_list(const std::vector<Node>&, PyObject* const*, Packed&, Sizes&) { return false; }
 bool pack_value(const Node&, PyObject*, Packed&, Sizes&) { return false; }
-bool read_list(const std::vector<Node>&, std::string_view, py::handle, std::vector<py::object>&, Sizes&) {
-  return false;
-}
+bool read_list(const std::vector<Node>&, std::string_view, py::handle, Values&, Sizes&) { return false; }
 py::object read_value(const Node&, std::string_view, py::handle, Sizes&) { return {}; }
 bool available() { return false; }
 #else

@@ -19,6 +19,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/growing_bytes.h"
+#include "base/short_vector.h"
 #include "bind/plan/threads.h"
 
 namespace rrpc::bind::plan {
@@ -125,9 +127,13 @@ Node compile(py::handle description, const std::vector<std::string>& names);
 // Whether this build has what packs and reads; else all of it is left to Python.
 bool available();
 
+constexpr size_t kPayloadKeptBytes = 16 << 10;  // of a payload's memory, for the next one in its place
+
+using Payload = GrowingBytes<512>;
+
 // A message in the making.
 struct Packed {
-  std::string payload;
+  Payload payload;
   std::vector<py::object> buffers;  // those of the arrays that leave the message
 };
 
@@ -135,9 +141,12 @@ struct Packed {
 bool pack_list(const std::vector<Node>& nodes, PyObject* const* values, Packed& packed, Sizes& sizes);
 bool pack_value(const Node& node, PyObject* value, Packed& packed, Sizes& sizes);
 
+// Values that were read.
+using Values = ShortVector<py::object, 8>;
+
 // Reads what was packed so. `blocks` is a list of Block and None, or None. Empty where Python is to do it.
-bool read_list(const std::vector<Node>& nodes, std::string_view payload, py::handle blocks,
-               std::vector<py::object>& values, Sizes& sizes);
+bool read_list(const std::vector<Node>& nodes, std::string_view payload, py::handle blocks, Values& values,
+               Sizes& sizes);
 py::object read_value(const Node& node, std::string_view payload, py::handle blocks, Sizes& sizes);
 
 }  // namespace rrpc::bind::plan

@@ -19,11 +19,11 @@ namespace {
 
 class Writer {
  public:
-  explicit Writer(std::string& out) : out_(out) {}
-  void write(const char* data, size_t count) { out_.append(data, count); }
+  explicit Writer(Payload& out) : out_(out) {}
+  void write(const char* data, size_t count) { out_.append(as_bytes(std::string_view(data, count))); }
 
  private:
-  std::string& out_;
+  Payload& out_;
 };
 
 constexpr int kDepthMax = 100;  // of Any; Python tells where values are nested too deep
@@ -138,7 +138,7 @@ class Packing {
     const size_t length = packed_.payload.size(), buffers = packed_.buffers.size();
     for (const Node& inner : node.inner) {
       if (this->value(inner, value)) return true;
-      packed_.payload.resize(length);
+      packed_.payload.shrink(length);
       packed_.buffers.resize(buffers);
     }
     return false;
@@ -380,10 +380,10 @@ bool are_left(const std::vector<Node>& nodes, PyObject* const* values) {
 }
 
 // What receivers refuse is left to Python, which says so.
-bool finish(const Packing& packing, std::string& payload) {
-  if (packing.marked()) payload.insert(payload.begin(), kMarked);
+bool finish(const Packing& packing, Payload& payload) {
+  if (packing.marked()) payload.prepend(static_cast<std::byte>(kMarked));
   if (payload.size() <= kObjectsAlways) return true;
-  return scan_msgpack(as_bytes(std::string_view(payload).substr(packing.marked() ? 1 : 0))).ok();
+  return scan_msgpack(payload.view().subspan(packing.marked() ? 1 : 0)).ok();
 }
 
 }  // namespace

@@ -7,7 +7,8 @@
 #include <cstdint>
 #include <cstring>
 #include <string_view>
-#include <vector>
+
+#include "base/short_vector.h"
 
 namespace rrpc::bind::plan {
 
@@ -185,7 +186,7 @@ class Heads {
 template <typename Visitor>
 class Parser {
  public:
-  Parser(std::string_view bytes, Visitor& visitor) : heads_(bytes), visitor_(visitor) { outer_.reserve(8); }
+  Parser(std::string_view bytes, Visitor& visitor) : heads_(bytes), visitor_(visitor) {}
 
   bool parse() {
     while (true) {
@@ -264,7 +265,7 @@ class Parser {
   Heads heads_;
   Visitor& visitor_;
   Level level_{1, false};
-  std::vector<Level> outer_;
+  ShortVector<Level, 8> outer_;
   bool entered_ = false;  // the value that was parsed last is a container
 };
 

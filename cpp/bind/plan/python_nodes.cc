@@ -16,7 +16,7 @@ bool append(PyObject* bytes, Packed& packed, bool& marked) {
     marked = true;
     data.remove_prefix(1);
   }
-  packed.payload += data;
+  packed.payload.append(as_bytes(data));
   return true;
 }
 

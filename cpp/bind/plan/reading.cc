@@ -23,14 +23,14 @@ PyObject* unicode_of(std::string_view utf8) {
 // ends it, and Python takes the payload from its beginning.
 class Reading {
  public:
-  Reading(const std::vector<Node>* list, const Node* single, py::handle blocks, Sizes& sizes)
-      : root_list_(list), single_(single), blocks_(blocks), sizes_(sizes) {
+  // Puts the values behind each other into `values`, which is empty.
+  Reading(const std::vector<Node>* list, const Node* single, py::handle blocks, Values& values, Sizes& sizes)
+      : root_list_(list), single_(single), blocks_(blocks), sizes_(sizes), values_(values) {
     if (single != nullptr) hands_over_ = single->hands_over;
     if (list != nullptr)
       for (const Node& node : *list) hands_over_ = hands_over_ || node.hands_over;
   }
   void set_marked(bool marked) { marked_ = marked; }
-  std::vector<py::object>& values() { return values_; }
 
   // Whether the value that comes next, whose first byte this is, belongs to a node that Python reads.
   bool takes_whole(uint8_t first) const {
@@ -395,8 +395,8 @@ class Reading {
   size_t blocks_taken_ = 0;
   bool marked_ = false;
   bool hands_over_ = false;  // some node is read by Python
-  std::vector<Frame> frames_;
-  std::vector<py::object> values_;
+  ShortVector<Frame, 6> frames_;
+  Values& values_;
 };
 
 bool read(Reading& reading, std::string_view payload) {
@@ -412,18 +412,17 @@ bool read(Reading& reading, std::string_view payload) {
 
 }  // namespace
 
-bool read_list(const std::vector<Node>& nodes, std::string_view payload, py::handle blocks,
-               std::vector<py::object>& values, Sizes& sizes) {
-  Reading reading(&nodes, nullptr, blocks, sizes);
-  if (!read(reading, payload) || reading.values().size() != nodes.size()) return false;
-  values = std::move(reading.values());
-  return true;
+bool read_list(const std::vector<Node>& nodes, std::string_view payload, py::handle blocks, Values& values,
+               Sizes& sizes) {
+  Reading reading(&nodes, nullptr, blocks, values, sizes);
+  return read(reading, payload) && values.size() == nodes.size();
 }
 
 py::object read_value(const Node& node, std::string_view payload, py::handle blocks, Sizes& sizes) {
-  Reading reading(nullptr, &node, blocks, sizes);
-  if (!read(reading, payload) || reading.values().size() != 1) return {};
-  return std::move(reading.values().front());
+  Values values;
+  Reading reading(nullptr, &node, blocks, values, sizes);
+  if (!read(reading, payload) || values.size() != 1) return {};
+  return std::move(values.front());
 }
 
 }  // namespace rrpc::bind::plan
