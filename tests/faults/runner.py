@@ -1,6 +1,7 @@
 """Runs cases in several lanes beside each other, and prints what failed with the command that repeats it."""
 
 import argparse
+import math
 import multiprocessing
 import time
 from collections import Counter
@@ -27,8 +28,8 @@ def _run(case: Case) -> list[str]:
     return _lane.run(case)
 
 
-def run(cases: Iterable[Case], lanes: int) -> dict[Case, list[str]]:
-    """Returns what was wrong with each case; prints it as it comes."""
+def run(cases: Iterable[Case], lanes: int, end: float = math.inf) -> dict[Case, list[str]]:
+    """Returns what was wrong with each case that began before ``end``, a monotonic time; prints it as it comes."""
     metronome = Metronome()
     # A fork may ask the metronome, which is memory that it shares.
     context = multiprocessing.get_context("fork")
@@ -36,6 +37,11 @@ def run(cases: Iterable[Case], lanes: int) -> dict[Case, list[str]]:
     with ProcessPoolExecutor(lanes, context, _open_lane, (metronome,)) as executor:
         futures = {executor.submit(_run, case): case for case in cases}
         for future in as_completed(futures):
+            if time.monotonic() >= end:
+                for other in futures:
+                    other.cancel()
+            if future.cancelled():
+                continue
             case = futures[future]
             done[case] = future.result()
             for problem in done[case]:
@@ -68,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cases", type=int, default=200, help="how many (200)")
     parser.add_argument("--seed", type=int, default=1, help="which (1)")
     parser.add_argument("--lanes", type=int, default=LANES, help=f"how many at a time ({LANES})")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin none after so long (no limit)")
     parser.add_argument("--transports", default=",".join(TRANSPORTS), help="over which (all)")
     parser.add_argument("--case", action="append", type=Case.parse, help="this one, as a failed run named it")
     parser.add_argument("--only", default="", help="cases whose names contain this")
@@ -77,8 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         case for case in drawn(given.cases, given.seed, transports) if given.only in str(case)
     ]
     start = time.monotonic()
-    done = run(cases, min(given.lanes, len(cases)))
+    done = run(cases, min(given.lanes, len(cases)), start + 60 * given.minutes)
     print(table(done))
     bad = sum(map(bool, done.values()))
-    print(f"faults: {len(done)} cases in {time.monotonic() - start:.0f} s, {bad} failed", flush=True)
+    left = f"; the time was up for {len(cases) - len(done)} more" if len(done) < len(cases) else ""
+    print(f"faults: {len(done)} cases in {time.monotonic() - start:.0f} s, {bad} failed{left}", flush=True)
     return 1 if bad else 0
