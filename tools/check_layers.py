@@ -55,6 +55,7 @@ CPP_WORDS_NOT_IN = [
 # Python: the rooms of rrpc/ in their order. A module imports only from its own room and from rooms above it, also for
 # types and within functions; there are no circles within a room.
 PY_LAYERS = [
+    "_fork",
     "errors",
     "types",
     "metadata",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from rrpc import _core
+from rrpc._fork import process_lock
 from rrpc._options import deadline_after, time_until
 from rrpc.metadata import Metadata, MetadataLike, merged, pack, unpack
 
@@ -257,15 +257,7 @@ class Context:
 
 
 _core.set_context(_current, Context)
-_making = threading.RLock()  # a finalizer that makes a call may run wherever it is held
-
-
-def _anew() -> None:
-    global _making
-    _making = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_anew)
+_making = process_lock()
 
 
 class _Children:

@@ -7,7 +7,6 @@ such as futures: they go their course in callbacks. ``run_attempts`` carries out
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -20,16 +19,17 @@ from rrpc._call.chain import REFUSED, Chain, Sleep, Steps, drive, follow
 from rrpc._call.outgoing import Exchange, OutgoingCall, Waiting
 from rrpc._call.stream_attempts import Another, Attempts, Deliver, Receive, Reply, Send
 from rrpc._channel.timers import after, elsewhere
+from rrpc._fork import process_lock
 from rrpc._options import deadline_after, time_until
 from rrpc.errors import Cancelled, RpcError, unsent
 from rrpc.metadata import Metadata
 
 __all__ = ["Driven", "carry_out", "has_ended", "lock", "run", "run_attempts", "tell_end"]
 
-lock = threading.RLock()  # a finalizer that ends a call may run wherever it is held
-"""Guards the ends of calls, of futures too. A fork's child has another one: take it from this module each time."""
+lock = process_lock()
+"""Guards the ends of calls, of futures too."""
 _CALLBACK_SECONDS = 0.001
-_making = threading.RLock()  # guards the making of locks
+_making = process_lock()  # guards the making of locks
 _FOLLOW_S = 0.01
 
 
@@ -219,14 +219,6 @@ Driven.waits = {Exchange: _Exchanging, Waiting: Waited, Sleep: Slept}
 def _call_all(callbacks: list[Callable[[], object]]) -> None:
     for callback in callbacks:
         callback()
-
-
-def _anew() -> None:
-    global lock, _making
-    lock, _making = threading.RLock(), threading.RLock()
-
-
-os.register_at_fork(after_in_child=_anew)
 
 
 def run_attempts(steps: Steps) -> Any:

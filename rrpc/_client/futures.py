@@ -15,8 +15,7 @@ from rrpc._options import deadline_after, time_until
 from rrpc.errors import RpcError, goes_elsewhere
 from rrpc.metadata import EMPTY, MetadataLike, unpack
 
-from . import blocking_driver
-from .blocking_driver import Driven
+from .blocking_driver import Driven, lock
 from .blocking_guard import refuse_blocking
 
 __all__ = ["Future", "only"]
@@ -57,7 +56,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
     def __getattr__(self, name: str) -> Any:
         """Takes over a future that the core has made, where more is asked for than its result."""
         if name in _OWN:
-            with blocking_driver.lock:  # which nothing here waits for, nor runs what users have made
+            with lock:  # which nothing here waits for, nor runs what users have made
                 if "_callbacks" not in self.__dict__ and (given := self._give()) is not None:
                     self._take_over(*given)
             if name in self.__dict__:
@@ -137,7 +136,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
         It is never called amid ``cancel``, or where a call is begun or answered: ``fn`` may take a lock that is held
         there.
         """
-        with blocking_driver.lock:
+        with lock:
             first = self._callbacks is None
             if self._callbacks is None:
                 self._callbacks = []
@@ -174,7 +173,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
                     self._end(None, error if self._typed is None else self._typed(error))
 
     def _end(self, value: Any, error: BaseException | None) -> None:
-        with blocking_driver.lock:
+        with lock:
             if self._decode is not None:  # else another thread was first: all get the same value
                 self._value: _T = value
                 self._error = error
@@ -182,7 +181,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
 
     def _goes_on(self) -> bool:
         """Whether the call, which is done, is to be made again because no handler has seen it, or has been."""
-        with blocking_driver.lock:
+        with lock:
             call, again = self._call, self._again
         if again is None:
             return not call.done()
@@ -198,7 +197,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
             return False
         again = self._again
         driven = None if again is None else Driven(again())
-        with blocking_driver.lock:
+        with lock:
             if self._call is not call:
                 return True
             if driven is None or self._again is None:
@@ -256,7 +255,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
             self._run_callbacks()
 
     def _run_callbacks(self) -> None:
-        with blocking_driver.lock:
+        with lock:
             callbacks, self._callbacks = self._callbacks or [], []
         left = iter(callbacks)
         try:

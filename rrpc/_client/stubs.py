@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import os
 import sys
-import threading
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +14,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 from rrpc import _core
 from rrpc._call.outgoing import CallOptions, Prepared, prepare
 from rrpc._channel import Channel, Connection, Contract
+from rrpc._fork import process_lock
 from rrpc._interface import MISSING, Interface, Method, OutSpec, Parameter, Plan, target_of
 from rrpc._options import deadline_after
 from rrpc.errors import RpcError, goes_elsewhere
@@ -292,7 +291,7 @@ def _same(one: types.CodeType, other: types.CodeType) -> bool:
     return (one.co_code, one.co_names, one.co_consts) == (other.co_code, other.co_names, other.co_consts)
 
 
-_publishing = threading.RLock()
+_publishing = process_lock()
 
 
 def _compile(cls: type[RemoteMethod]) -> Plan:
@@ -303,14 +302,6 @@ def _compile(cls: type[RemoteMethod]) -> Plan:
             if "_plan" not in cls.__dict__:  # another thread may have been quicker
                 cls._plan = plan
     return cls._plan
-
-
-def _anew() -> None:
-    global _publishing
-    _publishing = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_anew)
 
 
 def _plan_of(cls: type[RemoteMethod]) -> Plan:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import threading
+from rrpc._fork import process_lock
 
 __all__: list[str] = []
 
-_lock = threading.RLock()  # a finalizer may count, too, wherever it is held
+_lock = process_lock()
 _counts = {"packs": 0, "bytes_packed": 0, "unpacks": 0, "bytes_unpacked": 0}
 _counts |= {"device_copies": 0, "bytes_from_devices": 0}
 
@@ -36,11 +35,3 @@ def count_unpack(nbytes: int) -> None:
 def snapshot() -> dict[str, int]:
     with _lock:
         return dict(_counts)
-
-
-def _anew() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_anew)

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 
@@ -12,6 +13,9 @@ from lab import LabServer, still_answers
 from processes import eventually, run_python
 
 import rrpc
+from rrpc._call import context
+from rrpc._client import blocking_driver, stubs
+from rrpc.codec import copy_counters
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -42,6 +46,41 @@ def in_child(work: Callable[[], None], timeout: float = 30.0) -> None:
         os.waitpid(child, 0)
         raise
     assert ended[1] == 0, f"the child ended with status {ended[1]}"
+
+
+LOCKS = {
+    "counters of copies": copy_counters._lock,
+    "ends of calls": blocking_driver.lock,
+    "locks of attempts": blocking_driver._making,
+    "a context in the making": context._making,
+    "plans of stubs": stubs._publishing,
+}
+
+
+@pytest.mark.parametrize("what", LOCKS)
+def test_a_lock_that_a_thread_of_the_parent_holds_is_free_in_a_child(what: str) -> None:
+    lock = LOCKS[what]
+    held, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            may_end.wait(60.0)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert held.wait(10.0)
+        assert not lock.acquire(blocking=False)
+
+        def work() -> None:
+            assert lock.acquire(timeout=10.0)
+
+        in_child(work)
+        assert not lock.acquire(blocking=False), "the child has taken the parent's"
+    finally:
+        may_end.set()
+        thread.join()
 
 
 def test_a_child_may_not_use_its_parents_client(lab: rrpc.Client) -> None:
