@@ -238,8 +238,9 @@ def register(
 ) -> None:
     """Makes the transport known to Ray, in this process and in the actors that it makes from then on.
 
-    An actor that Ray may restart calls it in its ``__init__`` too: Ray tells only an actor's first process of
-    transports. Registering a name again does nothing.
+    An actor that Ray may restart, or that names the transport in a ``ray.put`` of its own, calls it in its ``__init__``
+    too: Ray tells only an actor's first process of transports, and may call its methods before that. Registering a name
+    again does nothing.
 
     Args:
         name: What methods give as ``tensor_transport=``.
