@@ -33,11 +33,18 @@ _budgets: weakref.WeakSet[RetryBudget] = weakref.WeakSet()
 
 
 class RetryBudget:
-    """Keeps retries from making an overload worse: a bucket of ``tokens``, as gRPC's retry throttling has it.
+    """Keeps retries from making an overload worse: a bucket of tokens, as gRPC's retry throttling has it.
 
-    A failure takes one out, a success puts ``ratio`` back. Calls are made again only while it is more than half full.
-    All calls that fail because one connection is lost count as one failure. A failure of a call that reached no server
-    doesn't count. Clients may share one.
+    A failure takes one out, a success puts a part of one back. Calls are made again only while it is more than half
+    full. All calls that fail because one connection is lost count as one failure. A failure of a call that reached no
+    server doesn't count. Clients may share one.
+
+    Args:
+        tokens: Number of tokens in a full bucket.
+        ratio: Part of a token that a success puts back.
+
+    Raises:
+        ValueError: One of them isn't above 0.
     """
 
     def __init__(self, tokens: float = 10.0, ratio: float = 0.1) -> None:

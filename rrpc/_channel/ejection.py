@@ -15,8 +15,11 @@ _STRIKES = frozenset({StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED})
 class Ejection:
     """Rule by which an address is left out for a while, though it can be connected to.
 
-    It is left out after so many ``failures`` of calls in a row (Unavailable and DeadlineExceeded), for ``initial``
-    seconds, and ``multiplier`` times longer each time that the first call afterwards fails again, up to ``maximum``.
+    Attributes:
+        failures: Number of calls that fail in a row (Unavailable and DeadlineExceeded) until it is left out.
+        initial: Seconds for which it is left out then.
+        maximum: Longest time for which it is left out, in seconds.
+        multiplier: How much longer it is left out each time that the first call afterwards fails again.
     """
 
     failures: int = 5

@@ -24,7 +24,16 @@ _resolvers: dict[str, Resolver] = {}
 
 
 def register_resolver(scheme: str, resolver: Resolver) -> None:
-    """Have targets ``scheme://...`` of channels resolved by it, in this process."""
+    """Has targets ``scheme://...`` of channels resolved by it, in this process.
+
+    Args:
+        scheme: What stands before ``://``. One that has a resolver gets this one from now on.
+        resolver: Returns the addresses for a target; see ``Resolver``.
+
+    Raises:
+        ValueError: The scheme is one of rrpc's own.
+        TypeError: The resolver can't be called.
+    """
     if scheme in _BUILT_IN or not scheme:
         raise ValueError(f"{scheme!r} can't have a resolver; choose another scheme")
     if not callable(resolver):

@@ -35,6 +35,12 @@ class Backoff:
     """Delay before the next attempt to connect, in seconds. It grows with each failure in a row.
 
     The rule is gRPC's (its doc/connection-backoff.md); the times are shorter.
+
+    Attributes:
+        initial: Seconds after the first failure.
+        maximum: Most seconds, before the jitter.
+        multiplier: How much longer each delay is than the one before.
+        jitter: Part of the delay by which it is shortened or lengthened at most, at random.
     """
 
     initial: float = 0.1

@@ -96,14 +96,25 @@ class Client(BaseClient):
         borrow: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Call ``"Service.method"`` without a generated client; the server checks the arguments.
+        """Calls ``"Service.method"`` without a generated client; the server checks the arguments.
 
-        A dataclass in the result comes as a dict, an enum as its value. ``metadata`` goes with the call; an argument
-        of that name is given by its place, and so is one called ``borrow``. ``out`` is a writable C-contiguous array
-        that the one array of the result with its dtype and shape is written into.
+        A dataclass in the result comes as a dict, an enum as its value. An argument that is called like one of those
+        below is given by its place.
 
-        ``borrow`` lends the arrays among the arguments to the server, and borrows those that the result lends, as
-        ``rrpc.Borrowed`` does: all arrays of the result are read-only then, but for ``out``.
+        Args:
+            method: The service's name, a dot and the method's.
+            *args: Arguments by their place.
+            timeout: Seconds until DeadlineExceeded; None: the client's own, where it has one.
+            metadata: Goes with the call, beside the client's own.
+            out: A writable C-contiguous array, into which the one array of the result with its dtype and shape is
+                written.
+            borrow: Lends the arrays among the arguments to the server, and borrows those that the result lends, as
+                ``rrpc.Borrowed`` does: all arrays of the result are read-only then, but for ``out``.
+            **kwargs: Arguments by their names.
+
+        Raises:
+            RpcError: The call failed; its class says how: InvalidArgument where an argument can't be sent or is
+                refused, DeadlineExceeded after ``timeout``, and others.
         """
         running = loop_here()
         if running is not None and running() is not None:
@@ -121,7 +132,7 @@ class Client(BaseClient):
         borrow: bool = False,
         **kwargs: Any,
     ) -> Future[Any]:
-        """Starts a call like ``call``, and returns its future without waiting for the result."""
+        """Starts a call and returns its future without waiting for the result; the arguments are those of ``call``."""
         return begin_call.start(self._prepare(Untyped(method, args, kwargs, out, borrow), timeout, metadata))
 
     def close(self, timeout: float | None = None) -> None:

@@ -85,7 +85,12 @@ class RequestStreamMethod(StreamMethod, Generic[_S, _R]):
     def open(
         self, *, timeout: float | None = None, metadata: MetadataLike | None = None
     ) -> RequestStream[_S, _R]:
-        """The same call, with an object that sends the items one by one."""
+        """Begins the same call, and returns an object that sends the items one by one.
+
+        Args:
+            timeout: Seconds until the call ends with DeadlineExceeded; None: the client's own, where it has one.
+            metadata: Goes with the call, beside the client's own.
+        """
         return RequestStream(self._begin((), timeout, metadata, 2))
 
     def _send_all(
@@ -104,7 +109,12 @@ class DuplexStreamMethod(StreamMethod, Generic[_S, _T]):
     def open(
         self, *, timeout: float | None = None, metadata: MetadataLike | None = None
     ) -> DuplexStream[_S, _T]:
-        """The same call, with an object that sends the items one by one."""
+        """Begins the same call, and returns an object that sends the items one by one.
+
+        Args:
+            timeout: Seconds until the call ends with DeadlineExceeded; None: the client's own, where it has one.
+            metadata: Goes with the call, beside the client's own.
+        """
         return DuplexStream(self._begin((), timeout, metadata, 2))
 
     def _exchange(

@@ -64,7 +64,15 @@ class Authorization:
         self._policy = _core.Policy({}, self._compiled, True)
 
     def permits(self, method: str, peer: Peer) -> bool:
-        """Returns whether the rules let the peer call the method, ``Service.method``. An ``allow`` isn't looked at."""
+        """Returns whether the rules let a peer call a method. An ``allow`` isn't looked at.
+
+        Args:
+            method: The service's name, a dot and the method's.
+            peer: Who would call; ``rrpc.context().peer`` in a handler.
+
+        Raises:
+            TypeError: The peer isn't an ``rrpc.Peer``.
+        """
         if not isinstance(peer, Peer):
             raise TypeError(f"peer must be an rrpc.Peer, not {peer!r:.80}")
         process = certificate = None

@@ -22,7 +22,15 @@ class Health:
         self._watchers: list[Callable[[], object]] = []
 
     def set(self, service: str, serving: bool) -> None:
-        """Say whether the service of this name can do its work. NotFound if the server has none."""
+        """Says whether a service can do its work.
+
+        Args:
+            service: Its name.
+            serving: Whether it can.
+
+        Raises:
+            NotFound: The server has no service of this name.
+        """
         self._known(service)
         self._serving[service] = serving
         self._tell()

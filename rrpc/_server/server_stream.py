@@ -127,7 +127,16 @@ class ServerStream(ServerEnd[_S, _T]):
         self._items: Iterator[Any] = call.received()
 
     def send(self, item: _T, timeout: float | None = None) -> None:
-        """Sends an item, and waits for room at most ``timeout`` seconds. Raises the call's error, or TimeoutError."""
+        """Sends an item, and waits while the client has no room for it.
+
+        Args:
+            item: What is sent; of the type that the annotation gives.
+            timeout: Most seconds to wait; None: as long as the call lasts.
+
+        Raises:
+            RpcError: The call has ended.
+            TimeoutError: There was no room in that time; the item wasn't sent.
+        """
         payload, buffers = self._call.encode(item)
         self._core.send(payload, buffers, timeout)
 

@@ -155,5 +155,15 @@ class _Done(Coroutine[Any, Any, None]):
 def connect(
     address: str | Sequence[str] | Channel, *, timeout: float | None = None, **options: Any
 ) -> Client:
-    """A plain ``Client``, for calls by name: ``client = await rrpc.aio.connect(...)``, or with ``async with``."""
+    """Makes a plain ``Client``, for calls by name: ``client = await rrpc.aio.connect(...)``, or with ``async with``.
+
+    Args:
+        address: As of ``rrpc.connect``: an address, several of one service, or a channel.
+        timeout: Seconds that each call may take where it says nothing itself; None: no limit.
+        **options: Those of ``rrpc.Client``.
+
+    Raises:
+        Unavailable: When it is awaited: it can't connect.
+        InvalidArgument: The address isn't one.
+    """
     return Client(address, timeout=timeout, **options)

@@ -60,7 +60,12 @@ class RequestStreamMethod(_StreamMethod, Generic[_S, _R]):
     def open(
         self, *, timeout: float | None = None, metadata: MetadataLike | None = None
     ) -> RequestStream[_S, _R]:
-        """The same call, with an object that sends the items one by one."""
+        """Begins the same call, and returns an object that sends the items one by one.
+
+        Args:
+            timeout: Seconds until the call ends with DeadlineExceeded; None: the client's own, where it has one.
+            metadata: Goes with the call, beside the client's own.
+        """
         from .async_streams import RequestStream
 
         return RequestStream(self._begun((), timeout, metadata))
@@ -84,7 +89,12 @@ class DuplexStreamMethod(_StreamMethod, Generic[_S, _T]):
     def open(
         self, *, timeout: float | None = None, metadata: MetadataLike | None = None
     ) -> DuplexStream[_S, _T]:
-        """The same call, with an object that sends the items one by one."""
+        """Begins the same call, and returns an object that sends the items one by one.
+
+        Args:
+            timeout: Seconds until the call ends with DeadlineExceeded; None: the client's own, where it has one.
+            metadata: Goes with the call, beside the client's own.
+        """
         from .async_streams import DuplexStream
 
         return DuplexStream(self._begun((), timeout, metadata))

@@ -28,9 +28,15 @@ __all__ = [
 
 
 def load(path: str | os.PathLike[str], include: Sequence[str | os.PathLike[str]] = ()) -> Module:
-    """The module of a file; imports are looked for beside the file that has them, then in ``include``.
+    """Reads the module of a file.
 
-    IdlError says what is wrong, in this file and in those it imports; OSError if it can't be read.
+    Args:
+        path: The ``.rrpc`` file.
+        include: Folders in which imports are looked for that aren't beside the file that has them.
+
+    Raises:
+        IdlError: Something is wrong in this file or in those it imports; it has all of it.
+        OSError: The file can't be read.
     """
     from . import loader  # it needs lark
 
@@ -38,7 +44,16 @@ def load(path: str | os.PathLike[str], include: Sequence[str | os.PathLike[str]]
 
 
 def parse(text: str | bytes, name: str = "<text>", include: Sequence[str | os.PathLike[str]] = ()) -> Module:
-    """The module of a text; ``name`` is what diagnostics call it, and imports are looked for beside it."""
+    """Reads the module of a text.
+
+    Args:
+        text: What a ``.rrpc`` file has, in UTF-8 where it is bytes.
+        name: A path by which diagnostics name it; imports are looked for beside it first.
+        include: Folders in which they are looked for then.
+
+    Raises:
+        IdlError: Something is wrong in it or in what it imports; it has all of it.
+    """
     from . import loader
 
     return loader.parse(text, name, include)

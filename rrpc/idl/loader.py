@@ -19,9 +19,15 @@ _Path = str | os.PathLike[str]
 
 
 def load(path: _Path, include: Sequence[_Path] = ()) -> Module:
-    """The module of a file; imports are looked for beside the file that has them, then in ``include``.
+    """Reads the module of a file.
 
-    IdlError says what is wrong, in this file and in those it imports; OSError if it can't be read.
+    Args:
+        path: The ``.rrpc`` file.
+        include: Folders in which imports are looked for that aren't beside the file that has them.
+
+    Raises:
+        IdlError: Something is wrong in this file or in those it imports; it has all of it.
+        OSError: The file can't be read.
     """
     loader = _Loader(include)
     module = loader.file(os.fspath(path), Path(path).read_bytes())
@@ -30,7 +36,16 @@ def load(path: _Path, include: Sequence[_Path] = ()) -> Module:
 
 
 def parse(text: str | bytes, name: str = "<text>", include: Sequence[_Path] = ()) -> Module:
-    """The module of a text; ``name`` is what diagnostics call it, and imports are looked for beside it."""
+    """Reads the module of a text.
+
+    Args:
+        text: What a ``.rrpc`` file has, in UTF-8 where it is bytes.
+        name: A path by which diagnostics name it; imports are looked for beside it first.
+        include: Folders in which they are looked for then.
+
+    Raises:
+        IdlError: Something is wrong in it or in what it imports; it has all of it.
+    """
     loader = _Loader(include)
     module = loader.file(name, text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     loader.diagnostics.raise_any()

@@ -75,11 +75,14 @@ class ClientLogging(_Logging, ClientInterceptor):
     """Logs each call that a client makes: method, status code, milliseconds, and of an error its message.
 
     The record's fields ``rpc_side``, ``rpc_method``, ``rpc_code``, ``rpc_duration_ms``, ``rpc_peer``, ``rpc_identity``,
-    ``rpc_error``, ``rpc_items_sent`` and ``rpc_items_received`` have the same for programs. ``levels`` says otherwise
-    which level a status code has: OK, CANCELLED, NOT_FOUND and ALREADY_EXISTS are INFO; UNKNOWN, INTERNAL and DATA_LOSS
-    are ERROR; the others are WARNING.
+    ``rpc_error``, ``rpc_items_sent`` and ``rpc_items_received`` have the same for programs.
+
+    Args:
+        logger: The logger that takes the records, or its name.
+        levels: Levels of status codes, where they aren't these: OK, CANCELLED, NOT_FOUND and ALREADY_EXISTS are INFO;
+            UNKNOWN, INTERNAL and DATA_LOSS are ERROR; the others are WARNING.
     """
 
 
 class ServerLogging(_Logging, ServerInterceptor):
-    """Logs each call that a server handles, as ``ClientLogging`` does, once it is answered."""
+    """Logs each call that a server handles, once it is answered; the arguments are those of ``ClientLogging``."""

@@ -25,12 +25,16 @@ _OPEN = ("rrpc.Health", "rrpc.Reflection.describe")
 class ClientToken(ClientInterceptor):
     """Sends ``authorization: Bearer TOKEN`` with each call.
 
-    ``token`` is the token or a function that gets one: it is called for the first call, when ``max_age`` seconds have
-    passed, and when the server refused a call as Unauthenticated. That call is made again, once, if no handler has
-    seen it or if the method is idempotent, and if it has no streams. Under asyncio the function may be ``async``.
+    A call that the server refused as Unauthenticated is made again, once, with a new token, if no handler has seen it
+    or if the method is idempotent, and if it has no streams.
 
-    A token isn't sent where others could read it: over plain TCP (the loopback interface included) and RDMA, calls fail
-    with FailedPrecondition unless ``allow_clear``. Shared memory and TLS are private (``is_private``).
+    Args:
+        token: The token, or a function that gets one: it is called for the first call, when ``max_age`` seconds have
+            passed, and when a call was refused. Under asyncio it may be ``async``.
+        max_age: Seconds for which a token is used; None: until it is refused.
+        allow_clear: Sends it where others could read it, too: over plain TCP (the loopback interface included) and
+            RDMA. Calls fail with FailedPrecondition there otherwise. Shared memory and TLS are private
+            (``is_private``).
     """
 
     def __init__(
@@ -103,12 +107,14 @@ Check = Callable[[str, Any], Any]
 class ServerToken(ServerInterceptor):
     """Lets only those call who send a token that is known; others get Unauthenticated.
 
-    ``tokens`` are one or several, or a function of ``(token, call)`` that gives something true for a good one, or
-    raises what the caller shall get, such as ``rrpc.PermissionDenied`` for one that may not call
-    ``call.method``. It may be ``async`` where all handlers are. Where it gives a str, that is the token's subject:
-    ``rrpc.context().peer.token``, which principals such as ``token:batch`` match. ``JwtTokens`` is such a function.
-    ``exempt`` are services and methods that anybody may call: by default health checks, and what clients ask for whose
-    version of the interface is another one.
+    Args:
+        tokens: One or several, or a function of ``(token, call)`` that gives something true for a good one, or raises
+            what the caller shall get, such as ``rrpc.PermissionDenied`` for one that may not call ``call.method``. It
+            may be ``async`` where all handlers are. Where it gives a str, that is the token's subject:
+            ``rrpc.context().peer.token``, which principals such as ``token:batch`` match. ``JwtTokens`` is such a
+            function.
+        exempt: Services and methods that anybody may call: by default health checks, and what clients ask for whose
+            version of the interface is another one.
     """
 
     names_callers = True
