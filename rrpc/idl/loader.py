@@ -19,16 +19,7 @@ _Path = str | os.PathLike[str]
 
 
 def load(path: _Path, include: Sequence[_Path] = ()) -> Module:
-    """Reads the module of a file.
-
-    Args:
-        path: The ``.rrpc`` file.
-        include: Folders in which imports are looked for that aren't beside the file that has them.
-
-    Raises:
-        IdlError: Something is wrong in this file or in those it imports; it has all of it.
-        OSError: The file can't be read.
-    """
+    """Reads the module of a file; ``rrpc.idl.load`` says how."""
     loader = _Loader(include)
     module = loader.file(os.fspath(path), Path(path).read_bytes())
     loader.diagnostics.raise_any()
@@ -36,16 +27,7 @@ def load(path: _Path, include: Sequence[_Path] = ()) -> Module:
 
 
 def parse(text: str | bytes, name: str = "<text>", include: Sequence[_Path] = ()) -> Module:
-    """Reads the module of a text.
-
-    Args:
-        text: What a ``.rrpc`` file has, in UTF-8 where it is bytes.
-        name: A path by which diagnostics name it; imports are looked for beside it first.
-        include: Folders in which they are looked for then.
-
-    Raises:
-        IdlError: Something is wrong in it or in what it imports; it has all of it.
-    """
+    """Reads the module of a text; ``rrpc.idl.parse`` says how."""
     loader = _Loader(include)
     module = loader.file(name, text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     loader.diagnostics.raise_any()
