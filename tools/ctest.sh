@@ -20,7 +20,8 @@ name="C++ tests ($preset)"
 log="$LOGS/${name// /-}.log"
 export LOG_SKIP='^ +Start +[0-9]+:|   Passed  |^$'
 step "$name" "${run[@]}" || status=$?
-# GCC 12's libtsan itself asks for 500 TB of shadow memory now and then (once in some thousand starts), and ends the program.
+# GCC 12's libtsan itself asks for 500 TB of shadow memory now and then, where a test has loaded rrpc/_tls.so, and ends the
+# program; less often, if at all, since it is told not to look at thread locals of such libraries (CMakePresets.json).
 crashes="$(grep -c "ThreadSanitizer failed to allocate" "$log" || true)"
 if [ "$status" -ne 0 ] && [ "$crashes" -gt 0 ] && [ "$(grep -cE '\*\*\*(Failed|Exception|Timeout)' "$log")" -eq "$crashes" ]; then
   echo "ThreadSanitizer itself crashed in $crashes tests, which run once more"
