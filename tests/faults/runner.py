@@ -40,6 +40,7 @@ def run(cases: Iterable[Case], lanes: int, end: float = math.inf) -> dict[Case, 
             if time.monotonic() >= end:
                 for other in futures:
                     other.cancel()
+                end = math.inf  # once is enough
             if future.cancelled():
                 continue
             case = futures[future]
