@@ -218,7 +218,7 @@ def claimed_slots(_: str, path: str, stopped: Callable[[], bool]) -> None:
 
 
 def claim_slots(path: str) -> tuple[socket.socket, mmap.mmap]:
-    control_bytes, entry_bytes, exposures = 128, 64, (1 << 16) * 32
+    control_bytes, entry_bytes, exposures = 128, 256, (1 << 16) * 32
 
     def segment_bytes(entries: int) -> int:
         return (control_bytes + entries * entry_bytes + exposures + 4095) // 4096 * 4096
@@ -246,7 +246,7 @@ def claim_slots(path: str) -> tuple[socket.socket, mmap.mmap]:
     setup = struct.pack(
         "<IIQIIQ16sI56sI", 64, 1 << 16, segment_bytes(64), 2, os.getpid(), 0, bytes(16), 0, b"", 0
     )
-    frame = b"rrpc-shm" + struct.pack("<II", 1, 0) + struct.pack("<BBH", 1, 0, len(setup)) + setup
+    frame = b"rrpc-shm" + struct.pack("<II", 2, 0) + struct.pack("<BBH", 1, 0, len(setup)) + setup
     link.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [own]))])
     link.send(struct.pack("<BBHI", 2, 0, 4, 0))  # READY; the empty offer has the server close
     os.close(own)

@@ -217,11 +217,12 @@ inline Status Endpoint::deliver_plain(const MessageHeader& header, Bytes message
 }
 
 // False: the connection has failed, maybe of this message.
-inline bool Endpoint::take_message(uint32_t slot, uint32_t length_bytes, MessageClass& message_class) {
+inline bool Endpoint::take_message(uint32_t slot, const Completion& completion, MessageClass& message_class) {
   if (failed()) return false;
   ++signs_of_life_;
-  const std::byte* data = share_ ? share_.ring().slot(slot) : ring_ + size_t{slot} * geometry_.slot_bytes;
-  const Bytes message(data, length_bytes);
+  const std::byte* data = completion.place;
+  if (data == nullptr) data = share_ ? share_.ring().slot(slot) : ring_ + size_t{slot} * geometry_.slot_bytes;
+  const Bytes message(data, completion.length_bytes);
   MessageHeader header;
   if (message.size() >= sizeof(header)) std::memcpy(&header, message.data(), sizeof(header));
   message_class = class_of(header.type);
@@ -251,9 +252,9 @@ void Endpoint::repost_gathered() {
   for (const Emptied& one : emptied) reposted(one.message_class);
 }
 
-inline void Endpoint::handle_receive(uint32_t slot, WcStatus status, uint32_t length_bytes) {
+inline void Endpoint::handle_receive(uint32_t slot, const Completion& completion) {
   MessageClass message_class = MessageClass::kCredit;
-  const bool taken = status == WcStatus::kSuccess && take_message(slot, length_bytes, message_class);
+  const bool taken = completion.status == WcStatus::kSuccess && take_message(slot, completion, message_class);
   if (!taken) message_class = MessageClass::kCredit;
   if (gathers_) {
     gathered_[gathered_count_++] = {slot, message_class};
@@ -269,7 +270,7 @@ inline void Endpoint::handle(const Completion& completion) {
   const uint64_t value = completion.wr_id & ~kTagMask;
   const uint64_t tag = completion.wr_id & kTagMask;
   if (tag == kTagReceive) [[likely]]
-    return handle_receive(static_cast<uint32_t>(value), completion.status, completion.length_bytes);
+    return handle_receive(static_cast<uint32_t>(value), completion);
   switch (tag) {
     case kTagSend:
       if (completion.status != WcStatus::kSuccess) return;

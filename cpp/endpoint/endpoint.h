@@ -217,8 +217,8 @@ class Endpoint {
   Status adopt_offer();
   void fail(const Status& status);
   void handle(const provider::Completion& completion);
-  void handle_receive(uint32_t slot, provider::WcStatus status, uint32_t length_bytes);
-  bool take_message(uint32_t slot, uint32_t length_bytes, MessageClass& message_class);
+  void handle_receive(uint32_t slot, const provider::Completion& completion);
+  bool take_message(uint32_t slot, const provider::Completion& completion, MessageClass& message_class);
   Status deliver(const MessageHeader& header, Bytes message);
   Status deliver_plain(const MessageHeader& header, Bytes message);
   [[gnu::cold]] Status deliver_otherwise(Bytes message);

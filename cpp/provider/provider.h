@@ -148,6 +148,8 @@ struct Completion {
   WcStatus status = WcStatus::kSuccess;
   uint32_t length_bytes = 0;  // of a receive: what landed
   uint32_t qp_number = 0;
+  // Of a receive whose message doesn't lie in it: where it does, until a receive is posted to the queue pair again.
+  const std::byte* place = nullptr;
 };
 
 struct QueuePairLimits {

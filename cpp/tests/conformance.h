@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
@@ -70,6 +71,7 @@ struct End {
   std::unique_ptr<CompletionQueue> cq;
   std::unique_ptr<QueuePair> qp;
   std::vector<Completion> completions;  // polled, in order
+  std::map<uint64_t, Sge> receives;     // posted last, by wr_id
 
   const Completion* find(uint64_t wr_id) const {
     for (const Completion& completion : completions) {
@@ -113,6 +115,10 @@ class ConformanceTest : public ::testing::TestWithParam<ProviderFactory> {
       Completion out[16];
       const size_t count = end->cq->poll(out);
       end->completions.insert(end->completions.end(), out, out + count);
+      for (const Completion& completion : std::span(out).first(count)) {
+        if (completion.place != nullptr && completion.status == WcStatus::kSuccess)
+          std::memcpy(end->receives.at(completion.wr_id).address, completion.place, completion.length_bytes);
+      }
     }
     provider_->settle();
   }
@@ -189,6 +195,7 @@ class ConformanceTest : public ::testing::TestWithParam<ProviderFactory> {
   static void post_receive(End& end, uint64_t wr_id, const Sge& sge) {
     const Status status = end.qp->post_receive({.wr_id = wr_id, .sge = sge});
     ASSERT_TRUE(status.ok()) << status.to_string();
+    end.receives[wr_id] = sge;
   }
   static Status post(End& end, const WorkRequest& request) { return end.qp->post_send({&request, 1}); }
   static Status post_send(End& end, uint64_t wr_id, const Sge& sge, bool signalled = true) {

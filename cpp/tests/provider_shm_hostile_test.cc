@@ -69,7 +69,7 @@ TEST_F(HostilePeer, OtherProtocolsAreNamed) {
       {"\x16\x03\x01 hello hello", "the peer speaks TLS, not rrpc"},
       {"rrpc-tcp........", "wrong magic"},
       {std::string(64, '\xff'), "wrong magic"},
-      {std::string("rrpc-shm\x09\0\0\0\0\0\0\0", 16), "the peer speaks version 9 of rrpc over shm, this is version 1"},
+      {std::string("rrpc-shm\x09\0\0\0\0\0\0\0", 16), "the peer speaks version 9 of rrpc over shm, this is version 2"},
   };
   for (const auto& [bytes, fault] : cases) {
     RawPeer peer(path_);
@@ -159,7 +159,7 @@ TEST_F(HostilePeer, BadFramesAreNamed) {
 TEST_F(HostilePeer, MessagesOutOfOrderAreNamed) {
   {
     RawPeer peer(path_);
-    peer.send(as_bytes(std::string("rrpc-shm\1\0\0\0\0\0\0\0\5\0\0\0", 20)));
+    peer.send(as_bytes(std::string("rrpc-shm\2\0\0\0\0\0\0\0\5\0\0\0", 20)));
     accept();
     expect_fault("first message is not SETUP");
   }
@@ -194,13 +194,34 @@ TEST_F(HostilePeer, ALandingLongerThanItsReceiveIsNamed) {
   expect_fault("a message of 1073741824 bytes came for a shorter receive");
 }
 
+TEST_F(HostilePeer, ALandingLongerThanItsEntryIsNamed) {
+  auto peer = connected_peer();
+  ReceiveEntry& entry = peer->other().receive(0);
+  entry.landed_bytes.store((kEntryMessageBytes + 1) | kLandedInEntry);
+  entry.state.store(landed_state(0));
+  expect_fault("a message of 233 bytes came for a shorter receive");
+}
+
+TEST_F(HostilePeer, AMessageInAnEntryThatIsLongerThanTheReceiveIsRefused) {
+  auto peer = connected_peer();
+  ReceiveEntry& entry = peer->control().receive(0);
+  entry.posted_bytes.store(3);
+  entry.state.store(posted_state(0));
+  EXPECT_TRUE(server_.send("four").ok());
+  EXPECT_TRUE(server_.wait([&] { return server_.dead(); }));
+  EXPECT_EQ(entry.landed_bytes.load() & kLandedInEntry, 0U);
+}
+
+// Of a message that doesn't fit into an entry.
+const std::string kLong(kEntryMessageBytes + 1, 'x');
+
 TEST_F(HostilePeer, ReceivesPostedOutsideTheirSlabAreNamed) {
   auto memory = SharedMapping::create("slab", 8192, true).value();
   struct Case {
     uint32_t slab_id;
     uint64_t offset_bytes;
   };
-  for (const Case& bad : {Case{77, 0}, Case{1, 8192}, Case{1, ~0ull}, Case{1, 8192 - 2}}) {
+  for (const Case& bad : {Case{77, 0}, Case{1, 8192}, Case{1, ~0ull}, Case{1, 8192 - kLong.size() + 1}}) {
     auto peer = connected_peer();
     peer->send(encode_slab({1, 1, 0x1000, 8192}), memory.fd());
     ReceiveEntry& entry = peer->control().receive(0);
@@ -208,7 +229,7 @@ TEST_F(HostilePeer, ReceivesPostedOutsideTheirSlabAreNamed) {
     entry.offset_bytes.store(bad.offset_bytes);
     entry.posted_bytes.store(~0u);
     entry.state.store(posted_state(0));
-    EXPECT_TRUE(server_.send("four").ok());
+    EXPECT_TRUE(server_.send(kLong).ok());
     expect_fault("the peer posted a receive outside its slab");
   }
 }
@@ -347,12 +368,12 @@ TEST_F(HostilePeer, WhatIsBehindAFloodOfFilesIsAwaited) {
 
   SharedBytes target(4096);
   auto region = server_.device->register_memory(shared_range(target)).value();
-  EXPECT_TRUE(server_.send("sent").ok());
+  EXPECT_TRUE(server_.send(kLong).ok());
   const Sge sge{target.data(), 4096, region.get()};
   EXPECT_EQ(server_.transfer(Opcode::kRead, sge, 0x2000, 5 | 3 << kExposureIndexBits), WcStatus::kSuccess)
       << server_.qp->error().to_string();
   EXPECT_EQ(entry.state.load(), landed_state(0));
-  EXPECT_EQ(std::memcmp(memory.data(), "sent", 4), 0);
+  EXPECT_EQ(std::memcmp(memory.data(), kLong.data(), kLong.size()), 0);
   EXPECT_EQ(std::memcmp(target.data(), "read", 4), 0);
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "provider/shm/control_segment.h"
 #include "shm_peers.h"
 
 namespace rrpc::provider::shm {
@@ -53,7 +54,10 @@ void serve(const std::string& path) {
       node.qp->revoke(last_rkey), (void)node.send("revoked");
     else if (command == "first bytes")
       (void)node.send(std::string(as_text(Bytes(pooled).first(4))) + std::string(as_text(Bytes(ordinary).first(4))));
-    else if (command == "who")
+    else if (command == "echo") {
+      (void)node.send("begun");
+      for (;;) (void)node.send(node.next_message());
+    } else if (command == "who")
       (void)node.send(who_is(*node.qp));
     else if (command == "drop")
       pooled_region.reset(), (void)node.send("dropped");
@@ -297,6 +301,40 @@ TEST(ShmProvider, AnEndHoldsOneDescriptor) {
   for (int i = 0; i < 20; ++i) connect_one();
   EXPECT_EQ(open_descriptors(), before + 40 + 1);
   EXPECT_EQ(mapped_test_files(), mappings) << "one mapping serves all connections";
+}
+
+TEST_F(TwoProcesses, MessagesOfAllLengthsComeWhole) {
+  begin();
+  EXPECT_EQ(ask("echo"), "begun");
+  for (size_t length_bytes = 0; length_bytes <= kSlotBytes; ++length_bytes) {
+    std::string message(length_bytes, '\0');
+    for (size_t i = 0; i < length_bytes; ++i) message[i] = static_cast<char>(i * 31 + length_bytes);
+    EXPECT_EQ(ask(message), message) << length_bytes;
+  }
+}
+
+// So that a quiet ring costs few pages: those of the entries.
+TEST(ShmProvider, ShortMessagesTouchNoReceive) {
+  const std::string path = test_path("short");
+  Node server;
+  server.listen(path);
+  const auto accept = [&] {
+    auto accepted = server.listener->accept(*server.cq, {});
+    if (accepted.ok() && *accepted != nullptr) server.begin(std::move(accepted).value());
+  };
+  Node client;
+  client.meanwhile = [&] { server.qp == nullptr ? accept() : (void)server.step(); };
+  client.connect(path);
+  const std::string message(kEntryMessageBytes, 's');
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(client.send(message).ok());
+    ASSERT_TRUE(client.wait([&] { return server.messages.size() == static_cast<size_t>(i + 1); }));
+    EXPECT_EQ(server.messages.back(), message);
+  }
+  EXPECT_TRUE(std::ranges::all_of(server.ring, [](std::byte byte) { return byte == std::byte{0}; }));
+  ASSERT_TRUE(client.send(message + "s").ok());
+  ASSERT_TRUE(client.wait([&] { return server.messages.size() == 201; }));
+  EXPECT_FALSE(std::ranges::all_of(server.ring, [](std::byte byte) { return byte == std::byte{0}; }));
 }
 
 TEST(ShmProvider, ReceivesNeedSharedMemory) {

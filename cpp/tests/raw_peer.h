@@ -70,7 +70,8 @@ class RawPeer {
     const size_t count = cq_->poll(batch);
     for (size_t i = 0; i < count; ++i) {
       if (batch[i].opcode != provider::Opcode::kReceive || batch[i].status != provider::WcStatus::kSuccess) continue;
-      const std::byte* slot = memory_.data() + batch[i].wr_id * kSlotBytes;
+      const std::byte* slot = batch[i].place;
+      if (slot == nullptr) slot = memory_.data() + batch[i].wr_id * kSlotBytes;
       Message message;
       std::memcpy(&message.header, slot, sizeof(message.header));
       message.body.assign(reinterpret_cast<const char*>(slot) + sizeof(message.header), message.header.body_bytes);

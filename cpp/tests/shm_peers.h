@@ -97,7 +97,8 @@ struct Node {
       return;
     }
     const Sge sge = slot(completion.wr_id);
-    messages.emplace_back(reinterpret_cast<const char*>(sge.address), completion.length_bytes);
+    const std::byte* const place = completion.place != nullptr ? completion.place : sge.address;
+    messages.emplace_back(reinterpret_cast<const char*>(place), completion.length_bytes);
     if (!dead()) (void)qp->post_receive({completion.wr_id, sge});
   }
 

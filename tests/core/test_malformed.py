@@ -252,7 +252,7 @@ def test_noise_after_hello(lab_server: LabServer) -> None:
 # The same server over its Unix socket
 
 
-PREAMBLE = b"rrpc-shm" + struct.pack("<II", 1, 0)
+PREAMBLE = b"rrpc-shm" + struct.pack("<II", 2, 0)
 OTHER_PREAMBLE = b"rrpc-shm" + struct.pack("<II", 9, 0)
 UNIX_GREETINGS = {
     "nothing": b"",

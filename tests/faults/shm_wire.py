@@ -1,7 +1,8 @@
 """A man in the middle over shm: each end has a control segment of the wire's as its peer's, and the wire copies.
 
 A sender finds the receiver's posted slots in the wire's copy of the receiver's segment, and lands its message there:
-the bytes are in the slot, but the receiver doesn't see them until the wire marks the receiver's own segment. See
+the bytes are in the slot, or with the copy's entry, but the receiver doesn't see them until the wire marks the
+receiver's own segment. See
 cpp/provider/shm/wire.h and control_segment.h. The sockets are the wire's, so each end takes the wire's process for its
 peer, and ordinary memory is staged through the pool.
 """
@@ -34,7 +35,8 @@ from .gate import CLIENT, SERVER, Gate, message_name
 
 DOORBELL, GOODBYE = 5, 6
 SLAB_NOTICE = struct.Struct("<IIQQ")  # id, writable, address, length
-ENTRY = struct.Struct("<IIQII")  # state, slab, offset, posted bytes, landed bytes
+ENTRY = struct.Struct("<IIQII")  # state, slab, offset, posted bytes, landed bytes; then a short message
+IN_ENTRY = 1 << 31  # beside landed bytes
 EXPOSURE_BYTES = 32
 WITHDRAWN, POSTED, LANDED = 0, 1, 3  # the last two with four times the receive's number
 IDLE_SECONDS = 0.0003
@@ -112,15 +114,23 @@ class _End:
         """The bytes of the next message for this end, where they are."""
         if self.copy is None or self.entries == 0:
             return None
-        state, slab, offset, _, length = ENTRY.unpack_from(self.copy, self._at(self.landed))
+        at = self._at(self.landed)
+        state, slab, offset, _, length = ENTRY.unpack_from(self.copy, at)
         if state != self.landed * 4 + LANDED:
             return None
+        if length & IN_ENTRY:
+            return memoryview(self.copy)[at + ENTRY.size :][: length - IN_ENTRY]
         return memoryview(self.slabs[slab])[offset : offset + length]
 
     def deliver(self, length: int) -> None:
         """Has the end see the message."""
         assert self.real is not None
+        assert self.copy is not None
         at = self._at(self.landed)
+        if ENTRY.unpack_from(self.copy, at)[-1] & IN_ENTRY:
+            begin = at + ENTRY.size
+            self.real[begin : begin + length] = self.copy[begin : begin + length]
+            length |= IN_ENTRY
         if struct.unpack_from("<I", self.real, at)[0] == self.landed * 4 + POSTED:  # else it has withdrawn it
             struct.pack_into("<I", self.real, at + ENTRY.size - 4, length)
             struct.pack_into("<I", self.real, at, self.landed * 4 + LANDED)

@@ -13,8 +13,8 @@ SETUP_NOTICE = struct.Struct(
     "<IIQIIQ16sI56sI"
 )  # ring entries, exposures, segment bytes, flags, pid, nonce, ...
 HEADER = struct.Struct("<BBH")  # type, zero, payload bytes
-PREAMBLE = b"rrpc-shm" + struct.pack("<II", 1, 0)
-EXPOSURES, ENTRIES_OFFSET, ENTRY_BYTES = 65536, 128, 64
+PREAMBLE = b"rrpc-shm" + struct.pack("<II", 2, 0)
+EXPOSURES, ENTRIES_OFFSET, ENTRY_BYTES = 65536, 128, 256
 F_ADD_SEALS, SIZE_SEALS = 1033, 1 | 2 | 4
 
 

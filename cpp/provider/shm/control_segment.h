@@ -23,12 +23,18 @@ constexpr uint32_t posted_state(uint32_t sequence) { return sequence * 4 + 1; }
 constexpr uint32_t claimed_state(uint32_t sequence) { return sequence * 4 + 2; }  // the sender is copying
 constexpr uint32_t landed_state(uint32_t sequence) { return sequence * 4 + 3; }
 
+// A message that fits lies in the entry itself: no line of memory beside the one that tells of it, and few pages for
+// all of a ring.
+constexpr uint32_t kEntryMessageBytes = 232;
+constexpr uint32_t kLandedInEntry = 1U << 31;  // beside the length
+
 struct alignas(64) ReceiveEntry {
   std::atomic<uint32_t> state;
   std::atomic<uint32_t> slab_id;
   std::atomic<uint64_t> offset_bytes;
   std::atomic<uint32_t> posted_bytes;
   std::atomic<uint32_t> landed_bytes;
+  std::byte message[kEntryMessageBytes];
 };
 
 enum ExposureKind : uint32_t { kMapped = 1 << 8, kOrdinary = 1 << 9 };  // beside the Access bits
@@ -53,7 +59,7 @@ struct alignas(64) ControlHeader {
   alignas(64) std::atomic<uint32_t> active_write;  // the rkey that the peer is writing through, 0 for none
 };
 
-static_assert(sizeof(ReceiveEntry) == 64 && sizeof(ExposureEntry) == 32 && sizeof(ControlHeader) == 128);
+static_assert(sizeof(ReceiveEntry) == 256 && sizeof(ExposureEntry) == 32 && sizeof(ControlHeader) == 128);
 static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
 
 // Orders the copy before the second look at what permitted it.

@@ -169,6 +169,7 @@ class ShmQueuePair : public QueuePair {
   // How bytes move.
   void run_pending(size_t& work_bytes);
   Outcome deliver(std::span<const Sge> sges, bool inline_data);
+  std::byte* place_in_entry(ReceiveEntry& entry, uint32_t length_bytes) const;
   bool claim_receive(ReceiveEntry& entry, uint32_t length_bytes) const;
   std::byte* landing_place(const ReceiveEntry& entry, uint32_t length_bytes) const;
   Outcome look_for_landing_place(const ReceiveEntry& entry, uint32_t length_bytes, std::byte*& place);

@@ -42,10 +42,23 @@ inline std::byte* ShmQueuePair::landing_place(const ReceiveEntry& entry, uint32_
   return slab->local(offset_bytes);
 }
 
-// Claims the peer's next posted receive; commit_message() hands it over.
+// Where a message goes that fits into the entry of the peer's next posted receive; else null. It isn't claimed, as the
+// entry is nobody else's whatever becomes of the receive.
+inline std::byte* ShmQueuePair::place_in_entry(ReceiveEntry& entry, uint32_t length_bytes) const {
+  const bool fits = length_bytes <= kEntryMessageBytes &&
+                    entry.state.load(std::memory_order_acquire) == posted_state(send_sequence_) &&
+                    length_bytes <= entry.posted_bytes.load(std::memory_order_relaxed);
+  if (!fits) return nullptr;
+  entry.landed_bytes.store(length_bytes | kLandedInEntry, std::memory_order_relaxed);
+  return entry.message;
+}
+
+// Takes the peer's next posted receive; commit_message() hands it over.
 std::byte* ShmQueuePair::reserve_message(uint32_t length_bytes) {
   if (state_ != QueuePairState::kConnected || inherited() || !pending_.empty() || channel_.backlogged()) return nullptr;
   ReceiveEntry& entry = peer_.receive(send_sequence_);
+  if (std::byte* const place = place_in_entry(entry, length_bytes)) [[likely]]
+    return place;
   if (!claim_receive(entry, length_bytes)) return nullptr;
   std::byte* const place = landing_place(entry, length_bytes);
   if (place == nullptr) [[unlikely]]
@@ -75,6 +88,10 @@ ShmQueuePair::Outcome ShmQueuePair::deliver(std::span<const Sge> sges, bool inli
     return {WcStatus::kLocalProtection, internal_error("a send from outside its memory region")};
   const auto length_bytes = static_cast<uint32_t>(total_bytes(sges));
   ReceiveEntry& entry = peer_.receive(send_sequence_);
+  if (std::byte* const place = place_in_entry(entry, length_bytes)) {
+    gather(sges, place);
+    return (void)commit_message(false), Outcome();
+  }
   if (!claim_receive(entry, length_bytes)) return not_ready();
   Outcome outcome;
   std::byte* place = landing_place(entry, length_bytes);

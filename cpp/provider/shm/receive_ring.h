@@ -1,6 +1,7 @@
 // The receiver's side of its own ring: what is posted, in private copies, and what has landed.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "provider/provider.h"
@@ -34,8 +35,13 @@ class ReceiveRing {
     const Posted& posted = posted_[head_ & (control_.ring_entries() - 1)];
     completion.wr_id = posted.wr_id;
     completion.opcode = Opcode::kReceive;
-    completion.length_bytes = control_.receive(head_).landed_bytes.load(std::memory_order_relaxed);
-    completion.status = completion.length_bytes <= posted.length_bytes ? WcStatus::kSuccess : WcStatus::kLocalLength;
+    const ReceiveEntry& entry = control_.receive(head_);
+    const uint32_t landed = entry.landed_bytes.load(std::memory_order_relaxed);
+    const bool in_entry = (landed & kLandedInEntry) != 0;
+    const uint32_t room_bytes = in_entry ? std::min(kEntryMessageBytes, posted.length_bytes) : posted.length_bytes;
+    completion.place = in_entry ? entry.message : nullptr;
+    completion.length_bytes = landed & ~kLandedInEntry;
+    completion.status = completion.length_bytes <= room_bytes ? WcStatus::kSuccess : WcStatus::kLocalLength;
     ++head_;
   }
   // After the end: takes back what nobody has begun to fill. A sender that is in the middle of a copy isn't waited for:

@@ -14,7 +14,7 @@
 namespace rrpc::provider::shm {
 
 constexpr std::string_view kMagic = "rrpc-shm";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kPreambleBytes = 16;
 constexpr size_t kHeaderBytes = 4;
 constexpr size_t kPayloadBytesMax = 512;
