@@ -64,7 +64,7 @@ void fault_in_behind(std::byte* data, size_t length_bytes, std::shared_ptr<const
     if (length_bytes == 0) return;
   }
   // Where no thread is to be had the first touch does it.
-  (void)run_behind([data, length_bytes, hold = std::move(hold)] { fault_in(data, length_bytes); });
+  (void)run_behind(Behind::kMemory, [data, length_bytes, hold = std::move(hold)] { fault_in(data, length_bytes); });
 }
 
 }  // namespace rrpc

@@ -3,6 +3,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/helper_thread.h"
 #include "driver/client.h"
 #include "driver/offers.h"
 #include "driver/tls.h"
@@ -85,6 +86,7 @@ Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const 
   Server* const serve = dialling.serve.get();
   Engine& engine = serve != nullptr ? serve->engine() : client_engine();
   RRPC_RETURN_IF_ERROR(engine.start());
+  wait_behind(Behind::kEnds, Connection::kEndingMax, deadline);
   auto config = endpoint::queue_pair_config(dialling.options.session.geometry);
   RRPC_ASSIGN_OR_RETURN(config.tls, tls_context(address, provider::TlsRole::kClient, dialling.options));
   auto cq = device->device->create_completion_queue(config.send_depth + config.receive_depth);
@@ -93,9 +95,8 @@ Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const 
   RRPC_ASSIGN_OR_RETURN(auto qp, device->device->open(*cq, where, config, deadline));
   rpc::HelloFields hello{{"wire", "1"}};
   if (serve != nullptr) hello["serves"] = "1";
-  auto connection =
-      std::make_shared<Connection>(rpc::Role::kClient, engine.next_connection_id(), *device, std::move(cq),
-                                   std::move(qp), dialling.options, std::move(hello), serve);
+  const auto connection = Connection::make(rpc::Role::kClient, engine.next_connection_id(), *device, std::move(cq),
+                                           std::move(qp), dialling.options, std::move(hello), serve);
   connection->engine = &engine;
   std::unique_ptr<Client> client(new Client(address, connection, transport, dialling.serve));
   const TimeNs now = now_ns();

@@ -5,6 +5,8 @@
 #include <random>
 #include <utility>
 
+#include "base/helper_thread.h"
+#include "driver/engine.h"
 #include "endpoint/counters.h"
 
 namespace rrpc::driver {
@@ -37,6 +39,19 @@ Connection::Connection(rpc::Role role, uint64_t id, DeviceEntry& device, std::un
 Connection::~Connection() {
   session_.close(unavailable("the connection was closed"));
   endpoint::count(endpoint::counters().connections_open, -1);
+}
+
+void Connection::destroy_behind(Connection* last) {
+  if (last->belongs_to_parent()) {
+    delete last;
+    return;
+  }
+  const auto destroy = [last] {
+    const auto engine = last->attended_by.lock();
+    delete last;
+    if (engine != nullptr) engine->see_to_deferred();  // Python objects, of which it may not know yet
+  };
+  if (!run_behind(Behind::kEnds, destroy)) destroy();
 }
 
 // The mutex is held: a sleeper has looked at what it waits for after the last change, or is told of this one.

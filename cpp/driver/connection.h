@@ -81,10 +81,18 @@ class MarkedMutex {
 
 class Connection : public std::enable_shared_from_this<Connection>, private rpc::SessionEvents {
  public:
-  Connection(rpc::Role role, uint64_t id, DeviceEntry& device, std::unique_ptr<provider::CompletionQueue> cq,
-             std::unique_ptr<provider::QueuePair> qp, const Options& options, rpc::HelloFields hello, RequestSink* sink,
-             endpoint::ReceiveShare share = {});
-  ~Connection() override;
+  // Destroyed by the helper thread (Behind::kEnds), whoever has the last reference: that unmaps, closes descriptors,
+  // calls the adapter's driver and may wait for the peer, which a poller has no time for.
+  static ConnectionRef make(rpc::Role role, uint64_t id, DeviceEntry& device,
+                            std::unique_ptr<provider::CompletionQueue> cq, std::unique_ptr<provider::QueuePair> qp,
+                            const Options& options, rpc::HelloFields hello, RequestSink* sink,
+                            endpoint::ReceiveShare share = {}) {
+    return ConnectionRef(new Connection(role, id, device, std::move(cq), std::move(qp), options, std::move(hello), sink,
+                                        std::move(share)),
+                         destroy_behind);
+  }
+  // So many may wait for their destruction before new ones are made.
+  static constexpr size_t kEndingMax = 128;
 
   uint64_t id() const { return id_; }
   const Options& options() const { return options_; }
@@ -95,6 +103,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
 
   // Attends to it; its owner is whoever started it. Set once, before that.
   Engine* engine = nullptr;
+  std::weak_ptr<Engine> attended_by;  // the same, once it attends
 
   // What a poller looks at in each of its rounds, in one cache line.
   // Guards everything below it up to `session`.
@@ -165,6 +174,12 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   bool has_leader = false;
 
  private:
+  Connection(rpc::Role role, uint64_t id, DeviceEntry& device, std::unique_ptr<provider::CompletionQueue> cq,
+             std::unique_ptr<provider::QueuePair> qp, const Options& options, rpc::HelloFields hello, RequestSink* sink,
+             endpoint::ReceiveShare share);
+  ~Connection() override;
+  static void destroy_behind(Connection* last);
+
   std::optional<Status> on_hello() override;
   void complete_hello(rpc::HelloFields& own) override;
   void on_ready() override;

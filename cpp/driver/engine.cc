@@ -100,6 +100,7 @@ void Engine::add(const ConnectionRef& connection) {
     std::lock_guard lock(list_mutex_);
     if (stopping_) return;
     connections_.emplace(connection->id(), connection);
+    connection->attended_by = weak_from_this();
     new_hot_.push_back(connection);
     has_new_hot_ = true;
   }
@@ -114,7 +115,7 @@ void Engine::add(const ConnectionRef& connection) {
   const TimeNs now = now_ns();
   const TimeNs first_probe = deadline_after(now, connection->options().session.keepalive_interval);
   note_deadline(*connection, std::min(connection->handshake_deadline, first_probe));
-  wake_for_timers_at(endpoint::Pool::process().tend(now));
+  wake_for_timers_at(tend_pool(now));
   kick();
 }
 

@@ -183,8 +183,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // Process-wide: run by the engine's threads, without locks, when `flag` is set (releases Python objects).
   static void set_deferred_hook(std::atomic<bool>* flag, std::function<void()> run);
-  // After the flag was set by a thread that doesn't see to it: this engine does soon, in its own or a worker's thread.
-  void see_to_deferred() { kick(); }
+  // After the flag may have been set by a thread that doesn't see to it: this engine does soon, in its own or a
+  // worker's thread.
+  void see_to_deferred() {
+    if (deferred_waits()) kick();
+  }
 
  private:
   struct HotConnection {
@@ -245,6 +248,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void run_timers(TimeNs now);
   void run_timer(uint64_t id, TimeNs now);
   void tend(const ConnectionRef& connection, TimeNs now);
+  static TimeNs tend_pool(TimeNs now);  // from any thread
   ConnectionRef find(uint64_t id) const;
   // Without the token, with the mutex of the connection
   void settle_armed(const ConnectionRef& connection, TimeNs now);

@@ -3,12 +3,14 @@
 
 #include <utility>
 
+#include "base/helper_thread.h"
 #include "driver/engine.h"
 
 namespace rrpc::driver {
 namespace {
 
 constexpr TimeNs kAcceptPause = 100 * kMillisecond;   // when there are no descriptors left
+constexpr TimeNs kEndsPause = 5 * kMillisecond;       // while connections wait for their destruction
 constexpr TimeNs kAcceptSlice = 200 * kMicrosecond;   // then established connections get their turn
 constexpr TimeNs kHandshakeMin = 100 * kMillisecond;  // that a client may take, however many others connect
 
@@ -56,10 +58,13 @@ void Engine::accept_all(uint64_t key) {
 TimeNs Engine::accept_some(const ListenerEntry& entry) {
   const TimeNs slice_end = now_ns() + kAcceptSlice;
   for (TimeNs now = now_ns(); now < slice_end; now = now_ns()) {
+    // Whoever connects and leaves faster than connections can be destroyed waits in the backlog.
+    if (waiting_behind(Behind::kEnds) > Connection::kEndingMax) return now + kEndsPause;
     if (const TimeNs wait_until = make_place_for_handshake(now); wait_until > now) return wait_until;
     const uint64_t id = next_connection_id();
     const auto connection = hooks_.accept(*entry.device, *entry.listener, id);
-    if (!connection.ok()) {  // no descriptors left, say: who isn't established gives theirs back
+    if (!connection.ok()) {  // no descriptors left, say: who has ended or isn't established gives theirs back
+      if (waiting_behind(Behind::kEnds) > 0) return now + kEndsPause;
       TimeNs may_go_at = 0;
       if (!drop_oldest_handshake(now, 0, may_go_at)) return now + kAcceptPause;
       continue;

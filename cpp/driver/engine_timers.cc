@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/helper_thread.h"
 #include "driver/engine.h"
 
 namespace rrpc::driver {
@@ -60,6 +61,16 @@ void Engine::run_timer(uint64_t id, TimeNs now) {
   if (connection->attendance != Attendance::kGone) timers_.set(connection->timer, next_deadline(*connection));
 }
 
+// Giving memory back takes milliseconds, which the helper thread has. Gives when to look again.
+TimeNs Engine::tend_pool(TimeNs now) {
+  endpoint::Pool& pool = endpoint::Pool::process();
+  const TimeNs due = pool.next_tend();
+  if (now < due) return due;
+  if (waiting_behind(Behind::kMemory) == 0)
+    (void)run_behind(Behind::kMemory, [] { (void)endpoint::Pool::process().tend(now_ns()); });
+  return now + kTimerStep;
+}
+
 void Engine::run_timers(TimeNs now) {
   if (now < next_timer_.load(std::memory_order_relaxed)) return;
   next_timer_.store(kNever);  // first: a deadline noted meanwhile is not lost
@@ -72,7 +83,7 @@ void Engine::run_timers(TimeNs now) {
   }
   TimeNs next = timers_.next();
   endpoint::Pool& pool = endpoint::Pool::process();
-  const TimeNs pool_next = pool.tend(now);
+  const TimeNs pool_next = tend_pool(now);
   next = std::min(next, endpoint::Lending::process().tend(now));
   if (connection_count() > 0 || pool.committed_bytes() > 0) next = std::min(next, pool_next);
   if (next != kNever) wake_for_timers_at(std::max(next, now + kTimerStep));

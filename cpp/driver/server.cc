@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/helper_thread.h"
 #include "endpoint/counters.h"
 
 namespace rrpc::driver {
@@ -71,6 +72,7 @@ Server::Server(const Options& options)
 Server::~Server() {
   if (!belongs_to_parent()) {
     stop();
+    wait_behind(Behind::kEnds);  // those that handlers kept are sinks of this server's, too
     return;
   }
   leak(std::move(engines_));  // their threads and their connections stayed with the parent
@@ -373,6 +375,7 @@ void Server::stop() {
   for (const auto& engine : engines_) engine->stop();
   for (const auto& engine : engines_) engine->abandon();
   work_.drop_waiting();
+  wait_behind(Behind::kEnds);  // descriptors and slots are free again
 }
 
 }  // namespace rrpc::driver

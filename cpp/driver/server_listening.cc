@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "base/helper_thread.h"
 #include "base/text.h"
 #include "driver/offers.h"
 #include "driver/server.h"
@@ -349,6 +350,8 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
     if (ring != nullptr) {
       auto reserved = ring->reserve(options.session.geometry.slots);
       refusal = reserved.status();
+      // Slots may come back with connections that are being destroyed: the next client waits for those.
+      if (!refusal.ok() && waiting_behind(Behind::kEnds) > 0) return refusal;
       if (reserved.ok()) share = std::move(*reserved);
       if (share) options.session.geometry.slots = share.slots();
     }
@@ -365,8 +368,8 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
     }
     rpc::HelloFields hello = hello_of(listener);
     const bool for_others = hello.contains("go_to");
-    auto connection = std::make_shared<Connection>(rpc::Role::kServer, id, device, std::move(cq), std::move(*offered),
-                                                   options, std::move(hello), this, std::move(share));
+    auto connection = Connection::make(rpc::Role::kServer, id, device, std::move(cq), std::move(*offered), options,
+                                       std::move(hello), this, std::move(share));
     std::lock_guard lock(connection->mutex);
     connection->engine = &engine_for(device.scheme, connection->session().endpoint().queue_pair().peer_description());
     connection->needs_introduction = must_be_introduced(listener);

@@ -20,7 +20,7 @@ constexpr size_t kCarvedSlabBytes = 2 << 20;
 constexpr size_t kFaultAheadBytesMin = 2 << 20;
 constexpr int kRestsPerTimeout = 4;
 constexpr TimeNs kRestMin = 10 * kMillisecond;
-constexpr size_t kReleaseBytesPerTend = 8 << 20;  // a poller has other things to do
+constexpr size_t kReleaseBytesPerTend = 8 << 20;  // page faults wait meanwhile
 constexpr TimeNs kReleasePause = 5 * kMillisecond;
 
 // Four classes to a doubling: at most a quarter of a block is slack.

@@ -71,8 +71,10 @@ class Pool {
   // What rested for this long gives its pages back; kNever: nothing does.
   void set_idle_timeout(TimeNs timeout);
   TimeNs idle_timeout() const;
-  // To be called now and again by whoever has time, from any thread; gives when it is due again. Cheap.
+  // Gives memory back that has rested: a few MiB, since page faults of other threads wait meanwhile. To be called when
+  // due, from any thread that has milliseconds for it; gives when it is due again.
   TimeNs tend(TimeNs now);
+  TimeNs next_tend() const { return next_tend_.load(std::memory_order_relaxed); }
 
   // The device is about to go: ends its registrations.
   void end_registrations(const provider::Device& device);

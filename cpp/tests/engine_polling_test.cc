@@ -1,4 +1,5 @@
 // A connection that several callers of one process poll and sleep on, step by step: what each leaves to the engine.
+#include "base/helper_thread.h"
 #include "driver_pair.h"
 
 namespace rrpc::driver::testing {
@@ -10,6 +11,30 @@ Options quiet() {
   options.session.keepalive_interval = kNever;
   return options;
 }
+
+// Of a connection: calls `on_destroyed` where that is destroyed.
+class WatchedCompletionQueue final : public provider::CompletionQueue {
+ public:
+  WatchedCompletionQueue(std::unique_ptr<provider::CompletionQueue> own, std::function<void()> on_destroyed)
+      : own_(std::move(own)), on_destroyed_(std::move(on_destroyed)) {}
+  ~WatchedCompletionQueue() override {
+    if (on_destroyed_) on_destroyed_();
+  }
+  size_t poll(std::span<provider::Completion> out) override { return own_->poll(out); }
+  void arm() override { own_->arm(); }
+  void append_wait_handles(std::vector<provider::WaitHandle>& out) const override { own_->append_wait_handles(out); }
+  bool handles_tell_all() const override { return own_->handles_tell_all(); }
+  bool polls_cheaply() const override { return own_->polls_cheaply(); }
+  provider::NextMessage next_message() const override { return own_->next_message(); }
+  bool moved_bytes() const override { return own_->moved_bytes(); }
+  bool disarm() override { return own_->disarm(); }
+  void look_at_wait_handles() override { own_->look_at_wait_handles(); }
+  bool lingering() const override { return own_->lingering(); }
+
+ private:
+  std::unique_ptr<provider::CompletionQueue> own_;
+  std::function<void()> on_destroyed_;
+};
 
 // Clients' connections with an engine of their own, whose thread the test can hold up; and their server, whose only
 // worker is the test.
@@ -31,22 +56,26 @@ class SharedConnection : public ::testing::Test {
     server_.stop();
   }
 
-  ConnectionRef dial() {
+  ConnectionRef dial(std::function<void()> on_destroyed = {}) {
+    auto connection = begin_to_dial(std::move(on_destroyed));
+    EXPECT_TRUE(eventually([&] { return connection->ready.load(); }));
+    return connection;
+  }
+  ConnectionRef begin_to_dial(std::function<void()> on_destroyed = {}) {
     DeviceEntry& device = *find_device("shm").value();
     const Options options = quiet();
     const auto config = endpoint::queue_pair_config(options.session.geometry);
     auto cq = device.device->create_completion_queue(config.send_depth + config.receive_depth);
     auto qp = device.device->open(*cq, parse_address(address_).value().rest, config, kNever).value();
-    auto connection =
-        std::make_shared<Connection>(rpc::Role::kClient, engine_->next_connection_id(), device, std::move(cq),
-                                     std::move(qp), options, rpc::HelloFields{{"wire", "1"}}, nullptr);
+    auto watched = std::make_unique<WatchedCompletionQueue>(std::move(cq), std::move(on_destroyed));
+    auto connection = Connection::make(rpc::Role::kClient, engine_->next_connection_id(), device, std::move(watched),
+                                       std::move(qp), options, rpc::HelloFields{{"wire", "1"}}, nullptr);
     connection->engine = engine_.get();
     {
       std::lock_guard lock(connection->mutex);
       EXPECT_TRUE(connection->session().start(now_ns()).ok());
     }
     engine_->add(connection);
-    EXPECT_TRUE(eventually([&] { return connection->ready.load(); }));
     return connection;
   }
   // Gives the handle by which the test answers the call.
@@ -73,6 +102,18 @@ class SharedConnection : public ::testing::Test {
     ASSERT_TRUE(eventually([this] { return held_up_.load(); }));
   }
   void let_engine_go_on() { goes_on_ = true; }
+  // Over another connection than those that the test ends. Gives the thread that delivered the reply.
+  std::thread::id call_once() {
+    std::atomic<bool> done{false};
+    std::thread::id deliverer;
+    const uint64_t handle = start(other_, [&] {
+      deliverer = std::this_thread::get_id();
+      done = true;
+    });
+    (void)server_.reply(handle, {});
+    EXPECT_TRUE(eventually([&] { return done.load(); }));
+    return deliverer;
+  }
 
   Server server_;
   const std::string address_;
@@ -110,6 +151,64 @@ TEST_F(SharedConnection, ALeaderThatFindsItGivenBackLeavesItArmed) {
   (void)server_.reply(second, {});
   let_engine_go_on();
   EXPECT_TRUE(eventually([&] { return done == 2; }, 3000)) << "nobody was told of the reply";
+}
+
+// Keeps the thread that destroys connections, until released.
+class DestroyerHeldUp {
+ public:
+  DestroyerHeldUp() {
+    EXPECT_TRUE(run_behind(Behind::kEnds, [held = held_] { held->wait(true); }));
+  }
+  ~DestroyerHeldUp() { release(); }
+  DestroyerHeldUp(const DestroyerHeldUp&) = delete;
+  DestroyerHeldUp& operator=(const DestroyerHeldUp&) = delete;
+  void release() {
+    held_->store(false);
+    held_->notify_all();
+  }
+
+ private:
+  std::shared_ptr<std::atomic<bool>> held_ = std::make_shared<std::atomic<bool>>(true);
+};
+
+TEST_F(SharedConnection, ConnectionsAreDestroyedByAnotherThreadThanTheirPoller) {
+  DestroyerHeldUp held;
+  std::atomic<bool> destroyed{false};
+  std::thread::id destroyer;
+  std::weak_ptr<Connection> ended;
+  {
+    const ConnectionRef connection = dial([&] {
+      destroyer = std::this_thread::get_id();
+      destroyed = true;
+    });
+    ended = connection;
+    {
+      std::lock_guard lock(connection->mutex);
+      connection->session().close(unavailable("it is ended"));
+    }
+    engine_->see_off(connection);
+  }
+  ASSERT_TRUE(eventually([&] { return ended.expired(); }));
+  const std::thread::id poller = call_once();  // polls on meanwhile
+  EXPECT_FALSE(destroyed);
+  held.release();
+  wait_behind(Behind::kEnds);
+  ASSERT_TRUE(destroyed);
+  EXPECT_NE(destroyer, poller);
+  EXPECT_NE(destroyer, std::this_thread::get_id());
+}
+
+TEST_F(SharedConnection, NobodyIsAcceptedWhileTooManyConnectionsWaitForTheirDestruction) {
+  DestroyerHeldUp held;
+  for (size_t i = 0; i < Connection::kEndingMax; ++i) ASSERT_TRUE(run_behind(Behind::kEnds, [] {}));
+  const ConnectionRef waits = begin_to_dial();
+  for (int i = 0; i < 500; ++i) call_once();  // the server looks at its listener meanwhile
+  EXPECT_EQ(server_.connection_count(), 2u);
+  held.release();
+  while (!waits->ready) call_once();
+  EXPECT_EQ(server_.connection_count(), 3u);
+  std::lock_guard lock(waits->mutex);
+  waits->session().close(unavailable("the test is over"));
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ Status check_plain_shared_memory(int fd) {
 Slab::~Slab() {
   if (mapping_.size() < kUnmappedBehindBytesMin) return;
   const auto mapping = std::make_shared<SharedMapping>(std::move(mapping_));
-  (void)run_behind([mapping] {});  // else here, with the last reference
+  (void)run_behind(Behind::kMemory, [mapping] {});  // else here, with the last reference
 }
 
 Result<std::shared_ptr<Slab>> SlabCache::adopt(UniqueFd fd, size_t length_bytes, bool writable) {
@@ -99,9 +99,12 @@ void PeerSlabs::drop(uint32_t id) {
   entries_.erase(entry);
 }
 
+// By a poller, since the connection has failed: unmapping is the helper thread's.
 void PeerSlabs::clear() {
   last_ = nullptr;
-  entries_.clear();
+  if (entries_.empty()) return;
+  const auto unmapped = std::make_shared<Entries>(std::exchange(entries_, {}));
+  (void)run_behind(Behind::kMemory, [unmapped] {});  // else here, with the last reference
 }
 
 const PeerSlabs::Entry* PeerSlabs::find_other(uint32_t id) const {

@@ -80,9 +80,11 @@ class PeerSlabs {
   void clear();
 
  private:
+  using Entries = std::unordered_map<uint32_t, Entry>;
+
   const Entry* find_other(uint32_t id) const;
 
-  std::unordered_map<uint32_t, Entry> entries_;
+  Entries entries_;
   uint64_t mapped_bytes_ = 0;
   mutable uint32_t last_id_ = 0;
   mutable const Entry* last_ = nullptr;
