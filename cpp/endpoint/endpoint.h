@@ -129,6 +129,8 @@ class Endpoint {
     // A dead queue pair is found by progress(), once what came before its end is delivered.
     return may_send(class_of(type)) && !send_buffers_.used_up() && qp_->state() != provider::QueuePairState::kError;
   }
+  // Messages that were sent have all the buffers there are.
+  bool lacks_send_buffers() const { return send_buffers_.used_up(); }
   // The parts become one message. Only when can_send(); the bytes are taken before the call returns.
   void send(uint8_t type, std::span<const Bytes> parts, Pushes pushes = {});
   // While one lives, a small message may wait for the next one, so that several go out with one doorbell. It waits

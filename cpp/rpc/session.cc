@@ -69,11 +69,10 @@ inline size_t Session::progress_now(TimeNs now) {
   if (endpoint_.signs_of_life() != signs) {  // sends that went out are none
     last_heard_ = now;
     probe_sent_ = kNever;
+    ping_owed_ = false;
   }
   if (failed()) return handled;
-  if (pong_owed_) send_control(kPong);
-  if (go_away_owed_) drain(go_away_reason_);
-  if (go_away_ack_owed_) send_control(kGoAwayAck);
+  send_owed();
   flush(now);
   return handled;
 }
@@ -277,11 +276,22 @@ void Session::drain(const std::string& reason) {
   endpoint_.send(kGoAway, {&part, 1});
 }
 
-void Session::send_control(uint8_t type) {
-  if (!endpoint_.can_send(type)) return;
+// False: there is no credit, or no send buffer, for it now.
+bool Session::send_control(uint8_t type) {
+  if (!endpoint_.can_send(type)) return false;
   endpoint_.send(type, {});
-  if (type == kPong) pong_owed_ = false;
-  if (type == kGoAwayAck) go_away_ack_owed_ = false;
+  return true;
+}
+
+// The peer has all its time from when the PING really goes out.
+void Session::send_owed() {
+  if (ping_owed_ && send_control(kPing)) {
+    ping_owed_ = false;
+    probe_sent_ = now_;
+  }
+  if (pong_owed_) pong_owed_ = !send_control(kPong);
+  if (go_away_owed_) drain(go_away_reason_);
+  if (go_away_ack_owed_) go_away_ack_owed_ = !send_control(kGoAwayAck);
 }
 
 void Session::probe(TimeNs now) {
@@ -289,12 +299,19 @@ void Session::probe(TimeNs now) {
   if (probe_sent_ == kNever) {
     if (now - last_heard_ < options_.keepalive_interval) return;
     probe_sent_ = now;
-    send_control(kPing);  // without a credit the peer owes us a sign of life anyway
+    ping_owed_ = !send_control(kPing);
   } else if (now - probe_sent_ >= options_.keepalive_timeout) {
-    const TimeNs silent_seconds = (now - last_heard_) / kSecond;
-    endpoint_.close(unavailable("the peer has been silent for " + std::to_string(silent_seconds) +
-                                " s and does not answer keep-alive probes"));
+    end_silent_peer((now - last_heard_) / kSecond);
   }
+}
+
+// Without a credit for the PING the peer owed a sign of life anyway. Without a buffer the device has completed no send
+// for keepalive_timeout.
+void Session::end_silent_peer(TimeNs silent_seconds) {
+  const bool starved = ping_owed_ && endpoint_.lacks_send_buffers();
+  endpoint_.close(unavailable("the peer has been silent for " + std::to_string(silent_seconds) + " s and " +
+                              (starved ? "the keep-alive probe found no send buffer: no earlier message is done"
+                                       : "does not answer keep-alive probes")));
 }
 
 // What a READ or a WRITE works on is the device's until it completes: only the connection's end takes it back from a

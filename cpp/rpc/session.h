@@ -101,8 +101,10 @@ class Session : private endpoint::EndpointEvents {
   Status start_protection();
   Result<endpoint::DirectionCiphers> ciphers_of(Role sender) const;
   void send_hello();
-  void send_control(uint8_t type);
+  bool send_control(uint8_t type);
+  void send_owed();
   void probe(TimeNs now);
+  void end_silent_peer(TimeNs silent_seconds);
   void check_fetches(TimeNs now);
   // A fetch that stalls is found up to so much later.
   TimeNs fetch_check_interval() const {
@@ -137,6 +139,7 @@ class Session : private endpoint::EndpointEvents {
   bool ready_ = false;
   bool hello_waits_ = false;  // a client's, for an answer
   bool items_first_ = false;
+  bool ping_owed_ = false;  // what probe_sent_ says has yet to go out
   bool pong_owed_ = false;
   bool go_away_owed_ = false;
   bool go_away_sent_ = false;

@@ -222,6 +222,84 @@ TEST(Session, SendsThatGoOutAreNoSignOfLife) {
   for (const ClientCallRef& call : calls) EXPECT_EQ(call->status().code(), StatusCode::kUnavailable);
 }
 
+// A client both of whose send buffers are on their way for `completion_delay`, with no memory for more. A PING is due
+// after a second without a sign of life.
+class WithoutSendBuffers : public ::testing::Test {
+ protected:
+  void take_buffers(TimeNs completion_delay) {
+    FaultPlan& plan = raw_.world.network.plan();
+    const FaultPlan before = plan;
+    plan.adopt_refused_probability = 1;
+    plan.completion_delay_ns_min = plan.completion_delay_ns_max = completion_delay;
+    start_ = raw_.world.network.now();
+    for (int i = 0; i < 2; ++i) {
+      const std::string payload(200, 'p');  // more than goes inline
+      CallRequest request{"m", as_bytes(payload), {}, std::nullopt, kNever};
+      ASSERT_TRUE(raw_.session().client().start(std::make_shared<ClientCall>(), std::move(request), start_).ok());
+    }
+    (void)raw_.run();
+    plan.completion_delay_ns_min = before.completion_delay_ns_min;
+    plan.completion_delay_ns_max = before.completion_delay_ns_max;
+    ASSERT_FALSE(raw_.session().endpoint().can_send(kPing));
+  }
+  // Gives when the first PING came to the peer, kNever if the connection ended before.
+  TimeNs ping_after() {
+    while (!raw_.end().closed) {
+      raw_.world.network.schedule(kMillisecond, [] {});
+      for (const RawPeer::Message& message : raw_.run())
+        if (message.header.type == kPing) return passed();
+    }
+    return kNever;
+  }
+  TimeNs end_after() {
+    while (!raw_.end().closed) {
+      raw_.world.network.schedule(kMillisecond, [] {});
+      (void)raw_.run();
+    }
+    return passed();
+  }
+  TimeNs passed() { return raw_.world.network.now() - start_; }
+
+  static SessionOptions options() {
+    SessionOptions options;
+    options.keepalive_interval = options.keepalive_timeout = kSecond;
+    return options;
+  }
+  static constexpr TimeNs kStep = 500 * kMillisecond;  // of the timers
+  RawClient raw_{options()};
+  TimeNs start_ = 0;
+};
+
+TEST_F(WithoutSendBuffers, ALatePingGoesOutAndItsTimeBeginsThen) {
+  take_buffers(1900 * kMillisecond);
+  const TimeNs asked = ping_after();
+  ASSERT_NE(asked, kNever) << raw_.end().closed_with.to_string();
+  EXPECT_GE(asked, 1900 * kMillisecond);
+  raw_.peer.send(kPong, "");
+  (void)raw_.run();
+  const TimeNs asked_again = ping_after();
+  ASSERT_NE(asked_again, kNever) << raw_.end().closed_with.to_string();
+  const TimeNs ended = end_after();
+  EXPECT_GE(ended - asked_again, kSecond);
+  EXPECT_LE(ended - asked_again, kSecond + kStep + 100 * kMillisecond);
+}
+
+TEST_F(WithoutSendBuffers, AMutePeerHasAllOfItsTimeAfterALatePing) {
+  take_buffers(1900 * kMillisecond);
+  const TimeNs asked = ping_after();
+  ASSERT_NE(asked, kNever) << raw_.end().closed_with.to_string();
+  const TimeNs ended = end_after();
+  EXPECT_GE(ended - asked, kSecond);
+  EXPECT_LE(ended - asked, kSecond + kStep + 100 * kMillisecond);
+}
+
+TEST_F(WithoutSendBuffers, ADeviceThatGivesNoneBackEndsTheConnection) {
+  take_buffers(3600 * kSecond);
+  EXPECT_LE(end_after(), 2 * kSecond + 2 * kStep);
+  EXPECT_NE(raw_.end().closed_with.message().find("found no send buffer"), std::string::npos)
+      << raw_.end().closed_with.to_string();
+}
+
 TEST(Session, ASilentPeerIsFoundAndALivelyOneKept) {
   SessionOptions options;
   options.keepalive_interval = kSecond;

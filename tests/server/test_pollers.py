@@ -111,7 +111,7 @@ def test_rrpc_serve_has_so_many_threads_more(serve: ServeFactory) -> None:
     for served in (usual, more):
         with rrpc.connect(served.address) as client:
             assert client.call("Lab.add", 1, 2) == 3
-    assert threads_of(more) - threads_of(usual) == 3
+    eventually(lambda: threads_of(more) - threads_of(usual) == 3)  # helper threads end when they have no work
 
 
 @pytest.mark.parametrize("count", [0, 65, -1, 1.5, "two"])
