@@ -239,4 +239,18 @@ struct RawWorld {
   bool accepted = false;
 };
 
+// A client that has shaken hands.
+struct RawClient : RawWorld {
+  explicit RawClient(const SessionOptions& options = {}) : RawWorld(Role::kClient, RawPeer::offer(), options) {
+    peer.send(kHello, hello());
+    run();
+    EXPECT_TRUE(end().ready);
+  }
+  endpoint::Descriptor expose(size_t length_bytes) {
+    std::byte* address = peer.region().range().address;
+    return {reinterpret_cast<uint64_t>(address), length_bytes,
+            peer.qp().expose(peer.region(), address, length_bytes, provider::kRemoteRead).value()};
+  }
+};
+
 }  // namespace rrpc::rpc
