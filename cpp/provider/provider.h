@@ -196,8 +196,10 @@ struct QueuePairConfig {
   uint32_t send_depth = 128;
   uint32_t receive_depth = 64;
   uint32_t read_depth = 16;
-  SharedReceiveQueue* shared_receives = nullptr;  // instead of receives of its own; post_receive() is refused then
-  std::shared_ptr<TlsContext> tls = nullptr;      // of a client over tcp; null: in clear
+  // Instead of receives of its own; post_receive() is refused then. A peer that lets more than receive_depth messages
+  // come that weren't polled ends its connection.
+  SharedReceiveQueue* shared_receives = nullptr;
+  std::shared_ptr<TlsContext> tls = nullptr;  // of a client over tcp; null: in clear
 };
 
 // What to wait on when nothing is left to poll: a descriptor, or kPollAgain where something is. Valid until the next

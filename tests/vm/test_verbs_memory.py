@@ -13,8 +13,10 @@ from under_way import slowly
 import rrpc
 
 FIRST, MORE = 4, 16
-PINNED_MAX = {0: 544 << 10, 2048: 24 << 10}
+PINNED_MAX = {0: 544 << 10, 2048: 24 << 10, 16384: 24 << 10}
 """Bytes of a connection, by the slots of a shared receive ring."""
+OWN_MAX = {0: 576 << 10, 2048: 64 << 10, 16384: 64 << 10}
+"""The same of all memory of the process, without what the kernel has for the software adapter."""
 
 
 @pytest.mark.parametrize("slots", PINNED_MAX)
@@ -28,16 +30,33 @@ def test_a_quiet_connection_pins_little(serve: ServeFactory, slots: int) -> None
     )
     with contextlib.ExitStack() as clients:
 
-        def connect(count: int) -> int:
+        def connect(count: int) -> tuple[int, int]:
             for _ in range(count):
                 client = clients.enter_context(rrpc.connect(served.address, connect_timeout=slowly(30.0)))
                 assert client.call("Lab.add", 1, timeout=slowly(30.0)) == 2
-            return Usage.of(served.process.pid).pinned_bytes
+            return Usage.of(served.process.pid).pinned_bytes, anonymous_bytes(served.process.pid)
 
-        first = connect(FIRST)
-        each = (connect(MORE) - first) / MORE
-        print(f"{each / 1024:.1f} KiB are pinned for a connection")
-        assert each <= PINNED_MAX[slots]
+        before, free_before = connect(FIRST), available_bytes()
+        after, free_after = connect(MORE), available_bytes()
+        pinned, own = ((last - first) / MORE for first, last in zip(before, after, strict=True))
+        machine = (free_before - free_after) / MORE
+        print(f"a connection: {pinned / 1024:.1f} KiB pinned, {own / 1024:.1f} KiB of the server's memory")
+        print(f"both ends of one, with the kernel: {machine / 1024:.1f} KiB")
+        assert pinned <= PINNED_MAX[slots]
+        assert own <= OWN_MAX[slots]
+
+
+def available_bytes() -> int:
+    return kilobytes(Path("/proc/meminfo"), "MemAvailable") * 1024
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Counts pages, as the counters in /proc/PID/status, which threads update in batches, don't."""
+    return kilobytes(Path(f"/proc/{pid}/smaps_rollup"), "Anonymous") * 1024
+
+
+def kilobytes(path: Path, name: str) -> int:
+    return next(int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith(f"{name}:"))
 
 
 @pytest.mark.parametrize("flags", [mmap.MAP_PRIVATE, mmap.MAP_SHARED], ids=["private", "shared"])

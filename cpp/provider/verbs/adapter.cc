@@ -142,7 +142,9 @@ void Adapter::handle_event(const ibv_async_event& event, TimeNs now) {
     case IBV_EVENT_QP_ACCESS_ERR:
       return doom_where(permission_denied("the peer tried to reach memory that isn't open to it"), this_one);
     case IBV_EVENT_CQ_ERR:
-      return doom_where(internal_error("a completion queue of " + name_ + " overflowed"),
+      return doom_where(Status::protocol_error("the peer sent more messages than it was granted: the connection's "
+                                               "completion queue on " +
+                                               name_ + " overflowed"),
                         [&](const VerbsQueuePair& queue_pair) { return queue_pair.completions() == event.element.cq; });
     case IBV_EVENT_PORT_ERR:
       ports_down_.emplace(static_cast<uint8_t>(event.element.port_num), now + kPortPatience);

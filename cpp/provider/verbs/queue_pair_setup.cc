@@ -34,8 +34,9 @@ static QueuePairLimits limits_for(const QueuePairConfig& config, const Adapter& 
   QueuePairLimits limits;
   limits.send_depth =
       std::clamp(config.send_depth, 1u, std::max(1u, positive(attributes.max_qp_wr) - internal_depth_for(attributes)));
-  limits.receive_depth = std::clamp(config.receive_depth, 1u, std::max(1u, positive(attributes.max_qp_wr)));
-  if (config.shared_receives != nullptr) limits.receive_depth = config.shared_receives->depth();
+  const uint32_t receives_max =
+      config.shared_receives != nullptr ? config.shared_receives->depth() : positive(attributes.max_qp_wr);
+  limits.receive_depth = std::clamp(config.receive_depth, 1u, std::max(1u, receives_max));
   limits.sge_count_max = std::clamp(positive(attributes.max_sge), 1u, kSgeCountMax);
   const uint32_t max_sge_rd = attributes.max_sge_rd > 0 ? positive(attributes.max_sge_rd) : limits.sge_count_max;
   limits.read_sge_count_max = std::min(max_sge_rd, limits.sge_count_max);
@@ -72,7 +73,7 @@ VerbsQueuePair::VerbsQueuePair(VerbsCompletionQueue& cq, const QueuePairConfig& 
       limits_(limits_for(config, adapter_, port)),
       internal_depth_(internal_depth_for(adapter_.attributes())),
       sends_(limits_.send_depth + internal_depth_),
-      receives_(limits_.receive_depth) {}
+      receives_(shared_receives_ != nullptr ? 0 : limits_.receive_depth) {}
 
 Status VerbsQueuePair::set_up() {
   RRPC_ASSIGN_OR_RETURN(domain_, adapter_.protection_domain());
@@ -89,6 +90,7 @@ Status VerbsQueuePair::set_up() {
   return {};
 }
 
+// Of shared receives it has room for those that the peer was granted. A peer that sends more overruns this queue alone.
 Status VerbsQueuePair::create_completions() {
   RRPC_ASSIGN_OR_RETURN(ibv_comp_channel * channel, cq_.channel_of(adapter_));
   const uint32_t wanted = limits_.send_depth + internal_depth_ + limits_.receive_depth + 1;
