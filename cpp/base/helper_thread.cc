@@ -40,10 +40,12 @@ class Helper {
     return false;
   }
 
+  bool is_this_thread() const { return t_own == this; }
+
   size_t waiting() const { return waiting_.load(std::memory_order_relaxed); }
 
   void wait(size_t left, TimeNs deadline) {
-    if (t_own == this || waiting() <= left) return;
+    if (is_this_thread() || waiting() <= left) return;
     std::unique_lock lock(mutex_);
     const uint64_t until = given_ - std::min<uint64_t>(given_, left);
     const auto done = [&] { return done_ >= until; };
@@ -97,6 +99,8 @@ bool run_behind(Behind kind, std::function<void()> job) {
 }
 
 bool working_behind() { return waiting_behind(Behind::kMemory) + waiting_behind(Behind::kEnds) > 0; }
+
+bool runs_behind(Behind kind) { return helper(kind).is_this_thread(); }
 
 size_t waiting_behind(Behind kind) { return helper(kind).waiting(); }
 

@@ -22,6 +22,9 @@ bool run_behind(Behind kind, std::function<void()> job);
 // Whether one of the threads has something to do now.
 bool working_behind();
 
+// Whether this is the thread that runs such jobs.
+bool runs_behind(Behind kind);
+
 // Returns the number of jobs given that aren't done.
 size_t waiting_behind(Behind kind);
 

@@ -51,7 +51,15 @@ void Connection::destroy_behind(Connection* last) {
     delete last;
     if (engine != nullptr) engine->see_to_deferred();  // Python objects, of which it may not know yet
   };
-  if (!run_behind(Behind::kEnds, destroy)) destroy();
+  // On the helper thread itself at once: whoever waits for its jobs waits for this, too.
+  if (runs_behind(Behind::kEnds) || !run_behind(Behind::kEnds, destroy)) destroy();
+}
+
+void Connection::release_device_behind() {
+  (void)run_behind(Behind::kEnds, [self = shared_from_this()] {
+    std::lock_guard lock(self->mutex);
+    self->session().endpoint().release_device();
+  });
 }
 
 // The mutex is held: a sleeper has looked at what it waits for after the last change, or is told of this one.

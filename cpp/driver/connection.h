@@ -91,6 +91,8 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
                                         std::move(share)),
                          destroy_behind);
   }
+  // The adapter has its own back, though somebody may keep what is left of the connection for long.
+  void release_device_behind();
   // So many may wait for their destruction before new ones are made.
   static constexpr size_t kEndingMax = 128;
 

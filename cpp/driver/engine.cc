@@ -120,12 +120,15 @@ void Engine::add(const ConnectionRef& connection) {
 }
 
 void Engine::remove(const ConnectionRef& connection) {
+  bool holds_device = false;
   {
     std::lock_guard lock(connection->mutex);
     disable_epoll(*connection);
     connection->attendance = Attendance::kGone;
     timers_.set(connection->timer, kNever);
+    holds_device = connection->session().endpoint().queue_pair().holds_device();
   }
+  if (holds_device) connection->release_device_behind();
   if (hooks_.admissions) hooks_.admissions->end(*connection);
   std::lock_guard lock(list_mutex_);
   connections_.erase(connection->id());

@@ -115,6 +115,7 @@ class Endpoint {
   bool failed() const { return !failure_.ok(); }
   const Status& failure() const { return failure_; }
   const provider::QueuePair& queue_pair() const { return *qp_; }
+  void release_device() { qp_->release_device(); }
   CreditsNow data_credits() const { return {send_data_.in_flight(), receive_data_.unannounced()}; }
   CreditsNow control_credits() const { return {send_control_.in_flight(), receive_control_.unannounced()}; }
   bool owes_credits() const { return receive_data_.owes_return() || receive_control_.owes_return(); }

@@ -351,6 +351,10 @@ class QueuePair {
   // posted before is still delivered where the transport can (a reply, a goodbye). Before start(), on a server: rejects
   // the connection, with the reason where the transport can carry it.
   virtual void disconnect(const std::string& reason) = 0;
+  // Once it has ended and nothing lingers: whether the device still has something of it, and gives that back, which
+  // takes some system calls. The destructor does so too.
+  virtual bool holds_device() const { return false; }
+  virtual void release_device() {}
 
  protected:
   explicit QueuePair(uint32_t number) : number_(number) {}

@@ -51,6 +51,10 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   ExposureKind exposure_kind() const override { return exposures_->kind(); }
   Status adopt(const MemoryRegion& region) override;
   void disconnect(const std::string& reason) override;
+  bool holds_device() const override { return ending_ == Ending::kFinished && handle_ != nullptr; }
+  void release_device() override {
+    if (holds_device()) take_down();
+  }
 
   // From the thread that watches the adapter's events: fails it with `reason` and moves it to the error state, which
   // wakes whoever sleeps on its completion channel. vague: its connector may know a better reason.
@@ -76,7 +80,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
     kNone,
     kLingering,  // what was posted before disconnect() is being sent
     kFlushing,   // the queue pair is in the error state and gives back what was posted
-    kFinished,
+    kFinished,   // the device touches nothing any more
   };
 
   VerbsQueuePair(VerbsCompletionQueue& cq, const QueuePairConfig& config, std::unique_ptr<Connector> connector,

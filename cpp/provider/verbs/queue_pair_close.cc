@@ -102,16 +102,15 @@ void VerbsQueuePair::advance_ending(TimeNs now) {
   }
 }
 
-// The adapter has it back while our owner may keep what is left of the connection for long.
 void VerbsQueuePair::finish() {
   (void)stash_completions();
-  take_down();
   ending_ = Ending::kFinished;
 }
 
 // Once the queue pair is destroyed the device touches none of the buffers any more, so that they can be given back.
 void VerbsQueuePair::give_up_flush() {
   finish();
+  take_down();
   sends_.flush();
   (void)stash_completions();
   while (!receives_.empty()) {

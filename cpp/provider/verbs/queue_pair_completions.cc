@@ -15,7 +15,7 @@ static constexpr size_t kBatch = 16;
 size_t VerbsQueuePair::poll(std::span<Completion> out, TimeNs now, bool look) {
   if (doomed_.load(std::memory_order_acquire)) obey_doom();
   const bool awaits_news = state_ == QueuePairState::kConnecting || asking_why();
-  if ((look || awaits_news) && state_ != QueuePairState::kInit && handle_ != nullptr) {
+  if ((look || awaits_news) && state_ != QueuePairState::kInit && handle_ != nullptr && !holds_device()) {
     connector_->drive();
     follow_connector();
   }

@@ -206,7 +206,7 @@ void VerbsQueuePair::request_notification() {
 }
 
 void VerbsQueuePair::append_wait_handles(std::vector<WaitHandle>& out) const {
-  if (handle_ != nullptr) connector_->append_wait_handles(out);
+  if (handle_ != nullptr && !holds_device()) connector_->append_wait_handles(out);
   if (asking_why()) out.push_back({WaitHandle::kPollAgain});
 }
 
