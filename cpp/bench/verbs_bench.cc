@@ -1,6 +1,7 @@
 // The driver alone, without Python: what `make bench-vm` sets beside perftest.
 //   verbs_bench serve ADDRESS POLL                            prints "listening on ADDRESS", serves until killed
 //   verbs_bench echo  ADDRESS POLL COUNT                      prints the median round trip in us, one in flight
+//   verbs_bench send  ADDRESS POLL COUNT BYTES                the same of calls with an argument of so many bytes
 //   verbs_bench fetch ADDRESS POLL COUNT BYTES IN_FLIGHT      prints MB/s of results fetched
 // POLL is busy, event or adaptive.
 #include <algorithm>
@@ -76,9 +77,11 @@ std::unique_ptr<Client> connect(const std::string& address, const Options& optio
   return std::move(*client);
 }
 
-rpc::ClientCallRef start(Client& client, std::string_view method, std::string_view payload) {
+rpc::ClientCallRef start(Client& client, std::string_view method, std::string_view payload,
+                         MutableBytes argument = {}) {
   auto call = std::make_shared<rpc::ClientCall>();
   rpc::CallRequest request;
+  if (!argument.empty()) request.buffers.push_back({argument.data(), argument.size(), endpoint::kNoOwner, nullptr, {}});
   request.method = method;
   request.payload = as_bytes(payload);
   request.deadline = deadline_after(now_ns(), kCallTimeout);
@@ -92,11 +95,12 @@ void finish(Client& client, const rpc::ClientCallRef& call) {
   if (!call->status().ok()) fail(call->status());
 }
 
-void echo(Client& client, int count) {
+void echo(Client& client, int count, size_t argument_bytes = 0) {
+  std::vector<std::byte> argument(argument_bytes, std::byte{7});
   std::vector<double> round_trips_us;
   for (int i = -count / 10; i < count; ++i) {
     const TimeNs from = now_ns();
-    finish(client, start(client, "echo", {kPayload, sizeof(kPayload)}));
+    finish(client, start(client, "echo", {kPayload, sizeof(kPayload)}, argument));
     if (i >= 0) round_trips_us.push_back(static_cast<double>(now_ns() - from) / 1e3);
   }
   std::sort(round_trips_us.begin(), round_trips_us.end());
@@ -129,10 +133,11 @@ int run(const std::vector<std::string>& arguments) {
   const auto number = [&](size_t index) {
     return static_cast<int>(std::strtol(arguments[index].c_str(), nullptr, 10));
   };
-  const size_t needed = goal == "echo" ? 4 : 6;
+  const size_t needed = goal == "echo" ? 4 : goal == "send" ? 5 : 6;
   if (arguments.size() != needed || number(3) < 1) return 2;
   const auto client = connect(arguments[1], options);
   if (goal == "echo") echo(*client, number(3));
+  if (goal == "send") echo(*client, number(3), static_cast<size_t>(number(4)));
   if (goal == "fetch") fetch(*client, number(3), arguments[4], number(5));
   return 0;
 }
