@@ -135,6 +135,10 @@ struct WorkRequest {
   // the message, and a READ that the peer posts when it has the message waits for them instead of asking. Only a hint:
   // exposures, READs and their completions are as without it.
   std::span<const RemoteRange> pushes = {};
+  // kSend, where limits().invalidates: a key of the peer's that its adapter closes when the message arrives, as
+  // revoke() there would; 0: none. It must be open to this end: over another key the peer's adapter ends the
+  // connection.
+  uint32_t invalidate_rkey = 0;
 };
 
 struct ReceiveRequest {
@@ -161,6 +165,9 @@ struct QueuePairLimits {
   uint32_t inline_bytes_max = 0;
   uint32_t message_bytes_max = 0;  // of one READ or WRITE
   uint32_t pushed_bytes_max = 0;   // behind one message, whole ranges; 0: there are none (WorkRequest::pushes)
+  // A message may close a key at its receiver (WorkRequest::invalidate_rkey): this end's messages may, and the peer's
+  // may close what this end has exposed. To be used only where both ends' limits say so.
+  bool invalidates = false;
   // iWARP: what a READ lands in must itself be open to writing by the peer, so it is registered for that transfer
   // alone (MemoryRange::read_sink), never as part of something larger.
   bool dedicated_read_sinks = false;
@@ -325,7 +332,7 @@ class QueuePair {
                                   uint32_t access) = 0;
   // Takes it back. True: it is over. False: it is under way (a work request of its own): the memory and its region
   // must stay as they are until revoking() is false, as it will be after the connection's end too, or the queue pair
-  // is destroyed.
+  // is destroyed. A key that a message of the peer's has closed (WorkRequest::invalidate_rkey) is taken back at once.
   virtual bool revoke(uint32_t rkey) = 0;
   // Whether this peer can read some of this process's memory in place: where not, nothing is exposed with kLend.
   virtual bool lends() const { return false; }

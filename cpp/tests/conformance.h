@@ -209,6 +209,10 @@ class ConformanceTest : public ::testing::TestWithParam<ProviderFactory> {
                       .remote_address = reinterpret_cast<uint64_t>(remote),
                       .rkey = rkey});
   }
+  // As post_send(), and the message closes a key of its receiver's.
+  static Status post_invalidating(End& end, uint64_t wr_id, const Sge& sge, uint32_t rkey) {
+    return post(end, {.wr_id = wr_id, .sges = {&sge, 1}, .invalidate_rkey = rkey});
+  }
   static uint32_t expose(End& end, Buffer& memory, size_t offset, size_t length_bytes, uint32_t access) {
     auto rkey = end.qp->expose(*memory.region, memory.bytes.data() + offset, length_bytes, access);
     EXPECT_TRUE(rkey.ok()) << rkey.status().to_string();

@@ -3,6 +3,7 @@
 
 #include "conformance.h"
 #include "conformance_connect.h"
+#include "conformance_invalidation.h"
 #include "conformance_memory.h"
 #include "conformance_messages.h"
 #include "verbs_under_test.h"

@@ -105,6 +105,44 @@ TEST_P(VerbsHostileTest, WhatIsBesideAnExposureOnItsPageIsRefused) {
   expect_goes_on(bystander);
 }
 
+// Soft-RoCE on Linux 6.1 crashes when a key is closed twice: cpp/provider/verbs/exposures_test.cc stands for that.
+TEST_P(VerbsHostileTest, AMessageThatClosesAKeyThatIsNotOpenEndsItsConnection) {
+  Pair bystander = connect_bystander();
+  if (!bystander.client->limits().invalidates) return part();
+  for (const bool old : {false, true}) {
+    SCOPED_TRACE(old ? "a key of a window that was opened anew since" : "a key that never was");
+    connect({}, {}, 1);
+    Buffer& memory = buffer(server_, 4096, 3);
+    const uint32_t first = expose(server_, memory, 0, 4096, kRemoteRead);
+    revoke(server_, first);
+    const uint32_t open = expose(server_, memory, 0, 4096, kRemoteRead);
+    ASSERT_EQ(first >> 8, open >> 8) << "the same window";
+    ASSERT_TRUE(post_invalidating(client_, 1, buffer(client_, 64).sge(), old ? first : open ^ (1u << 20)).ok());
+    ASSERT_TRUE(wait_for([&] { return server_.dead(); }));
+    EXPECT_FALSE(server_.qp->error().ok());
+    EXPECT_TRUE(server_.qp->revoke(open));
+    ASSERT_TRUE(wait_for([&] { return client_.dead(); }));
+    part();
+  }
+  expect_goes_on(bystander);
+}
+
+// An adapter refuses that; Soft-RoCE closes any window of its own, so there the receiver finds it.
+TEST_P(VerbsHostileTest, AMessageThatClosesAnotherConnectionsKeyEndsItsConnection) {
+  Pair bystander = connect_bystander();
+  if (!bystander.client->limits().invalidates) return part();
+  Buffer& memory = buffer(server_, 4096, 3);
+  client_.qp = std::move(bystander.client);
+  server_.qp = std::move(bystander.server);
+  const uint32_t foreign = expose(server_, memory, 0, 4096, kRemoteRead);
+  bystander = {std::move(client_.qp), std::move(server_.qp)};
+  connect({}, {}, 1);
+  ASSERT_TRUE(post_invalidating(client_, 1, buffer(client_, 64).sge(), foreign).ok());
+  ASSERT_TRUE(wait_for([&] { return server_.dead(); }));
+  EXPECT_FALSE(server_.qp->error().ok());
+  part();
+}
+
 // What the process that is killed says first, in a message.
 struct Exposed {
   uint64_t address;

@@ -44,7 +44,14 @@ class Adapter {
   const ibv_device_attr& attributes() const { return attributes_; }
   bool iwarp() const { return iwarp_; }
   bool soft_iwarp() const { return attributes_.vendor_id == kSoftIwarpVendor; }
-  bool has_windows() const { return has_windows_; }  // type 2, tried
+  // Of type 2, tried. Such an adapter also sends and takes messages that invalidate one: the flag for which
+  // probe_windows() looks stands for both.
+  bool has_windows() const { return has_windows_; }
+  // Which of ibv_wc::wc_flags says that a message has invalidated one. Soft-RoCE gives the kernel's
+  // IB_WC_WITH_INVALIDATE, whose bit is another one in libibverbs.
+  unsigned invalidation_flag() const {
+    return attributes_.vendor_id == kSoftRoceVendor ? IBV_WC_WITH_INV | IBV_WC_IP_CSUM_OK : IBV_WC_WITH_INV;
+  }
   // Whether a window's range is held to. Soft-RoCE holds only to the range of the registration below it.
   bool windows_hold_range() const { return attributes_.vendor_id != kSoftRoceVendor; }
   // Whether an event says that a queue pair in the error state takes no more receives of a shared queue. Soft-RoCE's

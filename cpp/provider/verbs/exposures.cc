@@ -82,7 +82,7 @@ Result<uint32_t> WindowExposures::open(const MemoryRegion& region, const std::by
   }
   window.key = window.handle->rkey = key;  // drivers tell the next bind's window by the key of the last
   ++window.bind_count;
-  window.closing = false;
+  window.state = State::kOpen;
   bound_.emplace(key, window);
   return key;
 }
@@ -90,20 +90,23 @@ Result<uint32_t> WindowExposures::open(const MemoryRegion& region, const std::by
 bool WindowExposures::close(uint32_t rkey) {
   const auto found = bound_.find(rkey);
   if (found == bound_.end()) return true;
-  if (!work_.alive()) {
-    release(found->second);
+  Window& window = found->second;
+  if (window.state == State::kClosedByPeer) return on_closed(rkey), true;
+  if (window.state == State::kClosing && work_.alive()) return false;
+  // A connection that is being ended: the peer's last message may invalidate the window, and nobody would hear of it.
+  if (!work_.connected()) {
+    release(window);
     bound_.erase(found);
     return true;
   }
-  if (found->second.closing) return false;
-  found->second.closing = true;
+  window.state = State::kClosing;
   if (!deferred_.empty() || !work_.post_invalidate(rkey).ok()) deferred_.push_back(rkey);
   return false;
 }
 
 bool WindowExposures::closing(uint32_t rkey) const {
   const auto found = bound_.find(rkey);
-  return found != bound_.end() && found->second.closing;
+  return found != bound_.end() && found->second.state == State::kClosing;
 }
 
 void WindowExposures::post_deferred() {
@@ -117,6 +120,14 @@ void WindowExposures::on_closed(uint32_t rkey) {
   bound_.erase(found);
   if (window.exact != nullptr) ibv_dereg_mr(std::exchange(window.exact, nullptr));
   give_back(window);
+}
+
+// The peer may close a key that is open to it, once. To close it again, or one that is being closed here, is its fault.
+bool WindowExposures::on_closed_by_peer(uint32_t rkey) {
+  const auto found = bound_.find(rkey);
+  if (found == bound_.end() || found->second.state != State::kOpen) return false;
+  found->second.state = State::kClosedByPeer;
+  return true;
 }
 
 void WindowExposures::close_all() {

@@ -24,6 +24,8 @@ class Exposures {
   virtual bool closing(uint32_t rkey) const = 0;
   // The work request that closes it is done.
   virtual void on_closed(uint32_t rkey) = 0;
+  // A message of the peer's has closed it, as the adapter says. False: it wasn't open.
+  virtual bool on_closed_by_peer(uint32_t rkey) = 0;
   // Those for which there was no room.
   virtual void post_deferred() = 0;
   // The queue pair is dead, no request of the peer's is carried out any more: all is closed at once.
@@ -39,13 +41,16 @@ class InternalWork {
   // Does nothing, after what the adapter was at: on_closed(rkey) when it is done.
   virtual Status post_barrier(uint32_t rkey) = 0;
   virtual bool alive() const = 0;  // whether what is posted is still carried out
+  // Whether the connection goes on, too: what it tells of the peer's messages is still heard.
+  virtual bool connected() const = 0;
 
  protected:
   ~InternalWork() = default;
 };
 
 // Type-2 windows: bound to this queue pair, so that no other can use the key. A window is used again with its next key,
-// and given back before its keys begin anew.
+// and given back before its keys begin anew. It is invalidated once: by a message of the peer's or by a request of this
+// end's. To invalidate it again is an error, and Soft-RoCE on Linux 6.1 takes the whole machine down over it.
 class WindowExposures final : public Exposures {
  public:
   // `exact_registrations`: windows alone don't hold to their range, so each lies on a registration of just that range.
@@ -59,16 +64,22 @@ class WindowExposures final : public Exposures {
   bool close(uint32_t rkey) override;
   bool closing(uint32_t rkey) const override;
   void on_closed(uint32_t rkey) override;
+  bool on_closed_by_peer(uint32_t rkey) override;
   void post_deferred() override;
   void close_all() override;
 
  private:
+  enum class State : uint8_t {
+    kOpen,
+    kClosedByPeer,  // its owner has yet to close it
+    kClosing,       // a request that invalidates it is posted or deferred
+  };
   struct Window {
     ibv_mw* handle = nullptr;
     uint32_t key = 0;
     uint32_t bind_count = 0;
     ibv_mr* exact = nullptr;  // what it is bound to, if that is its own
-    bool closing = false;
+    State state = State::kOpen;
   };
 
   Result<Window> take_window();
@@ -99,6 +110,8 @@ class RegistrationExposures final : public Exposures {
   bool close(uint32_t rkey) override;
   bool closing(uint32_t rkey) const override { return closing_.contains(rkey) && work_.alive(); }
   void on_closed(uint32_t rkey) override { closing_.erase(rkey); }
+  // A registration that the peer has invalidated (Soft-iWARP lets it) is none that this end has closed.
+  bool on_closed_by_peer(uint32_t /*rkey*/) override { return false; }
   void post_deferred() override;
   void close_all() override;
 

@@ -17,6 +17,9 @@ namespace rrpc::provider::verbs {
 static constexpr uint8_t kMinRnrTimer = 12;
 static constexpr size_t kHeldMax = 16;           // requests that wait for another one
 static constexpr uint32_t kUnsignalledMax = 64;  // the device tells at least so often what is done
+// An argument is its caller's again when the call returns: a window that the reply hasn't closed is waited for until
+// then, unless the adapter is slower than this. Not to wait would leave it readable by the peer, and exported by its
+// owner, after every such call.
 static constexpr TimeNs kRevokePatience = 50 * kMicrosecond;
 static constexpr TimeNs kExposePatience = 20 * kMillisecond;  // while binds and invalidations wait for their turn
 
@@ -119,6 +122,9 @@ Status VerbsQueuePair::check_request(const WorkRequest& request) const {
   if (request.inline_data && (request.opcode != Opcode::kSend || length_bytes > limits_.inline_bytes_max)) {
     return invalid_argument("inline data is for sends of up to " + std::to_string(limits_.inline_bytes_max) + " bytes");
   }
+  if (request.invalidate_rkey != 0 && (request.opcode != Opcode::kSend || !limits_.invalidates)) {
+    return invalid_argument("only a send may invalidate a key, and only where memory windows keep exposures");
+  }
   if (read && limits_.read_depth == 0) {
     return failed_precondition("a READ on a connection that has a read depth of 0");
   }
@@ -176,6 +182,10 @@ Status VerbsQueuePair::append_request(const WorkRequest& request) {
   posted.opcode = wr_opcode(request.opcode);
   posted.wr.rdma.remote_addr = request.remote_address;
   posted.wr.rdma.rkey = request.rkey;
+  if (request.invalidate_rkey != 0) {
+    posted.opcode = IBV_WR_SEND_WITH_INV;
+    posted.invalidate_rkey = request.invalidate_rkey;
+  }
   if (adapter_.iwarp() && entry.length_bytes == 0) use_no_elements(posted, chain_sges_);
   // Of a READ over iWARP nothing but its own completion tells.
   entry.signalled = signal_next(request.signalled || (adapter_.iwarp() && request.opcode == Opcode::kRead));

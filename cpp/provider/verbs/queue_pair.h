@@ -109,9 +109,8 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   Status post_bind(ibv_mw* window, uint32_t rkey, const ibv_mw_bind_info& bind) override;
   Status post_invalidate(uint32_t rkey) override;
   Status post_barrier(uint32_t rkey) override;
-  bool alive() const override {
-    return (state_ == QueuePairState::kConnected && !asking_why()) || ending_ == Ending::kLingering;
-  }
+  bool alive() const override { return connected() || ending_ == Ending::kLingering; }
+  bool connected() const override { return state_ == QueuePairState::kConnected && !asking_why(); }
 
   // queue_pair_completions.cc
   size_t take_stash(std::span<Completion> out);
@@ -121,6 +120,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   std::optional<Completion> digest(const ibv_wc& completion);
   void digest_send(uint64_t sequence, const ibv_wc& completion);
   Completion digest_receive(uint64_t sequence, const ibv_wc& completion);
+  void note_invalidated(uint32_t rkey);
   void on_failure(WcStatus status, const ibv_wc& completion);
 
   // queue_pair_close.cc

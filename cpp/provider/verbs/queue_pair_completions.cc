@@ -128,11 +128,19 @@ Completion VerbsQueuePair::digest_receive(uint64_t sequence, const ibv_wc& compl
   if (completion.status == IBV_WC_LOC_QP_OP_ERR && !adapter_.iwarp()) status = WcStatus::kLocalLength;
   const uint64_t wr_id = shared_receives_ != nullptr ? shared_receives_->complete(sequence) : receives_.pop();
   if (status != WcStatus::kSuccess) on_failure(status, completion);
+  if (status == WcStatus::kSuccess && (completion.wc_flags & adapter_.invalidation_flag()) != 0) [[unlikely]]
+    note_invalidated(completion.invalidated_rkey);
   return {.wr_id = wr_id,
           .opcode = Opcode::kReceive,
           .status = status,
           .length_bytes = status == WcStatus::kSuccess ? completion.byte_len : 0,
           .qp_number = number()};
+}
+
+// An adapter lets through only what is open to this queue pair; Soft-RoCE any window of its own.
+void VerbsQueuePair::note_invalidated(uint32_t rkey) {
+  if (exposures_->on_closed_by_peer(rkey) || !connected()) return;
+  die(Status::protocol_error("the peer invalidated a key that isn't open to it"));
 }
 
 static Status failure_of(WcStatus status, const ibv_wc& completion) {

@@ -45,6 +45,7 @@ static QueuePairLimits limits_for(const QueuePairConfig& config, const Adapter& 
   limits.inline_bytes_max = adapter.inline_bytes_max();
   limits.message_bytes_max = port.max_msg_sz != 0 ? std::min(port.max_msg_sz, kMessageBytesMax) : kMessageBytesMax;
   limits.dedicated_read_sinks = adapter.iwarp();
+  limits.invalidates = adapter.has_windows();
   return limits;
 }
 
