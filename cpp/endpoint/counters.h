@@ -41,6 +41,7 @@ namespace rrpc::endpoint {
   X(exposures_by_window, "ranges ever opened by binding a memory window")              \
   X(exposures_by_registration, "ranges ever opened by a registration of their own")    \
   X(exposures_by_check, "ranges ever opened where software checks each access")        \
+  X(exposures_invalidated, "ranges of peers that the reply to them has closed")        \
   X(arrays_changed, "arrays changed while a peer could read them; by check_arrays")    \
   X(shared_receive_low, "times when few shared receives were left")                    \
   X(pool_bytes_committed, "pool memory held from the system")                          \
@@ -75,7 +76,8 @@ namespace rrpc::endpoint {
   X(bytes_borrowed) \
   X(exposures_by_window) \
   X(exposures_by_registration) \
-  X(exposures_by_check)
+  X(exposures_by_check) \
+  X(exposures_invalidated)
 // clang-format on
 
 struct Counters {

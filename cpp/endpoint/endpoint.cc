@@ -125,6 +125,7 @@ Status Endpoint::start() {
   offer.slots = geometry_.slots;
   offer.slot_bytes = geometry_.slot_bytes;
   offer.epoch = epoch_;
+  if (limits_.invalidates) offer.flags |= kOfferInvalidates;
   RRPC_RETURN_IF_ERROR(qp_->start(std::as_bytes(std::span(&offer, 1))));
   shared_ring_.close_fd();  // the peer has it
   return {};
@@ -133,6 +134,7 @@ Status Endpoint::start() {
 Status Endpoint::adopt_offer() {
   RRPC_ASSIGN_OR_RETURN(const Offer offer, read_offer(qp_->peer_private_data()));
   peer_epoch_ = offer.epoch;
+  invalidates_ = limits_.invalidates && (offer.flags & kOfferInvalidates) != 0;
   body_bytes_max_ = std::min(offer.slot_bytes, geometry_.slot_bytes) - sizeof(MessageHeader);
   plain_bytes_end_ = body_bytes_max_ + 1;
   send_data_ = SendWindow(data_window(geometry_.slots, offer.slots));

@@ -134,6 +134,10 @@ class Endpoint {
   bool lacks_send_buffers() const { return send_buffers_.used_up(); }
   // The parts become one message. Only when can_send(); the bytes are taken before the call returns.
   void send(uint8_t type, std::span<const Bytes> parts, Pushes pushes = {});
+  // Whether a message may close a range that the peer has exposed, so that the peer needn't do it itself.
+  bool invalidates() const { return invalidates_; }
+  // The message that is sent next, at once, closes it. Only where invalidates(), with a key that is still open.
+  void invalidate_with_next(uint32_t rkey) { next_invalidates_ = rkey; }
   // While one lives, a small message may wait for the next one, so that several go out with one doorbell. It waits
   // until one is sent without, until ring(), or until the next progress().
   class Holding {
@@ -306,6 +310,8 @@ class Endpoint {
   uint32_t sends_since_signal_ = 0;
   bool hold_ = false;   // messages may wait for the next one
   bool holds_ = false;  // one does
+  bool invalidates_ = false;
+  uint32_t next_invalidates_ = 0;  // 0: nothing
   BulkScheduler bulk_;
 };
 

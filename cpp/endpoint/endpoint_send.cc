@@ -96,6 +96,10 @@ void Endpoint::post_message(const MessageHeader& header, std::span<const Bytes> 
       sends_since_signal_ >= std::max(1u, send_slot_count_ / 4) || (buffer.memory != nullptr && send_buffers_.scarce());
   request.wr_id = kTagSend | sends_since_signal_;
   request.more = hold_;
+  if (next_invalidates_ != 0) {
+    request.invalidate_rkey = std::exchange(next_invalidates_, 0);
+    tally(&Counters::exposures_invalidated);
+  }
   if (request.signalled) sends_since_signal_ = 0;
   const Status status = qp_->post_send({&request, 1});
   holds_ = qp_->holds();

@@ -20,10 +20,13 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == 20);
 
+// Messages may invalidate what this end has exposed: its keys are memory windows.
+constexpr uint16_t kOfferInvalidates = 1;
+
 struct Offer {
   uint32_t magic = kOfferMagic;
   uint16_t version = kWireVersion;
-  uint16_t flags = 0;
+  uint16_t flags = 0;  // those that aren't known mean nothing
   uint32_t slots = 0;
   uint32_t slot_bytes = 0;
   uint32_t epoch = 0;

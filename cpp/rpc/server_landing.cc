@@ -65,6 +65,7 @@ void ServerSide::start_body(const ServerCallRef& call, TimeNs now) {
 // holds no memory, so that no two calls ever wait for what the other has.
 Status ServerSide::fetch_arguments(const ServerCallRef& call, std::span<const endpoint::Descriptor> descriptors,
                                    TimeNs now) {
+  close_by_reply(*call, descriptors.front().rkey);
   if (borrow_lent(endpoint_, descriptors, call->blocks_)) {
     calls_.add(call->id_, call);
     return hand_over(call, now), Status();

@@ -82,7 +82,10 @@ Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
   call->metadata_ = request.metadata;
   call->payload_ = request.payload;
   call->kind_ = request.fixed.flags & (kClientStreams | kServerStreams);
-  if (request.out) call->out_ = *request.out;
+  if (request.out) {
+    call->out_ = *request.out;
+    close_by_reply(*call, call->out_.rkey);
+  }
   // Since the message came: a body that had to be fetched took its time.
   if (request.fixed.timeout_ns >= 0) call->deadline_ = deadline_after(call->arrived_at_, request.fixed.timeout_ns);
   Status status = check_metadata(request.metadata.size(), options_, "the request");
@@ -118,6 +121,7 @@ Status ServerSide::on_request_bulk(Bytes body, TimeNs now) {
   RRPC_RETURN_IF_ERROR(check_new_id(bulk.call_id));
   const ServerCallRef call = make(bulk.call_id, now);
   call->seldom_.write().bulk = bulk;
+  close_by_reply(*call, bulk.rkey);
   if (bulk.seal) call->body_.assign(body);
   const size_t bytes = endpoint::Pool::block_bytes(bulk.length_bytes);
   Status status =
@@ -258,6 +262,7 @@ inline bool ServerSide::send_inline(const ServerCallRef& call, const Reply& repl
   fixed.call_id = call->id_;
   fixed.metadata_bytes = static_cast<uint16_t>(reply.metadata.size());
   const Bytes parts[] = {std::as_bytes(std::span(&fixed, 1)), reply.metadata, reply.payload};
+  if (call->invalidates_ != 0) endpoint_.invalidate_with_next(call->invalidates_);
   endpoint_.send(kReply, parts);
   erase(call);
   return true;
@@ -300,6 +305,7 @@ void ServerSide::flush_some(TimeNs now) {
     const QueuedReply reply = std::move(queue_.front());
     queue_.pop_front();
     const Bytes part = as_bytes(reply.body);
+    if (reply.call->invalidates_ != 0) endpoint_.invalidate_with_next(reply.call->invalidates_);
     reply.call->exposures_.send(endpoint_, reply.type, {&part, 1});
     if (endpoint_.failed()) return;
     sent(reply.call, now);

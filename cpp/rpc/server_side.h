@@ -115,6 +115,7 @@ class ServerCall {
   bool late_ = false;  // cancelled_, because its deadline had passed
   Status outcome_;
   uint8_t kind_ = 0;
+  uint32_t invalidates_ = 0;     // a key of the client's memory, which the reply closes; 0: none
   provider::RemoteRange out_;    // out= memory of the client's; no bytes: none
   uint64_t landing_ticket_ = 0;  // while it waits
   Charge landed_;                // until it is answered: then what the handler keeps is its own
@@ -273,6 +274,11 @@ class ServerSide : private StreamOwner {
   bool start_out_write(const ServerCallRef& call, Reply& reply);
   Status charge_exposed(ServerCall& call, size_t bytes);
   void compose_error(ServerCall& call, Status status, std::string& body);
+  // One of the ranges that the call has opened to this end. The reply closes the first that is told; the client the
+  // others.
+  void close_by_reply(ServerCall& call, uint32_t rkey) const {
+    if (call.invalidates_ == 0 && endpoint_.invalidates()) call.invalidates_ = rkey;
+  }
   void send_reply(const ServerCallRef& call, std::string body, TimeNs now);
   bool send_inline(const ServerCallRef& call, const Reply& reply);
   void sent(const ServerCallRef& call, TimeNs now);

@@ -59,6 +59,7 @@ CORE_METRICS: dict[str, str] = {
     "exposures_by_window": "ranges opened by binding a memory window",
     "exposures_by_registration": "ranges opened by a registration of their own",
     "exposures_by_check": "ranges opened where software checks each access",
+    "exposures_invalidated": "ranges of clients that the reply to them has closed",
     "arrays_changed": "arrays changed while a peer could read them; counted where arrays are checked",
     "shared_receive_low": "times when few shared receives were left",
     "pool_bytes_committed": "registered pool memory held from the system",
