@@ -148,10 +148,11 @@ TEST_P(VerbsIntroductionTest, StrangersAreToldAndOthersServed) {
   const std::pair<std::string, const char*> strangers[] = {
       {"GET / HTTP/1.1\r\n\r\n", "doesn't speak"},
       {"rrvb\x63\x01\x00\x00"s, "version 99"},
-      {"rrvb\x01\x09\x00\x00"s, "malformed"},
-      {"rrvb\x01\x01\xff\xff"s, "malformed"},
-      {"rrvb\x01\x01\x03\x00\x01\x02\x03"s, "malformed"},
-      {"rrvb\x01\x02\x00\x00"s, "malformed"},
+      {"rrvb\x01\x01\x00\x00"s, "version 1 of verbs+tcp, this end 2"},
+      {"rrvb\x02\x09\x00\x00"s, "malformed"},
+      {"rrvb\x02\x01\xff\xff"s, "malformed"},
+      {"rrvb\x02\x01\x03\x00\x01\x02\x03"s, "malformed"},
+      {"rrvb\x02\x02\x00\x00"s, "malformed"},
   };
   std::vector<UniqueFd> silent;
   for (const auto& [bytes, reason] : strangers) {

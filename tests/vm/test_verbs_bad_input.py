@@ -134,7 +134,7 @@ def test_clients_that_are_not_rrpc(lab_server: LabServer, transport: str) -> Non
     still_answers(lab_server.address(transport))
 
 
-def introduction(kind: int, body: bytes, version: int = 1) -> bytes:
+def introduction(kind: int, body: bytes, version: int = 2) -> bytes:
     return struct.pack("<4sBBH", b"rrvb", version, kind, len(body)) + body
 
 

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <cstring>
-#include <span>
 
 #include "base/text.h"
 
@@ -189,9 +189,10 @@ Result<Place> choose_place(const Address& address, const SocketAddress& local) {
   return last_error;
 }
 
-std::string hexadecimal(uint16_t number) {
-  const uint16_t as_written = htons(number);
-  return "0x" + rrpc::hexadecimal(std::as_bytes(std::span(&as_written, 1)));
+std::string hexadecimal(uint32_t number) {
+  char text[sizeof("0x00000000")];
+  (void)std::snprintf(text, sizeof(text), "0x%04x", number);
+  return text;
 }
 
 Status check_place(const Address& address, const Adapter& adapter, uint8_t port) {

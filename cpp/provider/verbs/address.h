@@ -59,7 +59,7 @@ std::optional<SocketAddress> source_address(const Address& address, int family);
 // InvalidArgument where rdma_cm connects: there the address may ask for a traffic class alone.
 Status check_for_rdma_cm(const FabricPolicy& policy);
 
-std::string hexadecimal(uint16_t number);  // "0x8001"
+std::string hexadecimal(uint32_t number);  // "0x8001"
 
 // The GID that stands for a socket's address.
 ibv_gid gid_of(const SocketAddress& address);

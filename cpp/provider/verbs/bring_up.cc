@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "provider/verbs/ece.h"
 #include "provider/verbs/errors.h"
 
 namespace rrpc::provider::verbs {
@@ -42,7 +43,7 @@ Status bring_to_init(ibv_qp* queue_pair, const Place& place) {
   return error == 0 ? Status() : verbs_error(error, "cannot bring a queue pair to INIT");
 }
 
-Status bring_to_rts(ibv_qp* queue_pair, const Place& place, const Path& path) {
+static Status bring_to_rtr(ibv_qp* queue_pair, const Place& place, const Path& path) {
   ibv_qp_attr receive{};
   receive.qp_state = IBV_QPS_RTR;
   receive.path_mtu = static_cast<ibv_mtu>(std::min(path.own.mtu, path.peer.mtu));
@@ -51,15 +52,19 @@ Status bring_to_rts(ibv_qp* queue_pair, const Place& place, const Path& path) {
   receive.max_dest_rd_atomic = static_cast<uint8_t>(path.responder_resources);
   receive.min_rnr_timer = kMinRnrTimer;
   receive.ah_attr = path_attributes(place, path.peer);
-  int error = ibv_modify_qp(queue_pair, &receive,
-                            IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                                IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-  if (error != 0) {
-    const Status status =
-        verbs_error(error, "no path from GID " + place.gid.text + " (index " + std::to_string(place.gid.index) +
-                               " of " + place.adapter->name() + ") to the peer's GID " + gid_text(path.peer.gid));
-    return unavailable(status.message() + "; choose GIDs of one network on both ends, with ?gid=INDEX");
-  }
+  const int error = ibv_modify_qp(queue_pair, &receive,
+                                  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  if (error == 0) return {};
+  const Status status =
+      verbs_error(error, "no path from GID " + place.gid.text + " (index " + std::to_string(place.gid.index) + " of " +
+                             place.adapter->name() + ") to the peer's GID " + gid_text(path.peer.gid));
+  return unavailable(status.message() + "; choose GIDs of one network on both ends, with ?gid=INDEX");
+}
+
+Result<Ece> bring_to_rts(ibv_qp* queue_pair, const Place& place, const Path& path) {
+  RRPC_RETURN_IF_ERROR(set_ece(queue_pair, path.own.ece, path.peer.ece));
+  RRPC_RETURN_IF_ERROR(bring_to_rtr(queue_pair, place, path));
   ibv_qp_attr send{};
   send.qp_state = IBV_QPS_RTS;
   send.timeout = kAckTimeout;
@@ -67,10 +72,12 @@ Status bring_to_rts(ibv_qp* queue_pair, const Place& place, const Path& path) {
   send.rnr_retry = kRnrRetryCount;
   send.sq_psn = path.own.packet_sequence;
   send.max_rd_atomic = static_cast<uint8_t>(path.initiator_depth);
-  error = ibv_modify_qp(
+  const int error = ibv_modify_qp(
       queue_pair, &send,
       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
-  return error == 0 ? Status() : verbs_error(error, "cannot bring a queue pair to RTS");
+  if (error != 0) return verbs_error(error, "cannot bring a queue pair to RTS");
+  if (path.own.ece.vendor != path.peer.ece.vendor) return Ece{};
+  return query_ece(queue_pair);
 }
 
 void bring_to_error(ibv_qp* queue_pair) {

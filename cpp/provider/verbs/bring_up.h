@@ -26,8 +26,8 @@ struct Path {
   uint32_t responder_resources = 0;  // READs of the peer served at once
   uint32_t initiator_depth = 0;
 };
-// Ready to receive, then to send.
-Status bring_to_rts(ibv_qp* queue_pair, const Place& place, const Path& path);
+// Ready to receive, then to send. Gives the ECE that both ends have then: of the peer's what this end can do.
+Result<Ece> bring_to_rts(ibv_qp* queue_pair, const Place& place, const Path& path);
 
 // What is outstanding is flushed.
 void bring_to_error(ibv_qp* queue_pair);

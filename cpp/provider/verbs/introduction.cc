@@ -13,7 +13,7 @@ namespace rrpc::provider::verbs {
 namespace {
 
 constexpr uint32_t kMagic = 0x62767272;  // "rrvb"
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kVersion = 2;
 constexpr size_t kHeaderBytes = 8;
 constexpr size_t kBodyBytesMax = 512;
 
@@ -44,6 +44,7 @@ std::vector<std::byte> introduction_frame(const Introduction& introduction) {
   writer.write(introduction.check_address);
   writer.write(introduction.check_rkey);
   writer.write(introduction.check_seed);
+  writer.write(introduction.ece);
   writer.write(static_cast<uint8_t>(introduction.private_data.size()));
   writer.write_bytes(introduction.private_data);
   return frame_of(FrameKind::kIntroduction, writer.written());
@@ -63,6 +64,7 @@ Result<Introduction> parse_introduction(const Frame& frame) {
   introduction.check_address = reader.read<uint64_t>();
   introduction.check_rkey = reader.read<uint32_t>();
   introduction.check_seed = reader.read<uint64_t>();
+  introduction.ece = reader.read<Ece>();
   const Bytes private_data = reader.take(reader.read<uint8_t>());
   introduction.private_data.assign(private_data.begin(), private_data.end());
   constexpr uint32_t kNumberBits = 24;

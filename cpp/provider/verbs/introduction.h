@@ -15,6 +15,13 @@
 
 namespace rrpc::provider::verbs {
 
+// Options of an adapter's vendor, as in ibv_ece; vendor 0: none.
+struct Ece {
+  uint32_t vendor = 0;
+  uint32_t options = 0;
+  bool operator==(const Ece&) const = default;
+};
+
 struct Introduction {
   uint32_t queue_pair = 0;
   uint32_t packet_sequence = 0;  // the first packet number that it sends
@@ -28,6 +35,7 @@ struct Introduction {
   uint64_t check_address = 0;
   uint32_t check_rkey = 0;
   uint64_t check_seed = 0;
+  Ece ece;  // a client's: what it can do; a server's: what of it holds
   std::vector<std::byte> private_data;
 };
 

@@ -6,6 +6,7 @@
 
 #include "provider/verbs/address.h"
 #include "provider/verbs/completion_queue.h"
+#include "provider/verbs/ece.h"
 #include "provider/verbs/errors.h"
 #include "provider/verbs/fork.h"
 #include "provider/verbs/queue_pair.h"
@@ -175,6 +176,8 @@ std::map<std::string, std::string> VerbsQueuePair::fabric_marks() const {
   __be16 partition = 0;
   if (ibv_query_pkey(adapter_.context(), port(), attributes.pkey_index, &partition) == 0)
     marks["pkey"] = hexadecimal(ntohs(partition));
+  if (const Result<Ece> ece = query_ece(handle_); ece.ok() && ece->vendor != 0)
+    marks["ece"] = hexadecimal(ece->vendor) + ":" + hexadecimal(ece->options);
   return marks;
 }
 

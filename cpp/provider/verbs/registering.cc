@@ -1,33 +1,21 @@
 #include "provider/verbs/registering.h"
 
-#include <dlfcn.h>
-
 #include <cerrno>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "provider/verbs/errors.h"
+#include "provider/verbs/library.h"
 
 namespace rrpc::provider::verbs {
 namespace {
 
 using RegisterDmabuf = ibv_mr* (*)(ibv_pd*, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
 
-// Older libraries lack it, and this plugin is to be loaded with them too.
-RegisterDmabuf find_register_dmabuf() {
-  constexpr char kName[] = "ibv_reg_dmabuf_mr";
-  void* found = dlsym(RTLD_DEFAULT, kName);
-  if (found == nullptr) {
-    void* library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);  // stays: this plugin is linked to it
-    if (library != nullptr) found = dlsym(library, kName);
-  }
-  return reinterpret_cast<RegisterDmabuf>(found);
-}
-
 Result<ibv_mr*> register_dmabuf(ibv_pd* domain, const MemoryRange& range, const std::byte* address, size_t length_bytes,
                                 int access) {
-  static const RegisterDmabuf register_in_library = find_register_dmabuf();
+  static const auto register_in_library = reinterpret_cast<RegisterDmabuf>(find_in_library("ibv_reg_dmabuf_mr"));
   if (register_in_library == nullptr) {
     return Status(
         StatusCode::kUnimplemented,

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "provider/verbs/bring_up.h"
+#include "provider/verbs/ece.h"
 #include "provider/verbs/errors.h"
 
 namespace rrpc::provider::verbs {
@@ -110,6 +111,7 @@ Status SocketConnector::start(Bytes private_data, uint32_t read_depth) {
   own_.link_layer = place_.port_attributes.link_layer;
   own_.mtu = static_cast<uint8_t>(place_.port_attributes.active_mtu);
   own_.gid = place_.gid.raw;
+  RRPC_ASSIGN_OR_RETURN(own_.ece, query_ece(queue_pair_));
   own_.private_data.assign(private_data.begin(), private_data.end());
   if (server_) {
     if (Status status = meet(peer_); !status.ok()) {
@@ -133,7 +135,9 @@ Status SocketConnector::meet(const Introduction& peer) {
   responder_resources_ = std::max(1u, std::min<uint32_t>(responder_resources_, peer.initiator_depth));
   initiator_depth_ = std::max(1u, std::min<uint32_t>(initiator_depth_, peer.responder_resources));
   RRPC_RETURN_IF_ERROR(prepare_check(server_ ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_LOCAL_WRITE));
-  return bring_to_rts(queue_pair_, place_, {own_, peer_, responder_resources_, initiator_depth_});
+  RRPC_ASSIGN_OR_RETURN(own_.ece,
+                        bring_to_rts(queue_pair_, place_, {own_, peer_, responder_resources_, initiator_depth_}));
+  return {};
 }
 
 Status SocketConnector::prepare_check(int access) {
