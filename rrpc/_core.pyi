@@ -414,8 +414,8 @@ def default_options() -> dict[str, Any]:
     (seconds), stream_window_items, stream_window_bytes, poll ("adaptive", "busy" or "event"), spin_us,
     keepalive_interval, keepalive_timeout, lease_timeout (seconds), any_user, allow_clients (compiled), connections_max,
     max_connection_age, max_connection_age_grace (seconds; None: no limit), max_concurrency, max_queue, rate_limit (calls
-    a second), rate_burst (None: no limit), stream_handlers_max, handshakes_max, pollers, shared_receive_slots, transports
-    (those that rrpc:// may use, best first: a sequence or "shm,verbs,tcp"; None: RRPC_TRANSPORTS, else all).
+    a second), rate_burst (None: no limit), stream_handlers_max, handshakes_max, pollers, numa_node ((number, processors) or
+    None), shared_receive_slots, transports (a sequence or "shm,verbs,tcp", best first; None: RRPC_TRANSPORTS, else all).
     """
 
 KEYS_UNCHECKED: int  # dicts and sets of so few keys need no keys_collide()

@@ -7,7 +7,7 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from rrpc import _core
+from rrpc import _core, _numa
 from rrpc.errors import InvalidArgument
 
 __all__ = ["check_names", "deadline_after", "did_you_mean", "merged", "seconds", "time_until"]
@@ -18,7 +18,22 @@ _SHORTEST_TIMEOUT_S = 1e-6
 def merged(given: dict[str, Any]) -> dict[str, Any]:
     """The core's options with ``given`` ones in their places; TypeError for a name that isn't one."""
     check_names(given)
-    return _core.default_options() | given
+    merged = _core.default_options() | given
+    return merged | {"numa_node": _numa_place(merged["numa_node"])}
+
+
+def _numa_place(node: Any) -> tuple[int, list[int]] | None:
+    """The number and the processors of the node that the option ``numa_node`` names, as the core takes them."""
+    if node == _numa.AUTO:
+        node = _numa.adapters_node()
+    if node is None:
+        return None
+    if not isinstance(node, int) or isinstance(node, bool):
+        raise InvalidArgument(f"numa_node must be a node's number, 'auto' or None, not {node!r:.60}")
+    try:
+        return node, sorted(_numa.cpus_of_node(node))
+    except ValueError as error:
+        raise InvalidArgument(f"numa_node {node}: {error}") from None
 
 
 def check_names(given: Iterable[str], *constructors: Any) -> None:

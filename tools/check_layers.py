@@ -56,6 +56,7 @@ CPP_WORDS_NOT_IN = [
 # types and within functions; there are no circles within a room.
 PY_LAYERS = [
     "_fork",
+    "_numa",
     "errors",
     "types",
     "metadata",

@@ -131,6 +131,7 @@ py::dict default_options() {
   for (const auto& [name, member] : kTlsFiles) out[name] = py::none();
   out["shared_receive_slots"] = options.shared_receive_slots;
   out["pollers"] = options.pollers;
+  out["numa_node"] = py::none();
   return out;
 }
 
@@ -228,6 +229,14 @@ static uint32_t pollers_from(py::handle value) {
                                 std::to_string(count)));
 }
 
+// (number, processors): rrpc/_options.py finds out which.
+static std::optional<NumaNode> numa_node_from(py::handle value) {
+  if (value.is_none()) return std::nullopt;
+  auto [number, cpus] = value.cast<std::pair<int, std::vector<int>>>();
+  if (number >= 0 && !cpus.empty() && std::ranges::min(cpus) >= 0) return NumaNode{number, std::move(cpus)};
+  raise_status(invalid_argument("numa_node must be a node's number and processors"));
+}
+
 static void set_option(driver::Options& options, const std::string& name, py::handle value) {
   rpc::SessionOptions& session = options.session;
   if (name == "slots")
@@ -300,6 +309,8 @@ static void set_option(driver::Options& options, const std::string& name, py::ha
     options.shared_receive_slots = value.cast<uint32_t>();
   else if (name == "pollers")
     options.pollers = pollers_from(value);
+  else if (name == "numa_node")
+    options.numa_node = numa_node_from(value);
   else if (!set_tls_file(options, name, value))
     raise_status(invalid_argument("unknown option '" + name + "'; see rrpc's options"));
 }

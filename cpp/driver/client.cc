@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "driver/waiter.h"
+#include "endpoint/pool.h"
 
 namespace rrpc::driver {
 namespace {
@@ -162,6 +163,8 @@ std::map<std::string, std::string> Client::info() {
     fields["local"].resize(fields["local"].rfind(kOnAdapter));
   }
   fields.merge(qp.fabric_marks());
+  if (const int node = endpoint::Pool::process().preferred_node(); node >= 0)
+    fields["numa_node"] = std::to_string(node);
   if (!sent_on_to_.empty()) fields["sent_on_to"] = sent_on_to_;
   for (const auto& [transport, reason] : why_not_) fields["why_not_" + transport] = reason;
   return fields;

@@ -85,7 +85,7 @@ Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const 
   RRPC_ASSIGN_OR_RETURN(DeviceEntry * device, find_device(transport));
   Server* const serve = dialling.serve.get();
   Engine& engine = serve != nullptr ? serve->engine() : client_engine();
-  RRPC_RETURN_IF_ERROR(engine.start());
+  RRPC_RETURN_IF_ERROR(engine.start(dialling.options.numa_node));
   wait_behind(Behind::kEnds, Connection::kEndingMax, deadline);
   auto config = endpoint::queue_pair_config(dialling.options.session.geometry);
   RRPC_ASSIGN_OR_RETURN(config.tls, tls_context(address, provider::TlsRole::kClient, dialling.options));

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "driver/spinner.h"
+#include "endpoint/pool.h"
 
 namespace rrpc::driver {
 namespace {
@@ -37,8 +38,15 @@ thread_local const Engine* Engine::own_ = nullptr;
 
 Engine::Engine() : Engine(Hooks()) {}
 
-Status Engine::start() {
+Status Engine::start(const std::optional<NumaNode>& node) {
   std::lock_guard lock(start_mutex_);
+  RRPC_RETURN_IF_ERROR(start_thread_locked());
+  if (!node || !thread_.joinable()) return {};
+  RRPC_RETURN_IF_ERROR(endpoint::Pool::process().prefer_node(node->number));
+  return run_on(thread_.native_handle(), node->cpus);
+}
+
+Status Engine::start_thread_locked() {
   if (thread_.joinable() || stopping_) return {};
   if (!epoll_fd_) epoll_fd_.reset(epoll_create1(EPOLL_CLOEXEC));
   if (!wake_fd_) wake_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

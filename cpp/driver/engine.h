@@ -70,6 +70,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/numa.h"
 #include "driver/admissions.h"
 #include "driver/connection.h"
 #include "driver/ready_sets.h"
@@ -111,7 +112,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Engine& operator=(const Engine&) = delete;
 
   // Before anything else; does nothing once it has gone well. ResourceExhausted where descriptors or threads run out.
-  Status start();
+  // With a node its thread then runs there, and the process's pool has its pages from there.
+  Status start(const std::optional<NumaNode>& node = std::nullopt);
   uint64_t next_connection_id() { return next_id_.fetch_add(1); }
   // Starts to attend to a connection, until it has failed and is quiet, or is removed. Not once stopped.
   void add(const ConnectionRef& connection);
@@ -197,6 +199,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   };
 
   // engine.cc
+  Status start_thread_locked();
   void run();
   void run_for_good();
   bool tick_for_workers();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/numa.h"
 #include "driver/policy.h"
 #include "driver/protection.h"
 #include "driver/transports.h"
@@ -25,8 +26,9 @@ struct Options {
   TimeNs spin = 200 * kMicrosecond;  // how long adaptive polling spins before it sleeps
   TimeNs handshake_timeout = 10 * kSecond;
   uint32_t connections_max = 100'000;
-  uint32_t pollers = 1;            // of a server's connections; 1: its workers, else so many threads, a share each
-  uint32_t handshakes_max = 1024;  // connections at a time whose client hasn't said HELLO yet
+  uint32_t pollers = 1;               // of a server's connections; 1: its workers, else so many threads, a share each
+  std::optional<NumaNode> numa_node;  // of engines' threads, and of the process's pool
+  uint32_t handshakes_max = 1024;     // connections at a time whose client hasn't said HELLO yet
   uint32_t max_concurrency = kUnlimited;     // handlers at work at a time
   uint32_t max_queue = kUnlimited;           // calls that wait beyond those
   double rate_limit = 0;                     // calls a second that a server takes; 0: any number

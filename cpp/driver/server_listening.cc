@@ -37,7 +37,7 @@ std::string Server::random_text() {
 }
 
 Status Server::start_engines() {
-  for (const auto& engine : engines_) RRPC_RETURN_IF_ERROR(engine->start());
+  for (const auto& engine : engines_) RRPC_RETURN_IF_ERROR(engine->start(options_.numa_node));
   return {};
 }
 

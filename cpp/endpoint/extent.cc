@@ -65,6 +65,18 @@ AddressSpace::AddressSpace(size_t limit_bytes)
                               ? kFirstExtentBytesMax
                               : std::bit_ceil(std::max(limit_bytes, kFirstExtentBytesMin))) {}
 
+Status AddressSpace::prefer_node(int node) {
+  std::lock_guard lock(mutex_);
+  if (preferred_node_ == node) return {};
+  if (preferred_node_ >= 0)
+    return failed_precondition("numa_node " + std::to_string(node) + ": the memory pool of this process is on node " +
+                               std::to_string(preferred_node_) +
+                               " already, and there is one for all servers and clients");
+  for (const auto& extent : extents_) RRPC_RETURN_IF_ERROR(rrpc::prefer_node(extent->data(), extent->size(), node));
+  preferred_node_ = node;
+  return {};
+}
+
 Result<ExtentRange> AddressSpace::take(BlockKind kind, size_t length_bytes) {
   const size_t alignment = length_bytes >= kHugePageBytes ? kHugePageBytes : kPageBytes;
   std::lock_guard lock(mutex_);
@@ -88,6 +100,8 @@ Result<Extent*> AddressSpace::grow_locked(BlockKind kind, size_t length_bytes) {
   for (;;) {
     auto extent = Extent::create(kind, extent_bytes);
     if (extent.ok()) {
+      if (preferred_node_ >= 0)
+        RRPC_RETURN_IF_ERROR(rrpc::prefer_node((*extent)->data(), (*extent)->size(), preferred_node_));
       extents_.push_back(std::move(*extent));
       return extents_.back().get();
     }

@@ -14,6 +14,7 @@
 
 #include "base/anonymous_mapping.h"
 #include "base/memfd.h"
+#include "base/numa.h"
 #include "base/result.h"
 
 namespace rrpc::endpoint {
@@ -71,6 +72,11 @@ class AddressSpace {
   // `limit_bytes`: no more than about that will be wanted at a time.
   explicit AddressSpace(size_t limit_bytes);
 
+  // All extents have their pages from this NUMA node, where it has some: those that come, too. FailedPrecondition where
+  // another one is preferred already, or the system doesn't allow it.
+  Status prefer_node(int node);
+  int preferred_node() const { return preferred_node_; }  // -1: none
+
   Result<ExtentRange> take(BlockKind kind, size_t length_bytes);
   // Of a range without pages.
   void give_back(const ExtentRange& range);
@@ -89,6 +95,7 @@ class AddressSpace {
   const size_t first_extent_bytes_;
   std::atomic<size_t> committed_bytes_{0};
   mutable std::mutex mutex_;
+  std::atomic<int> preferred_node_{-1};
   std::vector<std::unique_ptr<Extent>> extents_;
 };
 

@@ -270,6 +270,7 @@ Pool& Pool::process() {
     const Pool& parents = *g_process_pool;
     g_process_pool = new Pool(parents.limit_bytes_);
     g_process_pool->idle_timeout_ = parents.idle_timeout_;
+    if (parents.preferred_node() >= 0) (void)g_process_pool->prefer_node(parents.preferred_node());  // has no extents
   });
   (void)registered;
   std::lock_guard lock(g_process_pool_mutex);

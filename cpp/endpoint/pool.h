@@ -65,6 +65,10 @@ class Pool {
   // slabs that a transfer or an exposure still holds follow when those end.
   size_t trim();
 
+  // As AddressSpace::prefer_node().
+  Status prefer_node(int node) { return space_->prefer_node(node); }
+  int preferred_node() const { return space_->preferred_node(); }
+
   // Brings in pages for the first so many bytes that land, at most up to the limit, and keeps them for good.
   Status prefault(size_t bytes) { return space_->prefault(std::min(bytes, limit_bytes())); }
 

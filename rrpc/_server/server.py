@@ -92,7 +92,7 @@ class Server:
         self._core = _core.Server(every)
         self._dispatch.metadata_bytes_max = every["metadata_bytes_max"]
         log_denials(self._core)
-        self._workers = Workers(self._core, workers, builtin and not alone)
+        self._workers = Workers(self._core, workers, builtin and not alone, _workers_cpus(every))
         self.authorization: Authorization | None = None
         """Who may call what; ``authorize`` changes it."""
         self.addresses: list[str] = []
@@ -287,6 +287,12 @@ def serve(
         AnnotationError: As ``Server`` does.
     """
     return Server(*services, listen=listen, workers=workers, **options).start()
+
+
+def _workers_cpus(options: dict[str, Any]) -> Sequence[int]:
+    """Returns the processors of the node that the workers run on, if they are what polls; none: they run anywhere."""
+    node: tuple[int, list[int]] | None = options["numa_node"]
+    return () if node is None or options["pollers"] > 1 else node[1]
 
 
 def _check_counts(workers: int, max_concurrency: int | None, max_queue: int | None) -> None:

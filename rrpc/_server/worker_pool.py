@@ -6,8 +6,9 @@ They are its workers, spare ones in the place of those whose handlers wait, and 
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Protocol
@@ -29,11 +30,13 @@ class Workers:
     lets no more than ``count`` handlers run at a time (``max_concurrency``), whatever the number of threads.
     """
 
-    def __init__(self, core: Any, count: int, builtin: bool) -> None:
+    def __init__(self, core: Any, count: int, builtin: bool, cpus: Sequence[int] = ()) -> None:
+        """``cpus``: the processors that workers run on; none: those that the process may use."""
         self._core = core
         self._builtin = builtin
         self._make: Callable[[bool], _Runs] | None = None  # once started: it may keep the server
         self.count = count
+        self._cpus = cpus
         self._lock = threading.Lock()
         self._threads: dict[threading.Thread, _Runs] = {}
         self._waiting = 0  # threads whose handler waits
@@ -71,6 +74,8 @@ class Workers:
             )
 
     def _run(self, worker: _Runs, idle_s: float | None) -> None:
+        if self._cpus:
+            os.sched_setaffinity(0, self._cpus)
         worker.run(idle_s, self._may_end)
         if idle_s is not None:  # a worker stays in the list, for those who wait for its end
             with self._lock:

@@ -16,8 +16,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 import rrpc
+from rrpc._numa import cpu_list
 from rrpc.cli.serving.metrics import CORE_METRICS
-from rrpc.cli.serving.placement import cpu_list
 from rrpc.cli.serving.statistics import added
 
 MODULE = """
@@ -308,7 +308,8 @@ def test_placement(serve: ServeFactory) -> None:
         (["--cpus", "3-1"], "isn't a list of processors such as 0-3,8"),
         (["--cpus", "a"], "isn't a list of processors such as 0-3,8"),
         (["--numa-node", "900"], "--numa-node 900: there is no such node; there is 0"),
-        (["--numa-node", "-1"], "isn't a whole number from 0 up"),
+        (["--numa-node", "-1"], "isn't a node's number or auto"),
+        (["--numa-node", "next"], "isn't a node's number or auto"),
     ],
 )
 def test_placement_that_can_t_be(tmp_path: Path, args: list[str], said: str) -> None:

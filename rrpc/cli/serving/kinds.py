@@ -8,11 +8,12 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .placement import cpu_list
+from rrpc._numa import AUTO, cpu_list
 
 __all__ = [
     "CPUS",
     "HOST_PORT",
+    "NUMA_NODE",
     "NUMBER",
     "POSITIVE",
     "RATE",
@@ -118,6 +119,10 @@ def _whole(value: str | int) -> int:
     return number
 
 
+def _node(value: str | int) -> int | str:
+    return value if value == AUTO else _whole(value)
+
+
 POSITIVE = Kind("a whole number from 1 up", (int,), _positive)
 NUMBER = Kind("a whole number from 0 up", (int,), _whole)
 RATE = Kind("a number of calls a second from 0.001 to 1e9", (int, float), _rate)
@@ -125,5 +130,6 @@ SECONDS = Kind("a number of seconds", (int, float), _seconds)
 SIZE = Kind("a size such as 512M or 4G", (int, str), _size)
 HOST_PORT = Kind("of the form host:port", (str,), _host_port)
 CPUS = Kind("a list of processors such as 0-3,8", (str,), _cpus)
+NUMA_NODE = Kind("a node's number or auto", (int, str), _node)
 TEXT = Kind("text", (str,), str)
 SWITCH = Kind("true or false", (bool,), bool)

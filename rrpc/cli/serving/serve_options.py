@@ -5,7 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .kinds import CPUS, HOST_PORT, NUMBER, POSITIVE, RATE, SECONDS, SIZE, SWITCH, TEXT, Kind, one_of
+from .kinds import (
+    CPUS,
+    HOST_PORT,
+    NUMA_NODE,
+    NUMBER,
+    POSITIVE,
+    RATE,
+    SECONDS,
+    SIZE,
+    SWITCH,
+    TEXT,
+    Kind,
+    one_of,
+)
 
 __all__ = ["BY_NAME", "GROUPS", "OPTIONS", "Option"]
 
@@ -330,9 +343,9 @@ _PLACEMENT = (
     Option("cpus", CPUS, "processors to run on, such as 0-3,8", "LIST", example="0-3,8"),
     Option(
         "numa-node",
-        NUMBER,
-        "run on this node's processors and prefer its memory: best the node of the adapter",
-        "N",
+        NUMA_NODE,
+        "run on this node's processors and prefer its memory: best the node of the adapter, which auto finds",
+        "N|auto",
         example=0,
     ),
 )
