@@ -31,8 +31,9 @@ Result<RegionRef> RegistrationCache::get(std::byte* address, size_t length_bytes
       return it->second->region;
     }
   }
-  RRPC_ASSIGN_OR_RETURN(RegionRef region,
-                        register_once({.address = address, .length_bytes = length_bytes, .only_read = only_read}));
+  RRPC_ASSIGN_OR_RETURN(
+      RegionRef region,
+      register_once({.address = address, .length_bytes = length_bytes, .of_user = true, .only_read = only_read}));
   if (owner_id == kNoOwner || length_bytes > pinned_bytes_max_) return region;
   std::lock_guard lock(mutex_);
   if (by_key_.contains(key)) return region;  // another thread was quicker

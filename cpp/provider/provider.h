@@ -74,6 +74,7 @@ struct MemoryRange {
   int fd = -1;
   bool peers_may_write = false;  // whether `fd` can be mapped for writing by a peer
   bool read_sink = false;        // registered for one transfer: only READs land here (see dedicated_read_sinks)
+  bool of_user = false;          // an array outside the pool: adapters that bring in pages on demand needn't pin it
   bool only_read = false;        // nothing lands here, so that it may be memory which the process can't write
   uint64_t file_offset = 0;      // of `address` in the file
   int dmabuf_fd = -1;

@@ -45,6 +45,12 @@ TEST_F(RegistrationCacheTest, MemoryThatIsOnlyReadIsRegisteredForThatAlone) {
   EXPECT_EQ(cache.pinned_bytes(), 0u);
 }
 
+TEST_F(RegistrationCacheTest, PoolMemoryIsNotTheUsers) {
+  const PoolBlock block = pool.allocate(1000).value();
+  EXPECT_FALSE(cache.get(block.data(), 1000, kNoOwner).value()->range().of_user);
+  EXPECT_TRUE(get(0, 1000, 1)->range().of_user);
+}
+
 TEST_F(RegistrationCacheTest, MemoryWithoutAnOwnerIsNotKept) {
   std::weak_ptr<provider::MemoryRegion> region = get(0, 1000, kNoOwner);
   EXPECT_TRUE(region.expired());

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 
 #include "provider/verbs/async_watcher.h"
 #include "provider/verbs/errors.h"
 #include "provider/verbs/protection_domain.h"
 #include "provider/verbs/queue_pair.h"
+#include "provider/verbs/registering.h"
 #include "provider/verbs/shared_receive_queue.h"
 
 namespace rrpc::provider::verbs {
@@ -38,6 +40,7 @@ Status Adapter::query() {
   if (const int error_number = ibv_query_device(context_, &attributes_); error_number != 0) {
     return verbs_error(error_number, "querying the adapter " + name_);
   }
+  on_demand_ = on_demand_wanted(std::getenv("RRPC_ODP")) && offers_on_demand(context_);
   return {};
 }
 
@@ -94,11 +97,11 @@ bool Adapter::probe_windows(ibv_pd* domain) const {
 }
 
 Result<std::shared_ptr<ProtectionDomain>> Adapter::protection_domain() {
-  if (!has_windows_) return ProtectionDomain::create(context_, false);
+  if (!has_windows_) return ProtectionDomain::create(context_, false, on_demand_);
   std::lock_guard lock(mutex_);
   std::shared_ptr<ProtectionDomain> domain = shared_domain_.lock();
   if (domain == nullptr) {
-    RRPC_ASSIGN_OR_RETURN(domain, ProtectionDomain::create(context_, true));
+    RRPC_ASSIGN_OR_RETURN(domain, ProtectionDomain::create(context_, true, on_demand_));
     shared_domain_ = domain;
   }
   return domain;

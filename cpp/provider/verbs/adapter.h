@@ -17,6 +17,12 @@
 
 namespace rrpc::provider::verbs {
 
+// Credits see to it that a receive is posted: a sender that finds none has broken the protocol.
+constexpr uint8_t kRnrRetryCount = 0;
+// An adapter that brings in a page answers "not ready" (an RNR NAK) meanwhile. 7 is without end: as rdma-core's own
+// tests of on-demand paging (tests/base.py: RNR_RETRY 7, MIN_RNR_TIMER 12) and UCX (RNR_RETRY_COUNT 7) have it.
+constexpr uint8_t kRetryWhilePagesCome = 7;
+
 class ProtectionDomain;
 class VerbsQueuePair;
 class VerbsSharedReceiveQueue;
@@ -57,6 +63,9 @@ class Adapter {
   // Whether an event says that a queue pair in the error state takes no more receives of a shared queue. Soft-RoCE's
   // takes none from the moment on in which it is in that state, and says nothing.
   bool tells_last_receive() const { return attributes_.vendor_id != kSoftRoceVendor; }
+  bool on_demand() const { return on_demand_; }  // pages of users' arrays are brought in on demand: offered and wanted
+  // How often a peer is to send again what this end wasn't ready for, as queue pairs are told.
+  uint8_t not_ready_retries() const { return on_demand_ ? kRetryWhilePagesCome : kRnrRetryCount; }
   uint32_t inline_bytes_max() const { return inline_bytes_max_; }  // tried
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
 
@@ -100,6 +109,7 @@ class Adapter {
   ibv_device_attr attributes_{};
   bool iwarp_ = false;
   bool has_windows_ = false;
+  bool on_demand_ = false;
   uint32_t inline_bytes_max_ = 0;
   std::atomic<bool> failed_{false};
   std::mutex mutex_;

@@ -112,6 +112,7 @@ std::map<std::string, std::string> Adapter::describe(uint8_t port) const {
                                             {"port", std::to_string(port)},
                                             {"transport", iwarp_ ? "iWARP" : "InfiniBand"},
                                             {"exposure", has_windows_ ? "memory window" : "registration per call"},
+                                            {"odp", on_demand_ ? "yes" : "no"},
                                             {"srq", attributes_.max_srq > 0 ? "yes" : "no"}};
   ibv_port_attr attributes{};
   if (const int error_number = ibv_query_port(context_, port, &attributes); error_number != 0) {

@@ -69,7 +69,7 @@ Result<Ece> bring_to_rts(ibv_qp* queue_pair, const Place& place, const Path& pat
   send.qp_state = IBV_QPS_RTS;
   send.timeout = kAckTimeout;
   send.retry_cnt = kRetryCount;
-  send.rnr_retry = kRnrRetryCount;
+  send.rnr_retry = path.peer.not_ready_retries;
   send.sq_psn = path.own.packet_sequence;
   send.max_rd_atomic = static_cast<uint8_t>(path.initiator_depth);
   const int error = ibv_modify_qp(

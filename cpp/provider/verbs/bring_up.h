@@ -15,8 +15,6 @@ namespace rrpc::provider::verbs {
 // seconds. 7 would mean for ever on Soft-RoCE. rdma_cm's queue pairs have the same.
 constexpr uint8_t kAckTimeout = 16;
 constexpr uint8_t kRetryCount = 6;
-// Credits see to it that a receive is posted: a sender that finds none has broken the protocol.
-constexpr uint8_t kRnrRetryCount = 0;
 
 Status bring_to_init(ibv_qp* queue_pair, const Place& place);
 

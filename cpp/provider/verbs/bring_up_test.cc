@@ -73,6 +73,20 @@ TEST(BringUp, AServiceLevelIsPassedOn) {
     EXPECT_EQ(path_of(link_layer, {.service_level = 3}).sl, 3);
 }
 
+TEST(BringUp, WhatAPeerIsNotReadyForIsSentAgainAsItAsks) {
+  for (const uint8_t retries : {kRnrRetryCount, kRetryWhilePagesCome}) {
+    g_asked.clear();
+    Path path;
+    path.own.mtu = path.peer.mtu = IBV_MTU_4096;
+    path.peer.not_ready_retries = retries;
+    EXPECT_TRUE(bring_to_rts(nullptr, place_on(IBV_LINK_LAYER_ETHERNET, {}), path).ok());
+    ASSERT_EQ(g_asked.size(), 2u);
+    EXPECT_NE(g_asked[1].mask & IBV_QP_RNR_RETRY, 0);
+    EXPECT_EQ(g_asked[1].attributes.rnr_retry, retries);
+    EXPECT_EQ(g_asked[0].attributes.min_rnr_timer, 12) << "0.64 ms";
+  }
+}
+
 TEST(BringUp, APartitionIsChosenFirst) {
   g_asked.clear();
   EXPECT_TRUE(bring_to_init(nullptr, place_on(IBV_LINK_LAYER_INFINIBAND, {})).ok());

@@ -153,7 +153,7 @@ rdma_conn_param CmConnector::parameters(Bytes private_data, uint32_t read_depth)
   parameters.responder_resources = static_cast<uint8_t>(responder_resources);
   parameters.initiator_depth = static_cast<uint8_t>(initiator_depth);
   parameters.retry_count = kRetryCount;
-  parameters.rnr_retry_count = kRnrRetryCount;
+  parameters.rnr_retry_count = adapter_->not_ready_retries();
   return parameters;
 }
 

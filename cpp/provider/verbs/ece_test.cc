@@ -153,6 +153,16 @@ TEST(Ece, APeerOfTheVersionBeforeIsNamed) {
       << frame.status().to_string();
 }
 
+TEST(Ece, MoreRetriesThanThereAreAreMalformed) {
+  Introduction introduction = sound_introduction();
+  for (const uint8_t retries : {0, 7, 8, 255}) {
+    introduction.not_ready_retries = retries;
+    std::vector<std::byte> bytes = introduction_frame(introduction);
+    const auto frame = take_frame(bytes);
+    EXPECT_EQ(parse_introduction(**frame).ok(), retries <= 7) << int{retries};
+  }
+}
+
 TEST(Ece, AnIntroductionThatEndsEarlyOrLateIsMalformed) {
   std::vector<std::byte> bytes = introduction_frame(sound_introduction());
   const auto whole = take_frame(bytes);

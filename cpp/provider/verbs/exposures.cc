@@ -42,8 +42,9 @@ Result<WindowExposures::Window> WindowExposures::take_window() {
 Result<ibv_mr*> WindowExposures::registration_for(const MemoryRegion& region, const std::byte* address,
                                                   size_t length_bytes) {
   if (!exact_registrations_) return static_cast<const VerbsRegion&>(region).registration_in(domain_);
-  return register_with_adapter(domain_->handle(), region.range(), address, length_bytes,
-                               local_rights(region.range()) | IBV_ACCESS_MW_BIND);
+  return register_with_adapter(
+      domain_->handle(), region.range(), address, length_bytes,
+      local_rights(region.range()) | domain_->paging_right(region.range()) | IBV_ACCESS_MW_BIND);
 }
 
 // The window first: it holds what it is bound to.
@@ -143,8 +144,9 @@ Result<uint32_t> RegistrationExposures::open(const MemoryRegion& region, const s
   RRPC_RETURN_IF_ERROR(check_exposure(region, address, length_bytes, access));
   unsigned rights = remote_rights(access);
   if ((access & kRemoteWrite) != 0) rights |= IBV_ACCESS_LOCAL_WRITE;  // the one needs the other
-  RRPC_ASSIGN_OR_RETURN(ibv_mr * registration, register_with_adapter(domain_->handle(), region.range(), address,
-                                                                     length_bytes, static_cast<int>(rights)));
+  RRPC_ASSIGN_OR_RETURN(ibv_mr * registration,
+                        register_with_adapter(domain_->handle(), region.range(), address, length_bytes,
+                                              static_cast<int>(rights) | domain_->paging_right(region.range())));
   registrations_.emplace(registration->rkey, registration);
   return registration->rkey;
 }

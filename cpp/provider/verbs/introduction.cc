@@ -45,6 +45,7 @@ std::vector<std::byte> introduction_frame(const Introduction& introduction) {
   writer.write(introduction.check_rkey);
   writer.write(introduction.check_seed);
   writer.write(introduction.ece);
+  writer.write(introduction.not_ready_retries);
   writer.write(static_cast<uint8_t>(introduction.private_data.size()));
   writer.write_bytes(introduction.private_data);
   return frame_of(FrameKind::kIntroduction, writer.written());
@@ -65,13 +66,15 @@ Result<Introduction> parse_introduction(const Frame& frame) {
   introduction.check_rkey = reader.read<uint32_t>();
   introduction.check_seed = reader.read<uint64_t>();
   introduction.ece = reader.read<Ece>();
+  introduction.not_ready_retries = reader.read<uint8_t>();
   const Bytes private_data = reader.take(reader.read<uint8_t>());
   introduction.private_data.assign(private_data.begin(), private_data.end());
   constexpr uint32_t kNumberBits = 24;
+  constexpr uint8_t kRetriesMax = 7;  // three bits
   const bool sound = !reader.failed() && reader.remaining() == 0 && frame.kind == FrameKind::kIntroduction &&
                      introduction.queue_pair >> kNumberBits == 0 && introduction.packet_sequence >> kNumberBits == 0 &&
                      introduction.mtu >= IBV_MTU_256 && introduction.mtu <= IBV_MTU_4096 &&
-                     private_data.size() <= kPrivateDataBytesMax;
+                     introduction.not_ready_retries <= kRetriesMax && private_data.size() <= kPrivateDataBytesMax;
   if (!sound) return Status::protocol_error("the peer introduced its queue pair with a malformed message");
   return introduction;
 }

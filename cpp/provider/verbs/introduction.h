@@ -35,7 +35,8 @@ struct Introduction {
   uint64_t check_address = 0;
   uint32_t check_rkey = 0;
   uint64_t check_seed = 0;
-  Ece ece;  // a client's: what it can do; a server's: what of it holds
+  uint8_t not_ready_retries = 0;  // how often the peer is to send again what this end wasn't ready for; 7: without end
+  Ece ece;                        // a client's: what it can do; a server's: what of it holds
   std::vector<std::byte> private_data;
 };
 

@@ -7,12 +7,13 @@
 
 namespace rrpc::provider::verbs {
 
-Result<std::shared_ptr<ProtectionDomain>> ProtectionDomain::create(ibv_context* context, bool with_windows) {
+Result<std::shared_ptr<ProtectionDomain>> ProtectionDomain::create(ibv_context* context, bool with_windows,
+                                                                   bool on_demand) {
   errno = 0;
   ibv_pd* handle = ibv_alloc_pd(context);
   if (handle == nullptr) return verbs_error(errno, "making a protection domain");
   const bool iwarp = context->device->transport_type == IBV_TRANSPORT_IWARP;
-  return std::shared_ptr<ProtectionDomain>(new ProtectionDomain(handle, with_windows, iwarp));
+  return std::shared_ptr<ProtectionDomain>(new ProtectionDomain(handle, with_windows, on_demand, iwarp));
 }
 
 ProtectionDomain::~ProtectionDomain() {
@@ -22,7 +23,7 @@ ProtectionDomain::~ProtectionDomain() {
 }
 
 Result<ibv_mr*> ProtectionDomain::register_range(uint64_t owner, const MemoryRange& range) {
-  int access = local_rights(range);
+  int access = local_rights(range) | paging_right(range);
   if (with_windows_) access |= IBV_ACCESS_MW_BIND;
   // iWARP: a READ's answer comes as a write by the peer.
   if (iwarp_ && range.read_sink) access |= IBV_ACCESS_REMOTE_WRITE;

@@ -1,5 +1,6 @@
 #include "provider/verbs/registering.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <string>
@@ -34,9 +35,25 @@ Result<ibv_mr*> register_dmabuf(ibv_pd* domain, const MemoryRange& range, const 
   return verbs_error(error_number, "registering " + std::to_string(length_bytes) + " bytes of a device's memory");
 }
 
+// Brings in the pages at once. Linux doesn't look at memory when it is registered on demand, and a page that can't be
+// had later ends the connection: so this is also the check that there is none. A window's pages must be ones that can
+// be written (ib_access_writable() in Linux), and only PREFETCH_WRITE asks for that.
+bool bring_in(ibv_pd* domain, const ibv_mr& registration, const std::byte* address, size_t length_bytes, int access) {
+  constexpr size_t kPieceBytes = size_t{1} << 30;  // a length has 32 bits
+  const bool writable = (access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND)) != 0;
+  const auto advice = writable ? IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE : IBV_ADVISE_MR_ADVICE_PREFETCH;
+  for (size_t at = 0; at < length_bytes; at += kPieceBytes) {
+    ibv_sge piece{.addr = reinterpret_cast<uint64_t>(address) + at,
+                  .length = static_cast<uint32_t>(std::min(kPieceBytes, length_bytes - at)),
+                  .lkey = registration.lkey};
+    if (ibv_advise_mr(domain, advice, IBV_ADVISE_MR_FLAG_FLUSH, &piece, 1) != 0) return false;
+  }
+  return true;
+}
+
 // An optional right: libraries, kernels and adapters that don't know it are to ignore it. One that doesn't is asked
 // again.
-ibv_mr* register_host(ibv_pd* domain, const std::byte* address, size_t length_bytes, int access) {
+ibv_mr* register_pages(ibv_pd* domain, const std::byte* address, size_t length_bytes, int access) {
   static const bool relaxed = relaxed_ordering_wanted(std::getenv("RRPC_RELAXED_ORDERING"));
   void* const begin = const_cast<std::byte*>(address);
   if (relaxed) {
@@ -46,13 +63,34 @@ ibv_mr* register_host(ibv_pd* domain, const std::byte* address, size_t length_by
   return ibv_reg_mr(domain, begin, length_bytes, access);
 }
 
+ibv_mr* register_host(ibv_pd* domain, const std::byte* address, size_t length_bytes, int access) {
+  if ((access & IBV_ACCESS_ON_DEMAND) != 0) {
+    ibv_mr* registration = register_pages(domain, address, length_bytes, access);
+    if (registration != nullptr && bring_in(domain, *registration, address, length_bytes, access)) return registration;
+    if (registration != nullptr) ibv_dereg_mr(registration);
+  }
+  return register_pages(domain, address, length_bytes, access & ~IBV_ACCESS_ON_DEMAND);
+}
+
 }  // namespace
+
+bool offers_on_demand(ibv_context* context) {
+  constexpr uint32_t kNeeded =
+      IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
+  ibv_device_attr_ex attributes{};
+  if (ibv_query_device_ex(context, nullptr, &attributes) != 0) return false;
+  return (attributes.odp_caps.general_caps & IBV_ODP_SUPPORT) != 0 &&
+         (attributes.odp_caps.per_transport_caps.rc_odp_caps & kNeeded) == kNeeded;
+}
+
+bool on_demand_wanted(const char* value) { return value != nullptr && std::string_view(value) == "1"; }
 
 bool relaxed_ordering_wanted(const char* value) { return value == nullptr || std::string_view(value) != "0"; }
 
 Result<ibv_mr*> register_with_adapter(ibv_pd* domain, const MemoryRange& range, const std::byte* address,
                                       size_t length_bytes, int access) {
-  if (range.dmabuf_fd >= 0) return register_dmabuf(domain, range, address, length_bytes, access);
+  if (range.dmabuf_fd >= 0)
+    return register_dmabuf(domain, range, address, length_bytes, access & ~IBV_ACCESS_ON_DEMAND);
   errno = 0;
   ibv_mr* registration = register_host(domain, address, length_bytes, access);
   if (registration != nullptr) return registration;

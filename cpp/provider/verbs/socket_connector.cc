@@ -111,6 +111,7 @@ Status SocketConnector::start(Bytes private_data, uint32_t read_depth) {
   own_.link_layer = place_.port_attributes.link_layer;
   own_.mtu = static_cast<uint8_t>(place_.port_attributes.active_mtu);
   own_.gid = place_.gid.raw;
+  own_.not_ready_retries = place_.adapter->not_ready_retries();
   RRPC_ASSIGN_OR_RETURN(own_.ece, query_ece(queue_pair_));
   own_.private_data.assign(private_data.begin(), private_data.end());
   if (server_) {
