@@ -2,6 +2,7 @@
 # they may be used together. uverbs devices appear with `rdma link add`; without a network card of its own the guest
 # reaches nothing but itself.
 #   rdma_single    rxe0 at 10.9.0.1 and siw0 at 10.9.1.1, each calling itself
+#   rdma_ports     rxp at 10.9.4.1 and rxq at 10.9.5.1: two ports of one host, on a network each
 #   rdma_pair_rxe  rxa at 10.8.1.1 and rxb at 10.8.2.1, joined by the cable va-vb; a client binds its source address
 #   rdma_pair_siw  siwa at 10.8.0.1 in the namespace a, siwb at 10.8.0.2 in b (ip netns exec a ...), cable sva-svb
 #                  (with it, listening on 0.0.0.0 through rdma_cm fails in every namespace: name an address)
@@ -14,6 +15,11 @@
 rdma_single() {
   modprobe -a ib_uverbs rdma_ucm rdma_rxe siw dummy || return
   rdma_on_dummy rxe0 rxe rx0 10.9.0.1 && rdma_on_dummy siw0 siw iw0 10.9.1.1
+}
+
+rdma_ports() {
+  modprobe -a ib_uverbs rdma_ucm rdma_rxe dummy || return
+  rdma_on_dummy rxp rxe rp 10.9.4.1 && rdma_on_dummy rxq rxe rq 10.9.5.1
 }
 
 rdma_cable() {  # rdma_cable ONE OTHER [OPTION-OF-THE-LINKS...]
