@@ -263,6 +263,14 @@ Status VerbsQueuePair::post_flushed(std::span<const WorkRequest> requests) {
   return {};
 }
 
+// After an error: of a connection that has just been lost Soft-iWARP's library says that it couldn't wake the kernel,
+// and names no request. All are in the queue, which the kernel flushes: they are outstanding, and their numbers used.
+bool VerbsQueuePair::taken_all_the_same(const ibv_send_wr* refused) {
+  if (refused != nullptr || !adapter_.soft_iwarp()) return false;
+  ask_why(unavailable("the connection was lost"));
+  return true;
+}
+
 // The first `held_count` of the chain were taken by earlier calls.
 Status VerbsQueuePair::post_chain(size_t held_count) {
   ibv_sge* sges = chain_sges_.data();
@@ -277,7 +285,7 @@ Status VerbsQueuePair::post_chain(size_t held_count) {
   const size_t taken = refused == nullptr ? 0 : static_cast<size_t>(refused - chain_.data());
   chain_.clear();
   chain_sges_.clear();
-  if (error_number == 0) return {};
+  if (error_number == 0 || taken_all_the_same(refused)) return {};
   if (error_number == ENOTCONN && refused != nullptr) {  // Soft-iWARP's word for a queue pair that has just died
     for (uint64_t sequence = first + taken; sequence < sends_.end(); ++sequence) sends_.fail(sequence);
     ask_why(unavailable("the connection was lost"));
@@ -303,7 +311,8 @@ Status VerbsQueuePair::post_internal(ibv_send_wr& request, SendEntry entry, bool
   if (entry.signalled) request.send_flags |= IBV_SEND_SIGNALED;
   request.wr_id = send_id(sends_.end());
   ibv_send_wr* refused = nullptr;
-  if (const int error_number = ibv_post_send(handle_, &request, &refused); error_number != 0) {
+  const int error_number = ibv_post_send(handle_, &request, &refused);
+  if (error_number != 0 && !taken_all_the_same(refused)) {
     return verbs_error(error_number, "posting to the send queue");
   }
   sends_.push(entry);

@@ -102,6 +102,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   Status append_sge(const Sge& sge, bool inline_data, bool& own_error);
   void keep_inline_bytes(size_t first_request);
   Status post_flushed(std::span<const WorkRequest> requests);
+  bool taken_all_the_same(const ibv_send_wr* refused);
   Status post_chain(size_t held_count);
   bool signal_next(bool wanted);
   bool internal_room_used_up() const { return sends_.internal_count() >= internal_depth_ - 1; }
