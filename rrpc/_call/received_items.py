@@ -67,16 +67,12 @@ def received(
             yield decode(*take())
         pace.end(items, with_buffers)
         if receive_values is not None:
-            yield from _values(receive_values, decode, pace)
-            return
+            break
         batch = receive(pace.count, None)
-
-
-def _values(
-    receive: Callable[..., tuple[list[Any], bool, bool]], decode: Decode, pace: Pace
-) -> Generator[Any, None, None]:
-    while True:
-        batch, some_unread, with_buffers = receive(pace.count, None)
+    else:
+        return
+    while True:  # here, since a generator of its own would cost something for each item
+        batch, some_unread, with_buffers = receive_values(pace.count, None)
         if not batch:
             return
         pace.begin()
