@@ -56,8 +56,10 @@ py::object copied(const std::vector<endpoint::ReceivedBlock>& blocks, const py::
 
 py::object PyStream::buffers_of(rpc::Item& item) const {
   if (!item.memory().empty()) return memory_of(item);
-  const py::object allocate = item.blocks().empty() ? py::object() : allocator();
-  return allocate ? copied(item.blocks(), allocate) : wrap_blocks(item.blocks());
+  if (item.blocks().empty()) return py::none();
+  if (const py::object allocate = allocator(); allocate) return copied(item.blocks(), allocate);
+  std::vector<endpoint::ReceivedBlock> blocks = item.take_blocks();
+  return wrap_blocks(blocks);
 }
 
 py::object PyStream::allocator() const {
@@ -103,14 +105,14 @@ void PyStream::see_to_deferred(bool waits) {
     release_deferred(stream_->engine());
 }
 
-PyStream::Outcome PyStream::send_patiently(rpc::OutgoingItem& item, bool waits, TimeNs deadline) {
+PyStream::Outcome PyStream::send_patiently(rpc::OutgoingItem& item, bool waits, TimeNs deadline, bool more) {
   while (true) {
     Status failure;
     Outcome outcome = Outcome::kDone;
     WaitResult waited = WaitResult::kDone;
     {
       const WithoutGil freed;
-      outcome = stream_->try_send(item, true, failure);
+      outcome = stream_->try_send(item, true, failure, more);
       if (waits && outcome == Outcome::kNotYet) waited = stream_->wait_for_room(deadline, g_deferred_pending);
     }
     check_signals(waited == WaitResult::kInterrupted, stream_->engine());

@@ -12,6 +12,7 @@
 #include "bind/loop.h"
 #include "bind/plan/threads.h"
 #include "driver/client.h"
+#include "driver/item_pace.h"
 #include "driver/stream.h"
 
 namespace rrpc::bind::plan {
@@ -76,7 +77,8 @@ class PyStream {
   void check_process() const;
   [[noreturn]] void raise(const Status& failure) const;
   void see_to_deferred(bool waits);
-  Outcome send_patiently(rpc::OutgoingItem& item, bool waits, TimeNs deadline);
+  // `more`: as for driver::Stream::try_send().
+  Outcome send_patiently(rpc::OutgoingItem& item, bool waits, TimeNs deadline, bool more = false);
   void give_memory();
   py::object allocator() const;
   std::vector<rpc::Item> take_items(size_t count, py::handle timeout);
@@ -87,6 +89,7 @@ class PyStream {
   const std::shared_ptr<driver::Client> client_;
   const std::function<Status()> park_;
   const std::unique_ptr<driver::Stream> stream_;
+  driver::ItemPace pace_;  // of send_each()
   std::unique_ptr<py::tuple> taken_;
   mutable Latch latch_;
   py::object allocate_;                 // guarded by the latch

@@ -1,5 +1,4 @@
 // Items of a compiled plan, many of them in one crossing: none of rrpc's own Python runs for an item.
-#include <algorithm>
 #include <utility>
 
 #include "bind/convert.h"
@@ -13,8 +12,6 @@
 namespace rrpc::bind {
 namespace {
 
-constexpr TimeNs kBriskItem = 20 * kMicrosecond;     // items that take no longer share a doorbell
-constexpr int kBriskItemsMin = 8;                    // once so many have come in a row
 constexpr TimeNs kYieldInterval = 5 * kMillisecond;  // Python's own switch interval
 
 // An item that the plan has left to Python, or the error that its class raised.
@@ -34,28 +31,20 @@ py::object next_of(py::handle source) {
   return py::reinterpret_steal<py::object>(item);
 }
 
-// While items follow each other at once, each may wait for the next one, for a millisecond at most if that stays away:
-// somebody polls the connection by then.
-class Doorbell {
+// Sends what still waits, once no more items follow.
+class Ringing {
  public:
-  explicit Doorbell(driver::Stream& stream) : stream_(stream) {}
-  ~Doorbell() {
-    if (shared_) stream_.ring();
+  explicit Ringing(driver::Stream& stream) : stream_(stream) {}
+  ~Ringing() {
+    if (waits) stream_.ring();
   }
-  Doorbell(const Doorbell&) = delete;
-  Doorbell& operator=(const Doorbell&) = delete;
-  bool shared() const { return brisk_ >= kBriskItemsMin; }
-  void sent(TimeNs now) {
-    brisk_ = now - since_ < kBriskItem ? std::min(brisk_ + 1, kBriskItemsMin) : 0;
-    shared_ = shared_ || shared();
-    since_ = now;
-  }
+  Ringing(const Ringing&) = delete;
+  Ringing& operator=(const Ringing&) = delete;
+
+  bool waits = false;
 
  private:
   driver::Stream& stream_;
-  TimeNs since_ = now_ns();
-  int brisk_ = 0;
-  bool shared_ = false;  // some item may wait
 };
 
 }  // namespace
@@ -66,7 +55,8 @@ py::object PyStream::send_each(py::handle source, const plan::CompiledPlan& plan
   const TimeNs end = deadline_from(slice_s);
   TimeNs yield_at = waits ? now_ns() + kYieldInterval : end;
   plan::Packed packed;
-  Doorbell doorbell(*stream_);
+  Ringing ringing(*stream_);
+  pace_.resume(now_ns());
   while (true) {
     py::object item = next_of(source);
     if (!item) return py::none();
@@ -77,11 +67,16 @@ py::object PyStream::send_each(py::handle source, const plan::CompiledPlan& plan
     item = py::object();
     rpc::OutgoingItem outgoing{packed.payload.view(), export_buffers(packed.buffers)};
     Status failure;
-    if (stream_->try_send(outgoing, false, failure, doorbell.shared()) != Outcome::kDone &&
-        send_patiently(outgoing, waits, kNever) != Outcome::kDone)
-      return py::make_tuple(bytes_of(as_text(packed.payload.view())), list_of(packed.buffers));
-    const TimeNs now = now_ns();
-    doorbell.sent(now);
+    const bool may_wait = pace_.may_wait();
+    ringing.waits = ringing.waits || may_wait;
+    TimeNs now = 0;
+    if (stream_->try_send(outgoing, false, failure, may_wait) == Outcome::kDone) {
+      pace_.sent(now = now_ns(), may_wait);
+    } else {
+      if (send_patiently(outgoing, waits, kNever, may_wait) != Outcome::kDone)
+        return py::make_tuple(bytes_of(as_text(packed.payload.view())), list_of(packed.buffers));
+      pace_.resume(now = now_ns());
+    }
     if (now < yield_at) continue;
     if (now >= end) return py::tuple();
     yield_at = now + kYieldInterval;

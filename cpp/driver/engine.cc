@@ -305,7 +305,7 @@ void Engine::send_held() {
   for (const ConnectionRef& connection : looked_at) {
     if (connection->attendance.load(std::memory_order_relaxed) != Attendance::kHot) continue;
     std::lock_guard lock(connection->mutex);
-    connection->session().endpoint().ring();
+    connection->session().send_held();
     settle(connection, now_ns());
   }
 }

@@ -19,6 +19,7 @@
 // kArmed    | epoll reports it, or its bit was raised      | kHot       | make_hot(): hot_; sleeping loops are told
 // kArmed    | settle(): quiet within kSettleRounds polls   | kArmed     | settle_armed(), settle_handles()
 // kArmed    | settle(): still busy, failed, or no epoll    | kHot       | heat(): new_hot_, and kick()
+// kArmed    | warm(): a stream's items follow at once      | kHot       | heat()
 // kArmed    | take_over(): a caller is going to poll it    | kLeader    | disarm(), else mute_epoll()
 // not kGone | detach(): a caller goes to sleep on it       | kLeader    | disable_epoll()
 // kLeader   | settle(): leader_asleep, and busy or failed  | kLeader    | wake_leader(); so for other wait handles
@@ -142,6 +143,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool polls_soon(const Connection& connection) const {
     return connection.attendance.load(std::memory_order_relaxed) == Attendance::kHot &&
            !ticks_seldom_.load(std::memory_order_relaxed);
+  }
+  // More will be sent in a moment: an armed connection, to be settled after each message, is hot from now on. With the
+  // mutex of the connection held.
+  void warm(const ConnectionRef& connection) {
+    if (connection->attendance == Attendance::kArmed && !connection->leader_asleep) heat(connection);
   }
   // An event loop leaves it for a while: it is armed at once, and the loop told when it has something. False where it
   // can't be just now.

@@ -28,19 +28,20 @@ Stream::Outcome Stream::locked(bool patient, Status& failure, Work work) {
 void Stream::ring() {
   Status failure;
   (void)locked(false, failure, [&](rpc::Streams&) {
-    connection_->session().endpoint().ring();
+    connection_->session().send_held();
     return Outcome::kDone;
   });
 }
 
 Stream::Outcome Stream::try_send(rpc::OutgoingItem& item, bool patient, Status& failure, bool more) {
   return locked(patient, failure, [&](rpc::Streams& streams) {
-    if (!patient && !streams.can_send_at_once(stream_, item)) return Outcome::kBusy;
-    const endpoint::Endpoint::Holding holding(connection_->session().endpoint(),
-                                              more && engine_->polls_soon(*connection_));
-    Result<bool> sent = streams.send(stream_, item);
-    // Credits and room come with what the peer says: for want of them this thread polls itself.
-    if (sent.ok() && (!*sent || !rpc::Streams::flushed(stream_))) {
+    if (patient && more) engine_->warm(connection_);
+    const bool may_wait = !patient && more && engine_->polls_soon(*connection_);
+    if (!patient && !streams.can_send_at_once(stream_, item, may_wait)) return Outcome::kBusy;
+    const endpoint::Endpoint::Holding holding(connection_->session().endpoint(), may_wait);
+    Result<bool> sent = streams.send(stream_, item, may_wait);
+    // Credits and room come with what the peer says: for want of them this thread polls itself, if it may wait.
+    if (patient && sent.ok() && (!*sent || !rpc::Streams::flushed(stream_))) {
       const TimeNs now = now_ns();
       if (connection_->session().progress(now) > 0) connection_->last_active.store(now, std::memory_order_relaxed);
       if (!*sent) sent = streams.send(stream_, item);

@@ -51,6 +51,7 @@ void ServerSide::reply_after_items(const ServerCallRef& call, Reply reply, TimeN
   call->state_ = ServerCall::State::kEnding;
   streams_.stop_receiving(call->stream_);
   streams_.end(call->stream_, {});
+  streams_.flush();  // the last items may wait for more to share a message with
   end_answered(call, now);
 }
 

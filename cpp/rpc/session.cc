@@ -59,6 +59,7 @@ inline size_t Session::progress_now(TimeNs now) {
   now_ = now;
   streams_.set_now(now);
   const uint64_t signs = endpoint_.signs_of_life();
+  streams_.flush();  // items may have waited for more to share a message with
   size_t handled = endpoint_.progress();
   if (hello_waits_ && !failed()) {
     if (const Status status = answer_hello(); !status.ok()) close(status);
@@ -90,6 +91,15 @@ size_t Session::progress(TimeNs now) {
   } catch (const std::bad_alloc&) {
     endpoint_.close(out_of_memory());
     return 1;
+  }
+}
+
+void Session::send_held() {
+  try {
+    streams_.flush();
+    endpoint_.ring();
+  } catch (const std::bad_alloc&) {
+    endpoint_.close(out_of_memory());
   }
 }
 

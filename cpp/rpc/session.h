@@ -44,6 +44,8 @@ class Session : private endpoint::EndpointEvents {
   // Polls once and delivers what came; where there is no memory for that, the connection ends. Gives how much was done;
   // 0: nothing is left to do now.
   size_t progress(TimeNs now);
+  // Sends what waits for something to share a message or a doorbell with.
+  void send_held();
   // Keep-alive, deadlines, leases, fetches that stall. After progress(), so that a process that slept long hears its
   // peer first.
   void tick(TimeNs now);

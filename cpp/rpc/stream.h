@@ -11,6 +11,7 @@
 // none                | make()                         | unopened   | at the answering end open at once
 // unopened            | open(): the REQUEST has gone   | open       | takes a turn for queue_; finishing stays so
 // open                | send(): small, room, credit    | open       | queue_ empty: straight into the peer's slot
+// unopened, open      | send(): small, room, `more`    | same       | into queue_; sent by the next flush()
 // unopened, open      | send(): room, else             | same       | into queue_; memory that it shows: exposed_
 // unopened, open      | send(): no room                | same       | refused_bytes_; the item stays the caller's
 // finishing, finished | send()                         | same       | fails in check_sendable(), as when ended
@@ -66,6 +67,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/seldom.h"
 #include "rpc/budget.h"
 #include "rpc/exposures.h"
 #include "rpc/messages.h"
@@ -86,19 +88,26 @@ struct OutgoingItem {
 // As it came.
 class Item {
  public:
-  Bytes payload() const { return body_ ? payload_in_body_ : as_bytes(text_); }
-  std::vector<endpoint::ReceivedBlock>& blocks() { return blocks_; }
+  Bytes payload() const { return seldom_->body ? seldom_->payload_in_body : as_bytes(text_); }
+  const std::vector<endpoint::ReceivedBlock>& blocks() const { return seldom_->blocks; }
+  std::vector<endpoint::ReceivedBlock> take_blocks() {
+    return seldom_.written() == nullptr ? std::vector<endpoint::ReceivedBlock>() : std::move(seldom_.write().blocks);
+  }
   // The user's memory that its buffers landed in, for an empty block each; none where they landed in the pool.
-  const std::vector<endpoint::Buffer>& memory() const { return memory_; }
+  const std::vector<endpoint::Buffer>& memory() const { return seldom_->memory; }
 
  private:
   friend class Stream;
   friend class Streams;
-  std::string text_;              // the payload, or
-  endpoint::ReceivedBlock body_;  // an item too long for a slot
-  Bytes payload_in_body_;
-  std::vector<endpoint::ReceivedBlock> blocks_;
-  std::vector<endpoint::Buffer> memory_;
+  struct SeldomUsed {
+    endpoint::ReceivedBlock body;  // of an item too long for a slot
+    Bytes payload_in_body;
+    std::vector<endpoint::ReceivedBlock> blocks;
+    std::vector<endpoint::Buffer> memory;
+    std::vector<endpoint::Descriptor> to_fetch;
+    Charge landed;  // until it is taken
+  };
+  std::string text_;    // the payload, unless there is a body
   uint64_t bytes_ = 0;  // as the window counts it
   bool ready_ = false;
   bool exposed_ = false;  // the sender keeps memory for it until it is told
@@ -106,8 +115,7 @@ class Item {
   bool body_is_elsewhere_ = false;  // and to be fetched first
   bool lands_by_hand_ = false;      // its buffers, in memory of the user's,
   bool wants_memory_ = false;       // which isn't there yet
-  std::vector<endpoint::Descriptor> to_fetch_;
-  Charge landed_;  // until it is taken
+  Seldom<SeldomUsed> seldom_;
 };
 
 // The half of a session that a call belongs to.
@@ -141,7 +149,7 @@ class Stream {
   bool has_room(uint64_t item_bytes) const {
     if (!exposed_.empty() && (exposed_is_full_ || exposed_.size() >= window_.items || exposed_bytes_ > window_.bytes))
       return false;
-    return queue_.size() < window_.items &&
+    return queued() < window_.items &&
            peer_window_.has_room(sent_ - sent_taken_, sent_bytes_ - sent_taken_bytes_, item_bytes);
   }
   bool readable() const { return !items_.empty() && items_.front().ready_; }
@@ -151,7 +159,7 @@ class Stream {
     if (wanting_ == 0) return false;
     for (const Item& item : items_) {
       if (item.wants_memory_) return true;
-      if (!item.lands_by_hand_ && !item.to_fetch_.empty()) return false;
+      if (!item.lands_by_hand_ && !item.seldom_->to_fetch.empty()) return false;
     }
     return false;
   }
@@ -179,11 +187,20 @@ class Stream {
 
  private:
   friend class Streams;
-  struct QueuedItem {
+  // A message that waits: the body of one item, or small items that share it, each behind its length.
+  struct QueuedMessage {
     uint8_t type = kItem;
-    uint32_t sequence = 0;
-    bool is_body = false;  // else a payload, which may share a message
+    uint32_t sequence = 0;  // of the first item
+    uint32_t small = 0;     // 0: a body
     std::string bytes;
+
+    void append(Bytes payload) {
+      const auto length = static_cast<uint32_t>(payload.size());
+      bytes.reserve(bytes.size() + sizeof(length) + payload.size());  // all of it or nothing, if memory runs out
+      bytes.append(reinterpret_cast<const char*>(&length), sizeof(length));
+      bytes += as_text(payload);
+      ++small;
+    }
   };
   struct ExposedItem {
     uint32_t sequence = 0;
@@ -193,6 +210,7 @@ class Stream {
 
   bool idle() const { return fetching_ == 0 && landing_ticket_ == 0 && wanting_ == 0; }
   bool flushed() const { return queue_.empty() && !end_owed_ && !ask_owed_; }
+  uint32_t queued() const { return queue_.empty() ? 0 : sent_ - queue_.front().sequence; }  // items
   uint32_t first_arrived() const { return arrived_ - static_cast<uint32_t>(items_.size()); }
   Item& arrived_item(uint32_t sequence) { return items_[sequence - first_arrived()]; }
 
@@ -212,7 +230,7 @@ class Stream {
   bool in_turn_ = false;
   uint32_t sent_ = 0, sent_fetched_ = 0, sent_taken_ = 0;
   uint64_t sent_bytes_ = 0, sent_taken_bytes_ = 0;
-  std::deque<QueuedItem> queue_;     // wait for credits
+  std::deque<QueuedMessage> queue_;  // wait for credits, or the last one for more items
   std::deque<ExposedItem> exposed_;  // with memory that the peer may read
   uint64_t exposed_bytes_ = 0;       // of those
   bool exposed_is_full_ = false;     // the connection's share was, when an item was last refused

@@ -16,6 +16,10 @@
 
 namespace rrpc::rpc {
 
+// So many small items that follow each other at once share a message, where none of them has to wait for a credit: more
+// would save little, and keep the peer waiting.
+constexpr uint32_t kGatheredMax = 64;
+
 // Transfer cookies with this bit are of items.
 constexpr uint64_t kItemCookie = 1ULL << 62;
 
@@ -62,14 +66,15 @@ class Streams {
   static bool saw_exposed(const StreamRef& stream) { return stream != nullptr && stream->saw_exposed_; }
 
   // --- The user's.
-  // A small item, there is room, and nothing has to be waited for.
-  bool can_send_at_once(const StreamRef& stream, const OutgoingItem& item) const {
-    return item.buffers.empty() && stream->opened_ && stream->flushed() && !stream->ended() &&
-           sizeof(ItemFixed) + item.payload.size() <= endpoint_.body_bytes_max() &&
-           stream->has_room(item.payload.size()) && endpoint_.can_send(kItem);
+  // A small item, there is room, and nothing has to be waited for. `more`: as for send().
+  bool can_send_at_once(const StreamRef& stream, const OutgoingItem& item, bool more = false) const {
+    return is_small(item) && stream->opened_ && !stream->ended() && stream->has_room(item.payload.size()) &&
+           (endpoint_.can_send(kItem) || (more && has_place(*stream, item.payload.size())));
   }
-  // False: there is no room now, and the item is as it was. An error: nothing was sent.
-  Result<bool> send(const StreamRef& stream, OutgoingItem& item);
+  // False: there is no room now, and the item is as it was. An error: nothing was sent. `more`: the next item is likely
+  // to follow at once. Then a small one may wait for it, up to kGatheredMax in one message: until an item goes without
+  // `more`, or anything else that flush() goes before.
+  Result<bool> send(const StreamRef& stream, OutgoingItem& item, bool more = false);
   Status send_initial_metadata(const StreamRef& stream, Bytes metadata);
   void finish(const StreamRef& stream);
   // Asks the peer to say when it has all items sent so far. Returns their count: see Stream::delivered().
@@ -113,11 +118,21 @@ class Streams {
   Status check_bounds(const OutgoingItem& item, uint64_t bytes) const;
   Result<bool> send_with_memory(Stream& stream, OutgoingItem& item, uint8_t flags);
   Status put_aside(Stream& stream, const std::string& body, Stream::ExposedItem& exposed, uint64_t item_bytes);
-  void send_small(Stream& stream, Bytes payload);
-  void count_sent(const StreamRef& stream, uint64_t bytes);
+  bool is_small(const OutgoingItem& item) const {
+    return item.buffers.empty() && sizeof(ItemFixed) + item.payload.size() <= endpoint_.body_bytes_max();
+  }
+  // In the last message that waits, for a small item.
+  bool has_place(const Stream& stream, size_t bytes) const {
+    return !stream.queue_.empty() && stream.queue_.back().small > 0 &&
+           sizeof(ItemFixed) + stream.queue_.back().bytes.size() + sizeof(uint32_t) + bytes <=
+               endpoint_.body_bytes_max();
+  }
+  void send_small(Stream& stream, Bytes payload, bool more);
+  void gather(Stream& stream, Bytes payload);
+  void count_sent(const StreamRef& stream, uint64_t bytes, bool more = false);
   void await_turn(const StreamRef& stream);
   void send_next(Stream& stream);
-  void send_together(Stream& stream);
+  void send_gathered(Stream& stream);
   Result<bool> charge_exposed(Stream& stream, const OutgoingItem& item, uint64_t bytes, Charge& charge);
   void drop_exposed(Stream& stream, Stream::ExposedItem& item);
   // streams_in.cc
@@ -147,9 +162,9 @@ class Streams {
   uint64_t exposed_bytes_ = 0;
   uint64_t next_fetch_ = 0;
   std::unordered_map<uint64_t, Fetch> fetches_;
-  std::deque<StreamRef> turn_;    // with items that wait for credits
+  std::deque<StreamRef> turn_;    // with items that wait
   std::vector<StreamRef> owing_;  // of which the peer is to be told
-  std::string message_;           // of several items, while it is made
+  std::string spare_;             // for the next message of small items
 };
 
 }  // namespace rrpc::rpc

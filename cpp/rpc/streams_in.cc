@@ -46,7 +46,7 @@ Status Streams::on_item(const StreamRef& stream, Bytes body) {
     RRPC_RETURN_IF_ERROR(admit(*stream, item.item_bytes()));
     Item& placed = stream->items_.back();
     placed.text_ = as_text(item.payload);
-    placed.to_fetch_ = item.descriptors;
+    if (!item.descriptors.empty()) placed.seldom_.write().to_fetch = item.descriptors;
     placed.exposed_ = !item.descriptors.empty();
     placed.is_metadata_ = item.has(kInitialMetadata);
     placed.ready_ = item.descriptors.empty();
@@ -78,7 +78,7 @@ Status Streams::on_item_bulk(const StreamRef& stream, Bytes body) {
     return stream->owner_->on_stream_failed(stream->call_id_, std::move(status), now_), Status();
   Item& placed = stream->items_.back();
   placed.body_is_elsewhere_ = placed.exposed_ = true;
-  placed.to_fetch_.push_back({bulk.address, bulk.length_bytes, bulk.rkey, false, false, bulk.seal});
+  placed.seldom_.write().to_fetch.push_back({bulk.address, bulk.length_bytes, bulk.rkey, false, false, bulk.seal});
   go_on(stream);
   return {};
 }
@@ -131,7 +131,7 @@ void Streams::start_fetches(const StreamRef& stream) {
     if (!ready) {
       if (s.landing_ticket_ != 0) return;
       const bool brings_buffers = next.body_is_elsewhere_ && !s.lands_by_hand_;
-      const size_t bytes = landing_bytes_of(next.to_fetch_, brings_buffers, next.bytes_);
+      const size_t bytes = landing_bytes_of(next.seldom_->to_fetch, brings_buffers, next.bytes_);
       if (Status status = shares_.landing.check(bytes); !status.ok()) return fetch_failed(stream, std::move(status));
       if (!admit_fetch(stream, bytes, charge)) return;
     }
@@ -164,8 +164,9 @@ bool Streams::admit_fetch(const StreamRef& stream, size_t bytes, Charge& charge)
 // Begins a fetch that was admitted with `charge`.
 Status Streams::start_fetch(const StreamRef& stream, uint32_t sequence, Charge charge) {
   Item& item = stream->arrived_item(sequence);
-  Fetch fetch{stream, sequence, total_bytes(item.to_fetch_), item.body_is_elsewhere_, {}, std::move(charge)};
-  auto landing = prepare_landing(endpoint_, item.to_fetch_, {}, fetch.blocks);
+  const std::vector<endpoint::Descriptor>& to_fetch = item.seldom_->to_fetch;
+  Fetch fetch{stream, sequence, total_bytes(to_fetch), item.body_is_elsewhere_, {}, std::move(charge)};
+  auto landing = prepare_landing(endpoint_, to_fetch, {}, fetch.blocks);
   if (!landing.ok()) {
     shares_.landing.fetch_ended(fetch.landed.bytes());
     return landing.status();
@@ -199,7 +200,7 @@ std::vector<size_t> Streams::wanted(const StreamRef& stream) {
   std::vector<size_t> lengths;
   if (!stream->wants_memory()) return lengths;
   const auto item = std::ranges::find(stream->items_, true, &Item::wants_memory_);
-  for (std::span<const endpoint::Descriptor> rest = item->to_fetch_; !rest.empty();) {
+  for (std::span<const endpoint::Descriptor> rest = item->seldom_->to_fetch; !rest.empty();) {
     const std::span<const endpoint::Descriptor> pieces = first_buffer(rest);
     lengths.push_back(total_bytes(pieces));
     rest = rest.subspan(pieces.size());
@@ -223,8 +224,8 @@ Status Streams::land(const StreamRef& stream, std::vector<endpoint::Buffer> memo
   Stream& s = *stream;
   const auto found = std::ranges::find(s.items_, true, &Item::wants_memory_);
   const auto sequence = s.first_arrived() + static_cast<uint32_t>(found - s.items_.begin());
-  Fetch fetch{stream, sequence, total_bytes(found->to_fetch_), false, {}, {}, std::move(memory)};
-  RRPC_ASSIGN_OR_RETURN(auto segments, prepare_landing(endpoint_, found->to_fetch_, targets, fetch.blocks));
+  Fetch fetch{stream, sequence, total_bytes(found->seldom_->to_fetch), false, {}, {}, std::move(memory)};
+  RRPC_ASSIGN_OR_RETURN(auto segments, prepare_landing(endpoint_, found->seldom_->to_fetch, targets, fetch.blocks));
   found->wants_memory_ = false;
   --s.wanting_;
   shares_.landing.fetch_begins(0);  // it takes nothing of the pool
@@ -256,18 +257,20 @@ Status Streams::on_transfer_finished(uint64_t number, WcStatus status) {
 Status Streams::take_fetched(Fetch& fetch) {
   Item& item = fetch.stream->arrived_item(fetch.sequence);
   if (fetch.is_body) return unfold_body(fetch, item);
-  item.blocks_ = std::move(fetch.blocks);
-  item.memory_ = std::move(fetch.memory);
-  if (item.memory_.empty()) item.landed_ = std::move(fetch.landed);  // else the body's, if there is one
+  auto& seldom = item.seldom_.write();
+  seldom.blocks = std::move(fetch.blocks);
+  seldom.memory = std::move(fetch.memory);
+  if (seldom.memory.empty()) seldom.landed = std::move(fetch.landed);  // else the body's, if there is one
   item.ready_ = true;
   return {};
 }
 
 Status Streams::unfold_body(Fetch& fetch, Item& item) {
-  item.body_ = std::move(fetch.blocks.front());
+  auto& seldom = item.seldom_.write();
+  seldom.body = std::move(fetch.blocks.front());
   item.body_is_elsewhere_ = false;
   ParsedItem parsed;
-  RRPC_RETURN_IF_ERROR(parse_item({item.body_.data(), item.body_.size()}, parsed, endpoint_.seals()));
+  RRPC_RETURN_IF_ERROR(parse_item({seldom.body.data(), seldom.body.size()}, parsed, endpoint_.seals()));
   RRPC_RETURN_IF_ERROR(check_descriptors(parsed.descriptors.size(), options_));
   RRPC_RETURN_IF_ERROR(check_message(parsed.payload.size(), options_, "the item"));
   const uint64_t sender = fetch.stream->wire_id_ ^ kAnsweringBit;
@@ -275,16 +278,16 @@ Status Streams::unfold_body(Fetch& fetch, Item& item) {
   if (parsed.fixed.call_id != sender || parsed.fixed.sequence != fetch.sequence || parsed.item_bytes() != item.bytes_ ||
       (parsed.fixed.flags & ~(may_be_metadata ? kInitialMetadata : 0)) != 0)
     return Status::protocol_error("a fetched item that isn't the one announced");
-  item.payload_in_body_ = parsed.payload;
-  item.to_fetch_ = parsed.descriptors;
+  seldom.payload_in_body = parsed.payload;
+  seldom.to_fetch = parsed.descriptors;
   item.is_metadata_ = parsed.has(kInitialMetadata);
-  item.ready_ = item.to_fetch_.empty();
-  if (item.ready_) return item.landed_ = std::move(fetch.landed), Status();
+  item.ready_ = seldom.to_fetch.empty();
+  if (item.ready_) return seldom.landed = std::move(fetch.landed), Status();
   if (fetch.stream->lands_by_hand_) {
-    item.landed_ = std::move(fetch.landed);
+    seldom.landed = std::move(fetch.landed);
     return want_memory(*fetch.stream, item), Status();
   }
-  const size_t bytes = endpoint::Pool::block_bytes(item.body_.size()) + landing_bytes(item.to_fetch_);
+  const size_t bytes = endpoint::Pool::block_bytes(seldom.body.size()) + landing_bytes(seldom.to_fetch);
   RRPC_RETURN_IF_ERROR(shares_.landing.check(bytes));
   // The announced bytes had room; what small buffers take beyond them may not.
   if (!shares_.landing.grow(fetch.landed, bytes))
@@ -312,12 +315,13 @@ void Streams::count_fetched(const StreamRef& stream) {
 
 void Streams::take(const StreamRef& stream, size_t count, std::vector<Item>& out) {
   Stream& s = *stream;
+  out.reserve(std::min(count, out.size() + s.items_.size()));
   while (out.size() < count && s.readable()) {
-    out.push_back(std::move(s.items_.front()));
+    Item& taken = out.emplace_back(std::move(s.items_.front()));
     s.items_.pop_front();
-    out.back().landed_ = {};  // the user's from now on
+    if (Item::SeldomUsed* const seldom = taken.seldom_.written()) seldom->landed = {};  // the user's from now on
     ++s.taken_;
-    s.taken_bytes_ += out.back().bytes_;
+    s.taken_bytes_ += taken.bytes_;
   }
   tell(stream);
 }

@@ -48,7 +48,7 @@ Status Streams::check_bounds(const OutgoingItem& item, uint64_t bytes) const {
 // What a caller shows is its own choice; what a server shows is what its clients asked for. False: not before the peer
 // has fetched some of what it was sent.
 Result<bool> Streams::charge_exposed(Stream& stream, const OutgoingItem& item, uint64_t bytes, Charge& charge) {
-  if (item.buffers.empty() && sizeof(ItemFixed) + item.payload.size() <= endpoint_.body_bytes_max()) return true;
+  if (is_small(item)) return true;
   const bool answering = (stream.wire_id_ & kAnsweringBit) != 0;
   const uint64_t limit = options_.exposed_bytes_max == 0 ? kMessageBytesMax : options_.exposed_bytes_max;
   if (answering ? charge.grow(shares_.exposed, endpoint_.bytes_kept(bytes)) : exposed_bytes_ + bytes <= limit)
@@ -61,7 +61,7 @@ Result<bool> Streams::charge_exposed(Stream& stream, const OutgoingItem& item, u
                             " more would pass the limit of " + std::to_string(limit));
 }
 
-Result<bool> Streams::send(const StreamRef& stream, OutgoingItem& item) {
+Result<bool> Streams::send(const StreamRef& stream, OutgoingItem& item, bool more) {
   RRPC_RETURN_IF_ERROR(check_sendable(*stream));
   const uint64_t bytes = item.bytes();
   if (!stream->has_room(bytes)) {
@@ -69,8 +69,9 @@ Result<bool> Streams::send(const StreamRef& stream, OutgoingItem& item) {
     return false;
   }
   RRPC_RETURN_IF_ERROR(check_bounds(item, bytes));
-  if (item.buffers.empty() && sizeof(ItemFixed) + item.payload.size() <= endpoint_.body_bytes_max()) {
-    send_small(*stream, item.payload);
+  const bool small = is_small(item);
+  if (small) {
+    send_small(*stream, item.payload, more);
   } else {
     RRPC_ASSIGN_OR_RETURN(const bool room, send_with_memory(*stream, item, 0));
     if (!room) {
@@ -78,7 +79,7 @@ Result<bool> Streams::send(const StreamRef& stream, OutgoingItem& item) {
       return false;
     }
   }
-  count_sent(stream, bytes);
+  count_sent(stream, bytes, more && small);
   return true;
 }
 
@@ -112,15 +113,22 @@ uint32_t Streams::ask_delivered(const StreamRef& stream) {
   return sent;
 }
 
-// The fast path: from the caller's bytes into the peer's slot.
-void Streams::send_small(Stream& stream, Bytes payload) {
-  if (stream.opened_ && stream.queue_.empty() && endpoint_.can_send(kItem)) {
-    const ItemFixed fixed{stream.wire_id_, stream.sent_, 0, 0, 0};
-    const Bytes parts[] = {bytes_of(fixed), payload};
-    endpoint_.send(kItem, parts);
-  } else {
-    stream.queue_.push_back({kItem, stream.sent_, false, std::string(as_text(payload))});
-  }
+// The fast path of an item that comes alone: from the caller's bytes into the peer's slot.
+void Streams::send_small(Stream& stream, Bytes payload, bool more) {
+  if (more || !stream.opened_ || !stream.queue_.empty() || !endpoint_.can_send(kItem)) return gather(stream, payload);
+  const ItemFixed fixed{stream.wire_id_, stream.sent_, 0, 0, 0};
+  const Bytes parts[] = {bytes_of(fixed), payload};
+  endpoint_.send(kItem, parts);
+}
+
+// Small items that wait share messages.
+void Streams::gather(Stream& stream, Bytes payload) {
+  if (has_place(stream, payload.size())) return stream.queue_.back().append(payload);
+  flush();
+  Stream::QueuedMessage message{kItem, stream.sent_, 0, std::exchange(spare_, {})};
+  message.bytes.clear();
+  message.append(payload);
+  stream.queue_.push_back(std::move(message));
 }
 
 Result<bool> Streams::send_with_memory(Stream& stream, OutgoingItem& item, uint8_t flags) {
@@ -142,7 +150,7 @@ Result<bool> Streams::send_with_memory(Stream& stream, OutgoingItem& item, uint8
     if (body.size() > endpoint_.body_bytes_max())
       status = put_aside(stream, body, exposed, item_bytes);
     else
-      stream.queue_.push_back({kItem, stream.sent_, true, std::move(body)});
+      stream.queue_.push_back({kItem, stream.sent_, 0, std::move(body)});
   }
   if (!status.ok()) {
     exposed.exposures.revoke_all(endpoint_);
@@ -164,17 +172,17 @@ Status Streams::put_aside(Stream& stream, const std::string& body, Stream::Expos
   const endpoint::Descriptor& descriptor = exposed.exposures.last();
   const ItemBulk bulk{stream.wire_id_, descriptor.address, descriptor.length_bytes,
                       descriptor.rkey, stream.sent_,       item_bytes};
-  stream.queue_.push_back({kItemBulk, stream.sent_, true, encode_bulk(std::as_bytes(std::span(&bulk, 1)), descriptor)});
+  stream.queue_.push_back({kItemBulk, stream.sent_, 0, encode_bulk(std::as_bytes(std::span(&bulk, 1)), descriptor)});
   return {};
 }
 
-void Streams::count_sent(const StreamRef& stream, uint64_t bytes) {
+void Streams::count_sent(const StreamRef& stream, uint64_t bytes, bool more) {
   ++stream->sent_;
   stream->sent_bytes_ += bytes;
   stream->refused_bytes_.reset();
   if (stream->queue_.empty()) return;
   await_turn(stream);
-  flush();
+  if (!more || stream->queue_.back().small >= kGatheredMax) flush();
 }
 
 void Streams::await_turn(const StreamRef& stream) {
@@ -208,8 +216,8 @@ void Streams::send_next(Stream& stream) {
     const Bytes part = bytes_of(fixed);
     return endpoint_.send(kItem, {&part, 1});
   }
-  if (!stream.queue_.front().is_body) return send_together(stream);
-  const Stream::QueuedItem item = std::move(stream.queue_.front());
+  if (stream.queue_.front().small > 0) return send_gathered(stream);
+  const Stream::QueuedMessage item = std::move(stream.queue_.front());
   stream.queue_.pop_front();
   const Bytes part = as_bytes(item.bytes);
   const auto exposed = std::ranges::find(stream.exposed_, item.sequence, &Stream::ExposedItem::sequence);
@@ -217,28 +225,15 @@ void Streams::send_next(Stream& stream) {
   exposed->exposures.send(endpoint_, item.type, {&part, 1});
 }
 
-// Small items that had to wait share a message, as many as have room.
-void Streams::send_together(Stream& stream) {
-  const Stream::QueuedItem first = std::move(stream.queue_.front());
+void Streams::send_gathered(Stream& stream) {
+  Stream::QueuedMessage message = std::move(stream.queue_.front());
   stream.queue_.pop_front();
-  ItemFixed fixed{stream.wire_id_, first.sequence, 0, 0, 0};
-  message_.clear();
-  const auto append = [this](const std::string& bytes) {
-    const auto length = static_cast<uint32_t>(bytes.size());
-    message_.append(reinterpret_cast<const char*>(&length), sizeof(length));
-    message_ += bytes;
-  };
-  append(first.bytes);
-  size_t count = 1;
-  for (; !stream.queue_.empty() && !stream.queue_.front().is_body; ++count) {
-    const std::string& next = stream.queue_.front().bytes;
-    if (sizeof(fixed) + message_.size() + sizeof(uint32_t) + next.size() > endpoint_.body_bytes_max()) break;
-    append(next);
-    stream.queue_.pop_front();
-  }
-  if (count > 1) fixed.flags = kSeveralItems;
-  const Bytes parts[] = {bytes_of(fixed), as_bytes(count > 1 ? message_ : first.bytes)};
+  const bool several = message.small > 1;
+  const ItemFixed fixed{stream.wire_id_, message.sequence, 0, static_cast<uint8_t>(several ? kSeveralItems : 0), 0};
+  const Bytes items = as_bytes(message.bytes);
+  const Bytes parts[] = {bytes_of(fixed), several ? items : items.subspan(sizeof(uint32_t))};
   endpoint_.send(kItem, parts);
+  spare_ = std::move(message.bytes);
 }
 
 Status Streams::on_window(const StreamRef& stream, const WindowEntry& entry) {

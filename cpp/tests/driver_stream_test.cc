@@ -12,14 +12,14 @@ namespace {
 using Outcome = Stream::Outcome;
 constexpr TimeNs kLongest = 60 * kSecond;  // of every call: what hangs fails
 
-// Waits as Python's side does.
-Status send(Stream& stream, rpc::OutgoingItem item) {
-  while (true) {
+// Waits as Python's side does. `more`: as it sends items that have followed each other at once.
+Status send(Stream& stream, rpc::OutgoingItem item, bool more = false) {
+  for (bool patient = !more;; patient = true) {
     Status failure;
-    const Outcome outcome = stream.try_send(item, true, failure);
+    const Outcome outcome = stream.try_send(item, patient, failure, more);
     if (outcome == Outcome::kDone) return {};
     if (outcome == Outcome::kFailed) return failure;
-    (void)stream.wait_for_room(kNever, kUninterrupted);
+    if (patient) (void)stream.wait_for_room(kNever, kUninterrupted);
   }
 }
 Status send(Stream& stream, const std::string& payload) { return send(stream, rpc::OutgoingItem{as_bytes(payload)}); }
@@ -55,6 +55,7 @@ class StreamServer {
   int resumed() const { return resumed_; }
   int waiting() const { return waiting_; }
   int produced() const { return produced_; }
+  int received() const { return received_; }
 
  private:
   struct Producer {
@@ -94,6 +95,7 @@ class StreamServer {
         auto items = receive(*stream);
         status = items.status();
         if (!items.ok() || items->empty()) break;
+        received_ += static_cast<int>(items->size());
         for (rpc::Item& item : *items) {
           if (method == "sum") sum += std::stol(text_of(item));
           if (method == "echo") status = echo(*stream, item);
@@ -147,6 +149,7 @@ class StreamServer {
   std::atomic<int> resumed_{0};
   std::atomic<int> waiting_{0};
   std::atomic<int> produced_{0};
+  std::atomic<int> received_{0};
 };
 
 struct OpenCall {
@@ -290,6 +293,19 @@ TEST_P(DriverStream, ACallEndsWhileItsItemsWaitForMemory) {
     EXPECT_NE(ended, "0");
     EXPECT_FALSE(call.stream->land({owning_buffer(pattern(100'000, 1))}).ok() && !call.stream->wanted().empty());
   }
+}
+
+TEST_P(DriverStream, ItemsThatWaitForOthersAreSentThoughTheirSenderStaysAway) {
+  StreamServer server(GetParam().transport, 2, options());
+  const auto client = connect(server);
+  OpenCall call = open(*client, "sum", rpc::kClientStreams);
+  constexpr int kRounds = 10, kItems = 20;
+  for (int round = 1; round <= kRounds; ++round) {
+    for (int i = 0; i < kItems; ++i) ASSERT_TRUE(send(*call.stream, {as_bytes("1")}, true).ok());
+    ASSERT_TRUE(eventually([&] { return server.received() == round * kItems; })) << "round " << round;
+  }
+  call.stream->finish();
+  EXPECT_EQ(result(*client, call), std::to_string(kRounds * kItems));
 }
 
 TEST_P(DriverStream, ManyStreamsShareAConnection) {

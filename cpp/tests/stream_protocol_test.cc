@@ -65,6 +65,12 @@ const Fault kServerFaults[] = {
      [](RawWorld& raw) {
        raw.peer.send(kItem, item(kBoth, 0, kSeveralItems, std::string(5 * sizeof(uint32_t), '\0')));
      }},
+    {"MoreBytesInOneMessageThanTheWindowHas", "passes the window of 4,1000",
+     [](RawWorld& raw) {
+       raw.peer.send(kItem, item(kBoth, 0, 0, std::string(300, 'x')));
+       const std::string first = bytes_of(uint32_t{350}) + std::string(350, 'x');
+       raw.peer.send(kItem, item(kBoth, 1, kSeveralItems, first + bytes_of(uint32_t{351}) + std::string(351, 'x')));
+     }},
     {"MoreBytesThanTheWindowHas", "passes the window of 4,1000",
      [](RawWorld& raw) {
        raw.peer.send(kItem, item(kBoth, 0, 0, std::string(300, 'x')));
@@ -104,6 +110,10 @@ const Fault kServerFaults[] = {
      [](RawWorld& raw) { raw.peer.send(kItem, item(kBoth, 0, kSeveralItems, "1234", {{0x10000, 10, 1}})); }},
     {"SeveralCutShort", "too short for them",
      [](RawWorld& raw) { raw.peer.send(kItem, item(kBoth, 0, kSeveralItems, std::string("\x05\0\0\0abc", 7))); }},
+    {"SeveralOfWhichOneIsEndless", "too short for them",
+     [](RawWorld& raw) {
+       raw.peer.send(kItem, item(kBoth, 0, kSeveralItems, bytes_of(uint32_t{1}) + "x" + bytes_of(UINT32_MAX) + "x"));
+     }},
     {"SeveralThatAreNone", "too short for them",
      [](RawWorld& raw) { raw.peer.send(kItem, item(kBoth, 0, kSeveralItems, "")); }},
     {"CutShort", "truncated item", [](RawWorld& raw) { raw.peer.send(kItem, item(kBoth, 0).substr(0, 10)); }},

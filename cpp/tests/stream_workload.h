@@ -86,21 +86,32 @@ class StreamActor {
       const std::string payload = pattern(planned.payload_bytes, plan_.key, part);
       OutgoingItem item{as_bytes(payload), {}};
       for (size_t k = 0; k < planned.buffer_bytes.size(); ++k) item.buffers.push_back(buffer(planned, part, k));
-      const Result<bool> gone = streams().send(stream_, item);
+      const Result<bool> gone = streams().send(stream_, item, gathers());
       if (!end_.session) return false;
       if (!gone.ok()) {
         sent_ = mine().size();  // gives it up
         break;
       }
-      if (!*gone) return any;
+      if (!*gone) {
+        if (gathers()) send_gathered_later();
+        return any;
+      }
       ++sent_;
       any = true;
     }
+    if (any && gathers()) send_gathered_later();
     if (sent_ == mine().size() && !std::exchange(half_closed_, true) && end_.session) {
       if (calling_) streams().finish(stream_);
       any = true;
     }
     return any;
+  }
+  // In half of the calls small items wait for each other, until somebody polls.
+  bool gathers() const { return plan_.key % 2 == 1; }
+  void send_gathered_later() {
+    world_.network.schedule(static_cast<TimeNs>(plan_.key % 5) * 3 * kMicrosecond, [this] {
+      if (end_.session && !end_.dead) end_.session->send_held();
+    });
   }
   endpoint::Buffer buffer(const ItemPlan& planned, uint64_t part, size_t k) {
     const size_t length = planned.buffer_bytes[k];
