@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cerrno>
 #include <deque>
 #include <vector>
 
@@ -40,6 +41,7 @@ ibv_pd* ibv_alloc_pd(ibv_context* context) {
   return &domain;
 }
 int ibv_dealloc_pd(ibv_pd*) { return 0; }
+int ibv_query_device(ibv_context*, ibv_device_attr*) { return ENOSYS; }
 ibv_mr* ibv_reg_mr(ibv_pd* domain, void*, size_t, int) {
   ibv_mr& made = g_registrations.emplace_back();
   made.pd = domain;
@@ -90,7 +92,7 @@ class WindowsTest : public ::testing::TestWithParam<bool> {
     context_.device = &device_;
     context_.ops.alloc_mw = &allocate_window;
     context_.ops.dealloc_mw = &deallocate_window;
-    domain_ = ProtectionDomain::create(&context_, true).value();
+    domain_ = ProtectionDomain::create(&context_, true, false).value();
     exposures_ = std::make_unique<WindowExposures>(domain_, work_, GetParam());
   }
   uint32_t open() { return exposures_->open(region_, bytes_.data(), bytes_.size(), kRemoteRead).value(); }
