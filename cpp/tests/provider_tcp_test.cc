@@ -4,12 +4,15 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "base/unique_fd.h"
 #include "provider/exposure_table.h"
+#include "provider/tcp/completion_queue.h"
 #include "provider/tcp/frame.h"
 #include "provider/tcp/tcp_device.h"
 
@@ -48,11 +51,16 @@ class TcpTest : public ::testing::Test {
     const TimeNs deadline = now_ns() + 10 * kSecond;
     while (!condition()) {
       if (now_ns() >= deadline) return false;
-      Completion out[16];
-      const size_t count = cq_->poll(out);
-      completions_.insert(completions_.end(), out, out + count);
+      poll();
     }
     return true;
+  }
+  void poll() {
+    Completion out[16];
+    const size_t count = cq_->poll(out);
+    completions_.insert(completions_.end(), out, out + count);
+    for (const Completion& completion : std::span(out).first(count))
+      if (completion.place != nullptr) std::memcpy(memory_.data(), completion.place, completion.length_bytes);
   }
 
   UniqueFd dial() {
@@ -208,15 +216,68 @@ TEST_F(TcpTest, BytesOneByOneMakeAFrame) {
   ASSERT_TRUE(qp_->post_receive({.wr_id = 1, .sge = {memory_.data(), 100, region_.get()}}).ok());
   for (const char byte : bytes.substr(1)) {
     say(peer, std::string(1, byte));
-    Completion out[4];
-    for (int i = 0; i < 3; ++i) {
-      const size_t count = cq_->poll(out);
-      completions_.insert(completions_.end(), out, out + count);
-    }
+    for (int i = 0; i < 3; ++i) poll();
   }
   ASSERT_TRUE(wait_for([&] { return !completions_.empty(); }));
   EXPECT_EQ(completions_[0].length_bytes, 5u);
   EXPECT_EQ(as_text(Bytes(memory_).first(5)), "hello");
+}
+
+// One poll gives some of the messages that came together, and the next one the others, though more was read meanwhile.
+TEST_F(TcpTest, MessagesThatComeTogetherLieWhereTheyCame) {
+  constexpr int kMessages = 8;
+  constexpr size_t kMessageBytes = 20'000;  // so that one of them doesn't fit into what is read at a time
+  std::vector<std::byte> receives(kMessages * kMessageBytes);
+  auto region = device_->register_memory({.address = receives.data(), .length_bytes = receives.size()}).value();
+  UniqueFd peer = dial();
+  const int room_bytes = 1 << 20;  // nothing reads while all is said
+  ASSERT_EQ(::setsockopt(peer.get(), SOL_SOCKET, SO_SNDBUF, &room_bytes, sizeof(room_bytes)), 0);
+  const auto message = [](int i) { return std::string(kMessageBytes, static_cast<char>('a' + i)); };
+  std::string bytes = setup_frame();
+  for (int i = 0; i < kMessages; ++i)
+    bytes += wire({.type = FrameType::kSend, .length_bytes = kMessageBytes}, message(i));
+  say(peer, bytes);
+  accept();
+  const auto receive = [&](int i) { return receives.data() + static_cast<size_t>(i) * kMessageBytes; };
+  for (int i = 0; i < kMessages; ++i) {
+    const Sge sge{receive(i), kMessageBytes, region.get()};
+    ASSERT_TRUE(qp_->post_receive({.wr_id = static_cast<uint64_t>(i), .sge = sge}).ok());
+  }
+  Completion one[1];
+  for (int i = 0; i < kMessages; ++i) {
+    const TimeNs deadline = now_ns() + 10 * kSecond;
+    while (cq_->poll(one) == 0) ASSERT_LT(now_ns(), deadline);
+    ASSERT_EQ(one[0].wr_id, static_cast<uint64_t>(i));
+    EXPECT_EQ(as_text(Bytes(one[0].place != nullptr ? one[0].place : receive(i), kMessageBytes)), message(i));
+  }
+}
+
+class QuietQueuePair final : public Pollable {
+ public:
+  int fd() const override { return -1; }
+  bool want_write() const override { return false; }
+  void drive() override {}
+  void completion_taken(Opcode) override {}
+};
+
+TEST(TcpCompletionQueueTest, MessagesWhosePlacesAreUsedAgainAreCopied) {
+  TcpCompletionQueue queue;
+  QuietQueuePair first;
+  QuietQueuePair second;
+  const auto place = as_bytes("place");
+  std::array<std::byte, 5> receive{};
+  std::array<std::byte, 5> other{};
+  const Completion completion{.opcode = Opcode::kReceive, .length_bytes = 5, .place = place.data()};
+  queue.push(&first, completion, receive.data());
+  queue.push(&second, completion, other.data());
+  queue.push(&first, {.opcode = Opcode::kSend});
+  queue.settle(&first);
+  EXPECT_EQ(as_text(receive), "place");
+  EXPECT_EQ(as_text(other), std::string_view("\0\0\0\0\0", 5));
+  Completion out[3];
+  ASSERT_EQ(queue.poll(out), 3u);
+  EXPECT_EQ(out[0].place, nullptr);
+  EXPECT_EQ(out[1].place, place.data());
 }
 
 TEST_F(TcpTest, APeerCutOffInAMessageIsUnavailable) {

@@ -1,6 +1,7 @@
 #include "provider/tcp/completion_queue.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -69,8 +70,16 @@ void TcpCompletionQueue::linger(UniqueFd fd, std::vector<std::byte> rest) {
   lingering_.push_back(std::move(socket));
 }
 
-void TcpCompletionQueue::push(Pollable* queue_pair, const Completion& completion) {
-  ready_.push_back({completion, queue_pair});
+void TcpCompletionQueue::push(Pollable* queue_pair, const Completion& completion, std::byte* receive) {
+  ready_.push_back({completion, queue_pair, receive});
+}
+
+void TcpCompletionQueue::settle(const Pollable* queue_pair) {
+  for (auto& [completion, its_queue_pair, receive] : ready_) {
+    if (its_queue_pair != queue_pair || completion.place == nullptr) continue;
+    std::memcpy(receive, completion.place, completion.length_bytes);
+    completion.place = nullptr;
+  }
 }
 
 void TcpCompletionQueue::forget(Pollable* queue_pair) {

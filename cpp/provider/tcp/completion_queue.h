@@ -36,7 +36,10 @@ class TcpCompletionQueue final : public CompletionQueue {
   void register_queue_pair() { ++queue_pair_count_; }
   // Drops its completions: it is being destroyed.
   void forget(Pollable* queue_pair);
-  void push(Pollable* queue_pair, const Completion& completion);
+  // `receive`: where the message of a completion with a `place` belongs.
+  void push(Pollable* queue_pair, const Completion& completion, std::byte* receive = nullptr);
+  // Copies its messages that nobody has taken yet to their receives: their places are about to be used again.
+  void settle(const Pollable* queue_pair);
   void note_moved_bytes() { moved_bytes_ = true; }
   bool has_ready() const { return !ready_.empty(); }
 
@@ -49,6 +52,7 @@ class TcpCompletionQueue final : public CompletionQueue {
   struct Ready {
     Completion completion;
     Pollable* queue_pair;
+    std::byte* receive;
   };
 
   void drive();

@@ -245,11 +245,15 @@ void TcpQueuePair::complete_send(SendRequest& request, WcStatus status) {
 }
 
 void TcpQueuePair::complete_receive(WcStatus status, uint32_t length_bytes) {
-  cq_.push(this, {.wr_id = receives_.front().wr_id,
-                  .opcode = Opcode::kReceive,
-                  .status = status,
-                  .length_bytes = length_bytes,
-                  .qp_number = number()});
+  const ReceiveRequest& receive = receives_.front();
+  cq_.push(this,
+           {.wr_id = receive.wr_id,
+            .opcode = Opcode::kReceive,
+            .status = status,
+            .length_bytes = length_bytes,
+            .qp_number = number(),
+            .place = std::exchange(place_, nullptr)},
+           receive.sge.address);
   receives_.pop();
 }
 

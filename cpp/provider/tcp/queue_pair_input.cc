@@ -12,6 +12,7 @@ static constexpr size_t kReadBytesPerPoll = 2 << 20;
 void TcpQueuePair::read_input() {
   for (size_t total_bytes = 0; live() && total_bytes < kReadBytesPerPoll;) {
     const bool in_payload = input_.landing_bytes() > 0;
+    if (cq_.has_ready()) cq_.settle(this);
     const ReadOutcome outcome = input_.read_some(wire(), bulk_expected());
     if (outcome.read_bytes == 0) return end_of_input(outcome);
     if (in_payload || outcome.read_bytes >= kBulkBytesMin) cq_.note_moved_bytes();
@@ -151,6 +152,11 @@ void TcpQueuePair::begin_send() {
     complete_receive(WcStatus::kLocalProtection, 0);
     return refuse(frame_, WcStatus::kRemoteOperation,
                   internal_error("a posted receive names memory outside its region"));
+  }
+  // Taken as it lies in the buffer, if it is all there: most are.
+  if (const Bytes buffered = input_.buffered(); buffered.size() >= frame_.length_bytes) {
+    place_ = buffered.data();
+    return input_.consume(frame_.length_bytes);
   }
   const iovec part{sge.address, sge.length_bytes};
   input_.land({&part, 1}, frame_.length_bytes);
