@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -12,7 +11,6 @@
 
 #include "base/unique_fd.h"
 #include "provider/exposure_table.h"
-#include "provider/tcp/completion_queue.h"
 #include "provider/tcp/frame.h"
 #include "provider/tcp/tcp_device.h"
 
@@ -250,34 +248,6 @@ TEST_F(TcpTest, MessagesThatComeTogetherLieWhereTheyCame) {
     ASSERT_EQ(one[0].wr_id, static_cast<uint64_t>(i));
     EXPECT_EQ(as_text(Bytes(one[0].place != nullptr ? one[0].place : receive(i), kMessageBytes)), message(i));
   }
-}
-
-class QuietQueuePair final : public Pollable {
- public:
-  int fd() const override { return -1; }
-  bool want_write() const override { return false; }
-  void drive() override {}
-  void completion_taken(Opcode) override {}
-};
-
-TEST(TcpCompletionQueueTest, MessagesWhosePlacesAreUsedAgainAreCopied) {
-  TcpCompletionQueue queue;
-  QuietQueuePair first;
-  QuietQueuePair second;
-  const auto place = as_bytes("place");
-  std::array<std::byte, 5> receive{};
-  std::array<std::byte, 5> other{};
-  const Completion completion{.opcode = Opcode::kReceive, .length_bytes = 5, .place = place.data()};
-  queue.push(&first, completion, receive.data());
-  queue.push(&second, completion, other.data());
-  queue.push(&first, {.opcode = Opcode::kSend});
-  queue.settle(&first);
-  EXPECT_EQ(as_text(receive), "place");
-  EXPECT_EQ(as_text(other), std::string_view("\0\0\0\0\0", 5));
-  Completion out[3];
-  ASSERT_EQ(queue.poll(out), 3u);
-  EXPECT_EQ(out[0].place, nullptr);
-  EXPECT_EQ(out[1].place, place.data());
 }
 
 TEST_F(TcpTest, APeerCutOffInAMessageIsUnavailable) {

@@ -201,7 +201,7 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   uint32_t held_ = 0;            // messages that wait for another one
   Input input_;
   const std::byte* place_ = nullptr;  // of the message of the open SEND frame, in input_; null: in its receive
-  FrameHeader frame_;  // being received, if frame_open_
+  FrameHeader frame_;                 // being received, if frame_open_
   bool frame_open_ = false;
   std::array<std::byte, kControlBodyBytesMax> control_body_{};
 };
