@@ -154,7 +154,10 @@ size_t Endpoint::let_go_of_revoked() {
 }
 
 void Endpoint::destroy_queue_pair() {
-  if (share_ && qp_) give_back_shared_receives();
+  if (share_ && qp_) {
+    give_back_shared_receives();
+    if (qp_->lost_receives()) share_.forfeit();
+  }
   qp_.reset();
   share_ = {};
   for (const Exposure& exposure : retiring_) count_closed(exposure);  // that has ended their revocations

@@ -53,7 +53,8 @@ Result<ReceiveShare> SharedRing::reserve(uint32_t slots_wanted) {
   const uint32_t left = slots_ - slots_reserved_;
   if (left < kRingSlotsMin)
     return resource_exhausted("shared_receive_slots: the server's connections share " + std::to_string(slots_) +
-                              " receive slots, and all are taken; raise shared_receive_slots");
+                              " receive slots, and all are taken, or lost to clients that sent more than they might; "
+                              "raise shared_receive_slots");
   const uint32_t given = std::min(slots_wanted, std::max(kRingSlotsMin, std::bit_floor(left / kShareOfRest)));
   slots_reserved_ += given;
   return ReceiveShare(shared_from_this(), given);

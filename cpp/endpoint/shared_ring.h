@@ -36,6 +36,8 @@ class ReceiveShare {
   explicit operator bool() const { return ring_ != nullptr; }
   SharedRing& ring() const { return *ring_; }
   uint32_t slots() const { return slots_; }
+  // Receives were lost: as if the connection lived on, so that those of others stay what they were granted.
+  void forfeit() { slots_ = 0; }
 
  private:
   friend class SharedRing;

@@ -1,6 +1,7 @@
 // Many clients on one shared ring: what each is granted never adds up to more than there is, and no receive is lost
 // when a connection dies.
 #include "session_world.h"
+#include "tampering.h"
 
 namespace rrpc::rpc {
 namespace {
@@ -146,6 +147,29 @@ TEST(SharedRing, ConnectionsThatDieLoseNoReceive) {
     }
     if (HasFailure()) return;
   }
+}
+
+// As a device tells of a connection whose completion queue was overrun.
+class OverrunQueuePair : public TamperedQueuePair {
+ public:
+  OverrunQueuePair(std::unique_ptr<provider::QueuePair> inner, provider::Device& device)
+      : TamperedQueuePair(std::move(inner), device, std::make_shared<Attacker>(1, Attack::kFlip, 0), false) {}
+  bool lost_receives() const override { return true; }
+};
+
+TEST(SharedRing, AShareOfWhichReceivesWereLostIsNobodyElses) {
+  Hub hub(1, 64);
+  hub.wrap = [&](SessionEnd& end, std::unique_ptr<provider::QueuePair> qp) -> std::unique_ptr<provider::QueuePair> {
+    if (hub.lines.empty() || &end != &hub.lines.front()->server) return qp;
+    return std::make_unique<OverrunQueuePair>(std::move(qp), *end.device);
+  };
+  hub.connect_line();
+  const uint32_t lost = hub.shared_ring->slots_reserved();
+  EXPECT_GT(lost, 0u);
+  hub.connect_line();
+  EXPECT_GT(hub.shared_ring->slots_reserved(), lost);
+  hub.lines.clear();
+  EXPECT_EQ(hub.shared_ring->slots_reserved(), lost);
 }
 
 TEST(SharedRing, AMalformedMessageGivesItsSlotBack) {

@@ -110,6 +110,8 @@ TEST_P(VerbsSharedReceives, APeerThatSendsMoreThanItWasGrantedEndsItsOwnConnecti
   EXPECT_TRUE(server_.qp->error().is_protocol_error()) << server_.qp->error().to_string();
   EXPECT_NE(server_.qp->error().message().find("more messages than it was granted"), std::string::npos)
       << server_.qp->error().to_string();
+  EXPECT_TRUE(server_.qp->lost_receives());
+  EXPECT_FALSE(bystander_at_server->lost_receives());
   server_.qp.reset();
   client_.qp.reset();
   server_.completions.clear();

@@ -135,6 +135,18 @@ void Adapter::doom_where(const Status& reason, Concerned concerned, bool vague) 
   }
 }
 
+void Adapter::end_overrun(const ibv_cq* completions) {
+  std::lock_guard lock(mutex_);
+  for (VerbsQueuePair* queue_pair : queue_pairs_) {
+    if (queue_pair->completions() != completions) continue;
+    queue_pair->note_overrun();
+    queue_pair->doom(Status::protocol_error("the peer sent more messages than it was granted: the connection's "
+                                            "completion queue on " +
+                                            name_ + " overflowed"),
+                     false);
+  }
+}
+
 void Adapter::handle_event(const ibv_async_event& event, TimeNs now) {
   const auto this_one = [&](const VerbsQueuePair& queue_pair) { return queue_pair.handle() == event.element.qp; };
   switch (event.event_type) {
@@ -145,10 +157,7 @@ void Adapter::handle_event(const ibv_async_event& event, TimeNs now) {
     case IBV_EVENT_QP_ACCESS_ERR:
       return doom_where(permission_denied("the peer tried to reach memory that isn't open to it"), this_one);
     case IBV_EVENT_CQ_ERR:
-      return doom_where(Status::protocol_error("the peer sent more messages than it was granted: the connection's "
-                                               "completion queue on " +
-                                               name_ + " overflowed"),
-                        [&](const VerbsQueuePair& queue_pair) { return queue_pair.completions() == event.element.cq; });
+      return end_overrun(event.element.cq);
     case IBV_EVENT_PORT_ERR:
       ports_down_.emplace(static_cast<uint8_t>(event.element.port_num), now + kPortPatience);
       return;

@@ -102,6 +102,7 @@ class Adapter {
   bool probe_windows(ibv_pd* domain) const;
   template <typename Concerned>
   void doom_where(const Status& reason, Concerned concerned, bool vague = false);
+  void end_overrun(const ibv_cq* completions);
 
   std::string name_;
   ibv_context* context_ = nullptr;

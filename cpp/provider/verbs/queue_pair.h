@@ -52,6 +52,9 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   Status adopt(const MemoryRegion& region) override;
   void disconnect(const std::string& reason) override;
   bool holds_device() const override { return ending_ == Ending::kFinished && handle_ != nullptr; }
+  bool lost_receives() const override {
+    return shared_receives_ != nullptr && overrun_.load(std::memory_order_acquire);
+  }
   void release_device() override {
     if (holds_device()) take_down();
   }
@@ -61,6 +64,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   void doom(const Status& reason, bool vague);
   // From the same: it has taken its last receive of a shared queue.
   void note_last_receive() { last_receive_taken_.store(true, std::memory_order_release); }
+  void note_overrun() { overrun_.store(true, std::memory_order_release); }
   ibv_qp* handle() const { return handle_; }
   ibv_cq* completions() const { return completions_; }
   uint8_t port() const { return connector_->port(); }
@@ -181,6 +185,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   uint32_t notifications_unacknowledged_ = 0;
 
   std::atomic<bool> last_receive_taken_{false};
+  std::atomic<bool> overrun_{false};  // its completion queue
   std::atomic<bool> doomed_{false};
   std::mutex doom_mutex_;
   Status doom_reason_;
