@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <initializer_list>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -47,10 +48,15 @@ struct End {
   size_t poll() {
     Completion out[16];
     const size_t count = cq->poll(out);
-    for (size_t i = 0; i < count; ++i)
-      if (out[i].opcode == provider::Opcode::kReceive) received.push_back(out[i]);
+    for (const Completion& completion : std::span(out).first(count)) {
+      if (completion.opcode != provider::Opcode::kReceive) continue;
+      received.push_back(completion);
+      if (completion.place != nullptr)
+        std::memcpy(receives + completion.wr_id * kSlotBytes, completion.place, completion.length_bytes);
+    }
     return count;
   }
+  std::byte* receives = nullptr;
   std::unique_ptr<provider::CompletionQueue> cq;
   std::unique_ptr<provider::QueuePair> qp;
   std::vector<Completion> received;
@@ -60,6 +66,7 @@ class Doorbell : public ::testing::Test {
  protected:
   void SetUp() override {
     region_ = device_->register_memory({.address = memory_.data(), .length_bytes = memory_.size()}).value();
+    receiver_.receives = memory_.data();
     auto listener = device_->listen("127.0.0.1:0", {}).value();
     sender_.qp = device_->open(*sender_.cq, listener->address(), {}, kNever).value();
     ASSERT_TRUE(sender_.qp->start({}).ok());
