@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "base/detached_thread.h"
@@ -25,7 +26,11 @@ class Helper {
   bool give(std::function<void()> job, size_t waiting_max) {
     std::unique_lock lock(mutex_);
     if (jobs_.size() >= waiting_max) return false;
-    jobs_.push_back(std::move(job));
+    try {
+      jobs_.push_back(std::move(job));
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
     ++given_;
     waiting_.fetch_add(1, std::memory_order_relaxed);
     if (running_) {
@@ -35,8 +40,10 @@ class Helper {
     }
     running_ = start_detached([this] { run(); });
     if (running_) return true;
+    const std::function<void()> refused = std::move(jobs_.back());
     jobs_.pop_back();
     finish_one();
+    lock.unlock();  // what the job holds may give work itself when it goes
     return false;
   }
 

@@ -73,7 +73,8 @@ py::object PyStream::send_each(py::handle source, const plan::CompiledPlan& plan
     if (stream_->try_send(outgoing, false, failure, may_wait) == Outcome::kDone) {
       pace_.sent(now = now_ns(), may_wait);
     } else {
-      if (send_patiently(outgoing, waits, kNever, may_wait) != Outcome::kDone)
+      pace_.sent(now_ns(), false);  // before the wait, which is none of the iterator's
+      if (send_patiently(outgoing, waits, kNever, pace_.may_wait()) != Outcome::kDone)
         return py::make_tuple(bytes_of(as_text(packed.payload.view())), list_of(packed.buffers));
       pace_.resume(now = now_ns());
     }

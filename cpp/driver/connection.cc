@@ -56,10 +56,11 @@ void Connection::destroy_behind(Connection* last) {
 }
 
 void Connection::release_device_behind() {
-  (void)run_behind(Behind::kEnds, [self = shared_from_this()] {
+  const auto release = [self = shared_from_this()] {
     std::lock_guard lock(self->mutex);
     self->session().endpoint().release_device();
-  });
+  };
+  if (!run_behind(Behind::kEnds, release)) release();
 }
 
 // The mutex is held: a sleeper has looked at what it waits for after the last change, or is told of this one.

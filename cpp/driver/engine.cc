@@ -136,10 +136,12 @@ void Engine::remove(const ConnectionRef& connection) {
     timers_.set(connection->timer, kNever);
     holds_device = connection->session().endpoint().queue_pair().holds_device();
   }
-  if (holds_device) connection->release_device_behind();
   if (hooks_.admissions) hooks_.admissions->end(*connection);
-  std::lock_guard lock(list_mutex_);
-  connections_.erase(connection->id());
+  {
+    std::lock_guard lock(list_mutex_);
+    connections_.erase(connection->id());
+  }
+  if (holds_device) connection->release_device_behind();
 }
 
 void Engine::abandon() {

@@ -66,8 +66,8 @@ TimeNs Engine::tend_pool(TimeNs now) {
   endpoint::Pool& pool = endpoint::Pool::process();
   const TimeNs due = pool.next_tend();
   if (now < due) return due;
-  if (waiting_behind(Behind::kMemory) == 0)
-    (void)run_behind(Behind::kMemory, [] { (void)endpoint::Pool::process().tend(now_ns()); });
+  const auto tend = [] { (void)endpoint::Pool::process().tend(now_ns()); };
+  if (waiting_behind(Behind::kMemory) == 0 && !run_behind(Behind::kMemory, tend)) tend();
   return now + kTimerStep;
 }
 

@@ -26,10 +26,9 @@ class ItemPace {
     held_since_ = !waits ? kNever : held_since_ == kNever || !at_once ? now : held_since_;
     last_ = now;
   }
-  // Sending begins, or an item has gone for which the connection's mutex or room may have been waited for: nothing
-  // waits now, and a long time since the last item says nothing of the iterator.
+  // Sending begins, or goes on after an item for which the connection's mutex or room may have been waited for: nothing
+  // waits now, and the time that this took says nothing of the iterator.
   void resume(TimeNs now) {
-    if (now - last_ < kSoon) followed();
     held_since_ = kNever;
     last_ = now;
   }

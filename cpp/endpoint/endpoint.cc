@@ -357,6 +357,8 @@ size_t Endpoint::deliver_finished_transfers() {
 void Endpoint::fail(const Status& status) {
   if (failed()) return;
   failure_ = status.ok() ? unavailable("the connection ended") : status;
+  // Where this end alone has failed the peer is told, and nothing of it arrives any more while exposures are revoked.
+  if (qp_->state() != QueuePairState::kError) qp_->disconnect(failure_.message());
   bulk_.cancel_all();
   events_.on_failed(failure_);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/anonymous_mapping.h"
 #include "base/fault_in.h"
 #include "endpoint/counters.h"
 
@@ -72,6 +73,9 @@ Status AddressSpace::prefer_node(int node) {
     return failed_precondition("numa_node " + std::to_string(node) + ": the memory pool of this process is on node " +
                                std::to_string(preferred_node_) +
                                " already, and there is one for all servers and clients");
+  // Where it isn't allowed that is to show here, though there are no extents yet.
+  RRPC_ASSIGN_OR_RETURN(const AnonymousMapping page, AnonymousMapping::create(kPageBytes));
+  RRPC_RETURN_IF_ERROR(rrpc::prefer_node(page.data(), kPageBytes, node));
   for (const auto& extent : extents_) RRPC_RETURN_IF_ERROR(rrpc::prefer_node(extent->data(), extent->size(), node));
   preferred_node_ = node;
   return {};
@@ -100,8 +104,8 @@ Result<Extent*> AddressSpace::grow_locked(BlockKind kind, size_t length_bytes) {
   for (;;) {
     auto extent = Extent::create(kind, extent_bytes);
     if (extent.ok()) {
-      if (preferred_node_ >= 0)
-        RRPC_RETURN_IF_ERROR(rrpc::prefer_node((*extent)->data(), (*extent)->size(), preferred_node_));
+      // What was allowed before and isn't any more is but a preference.
+      if (preferred_node_ >= 0) (void)rrpc::prefer_node((*extent)->data(), (*extent)->size(), preferred_node_);
       extents_.push_back(std::move(*extent));
       return extents_.back().get();
     }

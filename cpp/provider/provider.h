@@ -153,8 +153,8 @@ struct Completion {
   WcStatus status = WcStatus::kSuccess;
   uint32_t length_bytes = 0;  // of a receive: what landed
   uint32_t qp_number = 0;
-  // Of a receive whose message doesn't lie in it: where it does, until the next poll(), or until a receive is posted to
-  // the queue pair again.
+  // Of a receive whose message doesn't lie in it: where it does, until the next poll(), or until a receive is posted in
+  // place of this one, which those posted for the completions before it aren't.
   const std::byte* place = nullptr;
 };
 

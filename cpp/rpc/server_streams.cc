@@ -52,7 +52,7 @@ void ServerSide::reply_after_items(const ServerCallRef& call, Reply reply, TimeN
   streams_.stop_receiving(call->stream_);
   streams_.end(call->stream_, {});
   streams_.flush();  // the last items may wait for more to share a message with
-  end_answered(call, now);
+  if (!endpoint_.failed()) end_answered(call, now);
 }
 
 void ServerSide::end_answered(const ServerCallRef& call, TimeNs now) {

@@ -94,6 +94,11 @@ size_t Session::progress(TimeNs now) {
   }
 }
 
+void Session::close(const Status& reason) {
+  if (!failed()) send_held();
+  endpoint_.close(reason);
+}
+
 void Session::send_held() {
   try {
     streams_.flush();

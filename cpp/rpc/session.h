@@ -64,7 +64,8 @@ class Session : private endpoint::EndpointEvents {
   void drain(const std::string& reason);
   // Since drain(): no new call is on its way any more.
   bool drained() const { return drained_; }
-  void close(const Status& reason) { endpoint_.close(reason); }
+  // What waits to be sent goes first.
+  void close(const Status& reason);
   // Runs on any thread when memory that a fetch waits for was granted: progress() begins it then.
   void set_on_granted(std::function<void()> on_granted) { landing_.set_on_granted(std::move(on_granted)); }
 

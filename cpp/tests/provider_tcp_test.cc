@@ -248,6 +248,12 @@ TEST_F(TcpTest, MessagesThatComeTogetherLieWhereTheyCame) {
     ASSERT_EQ(one[0].wr_id, static_cast<uint64_t>(i));
     EXPECT_EQ(as_text(Bytes(one[0].place != nullptr ? one[0].place : receive(i), kMessageBytes)), message(i));
   }
+  say(peer, wire({.type = FrameType::kSend, .length_bytes = 5}, "alone"));
+  ASSERT_TRUE(qp_->post_receive({.wr_id = 99, .sge = {receive(0), kMessageBytes, region.get()}}).ok());
+  const TimeNs deadline = now_ns() + 10 * kSecond;
+  while (cq_->poll(one) == 0) ASSERT_LT(now_ns(), deadline);
+  ASSERT_NE(one[0].place, nullptr) << "all of it was there";
+  EXPECT_EQ(as_text(Bytes(one[0].place, one[0].length_bytes)), "alone");
 }
 
 TEST_F(TcpTest, APeerCutOffInAMessageIsUnavailable) {

@@ -233,9 +233,20 @@ TEST(ItemPace, WhatGoesAtOnceThoughTheConnectionIsArmedCountsToo) {
   pace.resume(now);
   for (int i = 0; i < ItemPace::kRowMin; ++i) {
     EXPECT_FALSE(pace.may_wait()) << "item " << i;
-    pace.resume(++now);
+    pace.sent(++now, false);
+    pace.resume(now += kMillisecond);
   }
   EXPECT_TRUE(pace.may_wait());
+}
+
+TEST(ItemPace, AStallCountsThoughTheConnectionIsArmedByThen) {
+  Paced paced;
+  paced.pace.resume(paced.now);
+  (void)paced.at_once();
+  paced.pace.sent(paced.now += kSecond, false);
+  EXPECT_FALSE(paced.pace.may_wait());
+  paced.pace.resume(paced.now += kMillisecond);
+  EXPECT_EQ(paced.at_once(), 2 * ItemPace::kRowMin);
 }
 
 TEST(ItemPace, AWaitForRoomIsNoStall) {

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Protocol
 
@@ -75,7 +75,8 @@ class Workers:
 
     def _run(self, worker: _Runs, idle_s: float | None) -> None:
         if self._cpus:
-            os.sched_setaffinity(0, self._cpus)
+            with suppress(OSError):  # the process may run elsewhere by now
+                os.sched_setaffinity(0, self._cpus)
         worker.run(idle_s, self._may_end)
         if idle_s is not None:  # a worker stays in the list, for those who wait for its end
             with self._lock:

@@ -135,15 +135,19 @@ void Adapter::doom_where(const Status& reason, Concerned concerned, bool vague) 
   }
 }
 
+// A peer overruns the completion queue of a connection that draws from shared receives; another one would be ours to
+// blame.
 void Adapter::end_overrun(const ibv_cq* completions) {
+  const std::string what = "completion queue on " + name_ + " overflowed";
   std::lock_guard lock(mutex_);
   for (VerbsQueuePair* queue_pair : queue_pairs_) {
     if (queue_pair->completions() != completions) continue;
     queue_pair->note_overrun();
-    queue_pair->doom(Status::protocol_error("the peer sent more messages than it was granted: the connection's "
-                                            "completion queue on " +
-                                            name_ + " overflowed"),
-                     false);
+    queue_pair->doom(
+        queue_pair->lost_receives()
+            ? Status::protocol_error("the peer sent more messages than it was granted: the connection's " + what)
+            : internal_error("a connection's " + what),
+        false);
   }
 }
 

@@ -131,6 +131,19 @@ bool WindowExposures::on_closed_by_peer(uint32_t rkey) {
   return true;
 }
 
+// Of an invalidation that was flushed nothing more is heard.
+void WindowExposures::end_closing() {
+  deferred_.clear();
+  for (auto at = bound_.begin(); at != bound_.end();) {
+    if (at->second.state == State::kClosing) {
+      release(at->second);
+      at = bound_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+}
+
 void WindowExposures::close_all() {
   for (auto& [key, window] : bound_) release(window);
   for (Window& window : free_) release(window);
@@ -164,6 +177,11 @@ bool RegistrationExposures::close(uint32_t rkey) {
 
 void RegistrationExposures::post_deferred() {
   while (!deferred_.empty() && work_.post_barrier(deferred_.front()).ok()) deferred_.pop_front();
+}
+
+void RegistrationExposures::end_closing() {
+  closing_.clear();
+  deferred_.clear();
 }
 
 void RegistrationExposures::close_all() {

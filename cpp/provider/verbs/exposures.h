@@ -28,6 +28,8 @@ class Exposures {
   virtual bool on_closed_by_peer(uint32_t rkey) = 0;
   // Those for which there was no room.
   virtual void post_deferred() = 0;
+  // The queue pair is flushed, the device touches nothing any more: what is being closed is over.
+  virtual void end_closing() = 0;
   // The queue pair is dead, no request of the peer's is carried out any more: all is closed at once.
   virtual void close_all() = 0;
 };
@@ -66,6 +68,7 @@ class WindowExposures final : public Exposures {
   void on_closed(uint32_t rkey) override;
   bool on_closed_by_peer(uint32_t rkey) override;
   void post_deferred() override;
+  void end_closing() override;
   void close_all() override;
 
  private:
@@ -113,6 +116,7 @@ class RegistrationExposures final : public Exposures {
   // A registration that the peer has invalidated (Soft-iWARP lets it) is none that this end has closed.
   bool on_closed_by_peer(uint32_t /*rkey*/) override { return false; }
   void post_deferred() override;
+  void end_closing() override;
   void close_all() override;
 
  private:

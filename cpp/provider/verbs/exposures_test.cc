@@ -191,6 +191,25 @@ TEST_P(WindowsTest, ARequestThatWasPostedBeforeTheEndIsWaitedFor) {
   EXPECT_TRUE(g_deallocated.empty());
 }
 
+// Its request was flushed, or never posted, and completes as nothing.
+TEST_P(WindowsTest, WhatIsBeingClosedIsOverOnceTheQueuePairIsFlushed) {
+  work_.room = 1;
+  const uint32_t posted = open();
+  const uint32_t deferred = open();
+  const uint32_t stays = open();
+  EXPECT_FALSE(exposures_->close(posted));
+  EXPECT_FALSE(exposures_->close(deferred));
+  work_.connection = Work::kEnded;
+  EXPECT_TRUE(exposures_->closing(posted));
+  exposures_->end_closing();
+  EXPECT_FALSE(exposures_->closing(posted));
+  EXPECT_FALSE(exposures_->closing(deferred));
+  EXPECT_EQ(g_deallocated.size(), 2u);
+  EXPECT_EQ(exact_registrations(), GetParam() ? 1 : 0);
+  EXPECT_TRUE(exposures_->close(stays));
+  EXPECT_EQ(g_deallocated.size(), 3u);
+}
+
 TEST_P(WindowsTest, EveryWindowGoesOnce) {
   const uint32_t closed = open();
   (void)open();

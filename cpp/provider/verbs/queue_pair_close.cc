@@ -104,6 +104,7 @@ void VerbsQueuePair::advance_ending(TimeNs now) {
 
 void VerbsQueuePair::finish() {
   (void)stash_completions();
+  exposures_->end_closing();
   ending_ = Ending::kFinished;
 }
 
