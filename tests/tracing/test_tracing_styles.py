@@ -80,7 +80,7 @@ def test_streams(traced: rrpc.Client, traced_servers: list[LabServer], transport
                 numbers.send(number)
             assert numbers.finish() == 190
         assert list(rrpc.open_stream(traced, "Traced.ask_each", addresses)) == [2, 2, 2]
-        with rrpc.open_stream(traced, "Traced.count", 1000, 10) as left:
+        with rrpc.open_stream(traced, "Traced.count", 100_000, 10) as left:
             next(left)
     given, taken, asked, dropped = trace.calls
     assert (given.items_sent, given.items_received) == (0, 50)
