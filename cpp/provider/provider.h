@@ -363,10 +363,10 @@ class QueuePair {
   // Once it has ended and nothing lingers: whether the device still has something of it, and gives that back, which
   // takes some system calls. The destructor does so too.
   virtual bool holds_device() const { return false; }
+  virtual void release_device() {}
   // Of one that draws from a shared queue, and whose peer let more messages come than it may: some receives that they
   // took are told by nobody.
   virtual bool lost_receives() const { return false; }
-  virtual void release_device() {}
 
  protected:
   explicit QueuePair(uint32_t number) : number_(number) {}

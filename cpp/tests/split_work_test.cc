@@ -49,7 +49,6 @@ TEST(SplitWork, ManyCallersDoNotMeet) {
   EXPECT_TRUE(right);
 }
 
-#if !defined(__SANITIZE_THREAD__)  // which ends a forked child that starts a thread
 TEST(SplitWork, AForkedChildHasAHelperOfItsOwn) {
   ASSERT_TRUE(each_once(16));
   const pid_t child = fork();
@@ -63,7 +62,6 @@ TEST(SplitWork, AForkedChildHasAHelperOfItsOwn) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
-#endif
 
 }  // namespace
 }  // namespace rrpc
