@@ -1,6 +1,7 @@
 // Reading and writing little-endian wire bytes, every read bounds-checked.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +20,34 @@ static_assert(std::endian::native == std::endian::little,
 
 inline Bytes as_bytes(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
 inline std::string_view as_text(Bytes bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+// memcpy() of what is short most of the time, without a call then: by two moves that overlap, unless they meet.
+[[gnu::always_inline]] inline void copy_short(std::byte* target, const std::byte* source, size_t length_bytes) {
+  const auto ends = [&]<typename T>(T) {
+    T first, last;
+    std::memcpy(&first, source, sizeof(T));
+    std::memcpy(&last, source + length_bytes - sizeof(T), sizeof(T));
+    std::memcpy(target, &first, sizeof(T));
+    std::memcpy(target + length_bytes - sizeof(T), &last, sizeof(T));
+  };
+  using Words = std::array<uint64_t, 2>;
+  if (length_bytes > 2 * sizeof(Words))
+    std::memcpy(target, source, length_bytes);
+  else if (length_bytes >= sizeof(Words))
+    ends(Words{});
+  else if (length_bytes >= sizeof(uint64_t))
+    ends(uint64_t{});
+  else if (length_bytes >= sizeof(uint32_t))
+    ends(uint32_t{});
+  else
+    for (size_t i = 0; i < length_bytes; ++i) target[i] = source[i];
+}
+
+// Copies the part, and gives where the next one goes.
+[[gnu::always_inline]] inline std::byte* append(std::byte* target, Bytes part) {
+  copy_short(target, part.data(), part.size());
+  return target + part.size();
+}
 
 // Reads past the end give zero values and set failed(); check once after the last read.
 class ByteReader {

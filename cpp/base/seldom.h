@@ -16,6 +16,7 @@ class Seldom {
   }
   // Null: there is nothing but defaults.
   T* written() { return fields_.get(); }
+  const T* written() const { return fields_.get(); }
 
  private:
   static inline const T& defaults_ = *new T();  // never destroyed: threads may read it while the process ends

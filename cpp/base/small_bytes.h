@@ -17,10 +17,17 @@ class SmallBytes {
   SmallBytes(const SmallBytes&) = delete;  // views of it stay valid as long as it does
   SmallBytes& operator=(const SmallBytes&) = delete;
 
-  void assign(Bytes bytes) {
-    heap_ = bytes.size() > kWithin ? std::make_unique_for_overwrite<std::byte[]>(bytes.size()) : nullptr;
+  [[gnu::always_inline]] Bytes assign(Bytes bytes) {
     size_ = bytes.size();
-    if (!bytes.empty()) std::memcpy(heap_ ? heap_.get() : within_.data(), bytes.data(), bytes.size());
+    if (size_ > kWithin) [[unlikely]] {
+      heap_ = std::make_unique_for_overwrite<std::byte[]>(size_);
+      std::memcpy(heap_.get(), bytes.data(), size_);
+      return view();
+    }
+    if (heap_) [[unlikely]]
+      heap_.reset();
+    copy_short(within_.data(), bytes.data(), size_);
+    return {within_.data(), size_};
   }
   Bytes view() const { return {heap_ ? heap_.get() : within_.data(), size_}; }
 

@@ -33,9 +33,7 @@ class RequestSink {
  public:
   virtual ~RequestSink() = default;
   // As rpc::ServerSideEvents has them.
-  virtual Status why_denied(Connection& connection, std::string_view method) = 0;
-  virtual Status why_full(const Connection& connection, std::string_view method) = 0;
-  virtual rpc::Refusal over_rate(std::string_view method, bool counts, TimeNs now) = 0;
+  virtual rpc::Refusal why_not(Connection& connection, std::string_view method, rpc::Asked asked, TimeNs now) = 0;
   virtual bool take_back(const Connection& connection, const rpc::ServerCallRef& call) = 0;
   virtual void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) = 0;
   virtual void on_replies_taken(const Connection& connection) = 0;
@@ -191,14 +189,8 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   void on_request(const rpc::ServerCallRef& call) override;
   void on_replies_taken() override;
   void on_stream_changed(const rpc::StreamRef& stream) override;
-  Status why_denied(std::string_view method) override {
-    return sink_ == nullptr ? Status() : sink_->why_denied(*this, method);
-  }
-  Status why_full(std::string_view method) override {
-    return sink_ == nullptr ? Status() : sink_->why_full(*this, method);
-  }
-  rpc::Refusal over_rate(std::string_view method, bool counts, TimeNs now) override {
-    return sink_ == nullptr ? rpc::Refusal() : sink_->over_rate(method, counts, now);
+  rpc::Refusal why_not(std::string_view method, rpc::Asked asked, TimeNs now) override {
+    return sink_ == nullptr ? rpc::Refusal() : sink_->why_not(*this, method, asked, now);
   }
   bool take_back(const rpc::ServerCallRef& call) override { return sink_ != nullptr && sink_->take_back(*this, call); }
   void meet_server();

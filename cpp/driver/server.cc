@@ -106,6 +106,13 @@ void Server::on_request(const ConnectionRef& connection, const rpc::ServerCallRe
   announce(*lane);
 }
 
+rpc::Refusal Server::why_not(Connection& connection, std::string_view method, rpc::Asked asked, TimeNs now) {
+  Status why = authorization_.check(connection.verdicts, method, [&] { return connection.peer_identity(); });
+  if (why.ok()) why = work_.why_full(connection.id(), method);
+  if (!why.ok()) return {std::move(why)};
+  return asked == rpc::Asked::kAgain ? rpc::Refusal() : work_.over_rate(method, asked == rpc::Asked::kOnce, now);
+}
+
 std::string Server::why_denied(uint64_t handle, std::string_view token_subject) {
   Work work;
   if (!find(handle, work)) return "";  // it is answered
@@ -244,7 +251,7 @@ OnCancel Server::on_cancel(uint64_t handle, std::function<void()> callback) {
   if (!find(handle, work)) return OnCancel::kAnswered;
   std::lock_guard lock(work.connection->mutex);
   if (work.call->given_up()) return OnCancel::kCancelled;
-  work.call->on_given_up.push_back(std::move(callback));
+  work.call->on_given_up(std::move(callback));
   return OnCancel::kKept;
 }
 
@@ -264,7 +271,7 @@ Status Server::answer(const Work& work, rpc::Reply reply, HeldReplies* held) {
   const TimeNs now = now_ns();
   const endpoint::Endpoint::Holding holding(work.connection->session().endpoint(),
                                             may_wait && work.connection->engine->polls_soon(*work.connection));
-  work.call->on_given_up.clear();
+  work.call->forget_given_up();
   try {
     work.connection->session().server().reply(work.call, std::move(reply), now);
   } catch (const std::bad_alloc&) {

@@ -129,15 +129,7 @@ class Server : public RequestSink {
   };
 
   static std::string random_text();
-  Status why_denied(Connection& connection, std::string_view method) override {
-    return authorization_.check(connection.verdicts, method, [&] { return connection.peer_identity(); });
-  }
-  Status why_full(const Connection& connection, std::string_view method) override {
-    return work_.why_full(connection.id(), method);
-  }
-  rpc::Refusal over_rate(std::string_view method, bool counts, TimeNs now) override {
-    return work_.over_rate(method, counts, now);
-  }
+  rpc::Refusal why_not(Connection& connection, std::string_view method, rpc::Asked asked, TimeNs now) override;
   void on_request(const ConnectionRef& connection, const rpc::ServerCallRef& call) override;
   void on_replies_taken(const Connection& connection) override;
   std::optional<Status> admit(Connection& connection) override;

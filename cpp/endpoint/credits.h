@@ -45,7 +45,7 @@ class ReceiveWindow {
  public:
   ReceiveWindow() = default;
   explicit ReceiveWindow(uint32_t size, uint32_t first = 0)
-      : size_(size), arrived_(first), reposted_(first), announced_(first) {}
+      : size_(size), owed_at_((size + 1) / 2), arrived_(first), reposted_(first), announced_(first) {}
 
   // False when the peer sent more than it had credits for. Called at arrival, before the repost.
   bool on_arrival() { return ++arrived_ - announced_ <= size_; }
@@ -54,10 +54,11 @@ class ReceiveWindow {
   uint32_t size() const { return size_; }
   void announced() { announced_ = reposted_; }
   uint32_t unannounced() const { return reposted_ - announced_; }
-  bool owes_return() const { return unannounced() >= (size_ + 1) / 2; }
+  bool owes_return() const { return unannounced() >= owed_at_; }
 
  private:
   uint32_t size_ = 0;
+  uint32_t owed_at_ = 0;
   uint32_t arrived_ = 0;
   uint32_t reposted_ = 0;
   uint32_t announced_ = 0;

@@ -218,6 +218,14 @@ inline Status Endpoint::deliver_plain(const MessageHeader& header, Bytes message
   return events_.on_message(header.type, message.subspan(sizeof(header)));
 }
 
+// Of a message that may be another process's to change: read once.
+inline MessageHeader read_header(Bytes message) {
+  if (message.size() < sizeof(MessageHeader)) return {};
+  std::array<std::byte, sizeof(MessageHeader)> bytes;
+  std::memcpy(bytes.data(), message.data(), bytes.size());
+  return std::bit_cast<MessageHeader>(bytes);
+}
+
 // False: the connection has failed, maybe of this message.
 inline bool Endpoint::take_message(uint32_t slot, const Completion& completion, MessageClass& message_class) {
   if (failed()) return false;
@@ -225,16 +233,16 @@ inline bool Endpoint::take_message(uint32_t slot, const Completion& completion, 
   const std::byte* data = completion.place;
   if (data == nullptr) data = share_ ? share_.ring().slot(slot) : ring_ + size_t{slot} * geometry_.slot_bytes;
   const Bytes message(data, completion.length_bytes);
-  MessageHeader header;
-  if (message.size() >= sizeof(header)) std::memcpy(&header, message.data(), sizeof(header));
+  const MessageHeader header = read_header(message);
   message_class = class_of(header.type);
-  Status status;
-  try {
-    status = deliver(header, message);
-  } catch (const std::bad_alloc&) {
-    status = out_of_memory();
-  }
-  if (!status.ok()) [[unlikely]]
+  const auto deliver_it = [&]() -> Status {
+    try {
+      return deliver(header, message);
+    } catch (const std::bad_alloc&) {
+      return out_of_memory();
+    }
+  };
+  if (const Status status = deliver_it(); !status.ok()) [[unlikely]]
     close(status);
   return !failed();
 }
@@ -258,30 +266,31 @@ inline void Endpoint::handle_receive(uint32_t slot, const Completion& completion
   MessageClass message_class = MessageClass::kCredit;
   const bool taken = completion.status == WcStatus::kSuccess && take_message(slot, completion, message_class);
   if (!taken) message_class = MessageClass::kCredit;
-  if (gathers_) {
-    gathered_[gathered_count_++] = {slot, message_class};
-    return;
+  if (!taken || share_ || !qp_->post_again(completion.wr_id)) [[unlikely]] {
+    if (gathers_) {
+      gathered_[gathered_count_++] = {slot, message_class};
+      return;
+    }
+    const provider::ReceiveRequest request = slot_request(slot);
+    if (Status posted = repost({&request, 1}); !posted.ok()) return fail(posted);
   }
-  const provider::ReceiveRequest request = slot_request(slot);
-  if (Status posted = repost({&request, 1}); !posted.ok()) return fail(posted);
   // Only now: a grant before the repost would invite a send that finds no receive.
   reposted(message_class);
 }
 
 inline void Endpoint::handle(const Completion& completion) {
-  const uint64_t value = completion.wr_id & ~kTagMask;
-  const uint64_t tag = completion.wr_id & kTagMask;
-  if (tag == kTagReceive) [[likely]]
-    return handle_receive(static_cast<uint32_t>(value), completion);
-  switch (tag) {
+  const auto value = static_cast<uint32_t>(completion.wr_id);
+  if (completion.wr_id >> kTagShift == kTagReceive >> kTagShift) [[likely]]
+    return handle_receive(value, completion);
+  switch (completion.wr_id & kTagMask) {
     case kTagSend:
       if (completion.status != WcStatus::kSuccess) return;
-      sends_unretired_ -= static_cast<uint32_t>(value);
-      send_buffers_.done(static_cast<uint32_t>(value));
+      sends_unretired_ -= value;
+      send_buffers_.done(value);
       return;
     case kTagBulk:
       if (completion.status == WcStatus::kSuccess) ++signs_of_life_;
-      bulk_.on_completion(static_cast<uint32_t>(value), completion.status);
+      bulk_.on_completion(value, completion.status);
       return;
     default:
       RRPC_CHECK(false, "a completion with an unknown work request id");
@@ -291,20 +300,20 @@ inline void Endpoint::handle(const Completion& completion) {
 size_t Endpoint::progress() {
   in_progress_ = true;
   const size_t polled = cq_->poll(completions_);
-  // The state first: the peer's first message can't be understood before its offer.
-  const QueuePairState state = qp_->state();
   size_t handled = polled > 0 ? polled : cq_->moved_bytes();
-  const bool came_and_went = state == QueuePairState::kError && !qp_->peer_private_data().empty();
-  if (!established_ && !failed() && (state == QueuePairState::kConnected || came_and_went)) {
-    establish();
-    ++handled;
+  // First, since the peer's first message can't be understood before its offer; then when nothing came, as messages
+  // that came before the end are delivered before it.
+  const bool looks = polled == 0 || !established_;
+  const QueuePairState state = looks ? qp_->state() : QueuePairState::kConnected;
+  if (!established_ && !failed()) [[unlikely]] {
+    const bool came_and_went = state == QueuePairState::kError && !qp_->peer_private_data().empty();
+    if (state == QueuePairState::kConnected || came_and_went) establish(), ++handled;
   }
   if (gathered_count_ > 0) repost_gathered();  // memory ended amid the last poll
   gathers_ = polled > 1;
   for (size_t i = 0; i < polled; ++i) handle(completions_[i]);
   if (gathered_count_ > 0) repost_gathered();
   if (bulk_.has_finished()) handled += deliver_finished_transfers();
-  // Messages that came before the end are delivered before it: fail only when the queue has run dry.
   if (state == QueuePairState::kError && polled < completions_.size() && !failed() && !bulk_.has_landed()) {
     fail(qp_->error());
     ++handled;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -134,6 +135,10 @@ class Endpoint {
   bool lacks_send_buffers() const { return send_buffers_.used_up(); }
   // The parts become one message. Only when can_send(); the bytes are taken before the call returns.
   void send(uint8_t type, std::span<const Bytes> parts, Pushes pushes = {});
+  // send() without its parts: the body is written to where this says, all of it, and commit_message() sends it before
+  // anything else is done with the connection. Null: nothing was done, and where can_send() send() does it.
+  std::byte* begin_message(uint8_t type, size_t body_bytes);
+  void commit_message() { holds_ = qp_->commit_message(hold_); }
   // Whether a message may close a range that the peer has exposed, so that the peer needn't do it itself.
   bool invalidates() const { return invalidates_; }
   // The message that is sent next, at once, closes it. Only where invalidates(), with a key that is still open.
@@ -257,6 +262,7 @@ class Endpoint {
   Status open_to_peer(Exposure& exposure, std::byte* address, uint64_t owner_id, uint32_t access);
   void count_closed(const Exposure& exposure);
   size_t let_go_of_revoked();
+  MessageHeader take_credit(uint8_t type, size_t body_bytes);
   void post_message(const MessageHeader& header, std::span<const Bytes> parts, Pushes pushes);
   SendBuffers::Buffer join(std::span<const provider::Sge> parts);
 
@@ -314,5 +320,34 @@ class Endpoint {
   uint32_t next_invalidates_ = 0;  // 0: nothing
   BulkScheduler bulk_;
 };
+
+// The header of a message that is going to be sent: with it goes what this end has to grant.
+inline MessageHeader Endpoint::take_credit(uint8_t type, size_t body_bytes) {
+  MessageHeader header;
+  header.type = type;
+  header.body_bytes = static_cast<uint32_t>(body_bytes);
+  header.epoch = epoch_;
+  header.data_granted = receive_data_.granted();
+  header.control_granted = receive_control_.granted();
+  const MessageClass message_class = class_of(type);
+  if (message_class == MessageClass::kData) send_data_.take();
+  if (message_class == MessageClass::kControl) send_control_.take();
+  receive_data_.announced();
+  receive_control_.announced();
+  tally(&Counters::messages_sent);
+  tally(&Counters::bytes_inline_sent, header.body_bytes);
+  return header;
+}
+
+inline std::byte* Endpoint::begin_message(uint8_t type, size_t body_bytes) {
+  if (gathered_count_ > 0) [[unlikely]]
+    repost_gathered();
+  if (!may_send(class_of(type)) || body_bytes >= plain_bytes_end_) [[unlikely]]
+    return nullptr;
+  std::byte* const slot = qp_->reserve_message(static_cast<uint32_t>(sizeof(MessageHeader) + body_bytes));
+  if (slot == nullptr) return nullptr;
+  take_credit(type, body_bytes).write(slot);
+  return slot + sizeof(MessageHeader);
+}
 
 }  // namespace rrpc::endpoint

@@ -37,38 +37,19 @@ class SgeList {
 }  // namespace
 
 void Endpoint::send(uint8_t type, std::span<const Bytes> parts, Pushes pushes) {
-  const MessageClass message_class = class_of(type);
-  RRPC_CHECK(may_send(message_class), "no send without a credit");
+  RRPC_CHECK(may_send(class_of(type)), "no send without a credit");
   RRPC_CHECK(parts.size() < kMessagePartsMax, "too many message parts");
-  if (gathered_count_ > 0) repost_gathered();
-  if (failed()) return;
-  MessageHeader header;
-  header.type = type;
-  header.epoch = epoch_;
-  header.data_granted = receive_data_.granted();
-  header.control_granted = receive_control_.granted();
   size_t body_bytes = 0;
   for (const Bytes part : parts) body_bytes += part.size();
-  header.body_bytes = static_cast<uint32_t>(body_bytes);
-  if (message_class == MessageClass::kData) send_data_.take();
-  if (message_class == MessageClass::kControl) send_control_.take();
-  receive_data_.announced();
-  receive_control_.announced();
-  tally(&Counters::messages_sent);
-  tally(&Counters::bytes_inline_sent, header.body_bytes);
-  if (body_bytes >= plain_bytes_end_) [[unlikely]]
-    return send_protected(header, parts, pushes);
-  const size_t length_bytes = sizeof(header) + body_bytes;
-  std::byte* slot = pushes.empty() ? qp_->reserve_message(static_cast<uint32_t>(length_bytes)) : nullptr;
-  if (slot == nullptr) return post_message(header, parts, pushes);
-  std::memcpy(slot, &header, sizeof(header));
-  slot += sizeof(header);
-  for (const Bytes part : parts) {
-    if (part.empty()) continue;
-    std::memcpy(slot, part.data(), part.size());
-    slot += part.size();
+  if (std::byte* body = pushes.empty() ? begin_message(type, body_bytes) : nullptr; body != nullptr) {
+    for (const Bytes part : parts) body = append(body, part);
+    return commit_message();
   }
-  holds_ = qp_->commit_message(hold_);
+  if (gathered_count_ > 0) repost_gathered();
+  if (failed()) return;
+  MessageHeader header = take_credit(type, body_bytes);
+  if (body_bytes >= plain_bytes_end_) return send_protected(header, parts, pushes);
+  post_message(header, parts, pushes);
 }
 
 void Endpoint::post_message(const MessageHeader& header, std::span<const Bytes> parts, Pushes pushes) {

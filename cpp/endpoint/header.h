@@ -1,7 +1,9 @@
 // The first bytes of every message, and the private data with which a connection is offered.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace rrpc::endpoint {
 
@@ -17,6 +19,15 @@ struct MessageHeader {
   uint32_t epoch = 0;            // the sender's, as announced in its offer
   uint32_t data_granted = 0;     // cumulative
   uint32_t control_granted = 0;  // cumulative
+
+  // Word by word: put together in memory first it would take half as many instructions more.
+  void write(std::byte* target) const {
+    const uint64_t first = magic | uint64_t{type} << 16 | uint64_t{body_bytes} << 32;
+    const uint64_t second = epoch | uint64_t{data_granted} << 32;
+    std::memcpy(target, &first, sizeof(first));
+    std::memcpy(target + sizeof(first), &second, sizeof(second));
+    std::memcpy(target + sizeof(first) + sizeof(second), &control_granted, sizeof(control_granted));
+  }
 };
 static_assert(sizeof(MessageHeader) == 20);
 

@@ -8,9 +8,10 @@
 namespace rrpc::endpoint {
 
 constexpr size_t kCompletionsMax = 16;
-constexpr uint64_t kTagReceive = 1ULL << 56;
-constexpr uint64_t kTagSend = 2ULL << 56;
-constexpr uint64_t kTagBulk = 3ULL << 56;
-constexpr uint64_t kTagMask = 0xffULL << 56;
+constexpr int kTagShift = 56;
+constexpr uint64_t kTagReceive = 1ULL << kTagShift;
+constexpr uint64_t kTagSend = 2ULL << kTagShift;
+constexpr uint64_t kTagBulk = 3ULL << kTagShift;
+constexpr uint64_t kTagMask = 0xffULL << kTagShift;
 
 }  // namespace rrpc::endpoint

@@ -312,14 +312,17 @@ class QueuePair {
     for (const ReceiveRequest& request : requests) RRPC_RETURN_IF_ERROR(post_receive(request));
     return {};
   }
+  // Posts the receive that completed under this id again, as it was posted last: its memory and the region around it
+  // have been there since. False: nothing was done, and post_receive() does it.
+  virtual bool post_again(uint64_t wr_id);
   // Reserves room for a message and returns where to write it, or null if it must go through post_send(). Write all of
   // it and call commit_message() before any other call on this queue pair. The message is then sent in order with the
   // posted ones; it has no completion.
-  virtual std::byte* reserve_message(uint32_t /*length_bytes*/) { return nullptr; }
+  virtual std::byte* reserve_message(uint32_t length_bytes);
   // `more`: another message may follow at once. This one may then wait for it, so that both go out with one doorbell,
   // but no longer than until ring(), the next post_send(), or the next poll() that gives no completion. Gives whether
   // it waits.
-  virtual bool commit_message(bool /*more*/) { return false; }
+  virtual bool commit_message(bool more);
   // Whether messages or requests wait for another one.
   virtual bool holds() const { return false; }
   // Sends them.

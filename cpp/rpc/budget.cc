@@ -165,7 +165,9 @@ Status exposed_too_much(const Account& exposed, const char* what, size_t bytes) 
 
 bool CountedBytes::reserve(size_t bytes) {
   const size_t steps = (bytes - kUncounted + kStep - 1) / kStep * kStep;
-  return steps_.grow(account_, steps);
+  if (!steps_.grow(account_, steps)) return false;
+  reserved_ = kUncounted + steps_.bytes();
+  return true;
 }
 
 }  // namespace rrpc::rpc

@@ -141,7 +141,7 @@ class CountedBytes {
 
   // False: no room.
   bool add(size_t bytes) {
-    if (used_ + bytes > kUncounted + steps_.bytes() && !reserve(used_ + bytes)) return false;
+    if (used_ + bytes > reserved_ && !reserve(used_ + bytes)) return false;
     used_ += bytes;
     return true;
   }
@@ -149,7 +149,7 @@ class CountedBytes {
   void add_anyway(size_t bytes) { used_ += bytes; }
   void remove(size_t bytes) {
     used_ -= bytes;
-    if (steps_.bytes() > 0 && used_ <= kUncounted) steps_ = {};
+    if (reserved_ > kUncounted && used_ <= kUncounted) give_back();
   }
   size_t used() const { return used_; }
   size_t limit() const { return account_->limit(); }
@@ -158,9 +158,14 @@ class CountedBytes {
   static constexpr size_t kUncounted = 64 << 10;  // of each connection, about what its ring takes
   static constexpr size_t kStep = 256 << 10;
   bool reserve(size_t bytes);
+  void give_back() {
+    steps_ = {};
+    reserved_ = kUncounted;
+  }
 
   std::shared_ptr<Account> account_;
   Charge steps_;
+  size_t reserved_ = kUncounted;  // and the bytes of steps_
   size_t used_ = 0;
 };
 

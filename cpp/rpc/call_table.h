@@ -17,6 +17,8 @@ namespace rrpc::rpc {
 template <typename Ref>
 class CallTable {
  public:
+  static constexpr size_t kNowhere = SIZE_MAX;
+
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
 
@@ -39,13 +41,23 @@ class CallTable {
   void erase(uint64_t id) {
     if (id == 0 || size_ == 0) return;
     const size_t place = place_for(id);
-    if (entries_[place].id != id) return;
-    const Ref erased = std::move(entries_[place].call);  // ends last
+    if (entries_[place].id == id) (void)take(place);  // which ends last
+  }
+  // Where take() finds it, until the table changes; kNowhere: there is none.
+  size_t place_of(uint64_t id) const {
+    if (id == 0 || size_ == 0) return kNowhere;
+    const size_t place = place_for(id);
+    return entries_[place].id == id ? place : kNowhere;
+  }
+  const Ref& at(size_t place) const { return entries_[place].call; }
+  Ref take(size_t place) {
+    Ref taken = std::move(entries_[place].call);
     entries_[place].id = 0;
     --size_;
     if (entries_[(place + 1) & mask()].id != 0) close_gap(place);
     if (count_ > kEntriesMin && size_ * 16 < count_) [[unlikely]]
       shrink();
+    return taken;
   }
   // Calls nothing that changes the table.
   template <typename Visit>
@@ -57,7 +69,7 @@ class CallTable {
  private:
   static constexpr size_t kEntriesMin = 32;
   struct Entry {
-    uint64_t id = 0;
+    uint64_t id = 0;  // 0: it is free
     Ref call;
   };
 

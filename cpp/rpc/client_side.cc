@@ -60,13 +60,14 @@ inline Status ClientSide::check_bounds(const CallRequest& request) const {
 
 Status ClientSide::expose_all(ClientCall& call, CallRequest& request, RequestFixed& fixed) {
   RRPC_RETURN_IF_ERROR(fit_descriptors(endpoint_, request.buffers));
+  Exposures& exposures = call.seldom_.write().exposures;
   for (endpoint::Buffer& buffer : request.buffers)
-    RRPC_RETURN_IF_ERROR(call.exposures_.add(endpoint_, std::move(buffer), provider::kRemoteRead));
-  fixed.descriptor_count = static_cast<uint16_t>(call.exposures_.size());
+    RRPC_RETURN_IF_ERROR(exposures.add(endpoint_, std::move(buffer), provider::kRemoteRead));
+  fixed.descriptor_count = static_cast<uint16_t>(exposures.size());
   if (!request.out) return {};
   const endpoint::Buffer& out = call.seldom_.write().out = std::move(*request.out);
   endpoint::Buffer view{out.data, out.length_bytes, out.owner_id, out.hold, {}};
-  const Status status = call.exposures_.add(endpoint_, std::move(view), provider::kRemoteWrite);
+  const Status status = exposures.add(endpoint_, std::move(view), provider::kRemoteWrite);
   // A peer that can't write there leaves the result to be fetched into it.
   if (status.code() == StatusCode::kFailedPrecondition) return {};
   RRPC_RETURN_IF_ERROR(status);
@@ -98,7 +99,7 @@ inline Status ClientSide::send_parts(ClientCall& call, std::span<const Bytes> pa
   if (length > endpoint_.body_bytes_max()) return send_as_bulk(call, parts, length);
   if (queue_.empty() && endpoint_.can_send(kRequest)) {
     about_to_send(call);
-    call.exposures_.send(endpoint_, kRequest, parts);
+    call.seldom_->exposures.send(endpoint_, kRequest, parts);
     note_sent(call);
     return {};
   }
@@ -106,13 +107,40 @@ inline Status ClientSide::send_parts(ClientCall& call, std::span<const Bytes> pa
   return {};
 }
 
-inline Status ClientSide::send_or_queue(ClientCall& call, const RequestFixed& fixed, const CallRequest& request) {
+// Of a request that exposes nothing: written to where the peer reads it, or the socket. False: it goes another way.
+[[gnu::always_inline]] inline bool ClientSide::send_at_once(ClientCall& call, const RequestFixed& fixed,
+                                                            const CallRequest& request) {
+  if (!queue_.empty()) return false;
+  const size_t length = sizeof(fixed) + request.method.size() + request.metadata.size() + request.payload.size();
+  std::byte* body = endpoint_.begin_message(kRequest, length);
+  if (body == nullptr) return false;
+  call.stamps.mark(&CallStamps::registered);
+  about_to_send(call);
+  std::memcpy(body, &fixed, sizeof(fixed));
+  body = append(body + sizeof(fixed), as_bytes(request.method));
+  if (!request.metadata.empty()) body = append(body, request.metadata);
+  append(body, request.payload);
+  endpoint_.commit_message();
+  note_sent(call);
+  return true;
+}
+
+Status ClientSide::send_or_queue(ClientCall& call, RequestFixed& fixed, CallRequest& request) {
+  Status status;
+  if (exposes(request)) status = expose_all(call, request, fixed);
+  call.stamps.mark(&CallStamps::registered);
+  const Exposures& exposures = call.seldom_->exposures;
+  const std::string descriptors = exposures.empty() ? "" : encode_exposures(exposures, fixed);
   const Bytes head = std::as_bytes(std::span(&fixed, 1));
-  if (call.exposures_.empty())
-    return send_parts(call, std::array{head, as_bytes(request.method), request.metadata, request.payload});
-  const std::string descriptors = encode_exposures(call.exposures_, fixed);
-  return send_parts(
-      call, std::array{head, as_bytes(descriptors), as_bytes(request.method), request.metadata, request.payload});
+  if (status.ok())
+    status = send_parts(
+        call, std::array{head, as_bytes(descriptors), as_bytes(request.method), request.metadata, request.payload});
+  if (status.ok() && endpoint_.failed()) status = ended_;  // it broke in the sending
+  exposed_bytes_ += call.seldom_->exposures.bytes();
+  if (status.ok()) return {};
+  close_exposures(call);
+  call.drop_out();
+  return status;
 }
 
 void ClientSide::queue_request(uint64_t call_id, std::span<const Bytes> parts, size_t length_bytes) {
@@ -121,35 +149,27 @@ void ClientSide::queue_request(uint64_t call_id, std::span<const Bytes> parts, s
   queue_.push_back({call_id, kRequest, std::move(body)});
 }
 
-Status ClientSide::start(const ClientCallRef& call, CallRequest&& request, TimeNs now) {
+Status ClientSide::start(const ClientCallRef& call_ref, CallRequest&& request, TimeNs now) {
   RRPC_RETURN_IF_ERROR(check_bounds(request));
-  call->id_ = next_call_id_++;
-  call->deadline_ = request.deadline;
-  call->method_.assign(as_bytes(request.method));
-  call->started_at_ = now;
+  ClientCall& call = *call_ref;
+  call.id_ = next_call_id_++;
+  call.deadline_ = request.deadline;
+  if (call.deadline_ != kNever) call.method_.assign(as_bytes(request.method));
+  call.started_at_ = now;
   RequestFixed fixed;
-  fixed.call_id = call->id_;
+  fixed.call_id = call.id_;
   fixed.method_bytes = static_cast<uint16_t>(request.method.size());
   fixed.metadata_bytes = static_cast<uint16_t>(request.metadata.size());
   fixed.flags = request.kind;
-  if (request.kind != 0) call->stream_ = streams_.make(call->id_, true, request.kind, *this);
-  Status status;
-  if (exposes(request)) status = expose_all(*call, request, fixed);
-  call->stamps.mark(&CallStamps::registered);
-  fixed.timeout_ns = call->deadline_ == kNever ? -1 : std::max<TimeNs>(call->deadline_ - now, 0);
-  if (status.ok()) status = send_or_queue(*call, fixed, request);
-  if (status.ok() && endpoint_.failed()) status = ended_;  // it broke in the sending
-  if (!status.ok()) {
-    call->exposures_.revoke_all(endpoint_);
-    call->drop_out();
-    return status;
-  }
-  exposed_bytes_ += call->exposures_.bytes();
-  calls_.add(call->id_, call);
+  fixed.timeout_ns = call.deadline_ == kNever ? -1 : std::max<TimeNs>(call.deadline_ - now, 0);
+  if (request.kind != 0) call.stream_ = streams_.make(call.id_, true, request.kind, *this);
+  const bool sent = !exposes(request) && send_at_once(call, fixed, request);
+  if (!sent) RRPC_RETURN_IF_ERROR(send_or_queue(call, fixed, request));
+  calls_.add(call.id_, call_ref);
   in_flight_.store(calls_.size(), std::memory_order_relaxed);
-  earliest_deadline_ = std::min(earliest_deadline_, call->deadline_);
+  earliest_deadline_ = std::min(earliest_deadline_, call.deadline_);
   endpoint_.tally(&endpoint::Counters::calls_started);
-  flush(now);
+  if (!sent) flush(now);
   if (!queue_.empty()) endpoint_.tally(&endpoint::Counters::credit_waits);  // this one, at the queue's end
   return {};
 }
@@ -159,11 +179,12 @@ Status ClientSide::send_as_bulk(ClientCall& call, std::span<const Bytes> parts, 
   join(parts, {block.data(), length_bytes});
   endpoint_.tally(&endpoint::Counters::copies);
   endpoint_.tally(&endpoint::Counters::bytes_copied, static_cast<int64_t>(length_bytes));
-  RRPC_RETURN_IF_ERROR(call.exposures_.add_block(endpoint_, std::move(block)));
-  const endpoint::Descriptor& descriptor = call.exposures_.last();
+  Exposures& exposures = call.seldom_.write().exposures;
+  RRPC_RETURN_IF_ERROR(exposures.add_block(endpoint_, std::move(block)));
+  const endpoint::Descriptor& descriptor = exposures.last();
   const BulkBody bulk{call.id_, descriptor.address, descriptor.length_bytes, descriptor.rkey, 0};
-  queue_.push_back({call.id_, kRequestBulk, encode_bulk(std::as_bytes(std::span(&bulk, 1)), descriptor),
-                    call.exposures_.body(endpoint_)});
+  queue_.push_back(
+      {call.id_, kRequestBulk, encode_bulk(std::as_bytes(std::span(&bulk, 1)), descriptor), exposures.body(endpoint_)});
   return {};
 }
 
@@ -181,7 +202,7 @@ void ClientSide::flush_some(TimeNs now) {
     if (call != nullptr) about_to_send(*call);
     const Bytes part = as_bytes(request.body);
     if (call != nullptr)
-      call->exposures_.send(endpoint_, request.type, {&part, 1});
+      call->seldom_->exposures.send(endpoint_, request.type, {&part, 1});
     else
       endpoint_.send(request.type, {&part, 1});
     if (endpoint_.failed()) return;
@@ -191,8 +212,9 @@ void ClientSide::flush_some(TimeNs now) {
 
 // The time left has changed it. False: the connection has ended.
 bool ClientSide::seal_body(ClientCall& call, QueuedRequest& request) {
-  if (Status status = call.exposures_.seal_body(endpoint_); !status.ok()) return endpoint_.close(status), false;
-  request.body = encode_bulk(as_bytes(request.body).first(sizeof(BulkBody)), call.exposures_.last());
+  if (Status status = call.seldom_.write().exposures.seal_body(endpoint_); !status.ok())
+    return endpoint_.close(status), false;
+  request.body = encode_bulk(as_bytes(request.body).first(sizeof(BulkBody)), call.seldom_->exposures.last());
   return true;
 }
 

@@ -116,6 +116,7 @@ class ClientCall {
   };
 
   struct SeldomUsed {
+    Exposures exposures;             // what it has open to the server
     endpoint::Buffer out;            // the caller's memory for one result buffer
     endpoint::PoolBlock body_block;  // a reply too long for a slot
     Bytes block_payload;
@@ -123,6 +124,8 @@ class ClientCall {
     std::string metadata;
   };
 
+  // Sent, and nothing beside its request is the peer's to touch or to wait for.
+  bool is_small() const { return state_ == State::kSent && stream_ == nullptr && seldom_.written() == nullptr; }
   void drop_out() {
     if (SeldomUsed* const used = seldom_.written()) used->out = {};
   }
@@ -131,8 +134,7 @@ class ClientCall {
   State state_ = State::kQueued;
   TimeNs deadline_ = kNever;
   TimeNs started_at_ = 0;
-  SmallBytes<48> method_;  // named in errors
-  Exposures exposures_;
+  SmallBytes<48> method_;     // of a call with a deadline, whose error names it
   bool out_offered_ = false;  // the server may write there
   bool may_have_run_ = false;
   StreamRef stream_;
@@ -210,11 +212,13 @@ class ClientSide : private StreamOwner {
   Status check_bounds(const CallRequest& request) const;
   Status check_exposed(const CallRequest& request) const;
   Status expose_all(ClientCall& call, CallRequest& request, RequestFixed& fixed);
-  Status send_or_queue(ClientCall& call, const RequestFixed& fixed, const CallRequest& request);
+  [[gnu::noinline]] Status send_or_queue(ClientCall& call, RequestFixed& fixed, CallRequest& request);
+  bool send_at_once(ClientCall& call, const RequestFixed& fixed, const CallRequest& request);
   Status send_parts(ClientCall& call, std::span<const Bytes> parts);
   void queue_request(uint64_t call_id, std::span<const Bytes> parts, size_t length_bytes);
   bool seal_body(ClientCall& call, QueuedRequest& request);
   Status send_as_bulk(ClientCall& call, std::span<const Bytes> parts, size_t length_bytes);
+  bool take_small_result(Bytes body);
   Status accept_reply(const ClientCallRef& call, Bytes body);
   Status fetch(const ClientCallRef& call, const ParsedReply& reply);
   Status prepare_out(const ClientCall& call, const ParsedReply& reply, OutTarget& out);
@@ -227,10 +231,15 @@ class ClientSide : private StreamOwner {
   void leave(const ClientCallRef& call);
   void on_stream_idle(uint64_t call_id, TimeNs now) override;
   void on_stream_failed(uint64_t call_id, Status why, TimeNs now) override;
+  void close_exposures(ClientCall& call) {
+    ClientCall::SeldomUsed* const used = call.seldom_.written();
+    if (used == nullptr) return;
+    exposed_bytes_ -= std::min(exposed_bytes_, used->exposures.bytes());
+    used->exposures.revoke_all(endpoint_);
+  }
   // The server has read what it wanted of the arguments and the items.
   void release(const ClientCallRef& call) {
-    exposed_bytes_ -= std::min(exposed_bytes_, call->exposures_.bytes());
-    call->exposures_.revoke_all(endpoint_);
+    close_exposures(*call);
     if (call->stream_ != nullptr) streams_.peer_ended(call->stream_);
   }
   void finish(const ClientCallRef& call, Status status);

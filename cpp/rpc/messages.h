@@ -52,6 +52,9 @@ struct RequestFixed {
   uint8_t flags = 0;
   uint8_t reserved = 0;
   uint16_t metadata_bytes = 0;
+
+  // A unary call without arguments that are to be fetched.
+  bool is_bare() const { return flags == 0 && descriptor_count == 0; }
 };
 static_assert(sizeof(RequestFixed) == 24);
 
@@ -61,19 +64,25 @@ enum ReplyFlag : uint8_t {
 };
 constexpr uint8_t kReplyFlags = kOutWritten | kNotSeen;
 
+constexpr uint16_t kNoOutIndex = 0xffff;
+
 struct ReplyFixed {
   uint64_t call_id = 0;
   uint8_t status = 0;
   uint8_t flags = 0;
   uint16_t descriptor_count = 0;
-  uint16_t out_index = 0xffff;
+  uint16_t out_index = kNoOutIndex;
   uint16_t metadata_bytes = 0;
   uint32_t message_bytes = 0;  // of the error's text
   uint32_t reserved = 0;
+
+  // All that follows is the payload.
+  bool is_bare_success() const {
+    return status == 0 && flags == 0 && descriptor_count == 0 && out_index == kNoOutIndex && metadata_bytes == 0 &&
+           message_bytes == 0;
+  }
 };
 static_assert(sizeof(ReplyFixed) == 24);
-
-constexpr uint16_t kNoOutIndex = 0xffff;
 
 // In a descriptor's length on the wire: Descriptor::continues, Descriptor::lent.
 constexpr uint64_t kContinuesBit = 1ULL << 63;
@@ -144,14 +153,28 @@ struct StreamWindow {
   }
 };
 
-struct ParsedRequest {
+// What every request has, as views of its body.
+struct RequestBody {
+  std::string_view method;
+  Bytes metadata;
+  Bytes payload;
+
+  // `rest`: of the body, behind its descriptors. False: it is cut short.
+  bool split(const RequestFixed& fixed, Bytes rest) {
+    const size_t before_payload = size_t{fixed.method_bytes} + fixed.metadata_bytes;
+    if (before_payload > rest.size()) return false;
+    method = as_text(rest.first(fixed.method_bytes));
+    metadata = rest.subspan(fixed.method_bytes, fixed.metadata_bytes);
+    payload = rest.subspan(before_payload);
+    return true;
+  }
+};
+
+struct ParsedRequest : RequestBody {
   ParsedRequest() {}  // NOLINT(modernize-use-equals-default): which has GCC clear the whole block first
   RequestFixed fixed;
   std::optional<provider::RemoteRange> out;
   std::vector<endpoint::Descriptor> descriptors;
-  std::string_view method;
-  Bytes metadata;
-  Bytes payload;
 };
 
 struct ParsedReply {
@@ -189,10 +212,8 @@ inline Status parse_request(Bytes body, ParsedRequest& request, bool sealed = fa
   if ((fixed.flags & ~kRequestFlags) != 0) return parsing::unknown("request with unknown flags", fixed.flags);
   if ((fixed.flags & kOutFirst) != 0) RRPC_RETURN_IF_ERROR(parsing::read_out(reader, sealed, request));
   RRPC_RETURN_IF_ERROR(parsing::read_descriptors(reader, fixed.descriptor_count, sealed, request.descriptors));
-  request.method = as_text(reader.take(fixed.method_bytes));
-  request.metadata = reader.take(fixed.metadata_bytes);
-  request.payload = reader.rest();
-  return reader.failed() ? parsing::cut_short("request") : Status();
+  const bool whole = !reader.failed() && request.split(fixed, reader.rest());
+  return whole ? Status() : parsing::cut_short("request");
 }
 
 inline Status parse_reply(Bytes body, ParsedReply& reply, bool sealed = false) {

@@ -20,18 +20,18 @@ void ServerSide::await_landing(const ServerCallRef& call, size_t bytes, std::fun
   earliest_expiry_ = std::min(earliest_expiry_, call->expires_at_);
   calls_.add(call->id_, call);
   endpoint_.tally(&endpoint::Counters::landing_waits);
-  call->landing_ticket_ = shares_.landing.wait(
+  call->seldom_.write().landing_ticket = shares_.landing.wait(
       bytes,
       [call, go = std::move(go)](Charge charge, TimeNs now) {
-        call->landing_ticket_ = 0;
-        call->landed_ = std::move(charge);
+        call->seldom_.write().landing_ticket = 0;
+        call->seldom_.write().landed = std::move(charge);
         go(now);
       },
       first);
 }
 
 void ServerSide::fetch_body(const ServerCallRef& call, size_t bytes, TimeNs now) {
-  if (shares_.landing.enter(bytes, call->landed_)) return start_body(call, now);
+  if (shares_.landing.enter(bytes, call->seldom_.write().landed)) return start_body(call, now);
   await_landing(call, bytes, [this, call](TimeNs then) { start_body(call, then); });
 }
 
@@ -47,7 +47,7 @@ void ServerSide::start_body(const ServerCallRef& call, TimeNs now) {
     if (found.ok()) region = std::move(*found);
   }
   if (!status.ok()) {
-    shares_.landing.fetch_ended(call->landed_.bytes());
+    shares_.landing.fetch_ended(call->seldom_->landed.bytes());
     return refuse(call, std::move(status), now);
   }
   call->state_ = ServerCall::State::kFetchingBody;
@@ -75,18 +75,19 @@ Status ServerSide::fetch_arguments(const ServerCallRef& call, std::span<const en
   const size_t bytes = body_bytes + landing_bytes(descriptors, call->blocks_);
   if (Status status = shares_.landing.check(bytes); !status.ok()) return refuse(call, std::move(status), now), Status();
   if (body_bytes > 0) {
-    if (shares_.landing.grow(call->landed_, bytes)) {
-      shares_.landing.fetch_begins(call->landed_.bytes());
+    if (shares_.landing.grow(call->seldom_.write().landed, bytes)) {
+      shares_.landing.fetch_begins(call->seldom_->landed.bytes());
       return start_arguments(call, descriptors, now), Status();
     }
     call->method_ = {};
     call->metadata_ = call->payload_ = {};
     call->seldom_.write().body_block = {};
-    call->landed_ = {};  // what was borrowed stays: it can be borrowed once
+    call->seldom_.write().landed = {};  // what was borrowed stays: it can be borrowed once
     await_landing(call, bytes, [this, call](TimeNs then) { start_body(call, then); }, true);
     return {};
   }
-  if (shares_.landing.enter(bytes, call->landed_)) return start_arguments(call, descriptors, now), Status();
+  if (shares_.landing.enter(bytes, call->seldom_.write().landed))
+    return start_arguments(call, descriptors, now), Status();
   await_landing(call, bytes, [this, call](TimeNs then) {
     ParsedRequest request;
     (void)parse_request(call->body_.view(), request, endpoint_.seals());  // well formed before, too
@@ -99,7 +100,7 @@ void ServerSide::start_arguments(const ServerCallRef& call, std::span<const endp
                                  TimeNs now) {
   auto segments = prepare_landing(endpoint_, descriptors, {}, call->blocks_);
   if (!segments.ok()) {
-    shares_.landing.fetch_ended(call->landed_.bytes());
+    shares_.landing.fetch_ended(call->seldom_->landed.bytes());
     return refuse(call, segments.status(), now);
   }
   call->state_ = ServerCall::State::kFetching;

@@ -33,9 +33,11 @@ Status ServerSide::expose_results(ServerCall& call, Reply& reply, bool out_writt
       descriptors.push_back({0, reply.buffers[i].length_bytes, 0});
       continue;
     }
-    const size_t first = call.exposures_.size();
-    RRPC_RETURN_IF_ERROR(call.exposures_.add(endpoint_, std::move(reply.buffers[i]), provider::kRemoteRead));
-    for (size_t k = first; k < call.exposures_.size(); ++k) descriptors.push_back(call.exposures_.descriptor(k));
+    const size_t first = call.seldom_->exposures.size();
+    RRPC_RETURN_IF_ERROR(
+        call.seldom_.write().exposures.add(endpoint_, std::move(reply.buffers[i]), provider::kRemoteRead));
+    for (size_t k = first; k < call.seldom_->exposures.size(); ++k)
+      descriptors.push_back(call.seldom_->exposures.descriptor(k));
   }
   return {};
 }
@@ -62,7 +64,7 @@ Status ServerSide::compose(ServerCall& call, Reply& reply, bool out_written, std
 }
 
 Status ServerSide::charge_exposed(ServerCall& call, size_t bytes) {
-  if (call.exposed_.grow(shares_.exposed, bytes)) return {};
+  if (bytes == 0 || call.seldom_.write().exposed.grow(shares_.exposed, bytes)) return {};
   return exposed_too_much(*shares_.exposed, "the server's results", bytes);
 }
 
@@ -85,8 +87,8 @@ Result<std::vector<endpoint::TransferSegment>> ServerSide::out_segments(const en
 bool ServerSide::start_out_write(const ServerCallRef& call, Reply& reply) {
   if (call->out_bytes() == 0) return false;
   endpoint::Buffer& source = reply.buffers[reply.out_index];
-  if (source.length_bytes != call->out_.length_bytes || source.length_bytes == 0) return false;
-  auto segments = out_segments(source, call->out_);
+  if (source.length_bytes != call->seldom_->out.length_bytes || source.length_bytes == 0) return false;
+  auto segments = out_segments(source, call->seldom_->out);
   if (!segments.ok()) return false;
   call->seldom_.write().out_source = std::move(source);  // its length stays, for the descriptor
   std::string body;
@@ -121,10 +123,10 @@ bool ServerSide::piles_up(size_t parts) const {
 }
 
 void ServerSide::note_unread(ServerCall& call) {
-  if (call.exposures_.empty()) return;
+  if (call.seldom_->exposures.empty()) return;
   call.unread_ = true;
   ++unread_;
-  unread_bytes_ += call.exposed_.bytes();
+  unread_bytes_ += call.seldom_->exposed.bytes();
 }
 
 void ServerSide::let_go_on() {
@@ -137,19 +139,19 @@ void ServerSide::let_go_on() {
 void ServerSide::send_reply(const ServerCallRef& call, std::string body, TimeNs now) {
   uint8_t type = kReply;
   if (body.size() > endpoint_.body_bytes_max()) {
-    Status status = charge_exposed(*call, call->exposed_.bytes() + endpoint_.bytes_kept(body.size()));
+    Status status = charge_exposed(*call, call->seldom_->exposed.bytes() + endpoint_.bytes_kept(body.size()));
     auto block = endpoint_.allocate(status.ok() ? body.size() : 0, endpoint::BlockKind::kShared);
     if (status.ok()) status = block.status();
     if (status.ok()) {
       ByteWriter({block->data(), block->size()}).write_bytes(as_bytes(body));
       endpoint_.tally(&endpoint::Counters::copies);
       endpoint_.tally(&endpoint::Counters::bytes_copied, static_cast<int64_t>(body.size()));
-      status = call->exposures_.add_block(endpoint_, std::move(*block));
+      status = call->seldom_.write().exposures.add_block(endpoint_, std::move(*block));
     }
     if (!status.ok()) {
       compose_error(*call, std::move(status), body);
     } else {
-      const endpoint::Descriptor& descriptor = call->exposures_.last();
+      const endpoint::Descriptor& descriptor = call->seldom_->exposures.last();
       const BulkBody bulk{call->id_, descriptor.address, descriptor.length_bytes, descriptor.rkey, 0};
       body = encode_bulk(std::as_bytes(std::span(&bulk, 1)), descriptor);
       type = kReplyBulk;

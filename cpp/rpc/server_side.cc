@@ -1,6 +1,8 @@
 #include "rpc/server_side.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -30,7 +32,7 @@ static std::string retry_after(int64_t milliseconds) {
 }
 
 inline ServerCallRef ServerSide::make(uint64_t call_id, TimeNs now) const {
-  auto call = std::allocate_shared_for_overwrite<ServerCall>(RecyclingAllocator<ServerCall>(*memory_of_calls_));
+  ServerCallRef call = ServerCallRef::make(*memory_of_calls_);
   call->id_ = call_id;
   call->arrived_at_ = now;
   return call;
@@ -46,7 +48,8 @@ inline Status ServerSide::check_new_id(uint64_t call_id) {
   if (call_id <= last_call_id_ || (call_id & (kServerCookie | kItemCookie)) != 0)
     return repeated_id(call_id, last_call_id_);
   // Refusals and acknowledgements wait for credits too: a peer that gives none must not pile them up.
-  if (calls_.size() + cancel_acks_.size() >= size_t{2} * options_.calls_in_flight_max + kRingSlotsMax)
+  const bool some_wait = !cancel_acks_.empty() || !queue_.empty();
+  if (some_wait && calls_.size() + cancel_acks_.size() >= size_t{2} * options_.calls_in_flight_max + kRingSlotsMax)
     return Status::protocol_error("the peer sends requests but takes no replies");
   last_call_id_ = call_id;
   return {};
@@ -57,20 +60,51 @@ inline Status ServerSide::check_new_id(uint64_t call_id) {
                             " calls at once from a connection");
 }
 
-inline Status ServerSide::why_refused(std::string_view method) const {
-  if (!refusal_.ok()) return refusal_;
-  RRPC_RETURN_IF_ERROR(events_.why_denied(method));
-  if (calls_.size() < options_.calls_in_flight_max) return events_.why_full(method);
-  return too_many_calls(options_.calls_in_flight_max);
+[[gnu::always_inline]] inline Refusal ServerSide::why_refused(std::string_view method, Asked asked, TimeNs now) const {
+  if (!refusal_.ok()) return {refusal_};
+  if (calls_.size() >= options_.calls_in_flight_max) return {too_many_calls(options_.calls_in_flight_max)};
+  return events_.why_not(method, asked, now);
+}
+
+inline void ServerSide::run(const ServerCallRef& call, TimeNs now) {
+  call->ready_at_ = now;
+  if (call->deadline_ != kNever) {
+    call->expires_at_ = call->deadline_;
+    earliest_expiry_ = std::min(earliest_expiry_, call->expires_at_);
+  }
+  events_.on_request(call);
 }
 
 void ServerSide::hand_over(const ServerCallRef& call, TimeNs now) {
   if (!call->seldom_->failure.ok()) return refuse(call, std::move(call->seldom_.write().failure), now);
   call->state_ = ServerCall::State::kRunning;
-  call->ready_at_ = now;
-  call->expires_at_ = call->deadline_;
-  earliest_expiry_ = std::min(earliest_expiry_, call->expires_at_);
-  events_.on_request(call);
+  run(call, now);
+}
+
+// The time left counts from when the message came: a body that had to be fetched took its time.
+inline void ServerSide::take_in(ServerCall& call, const RequestFixed& fixed, const RequestBody& parts) {
+  call.method_ = parts.method;
+  call.metadata_ = parts.metadata;
+  call.payload_ = parts.payload;
+  if (fixed.timeout_ns >= 0) call.deadline_ = deadline_after(call.arrived_at_, fixed.timeout_ns);
+}
+
+[[gnu::always_inline]] inline Refusal ServerSide::why_unfit(ServerCall& call, Asked asked, TimeNs now) const {
+  if (!call.metadata_.empty()) {
+    Status why = check_metadata(call.metadata_.size(), options_, "the request");
+    if (!why.ok()) return {std::move(why)};
+  }
+  if (Status why = check_message(call.payload_.size(), options_, "the request"); !why.ok()) return {std::move(why)};
+  ServerCall::SeldomUsed* const used = call.seldom_.written();
+  if (used != nullptr && !used->failure.ok()) return {std::move(used->failure)};
+  return why_refused(call.method_, asked, now);
+}
+
+// False: it was refused.
+[[gnu::always_inline]] inline bool ServerSide::let_in(const ServerCallRef& call, Asked asked, TimeNs now) {
+  Refusal refusal = why_unfit(*call, asked, now);
+  if (refusal.why.ok()) return true;
+  return refuse(call, std::move(refusal), now), false;
 }
 
 Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
@@ -78,27 +112,15 @@ Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
   RRPC_RETURN_IF_ERROR(parse_request(body, request, endpoint_.seals()));
   if (request.fixed.call_id != call->id_) return Status::protocol_error("a fetched request of another call");
   RRPC_RETURN_IF_ERROR(check_descriptors(request.fixed.descriptor_count, options_));
-  call->method_ = request.method;
-  call->metadata_ = request.metadata;
-  call->payload_ = request.payload;
+  take_in(*call, request.fixed, request);
   call->kind_ = request.fixed.flags & (kClientStreams | kServerStreams);
   if (request.out) {
-    call->out_ = *request.out;
-    close_by_reply(*call, call->out_.rkey);
+    call->seldom_.write().out = *request.out;
+    close_by_reply(*call, call->seldom_->out.rkey);
   }
-  // Since the message came: a body that had to be fetched took its time.
-  if (request.fixed.timeout_ns >= 0) call->deadline_ = deadline_after(call->arrived_at_, request.fixed.timeout_ns);
-  Status status = check_metadata(request.metadata.size(), options_, "the request");
-  if (status.ok()) status = check_message(request.payload.size(), options_, "the request");
-  if (status.ok()) status = why_refused(request.method);
-  if (status.ok() && !call->seldom_->failure.ok()) status = std::move(call->seldom_.write().failure);
-  if (!status.ok()) return refuse(call, std::move(status), now), Status();
-  if (!call->opened_) {  // not a body that is fetched again: its call counted when it came
-    if (Refusal over = events_.over_rate(request.method, true, now); !over.why.ok())
-      return refuse(call, std::move(over), now), Status();
-    call->opened_ = true;
-    if (call->kind_ != 0 || call->stream_ != nullptr) RRPC_RETURN_IF_ERROR(open_stream(*call));
-  }
+  if (!let_in(call, call->opened_ ? Asked::kAgain : Asked::kOnce, now)) return {};
+  if (!std::exchange(call->opened_, true) && (call->kind_ != 0 || call->stream_ != nullptr))
+    RRPC_RETURN_IF_ERROR(open_stream(*call));
   if (!request.descriptors.empty()) return fetch_arguments(call, request.descriptors, now);
   calls_.add(call->id_, call);
   hand_over(call, now);
@@ -106,14 +128,21 @@ Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
 }
 
 Status ServerSide::on_request(Bytes body, TimeNs now) {
-  ByteReader reader(body);
-  const auto call_id = reader.read<uint64_t>();
-  if (reader.failed()) return Status::protocol_error("a truncated request message");
-  RRPC_RETURN_IF_ERROR(check_new_id(call_id));
-  const ServerCallRef call = make(call_id, now);
-  if (!queue_body(*call, body.size())) return refuse(call, queue_is_full(), now), Status();
-  call->body_.assign(body);
-  return admit(call, call->body_.view(), now);
+  RequestFixed fixed;
+  if (body.size() < sizeof(fixed)) return Status::protocol_error("a truncated request message");
+  std::memcpy(&fixed, body.data(), sizeof(fixed));
+  RRPC_RETURN_IF_ERROR(check_new_id(fixed.call_id));
+  const ServerCallRef made = make(fixed.call_id, now);
+  ServerCall& call = *made;
+  if (!queue_body(call, body.size())) return refuse(made, queue_is_full(), now), Status();
+  const Bytes kept = call.body_.assign(body);
+  RequestBody parts;
+  if (!fixed.is_bare() || !parts.split(fixed, kept.subspan(sizeof(fixed)))) return admit(made, kept, now);
+  take_in(call, fixed, parts);
+  if (!let_in(made, Asked::kOnce, now)) return {};
+  calls_.add(call.id_, made);
+  run(made, now);
+  return {};
 }
 
 Status ServerSide::on_request_bulk(Bytes body, TimeNs now) {
@@ -127,10 +156,8 @@ Status ServerSide::on_request_bulk(Bytes body, TimeNs now) {
   Status status =
       check_message(bulk.length_bytes, options_, "the request", body_overhead_max(options_, endpoint_.seals()));
   if (status.ok()) status = shares_.landing.check(bytes);
-  if (status.ok()) status = why_refused("");
-  if (!status.ok()) return refuse(call, std::move(status), now), Status();
-  if (Refusal over = events_.over_rate("", false, now); !over.why.ok())
-    return refuse(call, std::move(over), now), Status();
+  Refusal refusal = status.ok() ? why_refused("", Asked::kBeforeMethod, now) : Refusal{std::move(status)};
+  if (!refusal.why.ok()) return refuse(call, std::move(refusal), now), Status();
   fetch_body(call, bytes, now);
   return {};
 }
@@ -155,12 +182,14 @@ void ServerSide::refuse(const ServerCallRef& call, Refusal refusal, TimeNs now) 
 void ServerSide::drop_arguments(ServerCall& call) {
   call.blocks_.clear();
   if (call.seldom_->body_block) call.seldom_.write().body_block = {};
-  call.landed_ = {};
+  call.seldom_.write().landed = {};
 }
 
 // Its handler may be at work.
 void ServerSide::tell_given_up(ServerCall& call) {
-  for (const auto& tell : std::exchange(call.on_given_up, {})) tell();
+  ServerCall::SeldomUsed* const used = call.seldom_.written();
+  if (used == nullptr) return;
+  for (const auto& tell : std::exchange(used->on_given_up, {})) tell();
 }
 
 Status ServerSide::on_transfer_finished(uint64_t call_id, WcStatus status, TimeNs now) {
@@ -174,7 +203,7 @@ Status ServerSide::on_transfer_finished(uint64_t call_id, WcStatus status, TimeN
       erase(call);
     return {};
   }
-  shares_.landing.fetch_ended(call->landed_.bytes());
+  shares_.landing.fetch_ended(call->seldom_->landed.bytes());
   if (call->given_up_by_client_ && !endpoint_.failed()) {
     call->state_ = ServerCall::State::kCancelled;
     return end_cancelled(call, now), Status();
@@ -254,17 +283,28 @@ Status ServerSide::on_done(Bytes body, TimeNs now) {
   return {};
 }
 
-// The fast path: a small result goes straight from the caller's bytes into the peer's slot.
-inline bool ServerSide::send_inline(const ServerCallRef& call, const Reply& reply) {
-  if (!queue_.empty() || !endpoint_.can_send(kReply) || reply.payload.size() > options_.message_bytes_max) return false;
-  if (sizeof(ReplyFixed) + reply.metadata.size() + reply.payload.size() > endpoint_.body_bytes_max()) return false;
+// A small result goes straight from the caller's bytes into the peer's slot.
+[[gnu::always_inline]] inline bool ServerSide::send_inline(ServerCall& call, const Reply& reply) {
+  if (!queue_.empty() || reply.payload.size() > options_.message_bytes_max) return false;
   ReplyFixed fixed;
-  fixed.call_id = call->id_;
+  fixed.call_id = call.id_;
   fixed.metadata_bytes = static_cast<uint16_t>(reply.metadata.size());
-  const Bytes parts[] = {std::as_bytes(std::span(&fixed, 1)), reply.metadata, reply.payload};
-  if (call->invalidates_ != 0) endpoint_.invalidate_with_next(call->invalidates_);
-  endpoint_.send(kReply, parts);
-  erase(call);
+  const Bytes head = std::as_bytes(std::span(&fixed, 1));
+  const size_t length = sizeof(fixed) + reply.metadata.size() + reply.payload.size();
+  if (std::byte* body = endpoint_.begin_message(kReply, length)) [[likely]] {
+    body = append(body, head);
+    if (!reply.metadata.empty()) body = append(body, reply.metadata);
+    append(body, reply.payload);
+    endpoint_.commit_message();
+  } else {
+    if (!endpoint_.can_send(kReply) || length > endpoint_.body_bytes_max()) return false;
+    if (call.invalidates_ != 0) endpoint_.invalidate_with_next(call.invalidates_);
+    endpoint_.send(kReply, std::array{head, reply.metadata, reply.payload});
+  }
+  // A handler's call without streams holds nothing else.
+  shares_.queued.remove(std::exchange(call.queued_bytes_, 0));
+  calls_.erase(call.id_);
+  if (backed_up_) let_go_on();
   return true;
 }
 
@@ -274,23 +314,37 @@ inline Status ServerSide::why_unwanted(const ServerCall& call, TimeNs now) const
   return call.cancelled() || endpoint_.failed() ? cancelled("nobody waits for the reply any more") : Status();
 }
 
-void ServerSide::reply(const ServerCallRef& call, Reply reply, TimeNs now) {
-  call->landed_.end();  // what the handler keeps is its own
-  if (Status unwanted = why_unwanted(*call, now); !unwanted.ok()) [[unlikely]] {
-    const bool gives_up = reply.status.ok() || reply.status.code() == StatusCode::kCancelled;
-    if (call->outcome_.ok() && gives_up) call->outcome_ = unwanted;
-    // Its handler may have been told to stop: this may be half a result, which a client that was held up would take
-    // for all of it.
-    if (unwanted.code() == StatusCode::kDeadlineExceeded && (call->overdue_ || reply.status.ok()))
-      reply = Reply{.status = std::move(unwanted)};
-  }
-  if (call->stream_ != nullptr) return reply_after_items(call, std::move(reply), now);
-  if (call->cancelled() || endpoint_.failed()) return erase(call);
-  RRPC_CHECK(call->state_ == ServerCall::State::kRunning, "a call is answered once");
+// As it is of no use, or could mislead.
+void ServerSide::drop_unwanted(ServerCall& call, Reply& reply, TimeNs now) const {
+  Status unwanted = why_unwanted(call, now);
+  const bool gives_up = reply.status.ok() || reply.status.code() == StatusCode::kCancelled;
+  if (call.outcome_.ok() && gives_up) call.outcome_ = unwanted;
+  // Its handler may have been told to stop: this may be half a result, which a client that was held up would take
+  // for all of it.
+  if (unwanted.code() == StatusCode::kDeadlineExceeded && (call.overdue_ || reply.status.ok()))
+    reply = Reply{.status = std::move(unwanted)};
+}
+
+void ServerSide::reply(const ServerCallRef& ref, Reply reply, TimeNs now) {
+  ServerCall& call = *ref;
+  if (ServerCall::SeldomUsed* const used = call.seldom_.written(); used != nullptr)
+    used->landed.end();  // what the handler keeps is its own
+  const bool ended = call.cancelled() || endpoint_.failed();
+  if (ended || call.overdue_ || call.deadline_ <= now) [[unlikely]]
+    drop_unwanted(call, reply, now);
+  if (call.stream_ != nullptr) return reply_after_items(ref, std::move(reply), now);
+  if (ended) return erase(ref);
+  RRPC_CHECK(call.state_ == ServerCall::State::kRunning, "a call is answered once");
   endpoint_.tally(&endpoint::Counters::calls_served);
-  if (Status status = check_metadata(reply.metadata.size(), options_, "the reply"); !status.ok())
-    reply = Reply{.status = call->outcome_ = std::move(status)};
-  if (reply.status.ok() && reply.buffers.empty() && send_inline(call, reply)) return;
+  if (!reply.metadata.empty()) {
+    Status status = check_metadata(reply.metadata.size(), options_, "the reply");
+    if (!status.ok()) reply = Reply{.status = call.outcome_ = std::move(status)};
+  }
+  if (!reply.status.ok() || !reply.buffers.empty() || !send_inline(call, reply)) reply_otherwise(ref, reply, now);
+}
+
+// One with buffers, an error, or one that is too long or has no credit.
+void ServerSide::reply_otherwise(const ServerCallRef& call, Reply& reply, TimeNs now) {
   if (!reply.status.ok()) reply.buffers.clear();
   if (reply.out_index >= reply.buffers.size()) reply.out_index = kNoOutIndex;
   if (reply.out_index != kNoOutIndex && start_out_write(call, reply)) return;
@@ -306,7 +360,7 @@ void ServerSide::flush_some(TimeNs now) {
     queue_.pop_front();
     const Bytes part = as_bytes(reply.body);
     if (reply.call->invalidates_ != 0) endpoint_.invalidate_with_next(reply.call->invalidates_);
-    reply.call->exposures_.send(endpoint_, reply.type, {&part, 1});
+    reply.call->seldom_->exposures.send(endpoint_, reply.type, {&part, 1});
     if (endpoint_.failed()) return;
     sent(reply.call, now);
   }
@@ -314,7 +368,7 @@ void ServerSide::flush_some(TimeNs now) {
 }
 
 void ServerSide::sent(const ServerCallRef& call, TimeNs now) {
-  if (call->exposures_.empty() && !Streams::exposes(call->stream_)) return erase(call);
+  if (call->seldom_->exposures.empty() && !Streams::exposes(call->stream_)) return erase(call);
   shares_.queued.remove(std::exchange(call->queued_bytes_, 0));
   call->state_ = ServerCall::State::kLeased;
   call->expires_at_ = deadline_after(now, options_.lease_timeout);

@@ -11,7 +11,7 @@
 // ---------------------+----------------------------+---------------------+--------------------------------------------
 // new, kFetching       | all arguments are here     | kRunning            | on_request(): the driver has the call
 // new, kWaiting        | landing memory is there    | kFetching*          | READs a REQUEST_BULK's body, or the buffers
-// new                  | there is none now          | kWaiting            | keeps its message only, and landing_ticket_
+// new                  | there is none now          | kWaiting            | keeps its message only, and landing_ticket
 // no handler has it    | refuse()                   | kReplying           | drops the arguments; an error, kNotSeen
 // kFetchingBody        | READ ended well            | as from new         | admit() decides anew, with the whole body
 // kFetching*           | CANCEL                     | the same            | sets cancelled_, cancels the READ
@@ -53,6 +53,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/recycled.h"
 #include "base/recycler.h"
 #include "base/seldom.h"
 #include "base/small_bytes.h"
@@ -66,7 +67,7 @@
 
 namespace rrpc::rpc {
 
-class ServerCall {
+class ServerCall : public Recycled<ServerCall> {
  public:
   std::string_view method() const { return method_; }
   Bytes metadata() const { return metadata_; }
@@ -81,15 +82,19 @@ class ServerCall {
   bool given_up() const { return cancelled() || overdue_.load(std::memory_order_relaxed); }
   // Once the handler has answered: why the client doesn't get that answer; OK: it does.
   const Status& outcome() const { return outcome_; }
-  size_t out_bytes() const { return out_.length_bytes; }
+  size_t out_bytes() const { return seldom_->out.length_bytes; }
   TimeNs arrived_at() const { return arrived_at_; }
   TimeNs ready_at() const { return ready_at_; }  // when the arguments were here
   // The driver's: to take in a fetch that was over within one poll, which began at ready_at().
   void set_ready_at(TimeNs now) { ready_at_ = now; }
   bool fetched() const { return seldom_->body_block || !blocks_.empty(); }
 
-  uint64_t ticket = 0;                             // the driver's: its place among the calls that wait for a worker
-  std::vector<std::function<void()>> on_given_up;  // run once when a running call is given up, under the mutex
+  uint64_t ticket = 0;  // the driver's: its place among the calls that wait for a worker
+  // Runs once when a running call is given up, under the mutex; until it is answered.
+  void on_given_up(std::function<void()> tell) { seldom_.write().on_given_up.push_back(std::move(tell)); }
+  void forget_given_up() {
+    if (SeldomUsed* const used = seldom_.written()) used->on_given_up.clear();
+  }
 
  private:
   friend class ServerSide;
@@ -115,35 +120,36 @@ class ServerCall {
   bool late_ = false;  // cancelled_, because its deadline had passed
   Status outcome_;
   uint8_t kind_ = 0;
-  uint32_t invalidates_ = 0;     // a key of the client's memory, which the reply closes; 0: none
-  provider::RemoteRange out_;    // out= memory of the client's; no bytes: none
-  uint64_t landing_ticket_ = 0;  // while it waits
-  Charge landed_;                // until it is answered: then what the handler keeps is its own
-  size_t queued_bytes_ = 0;      // of body_, and of a reply that waits for credits
-  SmallBytes<192> body_;         // what method_, metadata_ and payload_ point into, or seldom_->body_block
+  uint32_t invalidates_ = 0;  // a key of the client's memory, which the reply closes; 0: none
+  size_t queued_bytes_ = 0;   // of body_, and of a reply that waits for credits
+  SmallBytes<192> body_;      // what method_, metadata_ and payload_ point into, or seldom_->body_block
   std::string_view method_;
   Bytes metadata_;
   Bytes payload_;
   std::vector<endpoint::ReceivedBlock> blocks_;
-  Exposures exposures_;  // the results
   StreamRef stream_;
   struct SeldomUsed {
     BulkBody bulk;                   // where a request too long for a slot is; its seal is in body_
     endpoint::PoolBlock body_block;  // that request
+    uint64_t landing_ticket = 0;     // while it waits
+    Charge landed;                   // until it is answered: then what the handler keeps is its own
+    provider::RemoteRange out;       // out= memory of the client's; no bytes: none
     endpoint::Buffer out_source;
+    Exposures exposures;        // the results
+    Charge exposed;             // for them
     std::string pending_reply;  // waits for the write into out= memory, or for items
     Status failure;             // why it will be refused when its arguments are here
+    std::vector<std::function<void()>> on_given_up;
   };
   Seldom<SeldomUsed> seldom_;
   bool refused_ = false;             // before its streams were known
   bool given_up_by_client_ = false;  // of calls with streams, and of those
   bool ack_owed_ = false;            // while items are being read
   bool opened_ = false;              // it counted for the rate, and its streams are known
-  Charge exposed_;                   // for exposures_
   bool unread_ = false;              // its results are exposed, and were not fetched yet
   TimeNs expires_at_ = kNever;       // the deadline, or the lease's end
 };
-using ServerCallRef = std::shared_ptr<ServerCall>;
+using ServerCallRef = RecycledRef<ServerCall>;
 
 struct Reply {
   Status status = {};
@@ -161,24 +167,19 @@ struct Refusal {
   int64_t retry_after_ms = 0;
 };
 
+enum class Asked : uint8_t {
+  kBeforeMethod,  // that isn't known yet, and is asked about later
+  kOnce,          // if it isn't refused the call is one of those that the rate allows
+  kAgain,         // its body had to be fetched again: it counted when it came
+};
+
 class ServerSideEvents {
  public:
   virtual ~ServerSideEvents() = default;
-  // Why the peer may not call the method, asked before its arguments are fetched; of no method: whether it may call
-  // any.
-  virtual Status why_denied(std::string_view method) {
-    (void)method;
-    return {};
-  }
-  // Why one more call would be refused, asked before its arguments are fetched; of no method: of one that isn't known.
-  virtual Status why_full(std::string_view method) {
-    (void)method;
-    return {};
-  }
-  // Why a call is over the rate that is allowed, asked with those arguments still at the client. counts: if it isn't,
-  // it is one of those taken; otherwise its method isn't known yet.
-  virtual Refusal over_rate(std::string_view method, bool counts, TimeNs now) {
-    (void)method, (void)counts, (void)now;
+  // Why a call is refused: the peer may not make it, there is no room for it, or it is over the rate that is allowed.
+  // Asked before its arguments are fetched.
+  virtual Refusal why_not(std::string_view method, Asked asked, TimeNs now) {
+    (void)method, (void)asked, (void)now;
     return {};
   }
   // The arguments are here; answer with ServerSide::reply() or refuse(), from any thread, at any time.
@@ -242,7 +243,11 @@ class ServerSide : private StreamOwner {
 
   void flush_some(TimeNs now);
   Status admit(const ServerCallRef& call, Bytes body, TimeNs now);
+  static void take_in(ServerCall& call, const RequestFixed& fixed, const RequestBody& parts);
+  bool let_in(const ServerCallRef& call, Asked asked, TimeNs now);
+  void run(const ServerCallRef& call, TimeNs now);
   Status why_unwanted(const ServerCall& call, TimeNs now) const;
+  void drop_unwanted(ServerCall& call, Reply& reply, TimeNs now) const;
   // server_landing.cc
   Status fetch_arguments(const ServerCallRef& call, std::span<const endpoint::Descriptor> descriptors, TimeNs now);
   void start_arguments(const ServerCallRef& call, std::span<const endpoint::Descriptor> descriptors, TimeNs now);
@@ -250,7 +255,8 @@ class ServerSide : private StreamOwner {
   void start_body(const ServerCallRef& call, TimeNs now);
   void await_landing(const ServerCallRef& call, size_t bytes, std::function<void(TimeNs)> go, bool first = false);
   void stop_waiting(ServerCall& call) {
-    if (call.landing_ticket_ != 0) shares_.landing.withdraw(std::exchange(call.landing_ticket_, 0));
+    ServerCall::SeldomUsed* const used = call.seldom_.written();
+    if (used != nullptr && used->landing_ticket != 0) shares_.landing.withdraw(std::exchange(used->landing_ticket, 0));
   }
   // The message of a call, while it waits for memory, for a worker, or for its handler to end. False: no room for it.
   bool queue_body(ServerCall& call, size_t bytes) {
@@ -261,7 +267,8 @@ class ServerSide : private StreamOwner {
     return has_room;
   }
   Status queue_is_full() const;
-  Status why_refused(std::string_view method) const;
+  Refusal why_refused(std::string_view method, Asked asked, TimeNs now) const;
+  Refusal why_unfit(ServerCall& call, Asked asked, TimeNs now) const;
   void hand_over(const ServerCallRef& call, TimeNs now);
   static void drop_arguments(ServerCall& call);
   static void tell_given_up(ServerCall& call);
@@ -280,13 +287,14 @@ class ServerSide : private StreamOwner {
     if (call.invalidates_ == 0 && endpoint_.invalidates()) call.invalidates_ = rkey;
   }
   void send_reply(const ServerCallRef& call, std::string body, TimeNs now);
-  bool send_inline(const ServerCallRef& call, const Reply& reply);
+  bool send_inline(ServerCall& call, const Reply& reply);
+  [[gnu::noinline]] void reply_otherwise(const ServerCallRef& call, Reply& reply, TimeNs now);
   void sent(const ServerCallRef& call, TimeNs now);
   void note_unread(ServerCall& call);
   void note_read(ServerCall& call) {
     if (!std::exchange(call.unread_, false)) return;
     --unread_;
-    unread_bytes_ -= call.exposed_.bytes();
+    unread_bytes_ -= call.seldom_->exposed.bytes();
   }
   bool piles_up(size_t parts) const;
   void let_go_on();
@@ -302,9 +310,11 @@ class ServerSide : private StreamOwner {
   Result<bool> take_done(const ServerCallRef& call, TimeNs now);
   bool leased(const ServerCall& call) const;
   void release(ServerCall& call) {
+    ServerCall::SeldomUsed* const used = call.seldom_.written();
+    if (used == nullptr) return;
     note_read(call);
-    call.exposures_.revoke_all(endpoint_);
-    call.exposed_.end();
+    used->exposures.revoke_all(endpoint_);
+    used->exposed.end();
   }
   void erase(const ServerCallRef& call);
   ServerCallRef find(uint64_t call_id) const { return calls_.find(call_id); }

@@ -50,8 +50,8 @@ Status Session::start(TimeNs now) {
 inline void Session::flush(TimeNs now) {
   items_first_ = !items_first_;
   if (items_first_) streams_.flush();
-  client_.flush(now);
-  server_.flush(now);
+  if (makes_calls_) client_.flush(now);
+  if (takes_calls_) server_.flush(now);
   if (!items_first_) streams_.flush();
 }
 
@@ -73,7 +73,7 @@ inline size_t Session::progress_now(TimeNs now) {
     ping_owed_ = false;
   }
   if (failed()) return handled;
-  send_owed();
+  if (ping_owed_ || pong_owed_ || go_away_owed_ || go_away_ack_owed_) send_owed();
   flush(now);
   return handled;
 }
@@ -148,6 +148,8 @@ Status Session::answer_hello() {
 
 Status Session::get_ready() {
   ready_ = true;
+  takes_requests_ = takes_calls_;
+  takes_replies_ = makes_calls_;
   RRPC_RETURN_IF_ERROR(start_protection());
   events_.on_ready();
   hellos_ = {};
@@ -174,8 +176,8 @@ Status Session::on_hello(Bytes body) {
 }
 
 Status Session::on_message(uint8_t type, Bytes body) {
-  if (type == kRequest && ready_ && takes_calls_) return server_.on_request(body, now_);
-  if (type == kReply && ready_ && makes_calls_) return client_.on_reply(body);
+  if (type == kRequest && takes_requests_) return server_.on_request(body, now_);
+  if (type == kReply && takes_replies_) return client_.on_reply(body);
   return on_other_message(type, body);
 }
 

@@ -48,7 +48,7 @@ TEST(SessionCalls, AHandlerIsToldOnceThatNobodyWaits) {
   std::vector<ServerCallRef> running;
   int told = 0;
   world.server.request = [&](const ServerCallRef& call) {
-    call->on_given_up.emplace_back([&told] { ++told; });
+    call->on_given_up([&told] { ++told; });
     running.push_back(call);
   };
   world.connect({}, {});

@@ -122,8 +122,8 @@ struct SessionEnd : SessionEvents {
   void on_call_done(const ClientCallRef& call) override {
     if (call_done) call_done(call);
   }
-  Refusal over_rate(std::string_view, bool counts, TimeNs) override {
-    if (counts) ++calls_counted;
+  Refusal why_not(std::string_view, Asked asked, TimeNs) override {
+    if (asked == Asked::kOnce) ++calls_counted;
     return {};
   }
   void on_request(const ServerCallRef& call) override {

@@ -16,13 +16,14 @@ void ShmCompletionQueue::detach(ShmQueuePair& queue_pair) {
 }
 
 void ShmCompletionQueue::check_sockets() {
-  polls_to_socket_check_ = kPollsPerSocketCheck;
   for (ShmQueuePair* queue_pair : queue_pairs_)
     if (queue_pair->watched()) queue_pair->on_socket_readable();
+  polls_to_socket_check_ = connecting_count_ > 0 ? 1 : kPollsPerSocketCheck;
 }
 
 size_t ShmCompletionQueue::poll(std::span<Completion> out) {
-  if (--polls_to_socket_check_ <= 0 || connecting_count_ > 0) check_sockets();
+  if (--polls_to_socket_check_ <= 0) [[unlikely]]
+    check_sockets();
   size_t work_bytes = kWorkBytesPerPoll;
   const size_t used =
       queue_pairs_.size() == 1 ? queue_pairs_.front()->poll(out, work_bytes) : poll_several(out, work_bytes);

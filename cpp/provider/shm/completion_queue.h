@@ -24,7 +24,11 @@ class ShmCompletionQueue : public CompletionQueue {
   // For queue pairs.
   void attach(ShmQueuePair& queue_pair) { queue_pairs_.push_back(&queue_pair); }
   void detach(ShmQueuePair& queue_pair);
-  void set_connecting(bool connecting) { connecting_count_ += connecting ? 1 : -1; }
+  // While one connects every poll looks at the sockets.
+  void set_connecting(bool connecting) {
+    connecting_count_ += connecting ? 1 : -1;
+    polls_to_socket_check_ = 1;
+  }
   // It received something while armed, or has just connected: arm() must set its flag again.
   void disarmed(ShmQueuePair& queue_pair) { to_arm_.push_back(&queue_pair); }
 

@@ -53,6 +53,9 @@ class ShmQueuePair : public QueuePair {
   const PeerIdentity& peer_identity() const override { return identity_; }
   std::string_view bulk_method() const override { return peer_reads_us_ ? "process_vm_readv" : "staged"; }
   Status post_receive(const ReceiveRequest& request) override;
+  bool post_again(uint64_t wr_id) override {
+    return state_ == QueuePairState::kConnected && !inherited() && receives_.post_again(wr_id);
+  }
   std::byte* reserve_message(uint32_t length_bytes) override;
   bool commit_message(bool more) override;
   Status post_send(std::span<const WorkRequest> requests) override;
@@ -170,6 +173,7 @@ class ShmQueuePair : public QueuePair {
   void run_pending(size_t& work_bytes);
   Outcome deliver(std::span<const Sge> sges, bool inline_data);
   std::byte* place_in_entry(ReceiveEntry& entry, uint32_t length_bytes) const;
+  [[gnu::noinline]] std::byte* reserve_slot(ReceiveEntry& entry, uint32_t length_bytes) const;
   bool claim_receive(ReceiveEntry& entry, uint32_t length_bytes) const;
   std::byte* landing_place(const ReceiveEntry& entry, uint32_t length_bytes) const;
   Outcome look_for_landing_place(const ReceiveEntry& entry, uint32_t length_bytes, std::byte*& place);

@@ -59,6 +59,10 @@ std::byte* ShmQueuePair::reserve_message(uint32_t length_bytes) {
   ReceiveEntry& entry = peer_.receive(send_sequence_);
   if (std::byte* const place = place_in_entry(entry, length_bytes)) [[likely]]
     return place;
+  return reserve_slot(entry, length_bytes);
+}
+
+std::byte* ShmQueuePair::reserve_slot(ReceiveEntry& entry, uint32_t length_bytes) const {
   if (!claim_receive(entry, length_bytes)) return nullptr;
   std::byte* const place = landing_place(entry, length_bytes);
   if (place == nullptr) [[unlikely]]

@@ -5,12 +5,12 @@ namespace rrpc::provider::shm {
 void ReceiveRing::withdraw() {
   for (uint32_t sequence = head_; sequence != tail_; ++sequence) {
     uint32_t expected = posted_state(sequence);
-    control_.receive(sequence).state.compare_exchange_strong(expected, kWithdrawn, std::memory_order_acq_rel);
+    entry(sequence).state.compare_exchange_strong(expected, kWithdrawn, std::memory_order_acq_rel);
   }
 }
 
 Completion ReceiveRing::take_flushed() {
-  const Posted& posted = posted_[head_++ & (control_.ring_entries() - 1)];
+  const Posted& posted = posted_[head_++ & mask_];
   return {posted.wr_id, Opcode::kReceive, WcStatus::kFlushed, 0, 0};
 }
 

@@ -12,34 +12,41 @@ namespace rrpc::provider::shm {
 class ReceiveRing {
  public:
   ReceiveRing(const ControlSegment& control, uint32_t depth)
-      : control_(control), depth_(depth), posted_(control.ring_entries()) {}
+      : entries_(&control.receive(0)), mask_(control.ring_entries() - 1), depth_(depth), posted_(mask_ + 1) {}
 
   bool full() const { return tail_ - head_ == depth_; }
   bool empty() const { return tail_ == head_; }
   void post(uint64_t wr_id, uint32_t slab_id, uint64_t offset_bytes, uint32_t length_bytes) {
-    posted_[tail_ & (control_.ring_entries() - 1)] = {wr_id, length_bytes};
-    ReceiveEntry& entry = control_.receive(tail_);
-    entry.slab_id.store(slab_id, std::memory_order_relaxed);
-    entry.offset_bytes.store(offset_bytes, std::memory_order_relaxed);
-    entry.posted_bytes.store(length_bytes, std::memory_order_relaxed);
-    entry.state.store(posted_state(tail_), std::memory_order_release);
+    posted_[tail_ & mask_] = {wr_id, length_bytes};
+    ReceiveEntry& posted = entry(tail_);
+    posted.slab_id.store(slab_id, std::memory_order_relaxed);
+    posted.offset_bytes.store(offset_bytes, std::memory_order_relaxed);
+    posted.posted_bytes.store(length_bytes, std::memory_order_relaxed);
+    posted.state.store(posted_state(tail_), std::memory_order_release);
     ++tail_;
   }
 
-  bool landed() const {
-    return control_.receive(head_).state.load(std::memory_order_seq_cst) == landed_state(head_) && !empty();
+  // A receive that comes back to its entry: what stands there for the sender is what stood there before.
+  bool post_again(uint64_t wr_id) {
+    const Posted& posted = posted_[tail_ & mask_];
+    if (posted.wr_id != wr_id || full()) return false;
+    entry(tail_).state.store(posted_state(tail_), std::memory_order_release);
+    ++tail_;
+    return true;
   }
-  NextMessage next_message() const { return {.word = &control_.receive(head_).state, .value = landed_state(head_)}; }
+
+  bool landed() const { return entry(head_).state.load(std::memory_order_seq_cst) == landed_state(head_) && !empty(); }
+  NextMessage next_message() const { return {.word = &entry(head_).state, .value = landed_state(head_)}; }
   // The next landed message. kLocalLength where it claims more than was posted.
   void take_landed(Completion& completion) {
-    const Posted& posted = posted_[head_ & (control_.ring_entries() - 1)];
+    const Posted& posted = posted_[head_ & mask_];
     completion.wr_id = posted.wr_id;
     completion.opcode = Opcode::kReceive;
-    const ReceiveEntry& entry = control_.receive(head_);
-    const uint32_t landed = entry.landed_bytes.load(std::memory_order_relaxed);
+    const ReceiveEntry& taken = entry(head_);
+    const uint32_t landed = taken.landed_bytes.load(std::memory_order_relaxed);
     const bool in_entry = (landed & kLandedInEntry) != 0;
     const uint32_t room_bytes = in_entry ? std::min(kEntryMessageBytes, posted.length_bytes) : posted.length_bytes;
-    completion.place = in_entry ? entry.message : nullptr;
+    completion.place = in_entry ? taken.message : nullptr;
     completion.length_bytes = landed & ~kLandedInEntry;
     completion.status = completion.length_bytes <= room_bytes ? WcStatus::kSuccess : WcStatus::kLocalLength;
     ++head_;
@@ -51,12 +58,15 @@ class ReceiveRing {
 
  private:
   struct Posted {
-    uint64_t wr_id = 0;
+    uint64_t wr_id = UINT64_MAX;  // none was posted there yet
     uint32_t length_bytes = 0;
   };
 
-  const ControlSegment& control_;
-  uint32_t depth_;
+  ReceiveEntry& entry(uint32_t sequence) const { return entries_[sequence & mask_]; }
+
+  ReceiveEntry* const entries_;
+  const uint32_t mask_;  // a power of two of them
+  const uint32_t depth_;
   uint32_t head_ = 0;  // the oldest posted receive
   uint32_t tail_ = 0;  // the next to post
   std::vector<Posted> posted_;
