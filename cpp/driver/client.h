@@ -68,7 +68,9 @@ class Client {
   struct Dialling {
     const Options& options;
     std::shared_ptr<Server> serve;
-    std::optional<Introduced> introduced = {};  // by the TLS connection from which this one is to take over
+    // By the TLS connection from which this one is to take over, and what both ends are to do with bytes on the wire.
+    std::optional<Introduction> introduction = {};
+    Protection protection = Protection::kNone;
   };
 
   Client(Address address, ConnectionRef connection, std::string transport, std::shared_ptr<Server> server,

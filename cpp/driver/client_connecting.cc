@@ -104,7 +104,8 @@ Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const 
     std::lock_guard lock(connection->mutex);
     connection->handshake_deadline = std::min(deadline, deadline_after(now, dialling.options.handshake_timeout));
     if (serve != nullptr) serve->prepare(*connection);
-    if (dialling.introduced) connection->introduced.emplace(*dialling.introduced);
+    if (dialling.introduction)
+      connection->introduced.emplace(*dialling.introduction, rpc::Role::kClient, transport, dialling.protection);
     RRPC_RETURN_IF_ERROR(connection->session().start(now));
   }
   engine.add(connection);
@@ -112,7 +113,7 @@ Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const 
   std::unique_lock lock(connection->mutex);
   if (connection->session().ready()) {
     Status why = rpc::refusal_in(connection->session().peer_hello());
-    if (dialling.introduced && connection->session().failed()) why = connection->session().failure();
+    if (dialling.introduction && connection->session().failed()) why = connection->session().failure();
     if (why.ok()) return client;
     lock.unlock();  // the client's end closes the connection
     return in_context("connecting to " + address.to_string(), why);
@@ -149,19 +150,17 @@ Result<Client::Dialling> Client::introducing(const std::string& transport, const
                                              const Dialling& dialling) {
   Dialling introduced{dialling.options, dialling.serve};
   if (!address_.secure) return introduced;
-  Protection protection = Protection::kNone;
   if (transport != "shm") {
     RRPC_ASSIGN_OR_RETURN(const Protection theirs, asked_protection(hello));
-    protection = agreed(theirs, dialling.options.rdma_security);
-    if (protection == Protection::kNone)
+    introduced.protection = agreed(theirs, dialling.options.rdma_security);
+    if (introduced.protection == Protection::kNone)
       return failed_precondition("TLS was asked for, and rdma_security is 'none'" +
                                  std::string(theirs == Protection::kNone ? " at the server" : ""));
   }
   RRPC_ASSIGN_OR_RETURN(auto tls, tls_context(address_, provider::TlsRole::kClient, dialling.options));
   std::lock_guard lock(connection_->mutex);
-  auto introduction = introduction_by(connection_->session().endpoint().queue_pair(), std::move(tls));
-  if (!introduction) return unavailable("the TLS connection has ended");
-  introduced.introduced.emplace(std::move(*introduction), rpc::Role::kClient, transport, protection);
+  introduced.introduction = introduction_by(connection_->session().endpoint().queue_pair(), std::move(tls));
+  if (!introduced.introduction) return unavailable("the TLS connection has ended");
   return introduced;
 }
 
