@@ -1,5 +1,5 @@
 // "scheme://rest". Schemes: rrpc (the best way both ends share), and the providers' (kSchemes). rrpcs and tcps are rrpc
-// and tcp with TLS.
+// and tcp with TLS. The verbs schemes have no such name: there the options alone turn TLS on.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,12 @@ struct Address {
   std::string rest;
   bool secure = false;
   std::string to_string() const { return shown_scheme() + "://" + rest; }
-  std::string shown_scheme() const { return secure ? scheme + "s" : scheme; }
-  bool may_be_secure() const { return scheme == "rrpc" || scheme == "tcp"; }
+  std::string shown_scheme() const { return secure && !is_verbs() ? scheme + "s" : scheme; }
+  bool is_verbs() const { return scheme == "verbs" || scheme == "verbs+tcp"; }
+  // Connections begin over TCP and move from there to a transport that the server's HELLO offers.
+  bool moves_on() const { return scheme == "rrpc" || (secure && is_verbs()); }
+  // Where they begin. What follows the '?' of an address that moves on is for the adapters that they move to.
+  Address first_leg() const { return moves_on() ? Address{"tcp", without_options(), secure} : *this; }
   // "?device=rxe0" and the like, which follow what is connected to; empty where there are none.
   std::string options() const { return rest.substr(std::min(rest.find('?'), rest.size())); }
   std::string without_options() const { return rest.substr(0, rest.find('?')); }

@@ -22,7 +22,7 @@ namespace rrpc::driver {
 class Client {
  public:
   // Dials, shakes hands, goes on to where the server sends it and, for rrpc://, moves to the best transport that both
-  // ends share.
+  // ends share. With TLS, verbs:// is reached from a TCP connection at the same place.
   // With `serve`, the server may call back: that one takes its calls, and attends to the connection, which ends with
   // it.
   static Result<std::unique_ptr<Client>> connect(const std::string& address, const Options& options, TimeNs deadline,
@@ -78,11 +78,11 @@ class Client {
   static Result<std::unique_ptr<Client>> reach(const Address& address, const Dialling& dialling, TimeNs deadline);
   static Result<std::unique_ptr<Client>> go_on(const Address& dialled, const Address& target, const Dialling& dialling,
                                                TimeNs deadline);
-  static Result<std::unique_ptr<Client>> dial(const Address& address, const std::string& transport,
-                                              const Dialling& dialling, TimeNs deadline);
-  static Result<std::unique_ptr<Client>> dial_once(const Address& address, const std::string& transport,
-                                                   const Dialling& dialling, TimeNs deadline);
-  // From TCP to the first of the options' transports that can be had; why_not_ gets the reasons of others.
+  // The first leg of the address.
+  static Result<std::unique_ptr<Client>> dial(const Address& address, const Dialling& dialling, TimeNs deadline);
+  static Result<std::unique_ptr<Client>> dial_once(const Address& address, const Dialling& dialling, TimeNs deadline);
+  // From TCP to the first of the options' transports that can be had; why_not_ gets the reasons of others. The address
+  // may insist on verbs.
   Status move_up(const Dialling& dialling, TimeNs deadline);
   // The dialling of a connection that is to take over from this one.
   Result<Dialling> introducing(const std::string& transport, const rpc::HelloFields& hello, const Dialling& dialling);

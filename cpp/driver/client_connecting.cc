@@ -14,8 +14,6 @@ namespace {
 constexpr TimeNs kUpgradeTimeout = 2 * kSecond;
 constexpr int kProcessesTried = 3;
 
-std::string first_transport(const Address& address) { return address.scheme == "rrpc" ? "tcp" : address.scheme; }
-
 Status in_context(const std::string& what, const Status& status) {
   const std::string message = what + ": " + status.message();
   return status.is_protocol_error() ? Status::protocol_error(message) : Status(status.code(), message);
@@ -29,16 +27,17 @@ Result<std::unique_ptr<Client>> Client::connect(const std::string& text, const O
   RRPC_RETURN_IF_ERROR(choose_tls(address, options));
   RRPC_RETURN_IF_ERROR(endpoint::validate(options.session.geometry));
   if (serve != nullptr && serve->ended()) return failed_precondition("the server given as serve= was stopped");
+  if (address.is_verbs()) RRPC_RETURN_IF_ERROR(find_device(address.scheme).status());
   const Dialling dialling{options, std::move(serve)};
   RRPC_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, reach(address, dialling, deadline));
-  if (address.scheme == "rrpc") RRPC_RETURN_IF_ERROR(client->move_up(dialling, deadline));
+  if (address.moves_on()) RRPC_RETURN_IF_ERROR(client->move_up(dialling, deadline));
   return client;
 }
 
 // One of several processes behind an address may have died since it was named, or be full: then the next is asked for.
 Result<std::unique_ptr<Client>> Client::reach(const Address& address, const Dialling& dialling, TimeNs deadline) {
   for (int tried = 1;; ++tried) {
-    RRPC_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, dial(address, first_transport(address), dialling, deadline));
+    RRPC_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, dial(address, dialling, deadline));
     const rpc::HelloFields hello = client->peer_hello();
     const auto go_to = hello.find("go_to");
     if (go_to == hello.end()) return client;
@@ -54,7 +53,7 @@ Result<std::unique_ptr<Client>> Client::reach(const Address& address, const Dial
 
 Result<std::unique_ptr<Client>> Client::go_on(const Address& dialled, const Address& target, const Dialling& dialling,
                                               TimeNs deadline) {
-  auto client = dial(target, first_transport(target), dialling, deadline);
+  auto client = dial(target, dialling, deadline);
   if (!client.ok()) return in_context(dialled.to_string() + " sent this client on", client.status());
   if ((*client)->peer_hello().contains("go_to"))
     return Status::protocol_error("connecting to " + dialled.to_string() + ": the process at " + target.to_string() +
@@ -66,23 +65,22 @@ Result<std::unique_ptr<Client>> Client::go_on(const Address& dialled, const Addr
 
 // Soft-iWARP loses a request to connect now and then, on a busy machine also two in a row, and nothing but time tells:
 // so a request that isn't answered is made again while there is time for another one.
-Result<std::unique_ptr<Client>> Client::dial(const Address& address, const std::string& transport,
-                                             const Dialling& dialling, TimeNs deadline) {
-  if (!transport.starts_with("verbs")) return dial_once(address, transport, dialling, deadline);
+Result<std::unique_ptr<Client>> Client::dial(const Address& address, const Dialling& dialling, TimeNs deadline) {
+  if (!address.first_leg().is_verbs()) return dial_once(address, dialling, deadline);
   const TimeNs begin = now_ns();
   const TimeNs handshake_end = deadline_after(begin, dialling.options.handshake_timeout);
   const TimeNs end = deadline == kNever ? handshake_end : deadline;
   const TimeNs share = (std::min(end, handshake_end) - begin) / 4;
   for (TimeNs now = begin; end - now > 2 * share; now = now_ns()) {
-    auto client = dial_once(address, transport, dialling, now + share);
+    auto client = dial_once(address, dialling, now + share);
     if (client.status().code() != StatusCode::kDeadlineExceeded) return client;
   }
-  return dial_once(address, transport, dialling, end);
+  return dial_once(address, dialling, end);
 }
 
-Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const std::string& transport,
-                                                  const Dialling& dialling, TimeNs deadline) {
-  RRPC_ASSIGN_OR_RETURN(DeviceEntry * device, find_device(transport));
+Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const Dialling& dialling, TimeNs deadline) {
+  const Address leg = address.first_leg();
+  RRPC_ASSIGN_OR_RETURN(DeviceEntry * device, find_device(leg.scheme));
   Server* const serve = dialling.serve.get();
   Engine& engine = serve != nullptr ? serve->engine() : client_engine();
   RRPC_RETURN_IF_ERROR(engine.start(dialling.options.numa_node));
@@ -90,22 +88,20 @@ Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const 
   auto config = endpoint::queue_pair_config(dialling.options.session.geometry);
   RRPC_ASSIGN_OR_RETURN(config.tls, tls_context(address, provider::TlsRole::kClient, dialling.options));
   auto cq = device->device->create_completion_queue(config.send_depth + config.receive_depth);
-  // What stands behind the '?' of rrpc:// is for the adapters that it may move to.
-  const std::string where = address.scheme == "rrpc" ? address.without_options() : address.rest;
-  RRPC_ASSIGN_OR_RETURN(auto qp, device->device->open(*cq, where, config, deadline));
+  RRPC_ASSIGN_OR_RETURN(auto qp, device->device->open(*cq, leg.rest, config, deadline));
   rpc::HelloFields hello{{"wire", "1"}};
   if (serve != nullptr) hello["serves"] = "1";
   const auto connection = Connection::make(rpc::Role::kClient, engine.next_connection_id(), *device, std::move(cq),
                                            std::move(qp), dialling.options, std::move(hello), serve);
   connection->engine = &engine;
-  std::unique_ptr<Client> client(new Client(address, connection, transport, dialling.serve));
+  std::unique_ptr<Client> client(new Client(address, connection, leg.scheme, dialling.serve));
   const TimeNs now = now_ns();
   {
     std::lock_guard lock(connection->mutex);
     connection->handshake_deadline = std::min(deadline, deadline_after(now, dialling.options.handshake_timeout));
     if (serve != nullptr) serve->prepare(*connection);
     if (dialling.introduction)
-      connection->introduced.emplace(*dialling.introduction, rpc::Role::kClient, transport, dialling.protection);
+      connection->introduced.emplace(*dialling.introduction, rpc::Role::kClient, leg.scheme, dialling.protection);
     RRPC_RETURN_IF_ERROR(connection->session().start(now));
   }
   engine.add(connection);
@@ -125,6 +121,10 @@ Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const 
 
 Status Client::move_up(const Dialling& dialling, TimeNs deadline) {
   const rpc::HelloFields hello = peer_hello();
+  if (address_.is_verbs()) {
+    const Status moved = move_to("verbs", hello, dialling, deadline);
+    return moved.ok() ? moved : in_context("connecting to " + address_.to_string(), moved);
+  }
   const bool may_stay = lists(dialling.options.transports, "tcp") && offers_tcp(hello);
   // Where TCP would do, nobody waits long for something better.
   const TimeNs limit = may_stay ? std::min(deadline, deadline_after(now_ns(), kUpgradeTimeout)) : deadline;
@@ -190,10 +190,10 @@ Status Client::move_to(const std::string& transport, const rpc::HelloFields& hel
 
 Status Client::try_address(const Address& address, const std::string& instance, const Dialling& dialling,
                            TimeNs deadline) {
-  auto upgraded = dial_once(address, address.scheme, dialling, deadline);
+  auto upgraded = dial_once(address, dialling, deadline);
   // An adapter may fail a first connect that succeeds the next time (Soft-iWARP does).
   if (upgraded.status().code() == StatusCode::kUnavailable && address.scheme != "shm")
-    upgraded = dial_once(address, address.scheme, dialling, deadline);
+    upgraded = dial_once(address, dialling, deadline);
   RRPC_RETURN_IF_ERROR(upgraded.status());
   const rpc::HelloFields hello = (*upgraded)->peer_hello();
   const auto answering = hello.find("instance");

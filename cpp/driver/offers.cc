@@ -45,6 +45,8 @@ Candidates verbs_candidates(const rpc::HelloFields& hello, const Address& dialle
   std::ranges::stable_partition(found.addresses, [&](const Address& a) { return host_of(a.rest) == host; });
   if (const std::string port = field(hello, "verbs+tcp"); !port.empty())
     found.addresses.push_back({"verbs+tcp", host + ":" + port + dialled.options()});
+  if (dialled.is_verbs()) std::erase_if(found.addresses, [&](const Address& a) { return a.scheme != dialled.scheme; });
+  if (found.addresses.empty()) found.why_none = "the server offers it by another way than " + dialled.scheme + "://";
   return found;
 }
 
@@ -54,7 +56,8 @@ std::string host_of(const std::string& host_and_port) { return host_and_port.sub
 
 std::string port_of(const std::string& host_and_port) { return host_and_port.substr(host_and_port.rfind(':') + 1); }
 
-VerbsPlan plan_verbs(const AdapterFields& adapters, const std::string& bound) {
+VerbsPlan plan_verbs(const AdapterFields& adapters, const std::string& bound, const std::string& scheme) {
+  if (scheme == "verbs+tcp") return {.hosts = {}, .by_socket = true};
   VerbsPlan plan;
   const std::string host = host_of(bound);
   const bool every_ipv4 = host == "0.0.0.0";
@@ -72,6 +75,7 @@ VerbsPlan plan_verbs(const AdapterFields& adapters, const std::string& bound) {
     }
   }
   if (plan.hosts.empty()) plan.by_socket = any_introduced;
+  if (scheme == "verbs") plan.by_socket = false;
   return plan;
 }
 

@@ -141,6 +141,7 @@ class Server : public RequestSink {
   bool work_waits() const { return work_.has_takeable(Lane::kWorkers); }
   rpc::HelloFields hello_of(const provider::Listener& listener);
   Result<ConnectionRef> accept(DeviceEntry& device, provider::Listener& listener, uint64_t id);
+  Result<ListenerEntry> open_first(const Address& address);
   Result<ListenerEntry> open_listener(const std::string& scheme, const std::string& rest,
                                       std::shared_ptr<provider::TlsContext> tls = nullptr) const;
   std::string attach(ListenerEntry entry, rpc::HelloFields offers = {}, bool beside_tls = false);
@@ -149,11 +150,12 @@ class Server : public RequestSink {
   bool offers_others(const provider::Listener& listener);
   Result<std::shared_ptr<provider::TlsContext>> tls_for(const Address& address);
   std::shared_ptr<provider::TlsContext> tls();
-  // Listens in the other ways that rrpc:// may use; gives what HELLO says of them.
-  Result<rpc::HelloFields> listen_beside(const std::string& bound, bool secure,
+  // Listens in the other ways that clients of the address may move to; gives what HELLO says of them.
+  Result<rpc::HelloFields> listen_beside(const Address& address, const std::string& bound,
                                          std::vector<ListenerEntry>& beside) const;
   Status offer_shm(rpc::HelloFields& hello, std::vector<ListenerEntry>& beside) const;
-  Status offer_verbs(const std::string& bound, rpc::HelloFields& hello, std::vector<ListenerEntry>& beside) const;
+  Status offer_verbs(const Address& address, const std::string& bound, rpc::HelloFields& hello,
+                     std::vector<ListenerEntry>& beside) const;
   rpc::HelloFields more_hello();
   Status start_engines();
   Engine& engine_for(const std::string& scheme, const std::string& peer);

@@ -54,16 +54,14 @@ Result<std::string> Server::listen(const std::string& text) {
   RRPC_RETURN_IF_ERROR(choose_tls(address, options_));
   RRPC_RETURN_IF_ERROR(endpoint::validate(options_.session.geometry));
   RRPC_RETURN_IF_ERROR(start_engines());
-  const bool may_move = address.scheme == "rrpc";
-  if (may_move && !address.options().empty())
+  if (address.is_verbs()) RRPC_RETURN_IF_ERROR(find_device(address.scheme).status());
+  if (address.scheme == "rrpc" && !address.options().empty())
     return invalid_argument("cannot listen on " + text + ": '" + address.options() +
                             "' is for clients of rrpc://; listen on a verbs:// address to choose an adapter");
-  RRPC_ASSIGN_OR_RETURN(auto tls, tls_for(address));
-  RRPC_ASSIGN_OR_RETURN(ListenerEntry entry,
-                        open_listener(may_move ? "tcp" : address.scheme, address.rest, std::move(tls)));
-  if (!may_move) return address.shown_scheme() + "://" + attach(std::move(entry));
+  RRPC_ASSIGN_OR_RETURN(ListenerEntry entry, open_first(address));
+  if (!address.moves_on()) return address.shown_scheme() + "://" + attach(std::move(entry));
   std::vector<ListenerEntry> beside;
-  RRPC_ASSIGN_OR_RETURN(rpc::HelloFields offers, listen_beside(entry.listener->address(), address.secure, beside));
+  RRPC_ASSIGN_OR_RETURN(rpc::HelloFields offers, listen_beside(address, entry.listener->address(), beside));
   for (ListenerEntry& other : beside) attach(std::move(other), {}, address.secure);
   return address.shown_scheme() + "://" + attach(std::move(entry), std::move(offers));
 }
@@ -72,9 +70,7 @@ Result<std::string> Server::listen_for_others(const std::string& text) {
   RRPC_ASSIGN_OR_RETURN(Address address, parse_address(text));
   RRPC_RETURN_IF_ERROR(choose_tls(address, options_));
   RRPC_RETURN_IF_ERROR(start_engines());
-  RRPC_ASSIGN_OR_RETURN(auto tls, tls_for(address));
-  RRPC_ASSIGN_OR_RETURN(ListenerEntry entry,
-                        open_listener(address.scheme == "rrpc" ? "tcp" : address.scheme, address.rest, std::move(tls)));
+  RRPC_ASSIGN_OR_RETURN(ListenerEntry entry, open_first(address));
   {
     std::lock_guard lock(mutex_);
     redirects_[entry.listener->address()];
@@ -103,6 +99,13 @@ rpc::HelloFields Server::hello_of(const provider::Listener& listener) {
   return hello;
 }
 
+// Where its clients begin.
+Result<ListenerEntry> Server::open_first(const Address& address) {
+  RRPC_ASSIGN_OR_RETURN(auto tls, tls_for(address));
+  const Address leg = address.first_leg();
+  return open_listener(leg.scheme, leg.rest, std::move(tls));
+}
+
 Result<ListenerEntry> Server::open_listener(const std::string& scheme, const std::string& rest,
                                             std::shared_ptr<provider::TlsContext> tls) const {
   RRPC_ASSIGN_OR_RETURN(DeviceEntry * device, find_device(scheme));
@@ -126,28 +129,33 @@ std::string Server::attach(ListenerEntry entry, rpc::HelloFields offers, bool be
   return bound;
 }
 
-Result<rpc::HelloFields> Server::listen_beside(const std::string& bound, bool secure,
+Result<rpc::HelloFields> Server::listen_beside(const Address& address, const std::string& bound,
                                                std::vector<ListenerEntry>& beside) const {
+  static const std::vector<std::string> verbs_alone{"verbs"};
+  const std::vector<std::string>& allowed = address.is_verbs() ? verbs_alone : options_.transports;
+  const std::string why_left_out =
+      address.is_verbs() ? "its address insists on " + address.scheme : "its transports option leaves it out";
   rpc::HelloFields hello;
   std::vector<std::string> reasons;
   for (const std::string& transport : all_transports()) {
     if (transport == "tcp") continue;
-    if (!lists(options_.transports, transport)) {
-      hello["no_" + transport] = "its transports option leaves it out";
+    if (!lists(allowed, transport)) {
+      hello["no_" + transport] = why_left_out;
       continue;
     }
-    if (secure && transport == "verbs" && options_.rdma_security == Protection::kNone) {
+    if (address.secure && transport == "verbs" && options_.rdma_security == Protection::kNone) {
       hello["no_verbs"] = "TLS was asked for, and its rdma_security is 'none'";
       continue;
     }
-    if (secure && transport == "verbs") hello[kRdmaSecurity] = protection_name(options_.rdma_security);
-    const Status offered = transport == "shm" ? offer_shm(hello, beside) : offer_verbs(bound, hello, beside);
+    if (address.secure && transport == "verbs") hello[kRdmaSecurity] = protection_name(options_.rdma_security);
+    const Status offered = transport == "shm" ? offer_shm(hello, beside) : offer_verbs(address, bound, hello, beside);
     if (!offered.ok()) reasons.push_back(transport + ": " + offered.message());
   }
-  if (lists(options_.transports, "tcp")) return hello;
+  if (lists(allowed, "tcp")) return hello;
   if (beside.empty())
-    return unavailable("rrpc://" + bound + ": none of the transports allowed can be had: " + join(reasons, "; "));
-  hello["transports"] = join(options_.transports, ",");
+    return unavailable(address.shown_scheme() + "://" + bound +
+                       ": none of the transports allowed can be had: " + join(reasons, "; "));
+  hello["transports"] = join(allowed, ",");
   return hello;
 }
 
@@ -159,22 +167,22 @@ Status Server::offer_shm(rpc::HelloFields& hello, std::vector<ListenerEntry>& be
   return {};
 }
 
-Status Server::offer_verbs(const std::string& bound, rpc::HelloFields& hello,
+Status Server::offer_verbs(const Address& address, const std::string& bound, rpc::HelloFields& hello,
                            std::vector<ListenerEntry>& beside) const {
   const auto device = find_device("verbs");
   hello["no_verbs"] = "it has no usable adapter";
   RRPC_RETURN_IF_ERROR(device.status());
-  const VerbsPlan plan = plan_verbs((*device)->device->describe(), bound);
+  const VerbsPlan plan = plan_verbs((*device)->device->describe(), bound, address.scheme);
   hello["no_verbs"] = "it listens on " + host_of(bound) + ", where no adapter can be reached";
   Status why = unavailable(host_of(bound) + " is no adapter's address");
   for (const std::string& host : plan.hosts) {
-    auto entry = open_listener("verbs", host + ":0");
+    auto entry = open_listener("verbs", host + ":0" + address.options());
     if (!entry.ok()) why = entry.status();
     if (!entry.ok() || !add_offer(hello["verbs"], entry->listener->address())) continue;
     beside.push_back(std::move(*entry));
   }
   if (plan.by_socket) {
-    auto entry = open_listener("verbs+tcp", host_of(bound) + ":0");
+    auto entry = open_listener("verbs+tcp", host_of(bound) + ":0" + address.options());
     if (!entry.ok()) why = entry.status();
     if (entry.ok()) {
       hello["verbs+tcp"] = port_of(entry->listener->address());
@@ -256,7 +264,8 @@ void Server::prepare(Connection& connection) {
 
 static Status not_introduced() {
   return {StatusCode::kUnauthenticated,
-          "this way to the server is for clients that TLS has let in: connect to its rrpcs:// address"};
+          "this way to the server is for clients that TLS has let in: connect to its rrpcs:// address, or with "
+          "TLS to its verbs:// address"};
 }
 
 // A client that TLS has let in may come again by another way, with a proof that it is the same.

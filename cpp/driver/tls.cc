@@ -30,12 +30,19 @@ Contexts& contexts() {
 }  // namespace
 
 Status choose_tls(Address& address, const Options& options) {
-  if (!options.wants_tls() || address.secure) return {};
+  const bool may_use_rdma = address.scheme == "rrpc" || address.is_verbs();
+  const bool protects_rdma = options.rdma_security != Protection::kNone;
+  if (!options.wants_tls() && !address.secure && may_use_rdma && protects_rdma)
+    return invalid_argument("rdma_security is '" + std::string(protection_name(options.rdma_security)) + "', and " +
+                            address.to_string() + " has no TLS, from which the keys come: give the options of TLS too");
   // What goes over shared memory never leaves the host.
-  if (address.may_be_secure()) address.secure = true;
-  if (address.secure || address.scheme == "shm") return {};
-  return invalid_argument("TLS was asked for, which " + address.scheme +
-                          ":// doesn't have; write rrpcs:// or tcps:// instead of " + address.to_string());
+  if (!options.wants_tls() || address.scheme == "shm") return {};
+  if (address.is_verbs() && !protects_rdma)
+    return invalid_argument("TLS was asked for at " + address.to_string() +
+                            ", where rdma_security decides what it protects: it is 'none', and must be identity, "
+                            "sign or encrypt");
+  address.secure = true;
+  return {};
 }
 
 Result<std::shared_ptr<provider::TlsContext>> tls_context(const Address& address, provider::TlsRole role,

@@ -137,17 +137,25 @@ const AdapterFields kAdapters{
 };
 
 TEST(VerbsPlanTest, VerbsListenNowhereThatTcpIsNotHeard) {
-  const VerbsPlan every_ipv4 = plan_verbs(kAdapters, "0.0.0.0:7471");
+  const VerbsPlan every_ipv4 = plan_verbs(kAdapters, "0.0.0.0:7471", "rrpc");
   EXPECT_EQ(join(every_ipv4.hosts, " "), "10.1.0.1 10.2.0.1");
   EXPECT_FALSE(every_ipv4.by_socket);
-  EXPECT_EQ(join(plan_verbs(kAdapters, "[::]:7471").hosts, " "), "10.1.0.1 [fd00::1] 10.2.0.1");
-  const VerbsPlan one = plan_verbs(kAdapters, "10.2.0.1:7471");
+  EXPECT_EQ(join(plan_verbs(kAdapters, "[::]:7471", "rrpc").hosts, " "), "10.1.0.1 [fd00::1] 10.2.0.1");
+  const VerbsPlan one = plan_verbs(kAdapters, "10.2.0.1:7471", "rrpc");
   EXPECT_EQ(join(one.hosts, " "), "10.2.0.1");
-  const VerbsPlan loopback = plan_verbs(kAdapters, "127.0.0.1:7471");
+  const VerbsPlan loopback = plan_verbs(kAdapters, "127.0.0.1:7471", "rrpc");
   EXPECT_TRUE(loopback.hosts.empty());
   EXPECT_TRUE(loopback.by_socket);
-  EXPECT_FALSE(plan_verbs({kAdapters[1]}, "127.0.0.1:7471").by_socket) << "iWARP has rdma_cm alone";
-  EXPECT_FALSE(plan_verbs({kAdapters[2]}, "127.0.0.1:7471").by_socket);
+  EXPECT_FALSE(plan_verbs({kAdapters[1]}, "127.0.0.1:7471", "rrpc").by_socket) << "iWARP has rdma_cm alone";
+  EXPECT_FALSE(plan_verbs({kAdapters[2]}, "127.0.0.1:7471", "rrpc").by_socket);
+}
+
+TEST(VerbsPlanTest, AnAddressOfVerbsLeavesOneWay) {
+  EXPECT_FALSE(plan_verbs(kAdapters, "127.0.0.1:7471", "verbs").by_socket);
+  EXPECT_EQ(join(plan_verbs(kAdapters, "0.0.0.0:7471", "verbs").hosts, " "), "10.1.0.1 10.2.0.1");
+  const VerbsPlan by_socket = plan_verbs(kAdapters, "0.0.0.0:7471", "verbs+tcp");
+  EXPECT_TRUE(by_socket.hosts.empty());
+  EXPECT_TRUE(by_socket.by_socket);
 }
 
 TEST(VerbsPlanTest, AnOfferFitsTheSmallestSlot) {
@@ -165,6 +173,16 @@ TEST(VerbsPlanTest, TheDialledHostIsTriedFirst) {
   EXPECT_EQ(found[0].to_string(), "verbs://10.2.0.1:5");
   EXPECT_EQ(found[1].to_string(), "verbs://10.1.0.1:5");
   EXPECT_EQ(found[2].to_string(), "verbs+tcp://10.2.0.1:9");
+}
+
+TEST(VerbsPlanTest, ADialledSchemeOfVerbsIsTheOneTried) {
+  const rpc::HelloFields hello{{"verbs", "10.2.0.1:5"}, {"verbs+tcp", "9"}};
+  const auto by_cm = candidates("verbs", hello, {"verbs", "10.2.0.1:7471?device=rxe0", true}).addresses;
+  ASSERT_EQ(by_cm.size(), 1u);
+  EXPECT_EQ(by_cm[0].to_string(), "verbs://10.2.0.1:5?device=rxe0");
+  const auto by_socket = candidates("verbs", hello, {"verbs+tcp", "10.2.0.1:7471", true}).addresses;
+  ASSERT_EQ(by_socket.size(), 1u);
+  EXPECT_EQ(by_socket[0].to_string(), "verbs+tcp://10.2.0.1:9");
 }
 
 }  // namespace

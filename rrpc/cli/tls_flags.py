@@ -18,8 +18,8 @@ _FILES = {
 
 
 def add_tls_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds ``--tls-ca``, ``--tls-cert``, ``--tls-key``, ``--tls-crl`` and ``--tls-peer-name``."""
-    group = parser.add_argument_group("TLS, for rrpcs:// and tcps://")
+    """Adds ``--tls-ca``, ``--tls-cert``, ``--tls-key``, ``--tls-crl``, ``--tls-peer-name`` and ``--rdma-security``."""
+    group = parser.add_argument_group("TLS, for rrpcs://, tcps:// and verbs://")
     for name, text in _FILES.items():
         takes_files(group.add_argument(f"--{name.replace('_', '-')}", metavar="FILE.pem", help=text))
     group.add_argument(
@@ -27,8 +27,14 @@ def add_tls_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="the DNS name, IP address or SPIFFE id of the server's certificate (default: the host connected to)",
     )
+    group.add_argument(
+        "--rdma-security",
+        metavar="MODE",
+        help="what protects RDMA at least: identity, sign or encrypt (default: none, and RDMA isn't used beside TLS)",
+    )
 
 
 def tls_options(options: argparse.Namespace) -> dict[str, Any]:
     """Returns the options of ``rrpc.connect`` that the flags give."""
-    return {name: value for name, value in vars(options).items() if name.startswith("tls_") and value}
+    names = [name for name in vars(options) if name.startswith("tls_") or name == "rdma_security"]
+    return {name: value for name in names if (value := getattr(options, name))}

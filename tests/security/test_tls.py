@@ -140,5 +140,16 @@ def test_a_path_may_be_a_path(server: rrpc.Server, parties: Parties) -> None:
 def test_a_server_needs_a_certificate() -> None:
     with pytest.raises(rrpc.InvalidArgument, match="a server needs a certificate and its key"):
         rrpc.serve(Vault(), listen="tcps://127.0.0.1:0")
-    with pytest.raises(rrpc.InvalidArgument, match="which verbs:// doesn't have"):
-        rrpc.connect("verbs://127.0.0.1:1", tls=True)
+
+
+def test_verbs_with_tls_needs_protection_and_protection_needs_tls(parties: Parties) -> None:
+    for scheme in ("verbs", "verbs+tcp"):
+        with pytest.raises(rrpc.InvalidArgument, match="it is 'none', and must be identity, sign or encrypt"):
+            rrpc.connect(f"{scheme}://127.0.0.1:1", tls=True)
+        with pytest.raises(rrpc.InvalidArgument, match="it is 'none', and must be identity, sign or encrypt"):
+            rrpc.serve(Vault(), listen=f"{scheme}://127.0.0.1:0", **parties.of_server())
+    for scheme in ("verbs", "verbs+tcp", "rrpc"):
+        with pytest.raises(rrpc.InvalidArgument, match=r"rdma_security is 'sign', .* has no TLS"):
+            rrpc.connect(f"{scheme}://127.0.0.1:1", rdma_security="sign")
+        with pytest.raises(rrpc.InvalidArgument, match=r"rdma_security is 'sign', .* has no TLS"):
+            rrpc.serve(Vault(), listen=f"{scheme}://127.0.0.1:0", rdma_security="sign")

@@ -81,6 +81,21 @@ def test_it_is_allowed_where_it_is_wanted_or_secure(serve: ServeFactory, tmp_pat
         assert client.call("Vault.add", 1, 2) == 3
 
 
+def test_verbs_with_a_certificate_is_not_in_clear(serve: ServeFactory, tmp_path: Path) -> None:
+    """It isn't refused for being in clear, but where nothing protects RDMA; and the commands say what does."""
+    parties = Parties.meet(tmp_path)
+    (tmp_path / "vault.py").write_text(VAULT)
+    flags = _flags(parties.of_server(), "tls-client-ca")
+    done = run_serve("vault:Vault", "--listen", "verbs://192.0.2.1:0", *flags, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "it is 'none', and must be identity, sign or encrypt" in done.stderr
+    served = serve(VAULT, "Vault", args=flags)
+    call = ["call", served.address, "Vault.add", "1", "2", *_flags(parties.of_client())]
+    assert run_command(*call, "--rdma-security", "sign").stdout == "3\n"
+    refused = run_command(*call, "--rdma-security", "much", check=False)
+    assert "rdma_security is 'much'; it may be none, identity" in refused.stderr
+
+
 def test_several_processes_behind_one_certificate(serve: ServeFactory, tmp_path: Path) -> None:
     parties = Parties.meet(tmp_path)
     flags = [*_flags(parties.of_server(), "tls-client-ca"), "--processes", "2"]

@@ -1,5 +1,6 @@
 """From TLS to RDMA: who may go there, and who is refused."""
 
+import re
 import select
 import socket
 import threading
@@ -43,14 +44,17 @@ class _Listener:
 
 
 HOSTS = {"rxe": "10.9.0.1", "siw": "10.9.1.1"}
+EVERYWHERE = [("verbs", "rxe"), ("verbs", "siw"), ("verbs+tcp", "rxe")]
 
 
 @contextmanager
-def _served(folder: Path, adapter: str, **options: Any) -> Iterator[tuple[str, Parties]]:
+def _served(
+    folder: Path, adapter: str, scheme: str = "rrpcs", **options: Any
+) -> Iterator[tuple[str, Parties]]:
     authority = Parties.meet(folder).authority
     server = authority.issue("server", HOSTS[adapter], "localhost")
     parties = Parties(authority, server, authority.issue("client", "client.example.org"))
-    listen = f"rrpcs://{HOSTS[adapter]}:0"
+    listen = f"{scheme}://{HOSTS[adapter]}:0"
     with rrpc.serve(Vault(), listen=listen, **parties.of_server(), **options) as served:
         yield served.addresses[0], parties
 
@@ -85,6 +89,35 @@ def test_an_introduced_client_is_let_in(tmp_path: Path, adapter: str, mode: str)
             assert np.array_equal(client.call("Vault.double", values), values * 2)
             assert client.call("Vault.text", "ab" * 100_000) == "ba" * 100_000
             assert list(rrpc.open_stream(client, "Vault.count", 300)) == list(range(300))
+
+
+@pytest.mark.parametrize(("scheme", "adapter"), EVERYWHERE)
+def test_an_address_of_verbs_with_tls(tmp_path: Path, scheme: str, adapter: str) -> None:
+    values = np.arange(20_000, dtype=np.float64)
+    with _served(tmp_path, adapter, scheme, rdma_security="encrypt") as (address, parties):
+        assert address.startswith(f"{scheme}://{HOSTS[adapter]}:")
+        with rrpc.connect(address, timeout=30, rdma_security="sign", **parties.of_client()) as client:
+            info = client.info()
+            assert info["address"] == address
+            assert info["transport"] == scheme
+            assert info["security"] == "encrypt"
+            assert client.call("Vault.add", 1, 2) == 3
+            assert np.array_equal(client.call("Vault.double", values), values * 2)
+
+
+@pytest.mark.parametrize(("scheme", "adapter"), EVERYWHERE)
+def test_an_address_of_verbs_with_tls_is_closed_to_others(tmp_path: Path, scheme: str, adapter: str) -> None:
+    with _served(tmp_path, adapter, scheme, rdma_security="identity") as (address, parties):
+        with pytest.raises(rrpc.Unavailable, match=re.escape(address)):
+            rrpc.connect(address, connect_timeout=20)
+        with pytest.raises(rrpc.Unauthenticated, match="the server asks for a certificate"):
+            rrpc.connect(
+                address, connect_timeout=20, rdma_security="sign", tls_ca=str(parties.authority.path)
+            )
+    with rrpc.serve(Vault(), listen=f"{scheme}://{HOSTS[adapter]}:0") as server:
+        in_clear = server.addresses[0]
+        with pytest.raises((rrpc.Unavailable, rrpc.ProtocolError), match=re.escape(in_clear)):
+            rrpc.connect(in_clear, connect_timeout=20, rdma_security="sign", **parties.of_client())
 
 
 def test_the_stronger_wish_counts(tmp_path: Path) -> None:

@@ -18,14 +18,14 @@ def refuse_clear_text(addresses: Iterable[str], tls: bool, insecure: bool) -> No
 
     Args:
         addresses: where the server is to listen.
-        tls: whether the server has a certificate, so that rrpc:// and tcp:// mean TLS.
+        tls: whether the server has a certificate, so that clients of every address but shm:// begin with TLS.
         insecure: whether the operator accepts clear text.
     """
-    if insecure:
+    if insecure or tls:
         return
     for address in addresses:
         scheme, _, place = address.partition("://")
-        if scheme not in _CLEAR or (tls and scheme in ("rrpc", "tcp")):
+        if scheme not in _CLEAR:
             continue
         host, colon, port = place.partition("?")[0].rpartition(":")
         if not colon or not port.isdigit():

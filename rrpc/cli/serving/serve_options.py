@@ -391,8 +391,8 @@ _SECURITY = (
     Option(
         "tls-cert",
         TEXT,
-        "the server's certificate in PEM form with the chain behind it: rrpc:// and tcp:// then mean TLS; read again "
-        "when it changes, as the other files are",
+        "the server's certificate in PEM form with the chain behind it: rrpc://, tcp:// and verbs:// then mean TLS; "
+        "read again when it changes, as the other files are",
         "FILE.pem",
         example="/etc/rrpc/server.pem",
         core=True,
@@ -418,7 +418,7 @@ _SECURITY = (
     Option(
         "rdma-security",
         one_of("none", "identity", "sign", "encrypt"),
-        "what protects RDMA behind TLS at least; with none it isn't offered there",
+        "what protects RDMA behind TLS at least; with none rrpc:// doesn't offer it, and verbs:// is refused",
         example="identity",
         core=True,
     ),
