@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <optional>
 #include <sstream>
+#include <string_view>
 
+#include "base/text.h"
 #include "driver/devices.h"
 #include "driver/transports.h"
 #include "provider/shm/address.h"
@@ -15,6 +18,10 @@ namespace {
 // With the other fields at their longest, what is left of a slot of 512 bytes.
 constexpr size_t kVerbsOfferBytesMax = 120;
 constexpr size_t kGoToBytesMax = 32;
+// Of a server that may be a stranger's.
+constexpr size_t kCandidatesMax = 16;
+constexpr size_t kPlaceBytesMax = 108;  // the path of a socket may have so many
+constexpr size_t kReasonBytesMax = 200;
 
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> items;
@@ -30,21 +37,43 @@ std::string field(const std::map<std::string, std::string>& fields, const std::s
   return it == fields.end() ? std::string() : it->second;
 }
 
+std::optional<uint16_t> port_in(const std::string& text) {
+  uint16_t port = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, port);
+  if (error != std::errc() || stop != end || port == 0) return std::nullopt;
+  return port;
+}
+
+// Host and port. What follows a '?' is for this end to say.
+bool is_place(const std::string& text) {
+  static constexpr std::string_view kMarks = ".:[]-_%";
+  const auto may_stand = [](unsigned char c) {
+    return std::isalnum(c) != 0 || kMarks.find(static_cast<char>(c)) != std::string_view::npos;
+  };
+  return text.size() <= kPlaceBytesMax && std::ranges::all_of(text, may_stand) && port_in(port_of(text)).has_value();
+}
+
 std::string bracketed(const std::string& host) { return host.find(':') == std::string::npos ? host : "[" + host + "]"; }
 
 Candidates shm_candidates(const rpc::HelloFields& hello) {
   if (field(hello, "host") != host_identity()) return {{}, "the server is on another host"};
-  return {{{"shm", field(hello, "shm")}}, ""};
+  const std::string path = field(hello, "shm");
+  if (path.size() > kPlaceBytesMax || one_line(path) != path)
+    return {{}, "the server offers what is no socket: " + quoted(path)};
+  return {{{"shm", path}}, ""};
 }
 
 Candidates verbs_candidates(const rpc::HelloFields& hello, const Address& dialled) {
   Candidates found;
   const std::string host = host_of(dialled.without_options());
   for (const std::string& address : split(field(hello, "verbs")))
-    found.addresses.push_back({"verbs", address + dialled.options()});
+    if (is_place(address) && found.addresses.size() < kCandidatesMax - 1)
+      found.addresses.push_back({"verbs", address + dialled.options()});
   std::ranges::stable_partition(found.addresses, [&](const Address& a) { return host_of(a.rest) == host; });
-  if (const std::string port = field(hello, "verbs+tcp"); !port.empty())
-    found.addresses.push_back({"verbs+tcp", host + ":" + port + dialled.options()});
+  if (const auto port = port_in(field(hello, "verbs+tcp")))
+    found.addresses.push_back({"verbs+tcp", host + ":" + std::to_string(*port) + dialled.options()});
+  if (found.addresses.empty()) return {{}, "the server offers what is no address: " + quoted(field(hello, "verbs"))};
   if (dialled.is_verbs()) std::erase_if(found.addresses, [&](const Address& a) { return a.scheme != dialled.scheme; });
   if (found.addresses.empty()) found.why_none = "the server offers it by another way than " + dialled.scheme + "://";
   return found;
@@ -89,12 +118,9 @@ Result<Address> sent_on(const Address& dialled, const std::string& go_to) {
     if (plain) return Address{"shm", path + "." + go_to};
     return Status::protocol_error("the server sends its clients on to " + shown);
   }
-  uint16_t port = 0;
-  const char* end = go_to.data() + go_to.size();
-  const auto [stop, error] = std::from_chars(go_to.data(), end, port);
-  if (error != std::errc() || stop != end || port == 0)
-    return Status::protocol_error("the server sends its clients on to port " + shown);
-  return Address{dialled.scheme, host_of(dialled.without_options()) + ":" + std::to_string(port) + dialled.options(),
+  const auto port = port_in(go_to);
+  if (!port) return Status::protocol_error("the server sends its clients on to port " + shown);
+  return Address{dialled.scheme, host_of(dialled.without_options()) + ":" + std::to_string(*port) + dialled.options(),
                  dialled.secure};
 }
 
@@ -111,7 +137,7 @@ bool offers_tcp(const rpc::HelloFields& hello) {
 
 Candidates candidates(const std::string& transport, const rpc::HelloFields& hello, const Address& dialled) {
   if (field(hello, transport).empty() && field(hello, transport + "+tcp").empty()) {
-    const std::string why = field(hello, "no_" + transport);
+    const std::string why = one_line(cut_text(field(hello, "no_" + transport), kReasonBytesMax));
     return {{}, why.empty() ? "the server offers none" : "the server offers none: " + why};
   }
   return transport == "shm" ? shm_candidates(hello) : verbs_candidates(hello, dialled);

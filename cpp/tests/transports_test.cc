@@ -175,6 +175,27 @@ TEST(VerbsPlanTest, TheDialledHostIsTriedFirst) {
   EXPECT_EQ(found[2].to_string(), "verbs+tcp://10.2.0.1:9");
 }
 
+TEST(OffersTest, WhatAStrangerOffersIsBounded) {
+  std::string many;
+  for (int i = 0; i < 1000; ++i) many += "10.0.0.1:5,";
+  EXPECT_EQ(candidates("verbs", {{"verbs", many}, {"verbs+tcp", "9"}}, {"rrpc", "10.2.0.1:1"}).addresses.size(), 16u);
+  for (const std::string& odd : {std::string("10.0.0.1"), std::string("10.0.0.1:0"), std::string("10.0.0.1:5?device=x"),
+                                 std::string("10.0.0.1\n:5"), std::string("10.0.0.1\0:5", 11), std::string("\x1b[2J:5"),
+                                 std::string(200, 'x') + ":5"}) {
+    const auto found = candidates("verbs", {{"verbs", odd}}, {"rrpc", "10.2.0.1:1"});
+    EXPECT_TRUE(found.addresses.empty()) << odd;
+    EXPECT_TRUE(found.why_none.starts_with("the server offers what is no address: '"));
+    EXPECT_EQ(found.why_none.find_first_of("\n\x1b"), std::string::npos);
+  }
+  EXPECT_TRUE(candidates("verbs", {{"verbs+tcp", "9\n"}}, {"rrpc", "10.2.0.1:1"}).addresses.empty());
+  const auto none = candidates("shm", {{"no_shm", "\x1b[2J" + std::string(7000, 'x')}}, {"rrpc", "10.2.0.1:1"});
+  EXPECT_LT(none.why_none.size(), 250u);
+  EXPECT_EQ(none.why_none.find('\x1b'), std::string::npos);
+  const auto socket = candidates("shm", {{"host", host_identity()}, {"shm", "/x\n"}}, {"rrpc", "10.2.0.1:1"});
+  EXPECT_TRUE(socket.addresses.empty());
+  EXPECT_EQ(socket.why_none, "the server offers what is no socket: '/x?'");
+}
+
 TEST(VerbsPlanTest, ADialledSchemeOfVerbsIsTheOneTried) {
   const rpc::HelloFields hello{{"verbs", "10.2.0.1:5"}, {"verbs+tcp", "9"}};
   const auto by_cm = candidates("verbs", hello, {"verbs", "10.2.0.1:7471?device=rxe0", true}).addresses;
