@@ -93,7 +93,7 @@ std::optional<Status> Connection::on_hello() {
 }
 
 void Connection::complete_hello(rpc::HelloFields& own) {
-  if (introduced) introduced->add_proof(session_.endpoint().queue_pair(), own);
+  if (introduced) introduced->add_proof(session_.endpoint().queue_pair().end_names(), own);
 }
 
 provider::PeerIdentity Connection::peer_identity() {
@@ -107,7 +107,7 @@ provider::PeerIdentity Connection::peer_identity() {
 void Connection::meet_server() {
   const rpc::HelloFields& hello = session_.peer_hello();
   Status proved = rpc::refusal_in(hello);
-  if (proved.ok()) proved = introduced->check_proof(session_.endpoint().queue_pair(), hello);
+  if (proved.ok()) proved = introduced->check_proof(session_.endpoint().queue_pair().end_names(), hello);
   if (proved.ok()) proved = introduced->protect(session_);
   if (!proved.ok()) session_.close(proved);
 }

@@ -27,6 +27,12 @@ bool equal_secrets(std::string_view a, std::string_view b) {
 
 Status refused(std::string why) { return {StatusCode::kUnauthenticated, std::move(why)}; }
 
+Status not_introduced() {
+  return refused(
+      "this way to the server is for clients that TLS has let in: connect to its rrpcs:// address, or with TLS to its "
+      "verbs:// address");
+}
+
 }  // namespace
 
 std::optional<Introduction> introduction_by(const provider::QueuePair& queue_pair,
@@ -47,29 +53,28 @@ Result<Protection> asked_protection(const rpc::HelloFields& hello) {
   return it == hello.end() ? Protection::kNone : parse_protection(it->second, "the peer's rdma_security");
 }
 
-std::string Introduced::proof(rpc::Role of, const provider::QueuePair& queue_pair) const {
-  const provider::EndNames names = queue_pair.end_names();
+std::string Introduced::proof(rpc::Role of, const provider::EndNames& ends) const {
   const bool client = role_ == rpc::Role::kClient;
   std::string facts = of == rpc::Role::kClient ? "client" : "server";
-  for (const std::string& fact : {scheme_, client ? names.own : names.peer, client ? names.peer : names.own,
+  for (const std::string& fact : {scheme_, client ? ends.own : ends.peer, client ? ends.peer : ends.own,
                                   std::string(protection_name(protection_))})
     facts.append("\n").append(fact);
   return hexadecimal(introduction_.tls->authenticate(introduction_.key, as_bytes(facts)));
 }
 
-void Introduced::add_proof(const provider::QueuePair& queue_pair, rpc::HelloFields& hello) const {
+void Introduced::add_proof(const provider::EndNames& ends, rpc::HelloFields& hello) const {
   if (role_ == rpc::Role::kClient) {
     hello[kId] = introduction_.id;
     if (protection_ != Protection::kNone) hello[kRdmaSecurity] = protection_name(protection_);
   }
-  hello[kProof] = proof(role_, queue_pair);
+  hello[kProof] = proof(role_, ends);
 }
 
-Status Introduced::check_proof(const provider::QueuePair& queue_pair, const rpc::HelloFields& hello) const {
+Status Introduced::check_proof(const provider::EndNames& ends, const rpc::HelloFields& hello) const {
   const bool client = role_ == rpc::Role::kClient;
   const auto given = hello.find(kProof);
   if (given != hello.end() &&
-      equal_secrets(given->second, proof(client ? rpc::Role::kServer : rpc::Role::kClient, queue_pair)))
+      equal_secrets(given->second, proof(client ? rpc::Role::kServer : rpc::Role::kClient, ends)))
     return {};
   return refused(std::string("who answers over ") + scheme_ + " has no proof of being the " +
                  (client ? "server" : "client") + " that TLS has introduced");
@@ -81,6 +86,25 @@ Status Introduced::protect(rpc::Session& session) const {
   session.protect(protection_, std::move(ciphers),
                   introduction_.tls->authenticate(introduction_.key, as_bytes(kSecretOf)));
   return {};
+}
+
+Result<Introduced> Introductions::take(const rpc::HelloFields& hello, const std::string& scheme,
+                                       const provider::EndNames& ends, Protection least, TimeNs now) {
+  const std::string id = introduction_id(hello);
+  auto introduction = find(id, now);
+  if (!introduction) return not_introduced();
+  Protection protection = Protection::kNone;
+  if (scheme != "shm") {
+    RRPC_ASSIGN_OR_RETURN(protection, asked_protection(hello));
+    if (agreed(protection, least) != protection || protection == Protection::kNone)
+      return failed_precondition("the client wants rdma_security '" + std::string(protection_name(protection)) +
+                                 "', and this server '" + std::string(protection_name(least)) + "' at least");
+  }
+  Introduced introduced(std::move(*introduction), rpc::Role::kServer, scheme, protection);
+  // An id alone, which goes in clear over RDMA, uses up nothing.
+  RRPC_RETURN_IF_ERROR(introduced.check_proof(ends, hello));
+  if (!use_up(id)) return not_introduced();
+  return introduced;
 }
 
 void Introductions::drop(ByAge::iterator one) {

@@ -44,17 +44,17 @@ class Introduced {
   Introduced(Introduction introduction, rpc::Role role, std::string scheme, Protection protection)
       : introduction_(std::move(introduction)), role_(role), scheme_(std::move(scheme)), protection_(protection) {}
 
-  // Adds this end's proof.
-  void add_proof(const provider::QueuePair& queue_pair, rpc::HelloFields& hello) const;
+  // Adds this end's proof. `ends`: of the queue pair that it is about.
+  void add_proof(const provider::EndNames& ends, rpc::HelloFields& hello) const;
   // Unauthenticated where the peer's isn't right.
-  Status check_proof(const provider::QueuePair& queue_pair, const rpc::HelloFields& hello) const;
+  Status check_proof(const provider::EndNames& ends, const rpc::HelloFields& hello) const;
   Protection protection() const { return protection_; }
   // Has the session protect what follows its HELLOs, as agreed.
   Status protect(rpc::Session& session) const;
   const provider::PeerIdentity& peer() const { return introduction_.peer; }
 
  private:
-  std::string proof(rpc::Role of, const provider::QueuePair& queue_pair) const;
+  std::string proof(rpc::Role of, const provider::EndNames& ends) const;
 
   const Introduction introduction_;
   const rpc::Role role_;
@@ -69,6 +69,10 @@ class Introductions {
   static constexpr size_t kWaitingMax = 16384;
 
   void add(Introduction introduction, TimeNs now);
+  // The server's part in the second connection, whose client says `hello` over `scheme`: finds the introduction that it
+  // names and uses it up. Unauthenticated without a proof; FailedPrecondition for less protection of RDMA than `least`.
+  Result<Introduced> take(const rpc::HelloFields& hello, const std::string& scheme, const provider::EndNames& ends,
+                          Protection least, TimeNs now);
   std::optional<Introduction> find(const std::string& id, TimeNs now);
   // False: another connection has used it up meanwhile.
   bool use_up(const std::string& id);

@@ -262,12 +262,6 @@ void Server::prepare(Connection& connection) {
   if (in_loop_) connection.loops_asleep.push_back(loop_);
 }
 
-static Status not_introduced() {
-  return {StatusCode::kUnauthenticated,
-          "this way to the server is for clients that TLS has let in: connect to its rrpcs:// address, or with "
-          "TLS to its verbs:// address"};
-}
-
 // A client that TLS has let in may come again by another way, with a proof that it is the same.
 Status Server::introduce(Connection& connection) {
   const provider::QueuePair& queue_pair = connection.session().endpoint().queue_pair();
@@ -276,27 +270,9 @@ Status Server::introduce(Connection& connection) {
     if (introduction) introductions_.add(std::move(*introduction), now_ns());
     return {};
   }
-  const rpc::HelloFields& hello = connection.session().peer_hello();
-  const std::string id = introduction_id(hello);
-  auto introduction = introductions_.find(id, now_ns());
-  if (!introduction) return not_introduced();
-  Protection protection = Protection::kNone;
-  if (connection.transport() != "shm") {
-    RRPC_ASSIGN_OR_RETURN(protection, asked_protection(hello));
-    if (agreed(protection, options_.rdma_security) != protection || protection == Protection::kNone)
-      return failed_precondition("the client wants rdma_security '" + std::string(protection_name(protection)) +
-                                 "', and this server '" + std::string(protection_name(options_.rdma_security)) +
-                                 "' at least");
-  }
-  connection.introduced.emplace(std::move(*introduction), rpc::Role::kServer, connection.transport(), protection);
-  // An id alone, which goes in clear over RDMA, uses up nothing.
-  Status proved = connection.introduced->check_proof(queue_pair, hello);
-  if (proved.ok() && !introductions_.use_up(id)) proved = not_introduced();
-  if (!proved.ok()) {
-    connection.introduced.reset();
-    return proved;
-  }
-  return connection.introduced->protect(connection.session());
+  RRPC_ASSIGN_OR_RETURN(auto introduced, introductions_.take(connection.session().peer_hello(), connection.transport(),
+                                                             queue_pair.end_names(), options_.rdma_security, now_ns()));
+  return connection.introduced.emplace(std::move(introduced)).protect(connection.session());
 }
 
 static constexpr TimeNs kNamePatience = 250 * kMillisecond;

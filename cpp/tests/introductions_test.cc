@@ -57,6 +57,56 @@ TEST(Introductions, AnIdIsLookedUpAsItIs) {
   EXPECT_FALSE(waiting.use_up("good"));
 }
 
+const provider::EndNames kClientEnds{"17", "18"};
+const provider::EndNames kServerEnds{"18", "17"};
+
+rpc::HelloFields hello_of_client(const std::string& scheme, Protection protection) {
+  rpc::HelloFields hello;
+  Introduced(introduction("waits"), rpc::Role::kClient, scheme, protection).add_proof(kClientEnds, hello);
+  return hello;
+}
+
+Status refusal(const rpc::HelloFields& hello, const std::string& scheme, const provider::EndNames& ends) {
+  Introductions waiting;
+  waiting.add(introduction("waits"), 0);
+  const auto taken = waiting.take(hello, scheme, ends, Protection::kSign, 1);
+  EXPECT_FALSE(taken.ok());
+  EXPECT_TRUE(waiting.find("waits", 1)) << "an id alone uses up nothing";
+  return taken.status();
+}
+
+TEST(Introductions, AProofLetsItsClientInOnce) {
+  for (const std::string scheme : {"shm", "verbs", "verbs+tcp"}) {
+    const auto protection = scheme == "shm" ? Protection::kNone : Protection::kEncrypt;
+    Introductions waiting;
+    waiting.add(introduction("waits"), 0);
+    const auto hello = hello_of_client(scheme, protection);
+    const auto taken = waiting.take(hello, scheme, kServerEnds, Protection::kSign, 1);
+    ASSERT_TRUE(taken.ok()) << taken.status().to_string();
+    EXPECT_EQ(taken->protection(), protection);
+    EXPECT_EQ(waiting.take(hello, scheme, kServerEnds, Protection::kSign, 1).status().code(),
+              StatusCode::kUnauthenticated);
+  }
+}
+
+TEST(Introductions, AProofIsOfOneQueuePairOneWayAndOneProtection) {
+  const auto good = hello_of_client("verbs", Protection::kSign);
+  EXPECT_EQ(refusal(good, "verbs", {"18", "666"}).code(), StatusCode::kUnauthenticated);
+  EXPECT_EQ(refusal(good, "verbs", {"666", "17"}).code(), StatusCode::kUnauthenticated);
+  EXPECT_EQ(refusal(good, "verbs+tcp", kServerEnds).code(), StatusCode::kUnauthenticated);
+  EXPECT_EQ(refusal(good, "shm", kServerEnds).code(), StatusCode::kUnauthenticated);
+  EXPECT_EQ(refusal({{"intro", "waits"}, {"rdma_security", "sign"}}, "verbs", kServerEnds).code(),
+            StatusCode::kUnauthenticated);
+  auto changed = good;
+  changed["rdma_security"] = "encrypt";
+  EXPECT_EQ(refusal(changed, "verbs", kServerEnds).code(), StatusCode::kUnauthenticated);
+  rpc::HelloFields reflected{{"intro", "waits"}, {"rdma_security", "sign"}};
+  Introduced(introduction("waits"), rpc::Role::kServer, "verbs", Protection::kSign).add_proof(kServerEnds, reflected);
+  EXPECT_EQ(refusal(reflected, "verbs", kServerEnds).code(), StatusCode::kUnauthenticated);
+  for (const auto less : {Protection::kNone, Protection::kIdentity})
+    EXPECT_EQ(refusal(hello_of_client("verbs", less), "verbs", kServerEnds).code(), StatusCode::kFailedPrecondition);
+}
+
 TEST(Introductions, OneIsGoodForHalfAMinute) {
   Introductions waiting;
   waiting.add(introduction("one"), 0);
