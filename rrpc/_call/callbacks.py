@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 from rrpc.errors import RpcError
 
-from .chain import Chain, Sleep
-from .outgoing import OutgoingCall, Waiting
+from .chain import Chain
+from .outgoing import OutgoingCall
+from .steps import Sleep, Waiting
 
 __all__ = ["CallbackDriver", "Slept", "Wait", "Waited"]
 

@@ -6,9 +6,10 @@ import types
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any
 
+from .steps import Sleep
 from .stream_hooks import StreamHooks
 
-__all__ = ["REFUSED", "Chain", "Link", "Sleep", "Steps", "drive", "drive_async", "follow", "follow_async"]
+__all__ = ["REFUSED", "Chain", "Link", "Steps", "drive", "drive_async", "follow", "follow_async"]
 
 Steps = Generator[Any, Any, Any]
 Link = Callable[[Any], Steps]
@@ -17,24 +18,6 @@ _CALLS_MAX = 1000
 _ENDED = object()
 REFUSED = object()
 """Given to ``drive`` for an awaitable, where nothing can be awaited."""
-
-
-class Sleep:
-    """Yielded by an interceptor to wait for so many seconds, in whatever way the call's style waits.
-
-    It ends early, with the call's own error raised at the ``yield``, where the call's deadline passes or it is
-    cancelled.
-    """
-
-    __slots__ = ("seconds",)
-
-    def __init__(self, seconds: float) -> None:
-        if not seconds >= 0:
-            raise ValueError(f"Sleep takes a number of seconds from 0 up, not {seconds!r}")
-        self.seconds = float(seconds)
-
-    def __repr__(self) -> str:
-        return f"Sleep({self.seconds:g})"
 
 
 class Chain:

@@ -32,20 +32,18 @@ from rrpc.metadata import EMPTY, Metadata, MetadataLike, joined, pack, together,
 
 from .chain import Chain
 from .context import Around, Context, current, surrounding
+from .steps import Exchange, Waiting
 
 if TYPE_CHECKING:
-    from rrpc import _core
     from rrpc._channel import Channel, Connection
 
 
 __all__ = [
     "CallOptions",
-    "Exchange",
     "Link",
     "OutgoingCall",
     "Prepared",
     "Request",
-    "Waiting",
     "course",
     "prepare",
 ]
@@ -172,6 +170,20 @@ class Prepared:
         """Returns the metadata to be sent, for the core."""
         own = self.options
         return own.packed if self.metadata is None else together(own.metadata, self.metadata)
+
+    def pick(self) -> Connection | None:
+        """Picks a connection now for a call that isn't plain, but has no links around it.
+
+        The caller tells the channel, and what surrounds the call, of its end. Returns None if the call has to go its
+        course, which raises the error, if there is one.
+        """
+        around, options = self.around, self.options
+        if not options.plain or (around is not None and around.links) or self.time_left() == 0.0:
+            return None
+        try:
+            return self.channel.pick_nowait(options.wait_for_ready)
+        except RpcError:
+            return None
 
     def course(self) -> Chain:
         """Returns the steps that make the call, from its beginning."""
@@ -350,43 +362,6 @@ class OutgoingCall:
             return unsent(Cancelled("the call was cancelled by its caller"))
         why = self.channel.why_not()
         return unsent(DeadlineExceeded(f"{self.method}(): no connection within its timeout{why}"))
-
-
-class Waiting:
-    """A step of a course: wait for this ``concurrent.futures.Future``.
-
-    If the call's time is up before, cancel it and go on with the error that ``late()`` gives. ``drive(timeout)``,
-    where there is one, gets a thread that waits there sooner.
-    """
-
-    __slots__ = ("drive", "future", "late")
-
-    def __init__(
-        self,
-        future: Any,
-        late: Callable[[], RpcError],
-        drive: Callable[[float | None], object] | None = None,
-    ) -> None:
-        self.future = future
-        self.late = late
-        self.drive = drive
-
-
-class Exchange:
-    """A step of a course: one request over one connection. It gives (payload, blocks, metadata)."""
-
-    __slots__ = ("arguments", "connection", "handle")
-
-    def __init__(self, connection: Connection, arguments: tuple[Any, ...]) -> None:
-        self.connection = connection
-        self.arguments = arguments
-        """For the core's ``start``."""
-        self.handle: _core.Call | None = None
-        """What that gave, which drivers set."""
-
-    def start(self) -> _core.Call:
-        self.handle = self.connection.core.start(*self.arguments)
-        return self.handle
 
 
 def course(call: OutgoingCall, options: CallOptions) -> Chain:

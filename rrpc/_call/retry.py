@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from rrpc.errors import RpcError, StatusCode, Unavailable, goes_elsewhere
 
-from .chain import Sleep
 from .outgoing import OutgoingCall
+from .steps import Sleep
 
 if TYPE_CHECKING:
     from rrpc._channel import Connection

@@ -15,8 +15,9 @@ from typing import Any
 
 from rrpc import _core
 from rrpc._call.callbacks import CallbackDriver, Slept, Wait, Waited
-from rrpc._call.chain import REFUSED, Chain, Sleep, Steps, drive, follow
-from rrpc._call.outgoing import Exchange, OutgoingCall, Waiting
+from rrpc._call.chain import REFUSED, Chain, Steps, drive, follow
+from rrpc._call.outgoing import OutgoingCall
+from rrpc._call.steps import Exchange, Sleep, Waiting
 from rrpc._call.stream_attempts import Another, Attempts, Deliver, Receive, Reply, Send
 from rrpc._channel.timers import after, elsewhere
 from rrpc._fork import process_lock

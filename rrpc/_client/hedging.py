@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rrpc._call.chain import Chain
-from rrpc._call.outgoing import OutgoingCall, Waiting, over
+from rrpc._call.outgoing import OutgoingCall, over
 from rrpc._call.retry import CODES, PUSH_BACK, RetryBudget, check_attempts, codes_of, pushed_back
+from rrpc._call.steps import Waiting
 from rrpc._channel.timers import Timer, after
 from rrpc.errors import RpcError, StatusCode
 

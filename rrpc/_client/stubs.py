@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 
 from rrpc import _core
+from rrpc._call.chain import Chain
 from rrpc._call.outgoing import CallOptions, Prepared, prepare
 from rrpc._channel import Channel, Connection, Contract
 from rrpc._fork import process_lock
@@ -117,6 +118,8 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
     def __init__(self, client: Caller) -> None:
         super().__init__(client)
         self._decode = self._plan.decode_result
+        self._go_course: Callable[[Chain], Any] = run
+        """Makes a call by its course, and returns its result or, in event loops, its future."""
 
     def direct(self) -> Any:
         """Returns a ``_core.DirectMethod``, which has this one's attributes and leaves to it what isn't plain."""
@@ -160,7 +163,7 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
                 raise self._typed(error) from None
             finally:
                 del error  # what is raised knows this frame
-        value: _R = run(self.within(arguments, left, metadata).course())
+        value: _R = self._go_course(self.within(arguments, left, metadata).course())
         return value
 
     def _decode_direct(self, payload: bytes, blocks: list[Any] | None, arguments: tuple[Any, ...]) -> _R:

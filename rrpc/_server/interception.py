@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rrpc._call.chain import REFUSED, Chain, Sleep, drive, drive_async
+from rrpc._call.chain import REFUSED, Chain, drive, drive_async
 from rrpc._call.context import context
 from rrpc._call.peer import Peer
+from rrpc._call.steps import Sleep
 from rrpc._call.stream_hooks import StreamHooks
 from rrpc.errors import Cancelled, DeadlineExceeded, PermissionDenied
 from rrpc.interceptors import ServerInterceptor, links

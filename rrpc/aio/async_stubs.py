@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rrpc._client import stubs
-from rrpc.errors import RpcError, goes_elsewhere
 from rrpc.metadata import MetadataLike
 
 if TYPE_CHECKING:
@@ -26,10 +25,11 @@ class UnaryMethod(stubs.UnaryMethod[_R]):
     _is_async = True
 
     def __init__(self, client: Client) -> None:
-        from .start_call import start
+        from .start_call import start, start_course
 
         super().__init__(client)
         self._begin: Callable[[Prepared], Future[_R]] = start
+        self._go_course = start_course
 
     def _start(  # type: ignore[override]
         self,
@@ -41,16 +41,3 @@ class UnaryMethod(stubs.UnaryMethod[_R]):
         return self._begin(self._prepare(arguments, timeout, metadata, out))
 
     _call = _start  # type: ignore[assignment]
-
-    def _otherwise(  # type: ignore[override]
-        self, error: RpcError, arguments: tuple[Any, ...], left: float | None, metadata: MetadataLike | None
-    ) -> Future[_R]:
-        """Makes the call of a ``DirectMethod`` that failed with ``error`` elsewhere, where that is right."""
-        if not goes_elsewhere(error):
-            try:
-                raise self._typed(error) from None
-            finally:
-                del error  # what is raised knows this frame
-        from .start_call import start_course
-
-        return start_course(self.within(arguments, left, metadata).course())

@@ -14,8 +14,9 @@ from functools import partial
 from typing import Any
 
 from rrpc._call.callbacks import CallbackDriver, Slept, Wait, Waited
-from rrpc._call.chain import Chain, Sleep, Steps, follow_async
-from rrpc._call.outgoing import Exchange, OutgoingCall, Waiting
+from rrpc._call.chain import Chain, Steps, follow_async
+from rrpc._call.outgoing import OutgoingCall
+from rrpc._call.steps import Exchange, Sleep, Waiting
 from rrpc._call.stream_attempts import Another, Deliver, Receive, Reply, Send
 from rrpc._core import Awaited
 from rrpc.errors import RpcError

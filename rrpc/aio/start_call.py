@@ -11,8 +11,6 @@ from .async_future import Future, Watched
 from .loop_driver import running_driver
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-
     from rrpc._call.chain import Chain
     from rrpc._call.outgoing import Prepared
 
@@ -25,10 +23,10 @@ def start(prepared: Prepared) -> Future[Any]:
     request, connection = prepared.request, prepared.connection
     watched: Watched[Any] | None = None
     if connection is None:
-        watched = _watched(prepared, driver.loop)
-        if watched is None:
+        connection = prepared.pick()
+        if connection is None:
             return Future.of_chain(prepared.course(), driver.loop)
-        connection = watched.connection
+        watched = Watched(prepared.channel, connection, prepared.around, driver.loop)
     try:
         name, payload, message = request.encode(connection)
     except (InvalidArgument, ResourceExhausted):
@@ -57,18 +55,3 @@ def start(prepared: Prepared) -> Future[Any]:
 def start_course(chain: Chain) -> Future[Any]:
     """Starts, in the running loop, a call that a connection has turned down before a handler saw it."""
     return Future.of_chain(chain, running_driver().loop)
-
-
-def _watched(prepared: Prepared, loop: AbstractEventLoop) -> Watched[Any] | None:
-    """Returns the future for a call over a connection that the channel picks, or for a call in a handler.
-
-    Returns None if the call has to go its course. The course then raises the error, if there is one.
-    """
-    around, options = prepared.around, prepared.options
-    if not options.plain or (around is not None and around.links) or prepared.time_left() == 0.0:
-        return None
-    try:
-        connection = prepared.channel.pick_nowait(options.wait_for_ready)
-    except RpcError:
-        return None
-    return None if connection is None else Watched(prepared.channel, connection, around, loop)

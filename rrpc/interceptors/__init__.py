@@ -6,7 +6,7 @@ and in ``rrpc.interceptors.otel`` ``ClientSpans`` and ``ServerSpans``.
 
 from typing import TYPE_CHECKING, Any
 
-from rrpc._call.chain import Sleep
+from rrpc._call.steps import Sleep
 from rrpc._channel.privacy import is_private
 
 from .base import ClientInterceptor, Interceptor, ServerInterceptor, checked, links

@@ -15,8 +15,9 @@ from machine_parts import FAILURES, TIMEOUT, Channel, Clock, Connection, Ends, R
 from made import examples
 
 import rrpc
-from rrpc._call.chain import Chain, Sleep
-from rrpc._call.outgoing import CallOptions, Exchange, OutgoingCall, Waiting, prepare
+from rrpc._call.chain import Chain
+from rrpc._call.outgoing import CallOptions, OutgoingCall, prepare
+from rrpc._call.steps import Exchange, Sleep, Waiting
 
 ATTEMPTS = 3
 ELSEWHERE_MAX = 5  # connections in a row that turn out to take no calls

@@ -10,8 +10,8 @@ from made import examples
 
 import rrpc
 from rrpc._call.callbacks import CallbackDriver, Slept, Wait, Waited
-from rrpc._call.chain import Sleep
-from rrpc._call.outgoing import CallOptions, Exchange, Waiting, prepare
+from rrpc._call.outgoing import CallOptions, prepare
+from rrpc._call.steps import Exchange, Sleep, Waiting
 
 OUTCOMES = ("reply", "unavailable", "unsent", "internal", "interrupt", "late")
 EVENTS = (

@@ -19,7 +19,7 @@ from fleet import Fleet, fleet, nursery, scheme
 from processes import eventually, patience
 
 import rrpc
-from rrpc._call.outgoing import Waiting
+from rrpc._call.steps import Waiting
 from rrpc._client.blocking_driver import _wait
 
 __all__ = ["fleet", "nursery", "scheme"]

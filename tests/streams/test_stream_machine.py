@@ -14,8 +14,9 @@ from made import examples
 
 import rrpc
 from rrpc._call import stream_attempts
-from rrpc._call.chain import Sleep, drive, follow
-from rrpc._call.outgoing import CallOptions, Waiting
+from rrpc._call.chain import drive, follow
+from rrpc._call.outgoing import CallOptions
+from rrpc._call.steps import Sleep, Waiting
 from rrpc._call.stream_attempts import Another, Attempts, Deliver, Event, Receive, Send, State
 from rrpc._client.outgoing_stream import begun_course
 from rrpc.errors import unsent
