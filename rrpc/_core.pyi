@@ -5,8 +5,8 @@ raise what the factory given to ``set_error_factory`` makes of (code, message, p
 details, metadata, not_executed), where ``details`` and ``metadata`` are the opaque bytes that a server passed to
 ``Server.reply_error``, and ``not_executed`` says that the call was never sent, or refused before any handler saw it.
 
-``metadata`` is bytes that go with a request or a reply, at most ``metadata_bytes_max`` of them. A client packs a plain
-dict of names and values itself, and gives whatever else isn't bytes to the function of ``set_metadata_packer``.
+``metadata`` is bytes that go with a request or a reply, at most ``metadata_bytes_max`` of them. A client packs a dict
+of names and values itself, and gives whatever else isn't bytes to the function of ``set_metadata_packer``.
 
 A *buffer* is any object whose ``PyBUF_SIMPLE`` export is contiguous; it is held until the peer has
 read it. A ``Block`` is pool memory that returns to the pool when its last reference goes.

@@ -46,7 +46,7 @@ class _Upper:
         return ThreadedLane(*parts)
 
     def run_in_loop(self, handler: Any) -> None:
-        from .aio.plain_handlers import to_loop
+        from .aio.sync_handlers import to_loop
 
         to_loop(handler)
 

@@ -88,7 +88,7 @@ EMPTY = Metadata()
 
 def pack(metadata: MetadataLike) -> bytes:
     """Packs metadata for sending. Raises InvalidArgument, which says what can't be sent and why."""
-    values = metadata if _plain(metadata) else _checked(metadata)
+    values = metadata if _packs_as_is(metadata) else _checked(metadata)
     try:
         packed: bytes = _own.pack(values) if values else b""
     except UnicodeEncodeError as error:
@@ -96,7 +96,7 @@ def pack(metadata: MetadataLike) -> bytes:
     return packed
 
 
-def _plain(metadata: MetadataLike) -> bool:
+def _packs_as_is(metadata: MetadataLike) -> bool:
     """Whether it can be packed as it is, by one quick look."""
     if type(metadata) is not dict:
         return False
@@ -180,7 +180,7 @@ def unpack(packed: bytes) -> Metadata:
         values = _unpack(packed)
     except Exception as error:
         raise ProtocolError(f"malformed metadata: {str(error) or type(error).__name__}") from None
-    if _plain(values):
+    if _packs_as_is(values):
         metadata = Metadata()
         metadata._values = values
         return metadata

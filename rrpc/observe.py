@@ -148,12 +148,12 @@ class ObservedCore:
     """
 
     def __init__(
-        self, core: _core.Server, observer: Observer, plain: Container[bytes], with_streams: Container[bytes]
+        self, core: _core.Server, observer: Observer, unary: Container[bytes], with_streams: Container[bytes]
     ) -> None:
-        """``plain`` and ``with_streams``: the methods that there are, by their names on the wire."""
+        """``unary`` and ``with_streams``: the methods that there are, by their names on the wire."""
         self._core = core
         self._observer = observer
-        self._plain, self._with_streams = plain, with_streams
+        self._unary, self._with_streams = unary, with_streams
         self._calls: dict[int, Observation] = {}
         """Those under way, by handle. The core gives no handle twice."""
         # The rest is the core's own; a __getattr__ would slow every attribute down.
@@ -175,7 +175,7 @@ class ObservedCore:
     def begin(self, request: _core.Request) -> Observation:
         """Starts observing a request that has streams or doesn't come out of ``next``."""
         handle = request.handle
-        known = self._with_streams if request.kind else self._plain
+        known = self._with_streams if request.kind else self._unary
         seen = self._calls[handle] = Observation(request, known, self._core.call_info(handle))
         return seen
 

@@ -26,7 +26,7 @@ class Upper(Protocol):
         """
 
     def run_in_loop(self, handler: Any) -> None:
-        """Converts a plain handler in place to one that runs in the event loop."""
+        """Converts a synchronous handler in place to one that runs in the event loop."""
 
 
 _upper: Upper | None = None

@@ -11,8 +11,8 @@ __all__ = ["is_private"]
 def is_private(info: Mapping[str, Any]) -> bool:
     """Returns whether nobody on the way can read what goes over a connection, by its ``info``.
 
-    Shared memory is private, and so is what is encrypted. Plain TCP, the loopback interface included, isn't, nor is
-    RDMA whose peer has only proved its identity.
+    Shared memory is private, and so is what is encrypted. Unprotected TCP, the loopback interface included, isn't, nor
+    is RDMA whose peer has only proved its identity.
     """
     security = str(info.get("security", "none"))
     return security in ("same host", "encrypt") or security.startswith("TLS")

@@ -34,7 +34,7 @@ def refuse_blocking(call: str, instead: str, depth: int) -> None:
 def refuse_in_coroutine(call: str, instead: str, depth: int) -> None:
     """Raises RuntimeError if the caller ``depth`` frames above this one's is a coroutine.
 
-    Frames of rrpc itself don't count. Notebooks, where a loop runs but cells are plain code, may block.
+    Frames of rrpc itself don't count. Notebooks, where a loop runs but cells are synchronous code, may block.
     """
     frame: Any = sys._getframe(depth + 1)
     while frame is not None and (frame.f_globals.get("__package__") or "").partition(".")[0] == "rrpc":

@@ -46,7 +46,7 @@ def method(
             See ``docs/authorization.md``.
 
     Raises:
-        TypeError: The decorator isn't on a plain method, or ``allow`` isn't a list.
+        TypeError: The decorator isn't on an instance method, or ``allow`` isn't a list.
         ValueError: ``allow`` has something that isn't a principal.
     """
 

@@ -37,7 +37,7 @@ class RecordCheck:
         self._required: set[str] = set()
         self._scope: Scope | None = None
         self._names: tuple[str, ...] = ()
-        self._plain: tuple[type, ...] = ()
+        self._kinds: tuple[type, ...] = ()
         """The classes of the fields, where a value of exactly these needs no other look."""
 
     def _resolve(self) -> dict[str, Check]:
@@ -49,13 +49,13 @@ class RecordCheck:
         self._required = {member.name for member in members if member.required}
         self._scope = Scope.of_fields(hints, self._compile)
         if all(hint in EXACT for hint in hints.values()):
-            self._names, self._plain = tuple(hints), tuple(hints.values())
+            self._names, self._kinds = tuple(hints), tuple(hints.values())
         self._fields = fields
         return fields
 
     def __call__(self, value: Any) -> Any:
         kind = self._kind
-        if type(value) is Record and tuple(value) == self._names and self._is_plain(value):
+        if type(value) is Record and tuple(value) == self._names and self._is_exact(value):
             return self._made(value, value)
         fields = self._fields if self._fields is not None else self._resolve()
         if isinstance(value, kind):
@@ -79,8 +79,8 @@ class RecordCheck:
             return value
         return self._made(checked, value)
 
-    def _is_plain(self, value: Record) -> bool:
-        return value.type_name == self._kind.__name__ and tuple(map(type, value.values())) == self._plain
+    def _is_exact(self, value: Record) -> bool:
+        return value.type_name == self._kind.__name__ and tuple(map(type, value.values())) == self._kinds
 
     def _made(self, members: dict[str, Any], value: Any) -> Any:
         try:

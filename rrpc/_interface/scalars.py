@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rrpc.codec import plain_kind
+from rrpc.codec import numpy_kind
 
 from .foreign_arrays import view_of
 from .mismatch import AnnotationError, Check, Compile, Mismatch, type_text
@@ -150,8 +150,8 @@ def path_check(kind: type[pathlib.PurePath]) -> Check:
     return check
 
 
-# Plain values that a numpy type takes without loss of kind: no float becomes an integer.
-_PLAIN_FOR: tuple[tuple[type, tuple[type, ...]], ...] = (
+# Built-in types that a numpy type takes without loss of kind: no float becomes an integer.
+_BUILTINS_FOR: tuple[tuple[type, tuple[type, ...]], ...] = (
     (np.bool_, (bool,)),
     (np.integer, (int, bool)),
     (np.floating, (int, float, bool)),
@@ -162,12 +162,12 @@ _PLAIN_FOR: tuple[tuple[type, tuple[type, ...]], ...] = (
 def numpy_scalar_check(kind: type[np.generic]) -> Check:
     if kind is np.object_:
         raise AnnotationError("numpy.object_ isn't supported: Python objects can't be sent")
-    exact, plain = _plain_for(kind)
+    exact, builtins = _builtins_for(kind)
 
     def check(value: Any) -> Any:
         if isinstance(value, kind):
             return value
-        if type(value) in plain:
+        if type(value) in builtins:
             try:
                 made = kind(value)
             except (OverflowError, TypeError, ValueError):
@@ -180,11 +180,11 @@ def numpy_scalar_check(kind: type[np.generic]) -> Check:
     return check
 
 
-def _plain_for(kind: type[np.generic]) -> tuple[bool, tuple[type, ...]]:
-    """Whether ``kind`` has exact values only, and the plain types that it takes."""
-    base = plain_kind(kind)
-    plain = next((kinds for known, kinds in _PLAIN_FOR if issubclass(base, known)), ())
-    return base is not kind and base is np.int64, plain
+def _builtins_for(kind: type[np.generic]) -> tuple[bool, tuple[type, ...]]:
+    """Whether ``kind`` has exact values only, and the built-in types that it takes."""
+    base = numpy_kind(kind)
+    builtins = next((kinds for known, kinds in _BUILTINS_FOR if issubclass(base, known)), ())
+    return base is not kind and base is np.int64, builtins
 
 
 def enum_check(kind: type[enum.Enum]) -> Check:
@@ -200,13 +200,13 @@ def enum_check(kind: type[enum.Enum]) -> Check:
 
 
 def literal_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
-    plain = {(type(a), a): a for a in arguments}
-    plain |= {(type(a.value), a.value): a for a in arguments if isinstance(a, enum.Enum)}
+    choices = {(type(a), a): a for a in arguments}
+    choices |= {(type(a.value), a.value): a for a in arguments if isinstance(a, enum.Enum)}
     expected = "one of " + ", ".join(map(repr, arguments))
 
     def check(value: Any) -> Any:
         try:
-            return plain[type(value), value]
+            return choices[type(value), value]
         except (KeyError, TypeError):
             raise Mismatch(expected, value, f"it is {value!r:.60}") from None
 

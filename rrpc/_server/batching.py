@@ -1,7 +1,7 @@
 """Dynamic batching: calls of one method that wait at the same time are given to its handler together.
 
 Triton's dynamic batcher and Ray Serve's ``serve.batch`` work in the same way. The calls wait in the server's event
-loop, so they hold no workers; a plain handler runs in a thread of the loop's executor.
+loop, so they hold no workers; a synchronous handler runs in a thread of the loop's executor.
 """
 
 from __future__ import annotations

@@ -61,9 +61,9 @@ class Handler:
         ``in_loop`` says whether an event loop's calls are meant, or a worker's.
         """
         plan = self.plan
-        plain = self.decode == plan.decode_arguments and self.encode == plan.encode_result
+        unchanged = self.decode == plan.decode_arguments and self.encode == plan.encode_result
         fits = inspect.iscoroutinefunction(self._given) if in_loop else not self.is_async
-        if not plain or not fits or plan.compiled is None:
+        if not unchanged or not fits or plan.compiled is None:
             return None
         return self._given, plan.compiled, plan.names[plan.positional_count :]
 
@@ -198,7 +198,7 @@ def _interface(instance: object) -> Interface:
 
 
 def _is_async(method: Method, function: Callable[..., Any]) -> bool:
-    """Whether it is for an event loop: so is a plain function that hands on the async iterator of another."""
+    """Whether it is for an event loop: so is a synchronous function that hands on the async iterator of another."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return True
     origin = typing.get_origin(method.result)

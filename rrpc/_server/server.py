@@ -35,7 +35,7 @@ class Server:
     Args:
         *services: Instances of classes decorated with ``rrpc.service``, at least one.
         listen: An address, or several.
-        workers: Threads that run plain handlers: so many run at a time.
+        workers: Threads that run synchronous handlers: so many run at a time.
         max_concurrency: Bounds ``workers`` from above, and the ``async def`` handlers that run at a time.
         max_queue: Calls that may wait for a worker; others are refused with ResourceExhausted. None: no limit.
         tracebacks: Whether a handler's exception carries its traceback to the caller.
@@ -272,7 +272,7 @@ def serve(
     Args:
         *services: Instances of classes decorated with ``rrpc.service``.
         listen: An address, or several. Port 0 takes a free one, which ``addresses`` of the server names.
-        workers: Threads that run plain handlers.
+        workers: Threads that run synchronous handlers.
         **options: All others of ``Server``.
 
     Returns:

@@ -155,7 +155,7 @@ class _Done(Coroutine[Any, Any, None]):
 def connect(
     address: str | Sequence[str] | Channel, *, timeout: float | None = None, **options: Any
 ) -> Client:
-    """Makes a plain ``Client``, for calls by name: ``client = await rrpc.aio.connect(...)``, or with ``async with``.
+    """Makes a ``Client``, for calls by name: ``client = await rrpc.aio.connect(...)``, or with ``async with``.
 
     Args:
         address: As of ``rrpc.connect``: an address, several of one service, or a channel.

@@ -1,4 +1,4 @@
-"""The asyncio server: async handlers run in the loop that starts it, plain ones in worker threads."""
+"""The asyncio server: async handlers run in the loop that starts it, synchronous ones in worker threads."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Server", "serve"]
 
 
 class Server:
-    """Serves instances of service classes, whose methods may be ``async def`` or plain ones, side by side.
+    """Serves instances of service classes, whose methods may be ``async def`` or synchronous, side by side.
 
     Arguments as of ``rrpc.Server``. Async handlers run in the event loop in which the server is started, up to
-    ``max_concurrency`` at a time (1024 where nothing is said); plain ones in ``workers`` threads. When nobody waits for
-    its reply any more, an async handler gets ``asyncio.CancelledError``.
+    ``max_concurrency`` at a time (1024 where nothing is said); synchronous ones in ``workers`` threads. Once nobody
+    waits for its reply any more, an async handler gets ``asyncio.CancelledError``.
     As an async context manager it starts, and stops at the end.
     """
 

@@ -27,8 +27,8 @@ from .copy_counters import count_unpack
 from .copy_counters import snapshot as copies
 from .decoder import Record, decode, decode_part
 from .dtypes import describe as describe_dtype
+from .dtypes import numpy_kind
 from .dtypes import parse as parse_dtype
-from .dtypes import plain_kind
 from .encoder import Message, encode, encode_part, pack, prepare
 from .lent_memory import frozen, own
 from .sent_as_text import SENT_AS_TEXT
@@ -66,11 +66,11 @@ __all__ = [
     "is_model",
     "is_tensor",
     "ml_type",
+    "numpy_kind",
     "one_batch",
     "own",
     "pack",
     "parse_dtype",
-    "plain_kind",
     "prepare",
     "pyarrow",
     "refusal",

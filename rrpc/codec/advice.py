@@ -66,7 +66,7 @@ _WAYS = {
     "fractions.Fraction": "send .numerator and .denominator",
     "ipaddress": "send str(...) of it",
     "zoneinfo.ZoneInfo": "send its .key",
-    "pydantic": "let a field_serializer turn it into a plain value",
+    "pydantic": "let a field_serializer turn it into a built-in value",
 }
 
 

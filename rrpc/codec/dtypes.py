@@ -1,8 +1,8 @@
 """numpy dtypes as bytes and back.
 
-A plain dtype is its numpy string in ASCII (``<f4``, ``>i8``, ``<M8[ns]``, ``|S5``), one of the package ml_dtypes ``<``
-and its name (``<bfloat16``, ``<float8_e4m3fn``, ``<int4``, whose items take a byte each). A structured one is
-MessagePack: ``[itemsize, aligned, [[name, title or nil, offset, description, [dimension, ...]], ...]]``.
+An unstructured dtype is its numpy string in ASCII (``<f4``, ``>i8``, ``<M8[ns]``, ``|S5``), one of the package
+ml_dtypes ``<`` and its name (``<bfloat16``, ``<float8_e4m3fn``, ``<int4``, whose items take a byte each). A structured
+one is MessagePack: ``[itemsize, aligned, [[name, title or nil, offset, description, [dimension, ...]], ...]]``.
 Python objects and anything without a fixed size have no description.
 """
 
@@ -16,9 +16,9 @@ import numpy as np
 
 from rrpc.errors import FailedPrecondition
 
-__all__ = ["describe", "parse", "plain_kind"]
+__all__ = ["describe", "numpy_kind", "parse"]
 
-_PLAIN = re.compile(
+_TEXT = re.compile(
     rb"[<>|](?:b1|[iu][1248]|f(?:2|4|8|12|16)|c(?:8|16|24|32)|[mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?|[SUV]\d{1,9})"
 )
 _ML_MODULE = "ml_dtypes"
@@ -44,10 +44,10 @@ def describe(dtype: np.dtype[Any]) -> bytes:
         return packed
     if dtype.type.__module__ == _ML_MODULE:
         return _remember(_described, dtype, f"<{dtype.type.__name__}".encode())
-    plain = dtype.str.encode("ascii", "replace")
-    if dtype.hasobject or not _PLAIN.fullmatch(plain) or np.dtype(plain.decode()) != dtype:
+    text = dtype.str.encode("ascii", "replace")
+    if dtype.hasobject or not _TEXT.fullmatch(text) or np.dtype(text.decode()) != dtype:
         raise TypeError(f"arrays of dtype {dtype} can't be sent; convert to a fixed-size dtype")
-    return _remember(_described, dtype, plain)
+    return _remember(_described, dtype, text)
 
 
 def parse(description: bytes) -> np.dtype[Any]:
@@ -64,7 +64,7 @@ def parse(description: bytes) -> np.dtype[Any]:
 
 
 def _simple(description: bytes) -> np.dtype[Any]:
-    if _PLAIN.fullmatch(description):
+    if _TEXT.fullmatch(description):
         return np.dtype(description.decode())
     if found := _ML.fullmatch(description):
         return np.dtype(_ml_type(found[1].decode()))
@@ -85,7 +85,7 @@ def _ml_type(name: str) -> type[np.generic]:
     return kind
 
 
-def plain_kind(kind: type[np.generic]) -> type[np.generic]:
+def numpy_kind(kind: type[np.generic]) -> type[np.generic]:
     """Returns numpy's type of the same numbers for one of ml_dtypes, which says nothing of that; others as they are."""
     if kind.__module__ != _ML_MODULE:
         return kind

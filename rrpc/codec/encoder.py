@@ -384,13 +384,13 @@ _PREPARERS: dict[type, _Preparer] = {
 }
 
 
-def _plain(base: Callable[[Any], Any]) -> _Preparer:
+def _as_base(base: Callable[[Any], Any]) -> _Preparer:
     """Subclasses of built-in types go as their base, and paths as text."""
 
-    def plain(value: Any, message: Message, depth: int) -> Any:
+    def as_base(value: Any, message: Message, depth: int) -> Any:
         return prepare(base(value), message, depth)
 
-    return plain
+    return as_base
 
 
 def _exact(preparer: _Preparer) -> _Preparer:
@@ -412,20 +412,20 @@ _BY_BASE: tuple[tuple[type, _Preparer], ...] = (
     (tuple, _tuple),
     (list, _list),
     (Record, _record),
-    (dict, _plain(dict)),
+    (dict, _as_base(dict)),
     (set, _set),
     (frozenset, _frozenset),
-    (int, _plain(int.__int__)),
-    (float, _plain(float.__float__)),
-    (str, _plain(lambda text: str.__str__(text))),
-    (bytes, _plain(lambda data: bytes(memoryview(data)))),
+    (int, _as_base(int.__int__)),
+    (float, _as_base(float.__float__)),
+    (str, _as_base(lambda text: str.__str__(text))),
+    (bytes, _as_base(lambda data: bytes(memoryview(data)))),
     (bytearray, _bytearray),
     (array.array, _array_array),
     (datetime.datetime, _exact(_PREPARERS[datetime.datetime])),
     (datetime.date, _PREPARERS[datetime.date]),
     (datetime.timedelta, _exact(_timedelta)),
     (uuid.UUID, _uuid),
-    (pathlib.PurePath, _plain(os.fspath)),
+    (pathlib.PurePath, _as_base(os.fspath)),
 )
 
 

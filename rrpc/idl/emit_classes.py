@@ -22,7 +22,7 @@ from .emit_types import Types, names_in
 
 __all__ = ["define"]
 
-_PLAIN_FACTORIES = (list, dict, set, frozenset, tuple)
+_BUILTIN_FACTORIES = (list, dict, set, frozenset, tuple)
 
 
 def define(kind: type, types: Types) -> str:
@@ -152,11 +152,11 @@ class _Dataclass:
         return options | ({"kw_only": "True"} if member.kw_only else {})
 
     def _factory(self, what: str, factory: Any, annotation: Any, hint: str) -> str:
-        if factory in _PLAIN_FACTORIES:
+        if factory in _BUILTIN_FACTORIES:
             return str(factory.__name__)
         if isinstance(factory, functools.partial) and len(factory.args) == 1 and not factory.keywords:
             made = typing.get_origin(factory.func) or factory.func
-            if made in _PLAIN_FACTORIES:
+            if made in _BUILTIN_FACTORIES:
                 self._types.use("functools")
                 value = self._fitted(what, annotation, factory.args[0], f"{hint}Default")
                 return f"functools.partial({made.__name__}, {value})"

@@ -114,7 +114,7 @@ def _class_of(method: Method, kind: str, types: Types, style: Style) -> str:
 
 
 class _AnyIterable:
-    """Type of the iterables that an asyncio client takes items from: asynchronous or plain."""
+    """Type of the iterables that an asyncio client takes items from: asynchronous or not."""
 
     def __getitem__(self, item: Any) -> Any:
         return AsyncIterable[item] | Iterable[item]
@@ -284,7 +284,7 @@ class _Method:
         """To be implemented."""
         doc = docstring(self._method.doc, "        ")[:-1]
         body = "" if doc else " ..."
-        # An async generator is called, not awaited: of one without a yield, checkers know that by its plain def.
+        # An async generator is called, not awaited: of one without a yield, checkers know that by its bare def.
         define = "def" if self._method.kind & RECEIVES else style.define
         start = f"    {define} {self._method.name.rpartition('.')[2]}("
         end = f") -> {self._result(WIDTH - 10 - len(body))}:{body}"

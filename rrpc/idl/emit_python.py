@@ -180,12 +180,12 @@ def _imports(types: Types) -> str:
 
 
 def _import_from(module: str, names: Sequence[str]) -> list[str]:
-    """A statement for the plain names and one for each that gets another; in the order of their first names."""
-    plain = [name for name in names if " as " not in name]
+    """A statement for the names that stay and one for each that gets another; in the order of their first names."""
+    kept = [name for name in names if " as " not in name]
     statements = {name: [f"from {module} import {name}"] for name in names if " as " in name}
-    if plain:
-        one = f"from {module} import {', '.join(plain)}"
-        statements[plain[0]] = [one] if len(one) <= WIDTH else broken(f"from {module} import (", plain, ")")
+    if kept:
+        one = f"from {module} import {', '.join(kept)}"
+        statements[kept[0]] = [one] if len(one) <= WIDTH else broken(f"from {module} import (", kept, ")")
     return [line for name in sorted(statements, key=_import_order) for line in statements[name]]
 
 

@@ -33,7 +33,7 @@ def camel(name: str) -> str:
 
 
 def literal_text(value: Any) -> str:
-    """A plain value as source, with double quotes where they'd be usual."""
+    """A value of a built-in type as source, with double quotes where they'd be usual."""
     kind = type(value)
     if kind is str:
         return quoted(value)

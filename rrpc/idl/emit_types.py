@@ -305,7 +305,7 @@ class Types:
     # Values
 
     def value(self, value: Any) -> str:
-        """A plain value as source; AnnotationError if it has no literal."""
+        """A value as source; AnnotationError if it has no literal."""
         if isinstance(value, enum.Enum):
             return f"{self._defined(type(value))}.{value.name}"
         kind = type(value)

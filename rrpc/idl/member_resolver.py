@@ -81,11 +81,13 @@ class Members:
         reserved = self._reserved(node.items)
         if not members:
             self._scope.add(node.at, "an enum has at least one member")
-        kind = type(members[0].value.value) if members and isinstance(members[0].value, syntax.Plain) else int
+        kind = (
+            type(members[0].value.value) if members and isinstance(members[0].value, syntax.Literal) else int
+        )
         made = [self._member(member, kind) for member in members]
         known = [member for member in made if member is not None]
         self._distinct([(m.name.text, m.name.at) for m in members], "the name", reserved)
-        values = [(m.value.value, m.value.at) for m in members if isinstance(m.value, syntax.Plain)]
+        values = [(m.value.value, m.value.at) for m in members if isinstance(m.value, syntax.Literal)]
         self._distinct(values, "the value", reserved)
         notes = self.notes(node.doc, node.attributes, node.at)
         return Enum(name, tuple(known), reserved, **notes) if known else None
@@ -93,7 +95,7 @@ class Members:
     def _member(self, node: syntax.Member, kind: type) -> EnumMember | None:
         self.check_name(node.name, rules.member_name)
         notes = self.notes(node.doc, node.attributes, node.name.at)
-        value: Any = node.value.value if isinstance(node.value, syntax.Plain) else None
+        value: Any = node.value.value if isinstance(node.value, syntax.Literal) else None
         if wrong := _wrong_member(value, kind):
             self._scope.add(node.value.at, wrong)
             return None

@@ -28,7 +28,7 @@ from .diagnostics import Diagnostics, IdlError, Source
 from .literals import quoted
 from .parser import parse_source
 from .resolver import resolve
-from .spell import Inexpressible, plain_text, type_text, value_text
+from .spell import Inexpressible, idl_literal, type_text, value_text
 
 __all__ = ["print_module"]
 
@@ -121,7 +121,7 @@ class _Printer:
             return [*doc, f"union {bare} = {self._type(Union(known.alternatives), bare)}{attributes};"]
         if isinstance(known, Enum):
             members = [
-                [*_doc(m.doc, "  "), f"  {m.name} = {plain_text(m.value)}{_attributes(m.deprecated)};"]
+                [*_doc(m.doc, "  "), f"  {m.name} = {idl_literal(m.value)}{_attributes(m.deprecated)};"]
                 for m in known.members
             ]
             return [*doc, *_body(f"enum {bare}{attributes}", [*members, *_reserved(known.reserved)])]
@@ -212,7 +212,7 @@ def _attributes(deprecated: str | None, idempotent: bool = False) -> str:
 
 
 def _reserved(items: Sequence[int | str]) -> list[list[str]]:
-    return [[f"  reserved {', '.join(map(plain_text, items))};"]] if items else []
+    return [[f"  reserved {', '.join(map(idl_literal, items))};"]] if items else []
 
 
 def _marked(parameters: Sequence[Parameter], texts: Iterable[str]) -> Iterator[str]:

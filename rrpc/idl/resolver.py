@@ -115,7 +115,7 @@ class _Resolver:
         if node.name is not None:
             self._scope.package = node.name.text
             for part in node.name.text.split("."):
-                if wrong := rules.plain_name(part, "a part of a package's name"):
+                if wrong := rules.python_name(part, "a part of a package's name"):
                     self._scope.add(node.name.at, wrong)
 
     # --- constants and unions

@@ -28,7 +28,7 @@ __all__ = [
     "member_name",
     "method_name",
     "parameter_name",
-    "plain_name",
+    "python_name",
     "type_hint",
 ]
 
@@ -120,7 +120,7 @@ def type_hint(name: str) -> str:
     return f"; here it is {_ALIASES[name]}" if name in _ALIASES else ""
 
 
-def plain_name(name: str, what: str) -> str | None:
+def python_name(name: str, what: str) -> str | None:
     """Names of anything."""
     if name in _PYTHON:
         return f"{name!r} is a word of Python's: choose another name for {what}"
@@ -137,14 +137,14 @@ def declaration_name(name: str) -> str | None:
         return f"{name!r} is a word of the language: choose another name"
     if name in GENERATED_NAMES:
         return f"{name!r} has a meaning of its own in generated code: choose another name"
-    return plain_name(name, "a declaration")
+    return python_name(name, "a declaration")
 
 
 def field_name(name: str) -> str | None:
     """Returns why a field of a struct can't have the name, or None."""
     if name in STRUCT_NAMES:
         return f"a field can't be called {name!r}: generated classes have that themselves"
-    return plain_name(name, "a field")
+    return python_name(name, "a field")
 
 
 def error_field_name(name: str) -> str | None:
@@ -160,18 +160,18 @@ def member_name(name: str) -> str | None:
         return f"{name!r} is a value of its own: choose another name for a member"
     if name in ENUM_NAMES or name.startswith("_"):
         return f"a member can't be called {name!r}: Python's enums keep that for themselves"
-    return plain_name(name, "a member")
+    return python_name(name, "a member")
 
 
 def method_name(name: str) -> str | None:
     """Returns why a method can't have the name, or None."""
     if name in RESERVED_METHODS or name.startswith("_"):
         return f"a method can't be called {name!r}: a client has that itself"
-    return plain_name(name, "a method")
+    return python_name(name, "a method")
 
 
 def parameter_name(name: str) -> str | None:
     """Returns why a parameter can't have the name, or None."""
     if name in RESERVED_PARAMETERS or name == "self":
         return f"a parameter can't be called {name!r}: every call has that itself"
-    return plain_name(name, "a parameter")
+    return python_name(name, "a parameter")

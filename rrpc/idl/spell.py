@@ -26,7 +26,7 @@ from rrpc.schema.closure import inner_types
 
 from .literals import quoted, quoted_bytes
 
-__all__ = ["Inexpressible", "alternatives_of", "plain_text", "type_text", "value_text"]
+__all__ = ["Inexpressible", "alternatives_of", "idl_literal", "type_text", "value_text"]
 
 Lookup = Callable[[str], Declaration | None]
 
@@ -57,7 +57,7 @@ def type_text(kind: Type, package: str = "") -> str:
         case Union(items):
             return " | ".join(f"({text(item)})" if isinstance(item, Union) else text(item) for item in items)
         case Literal(values):
-            return f"literal<{', '.join(map(plain_text, values))}>"
+            return f"literal<{', '.join(map(idl_literal, values))}>"
         case Opaque(name):
             raise Inexpressible(f"{name} has no word in the language{_WAYS.get(name, '')}")
 
@@ -81,7 +81,7 @@ def _dims(dims: tuple[str | int | None, ...]) -> str:
     return f"[{', '.join('_' if dim is None else str(dim) for dim in dims)}]"
 
 
-def plain_text(value: Any) -> str:
+def idl_literal(value: Any) -> str:
     """A value that needs no type to be understood."""
     match value:
         case None:
@@ -122,8 +122,8 @@ def alternatives_of(kind: Type, lookup: Lookup) -> tuple[Type, ...]:
             case Named(name) if isinstance(known := lookup(name), OneOf):
                 waiting += () if name in seen else reversed(known.alternatives)
                 seen.add(name)
-            case plain:
-                found.append(plain)
+            case other:
+                found.append(other)
     return tuple(found)
 
 
@@ -134,7 +134,7 @@ def value_text(value: Any, kind: Type, lookup: Lookup) -> str:
         enums = [lookup(choice.name) for choice in choices if isinstance(choice, Named)]
         members = {m.name for known in enums if isinstance(known, Enum) for m in known.members}
         takes_text = any(choice == Scalar("string") or isinstance(choice, Literal) for choice in choices)
-        return value if value in members and not takes_text else plain_text(value)
+        return value if value in members and not takes_text else idl_literal(value)
     if isinstance(value, tuple):
         inner = next((c for c in choices if isinstance(c, (List, Set, Tuple))), List(Scalar("any")))
         kinds = inner.items if isinstance(inner, Tuple) and not inner.variadic else None
@@ -149,4 +149,4 @@ def value_text(value: Any, kind: Type, lookup: Lookup) -> str:
             f"{value_text(k, of.key, lookup)}: {value_text(v, of.value, lookup)}" for k, v in value.items()
         ]
         return f"{{{', '.join(entries)}}}"
-    return plain_text(value)
+    return idl_literal(value)

@@ -18,6 +18,7 @@ __all__ = [
     "Generic",
     "Import",
     "ListValue",
+    "Literal",
     "MapValue",
     "Marker",
     "Member",
@@ -26,7 +27,6 @@ __all__ = [
     "Optional",
     "Package",
     "Parameter",
-    "Plain",
     "Reserved",
     "Result",
     "Service",
@@ -48,7 +48,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class Literal:
     """A literal: str, bytes, int or float."""
 
     value: Any
@@ -71,7 +71,7 @@ class MapValue:
     at: At
 
 
-Value = Word | Plain | ListValue | MapValue
+Value = Word | Literal | ListValue | MapValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ class Generic:
     """``name<arguments>[dims]``; a Marker among the arguments is ``...``."""
 
     name: Word
-    arguments: tuple[TypeNode | Plain | Marker, ...]
-    dims: tuple[Word | Plain, ...] | None
+    arguments: tuple[TypeNode | Literal | Marker, ...]
+    dims: tuple[Word | Literal, ...] | None
     dims_at: At | None
 
     @property
@@ -149,7 +149,7 @@ class Field:
     """A field of a struct or an error."""
 
     doc: str
-    number: Plain
+    number: Literal
     name: Word
     type: TypeNode
     default: Value | None
@@ -160,7 +160,7 @@ class Field:
 class Reserved:
     """Numbers, names or values that no member may use again."""
 
-    items: tuple[Plain, ...]
+    items: tuple[Literal, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class Package:
 class Import:
     """An import of another file."""
 
-    path: Plain
+    path: Literal
 
     @property
     def at(self) -> At:

@@ -28,17 +28,17 @@ class Builder(Transformer[Token, Any]):
 
     # --- terminals
 
-    def INT(self, token: Token) -> syntax.Plain:
+    def INT(self, token: Token) -> syntax.Literal:
         """Makes an integer literal."""
-        return syntax.Plain(_int(token), _at(token))
+        return syntax.Literal(_int(token), _at(token))
 
-    def FLOAT(self, token: Token) -> syntax.Plain:
+    def FLOAT(self, token: Token) -> syntax.Literal:
         """Makes a float literal."""
-        return syntax.Plain(float(token), _at(token))
+        return syntax.Literal(float(token), _at(token))
 
-    def STRING(self, token: Token) -> syntax.Plain:
+    def STRING(self, token: Token) -> syntax.Literal:
         """Makes a string or bytes literal."""
-        return syntax.Plain(unquoted(token), _at(token))
+        return syntax.Literal(unquoted(token), _at(token))
 
     BYTES = STRING
 
@@ -107,7 +107,7 @@ class Builder(Transformer[Token, Any]):
 
     # --- statements
 
-    def attribute(self, name: syntax.Word, text: syntax.Plain | None) -> syntax.Attribute:
+    def attribute(self, name: syntax.Word, text: syntax.Literal | None) -> syntax.Attribute:
         """Makes an attribute."""
         return syntax.Attribute(name, None if text is None else text.value)
 
@@ -119,7 +119,7 @@ class Builder(Transformer[Token, Any]):
         """Makes a package statement."""
         return syntax.Package(doc, name, _at(keyword))
 
-    def import_(self, path: syntax.Plain) -> syntax.Import:
+    def import_(self, path: syntax.Literal) -> syntax.Import:
         """Makes an import."""
         return syntax.Import(path)
 
@@ -155,7 +155,7 @@ class Builder(Transformer[Token, Any]):
         """Makes a field of a struct or an error."""
         return syntax.Field(doc, number, name, kind, default, attributes)
 
-    def reserved(self, *items: syntax.Plain) -> syntax.Reserved:
+    def reserved(self, *items: syntax.Literal) -> syntax.Reserved:
         """Makes a reservation of numbers, names or values."""
         return syntax.Reserved(items)
 

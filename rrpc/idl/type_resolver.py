@@ -27,7 +27,7 @@ from rrpc.schema.closure import holds_borrowed
 
 from . import syntax
 from .diagnostics import At, suggestion
-from .rules import CONTAINERS, INTEGER_BOUNDS, RANK_MAX, plain_name, type_hint
+from .rules import CONTAINERS, INTEGER_BOUNDS, RANK_MAX, python_name, type_hint
 from .scope import Problem, Reported, Scope
 
 __all__ = ["Types", "is_integer"]
@@ -140,7 +140,7 @@ class Types:
         """The types in ``<>``, as many as the container holds."""
         types: list[syntax.TypeNode] = []
         for argument in node.arguments:
-            if isinstance(argument, (syntax.Plain, syntax.Marker)):
+            if isinstance(argument, (syntax.Literal, syntax.Marker)):
                 raise Problem(argument.at, f"expected a type in {node.name.text}<...>")
             types.append(argument)
         count = CONTAINERS[node.name.text]
@@ -166,7 +166,7 @@ class Types:
         if not isinstance(last, syntax.Marker):
             return Tuple(tuple(self._type(item) for item in self._arguments(node)))
         first = node.arguments[0]
-        if len(node.arguments) != 2 or isinstance(first, (syntax.Plain, syntax.Marker)):
+        if len(node.arguments) != 2 or isinstance(first, (syntax.Literal, syntax.Marker)):
             raise Problem(last.at, "'...' stands behind one type: tuple<T, ...>")
         return Tuple((self._type(first),), variadic=True)
 
@@ -192,8 +192,8 @@ class Types:
             raise Problem(item.at, f"only an array can be borrowed: {_FORMS['borrowed']}")
         return replace(kind, borrowed=True)
 
-    def _dim(self, dim: syntax.Word | syntax.Plain) -> str | int | None:
-        if isinstance(dim, syntax.Plain):
+    def _dim(self, dim: syntax.Word | syntax.Literal) -> str | int | None:
+        if isinstance(dim, syntax.Literal):
             if dim.value < 0:
                 raise Problem(dim.at, f"a dimension's size can't be {dim.value}")
             return int(dim.value)
@@ -202,7 +202,7 @@ class Types:
         found = self._scope.find(dim.text)
         if any(self._scope.kind_of(name) == "const" for name in found):
             return self._constant_dim(dim)
-        if wrong := plain_name(dim.text, "a dimension"):
+        if wrong := python_name(dim.text, "a dimension"):
             raise Problem(dim.at, wrong)
         return dim.text
 
@@ -231,7 +231,7 @@ _BOOLEANS = {"true": True, "false": False}
 def _literals(node: syntax.Generic) -> tuple[Any, ...]:
     values: list[Any] = []
     for argument in node.arguments:
-        if isinstance(argument, syntax.Plain):
+        if isinstance(argument, syntax.Literal):
             value = argument.value
         elif isinstance(argument, syntax.Named) and argument.name.text in _BOOLEANS:
             value = _BOOLEANS[argument.name.text]

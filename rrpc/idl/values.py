@@ -1,4 +1,4 @@
-"""Default values and constants: what a file says to plain values of a type."""
+"""Default values and constants: what a file says to Python values of a type."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Values:
             case Scalar(name):
                 return self._scalar(node, kind, name)
             case Literal(values):
-                value = _plain(node)
+                value = _literal(node)
                 if any(type(known) is type(value) and known == value for known in values):
                     return value
                 raise self._mismatch(node, kind)
@@ -77,8 +77,8 @@ class Values:
 
     def _mismatch(self, node: syntax.Value, kind: Type) -> Problem:
         text = type_text(kind, self._scope.package)
-        plain = node.value if isinstance(node, syntax.Plain) else None
-        hint = f"; write {text}?" if _is_none(node) else _HINTS.get((text, type(plain)), "")
+        value = node.value if isinstance(node, syntax.Literal) else None
+        hint = f"; write {text}?" if _is_none(node) else _HINTS.get((text, type(value)), "")
         return Problem(node.at, f"expected {_expected(kind, text)}, found {_described(node)}{hint}")
 
     def _without_constants(self, node: syntax.Value, kind: Type) -> syntax.Value:
@@ -131,7 +131,7 @@ class Values:
     def _of_one(self, node: syntax.Value, kind: Type) -> Any:
         """Returns the value for the first alternative that accepts it; whole numbers prefer integer types."""
         choices = alternatives_of(kind, self._scope.lookup)
-        whole = isinstance(node, syntax.Plain) and type(node.value) is int
+        whole = isinstance(node, syntax.Literal) and type(node.value) is int
         order = sorted(choices, key=lambda choice: choice in _INEXACT) if whole else choices
         if isinstance(node, syntax.Word) and self._is_member(node.text, kind):
             takes_text = any(c == Scalar("string") or isinstance(c, Literal) for c in choices)
@@ -168,7 +168,7 @@ class Values:
     def _scalar(self, node: syntax.Value, kind: Scalar, name: str) -> Any:
         if name in _WITHOUT_DEFAULT:
             raise Problem(node.at, f"{name} has no literals; write {name}? = none")
-        value = _plain(node)
+        value = _literal(node)
         if name == "any":
             if isinstance(value, _Nothing):
                 raise Problem(node.at, f"any has plain values as its default, not {_described(node)}")
@@ -185,7 +185,7 @@ class Values:
 
 
 class _Nothing:
-    """Marker for a node that isn't a plain value."""
+    """Marker for a node that isn't a literal."""
 
 
 _PYTHON: dict[str, tuple[type, ...]] = {
@@ -208,8 +208,8 @@ def _member_called(word: str, enum: Enum) -> str | None:
     return last if prefix in names and any(member.name == last for member in enum.members) else None
 
 
-def _plain(node: syntax.Value) -> Any:
-    if isinstance(node, syntax.Plain):
+def _literal(node: syntax.Value) -> Any:
+    if isinstance(node, syntax.Literal):
         return node.value
     if isinstance(node, syntax.Word) and node.text in _WORDS:
         return _WORDS[node.text]
@@ -251,11 +251,11 @@ def _expected(kind: Type, text: str) -> str:
 
 def _described(node: syntax.Value) -> str:
     match node:
-        case syntax.Plain(str() as text):
+        case syntax.Literal(str() as text):
             return shown("STRING", f'"{text}"') if text.isprintable() else "a string"
-        case syntax.Plain(bytes()):
+        case syntax.Literal(bytes()):
             return "bytes"
-        case syntax.Plain(value):
+        case syntax.Literal(value):
             return f"{value!r:.40}"
         case syntax.Word(text):
             return f"'{text}'"
@@ -271,7 +271,7 @@ def _node(value: Any, kind: Type, at: At, scope: Scope) -> syntax.Value:
     if value is None or isinstance(value, bool):
         return syntax.Word({None: "none", True: "true", False: "false"}[value], at)
     if isinstance(value, complex):
-        return syntax.Plain(value.real, at)
+        return syntax.Literal(value.real, at)
     if isinstance(value, tuple):
         inner = next((c for c in choices if isinstance(c, (List, Set, Tuple))), List(Scalar("any")))
         kinds = [inner.item] * len(value) if not isinstance(inner, Tuple) else list(inner.items)
@@ -284,5 +284,5 @@ def _node(value: Any, kind: Type, at: At, scope: Scope) -> syntax.Value:
         )
     if isinstance(value, str) and any(isinstance(c, Named) for c in choices):
         takes_text = any(c == Scalar("string") or isinstance(c, Literal) for c in choices)
-        return syntax.Plain(value, at) if takes_text else syntax.Word(value, at)
-    return syntax.Plain(value, at)
+        return syntax.Literal(value, at) if takes_text else syntax.Word(value, at)
+    return syntax.Literal(value, at)

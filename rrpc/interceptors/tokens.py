@@ -32,8 +32,8 @@ class ClientToken(ClientInterceptor):
         token: The token, or a function that gets one: it is called for the first call, when ``max_age`` seconds have
             passed, and when a call was refused. Under asyncio it may be ``async``.
         max_age: Seconds for which a token is used; None: until it is refused.
-        allow_clear: Sends it where others could read it, too: over plain TCP (the loopback interface included) and
-            RDMA. Calls fail with FailedPrecondition there otherwise. Shared memory and TLS are private
+        allow_clear: Sends it where others could read it, too: over unprotected TCP (the loopback interface included)
+            and RDMA. Calls fail with FailedPrecondition there otherwise. Shared memory and TLS are private
             (``is_private``).
     """
 
@@ -49,7 +49,7 @@ class ClientToken(ClientInterceptor):
         self._get = None if isinstance(token, str) else token
         self._max_age = max_age
         self._allow_clear = allow_clear
-        self._token = _plain(token) if isinstance(token, str) else ""
+        self._token = _checked(token) if isinstance(token, str) else ""
         self._until = float("inf") if isinstance(token, str) else -1.0
 
     def unary(self, call: Any) -> Steps:
@@ -89,12 +89,12 @@ class ClientToken(ClientInterceptor):
         token = self._get()
         if inspect.isawaitable(token):
             token = yield token
-        self._token = _plain(token)
+        self._token = _checked(token)
         self._until = monotonic() + (float("inf") if self._max_age is None else self._max_age)
         return self._token
 
 
-def _plain(token: Any) -> str:
+def _checked(token: Any) -> str:
     if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable():
         shown = "an empty one" if token == "" else "one that isn't printable ASCII text"
         raise ValueError(f"a token is a str without line breaks, not {shown}")
@@ -151,7 +151,7 @@ def _token_of(metadata: Any) -> str:
 
 
 def _fixed(tokens: str | Iterable[str]) -> Check:
-    known = [_digest(_plain(token)) for token in ([tokens] if isinstance(tokens, str) else tokens)]
+    known = [_digest(_checked(token)) for token in ([tokens] if isinstance(tokens, str) else tokens)]
     if not known:
         raise ValueError("without a token nobody could call: give at least one")
 

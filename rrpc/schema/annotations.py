@@ -50,7 +50,7 @@ from .model import (
 __all__ = ["Declarations"]
 
 _ANY = Scalar("any")
-_PLAIN: dict[Any, Type] = {
+_BY_CLASS: dict[Any, Type] = {
     None: Scalar("none"),
     type(None): Scalar("none"),
     Any: _ANY,
@@ -122,7 +122,7 @@ class Declarations:
         if origin is typing.Annotated:
             return self._annotated(arguments[0], arguments[1:])
         if origin is None:
-            return _PLAIN.get(annotation) or self._class(annotation)
+            return _BY_CLASS.get(annotation) or self._class(annotation)
         return self._generic(annotation, origin, arguments)
 
     def _annotated(self, annotation: Any, notes: tuple[Any, ...]) -> Type:
@@ -240,27 +240,27 @@ class Declarations:
         return Opaque(f"default_factory={getattr(factory, '__name__', type(factory).__name__)}")
 
     def default_of(self, value: Any, annotation: Any, kind: Type) -> Any:
-        """The default as plain data; Opaque where it has no literal."""
+        """The default as a value of built-in types; Opaque where it has no literal."""
         try:
-            return self._plain(compile_check(annotation)(value), kind)
+            return self._built_in(compile_check(annotation)(value), kind)
         except Mismatch:  # a dataclass may promise what its own default doesn't keep
             return Opaque(f"{value!r:.60}" if type(value) in _VALUES else type(value).__name__)
 
-    def _plain(self, value: Any, kind: Type) -> Any:
+    def _built_in(self, value: Any, kind: Type) -> Any:
         if isinstance(kind, Optional):
-            return None if value is None else self._plain(value, kind.item)
+            return None if value is None else self._built_in(value, kind.item)
         if isinstance(value, enum.Enum):
             return self._member(value, kind)
         if type(value) in _VALUES:
             return value
         if isinstance(value, dict):
             key, item = (kind.key, kind.value) if isinstance(kind, Map) else (_ANY, _ANY)
-            return {self._plain(k, key): self._plain(v, item) for k, v in value.items()}
+            return {self._built_in(k, key): self._built_in(v, item) for k, v in value.items()}
         if type(value) in (set, frozenset):
             value = sorted(value, key=repr)
         if type(value) in (list, tuple):
             return tuple(
-                self._plain(item, inner) for item, inner in zip(value, _inner(kind, value), strict=True)
+                self._built_in(item, inner) for item, inner in zip(value, _inner(kind, value), strict=True)
             )
         return Opaque(repr(value) if type(value) in _SHOWN else type(value).__name__)
 
@@ -269,7 +269,7 @@ class Declarations:
         choices = kind.items if isinstance(kind, Union) else (kind,)
         name = next((n for n, known in self._classes.items() if known is type(value)), "")
         if Named(name) not in choices:
-            return self._plain(value.value, _ANY)
+            return self._built_in(value.value, _ANY)
         if Scalar("string") in choices:
             return Opaque(f"{type(value).__name__}.{value.name}")  # its name would look like a text
         return value.name

@@ -1,4 +1,4 @@
-"""Schemas as plain data for JSON, and back: what reflection sends.
+"""Schemas as data for JSON, and back: what reflection sends.
 
 A type is a word (``"i32"``) or a map with one key that says what it is (``{"list": "i32"}``), a value is
 itself or, where JSON has no word for it, such a map too. What is empty or false is left out. Positions are left out

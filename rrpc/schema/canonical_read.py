@@ -1,4 +1,4 @@
-"""Plain data to schemas. The data may be a stranger's: it is checked throughout, for meaning too.
+"""Data out of JSON to schemas. The data may be a stranger's: it is checked throughout, for meaning too.
 
 An array that is borrowed where this version can't borrow one, such as in a struct, is read as an array like any other:
 how it travels is the sender's affair.

@@ -186,7 +186,7 @@ class Field(_Documented):
     name: str
     type: Type
     default: Any = MISSING
-    """A plain value; of an enum the member's name, of a list a tuple."""
+    """A value of a built-in type; of an enum the member's name, of a list a tuple."""
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ class PythonTypes:
         return _of(tuple, (*items, ...) if kind.variadic else items)
 
     def value(self, kind: Type, value: Any) -> Any:
-        """A default's or a constant's plain value as one of the type."""
+        """A default's or a constant's value, of built-in types, as one of the type."""
         if isinstance(kind, Optional):
             return None if value is None else self.value(kind.item, value)
         if isinstance(kind, Named):

@@ -1,4 +1,4 @@
-"""A trace as a table, in plain text or by rich."""
+"""A trace as a table, as text or by rich."""
 
 from __future__ import annotations
 

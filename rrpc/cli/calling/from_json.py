@@ -20,7 +20,7 @@ import numpy as np
 
 from rrpc._interface.members import has_members, members_of
 from rrpc._interface.mismatch import item_type, type_text
-from rrpc.codec import plain_kind
+from rrpc.codec import numpy_kind
 
 __all__ = ["TYPE_KEY", "BadValue", "alternatives", "from_json", "hint", "unwrapped"]
 
@@ -319,14 +319,14 @@ def _array_of(data: Any, dtype: Any) -> Any:
         raise BadValue("no array: it has items that aren't numbers")
     if wanted is None:
         return found
-    plain = plain_kind(wanted.type)
-    numbers = np.dtype(plain).kind
+    numpy_type = numpy_kind(wanted.type)
+    numbers = np.dtype(numpy_type).kind
     if numbers == "c":
         return _complex_of(found).astype(wanted)
     with np.errstate(all="ignore"):
         converted = found.astype(wanted)
     lossy = numbers != "f" and not np.array_equal(
-        converted if plain is wanted.type else converted.astype(plain), found
+        converted if numpy_type is wanted.type else converted.astype(numpy_type), found
     )
     if found.size and (lossy or (wanted.kind == "b") != (found.dtype.kind == "b")):
         raise BadValue(f"no {wanted} array: it has items that aren't {wanted}")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rrpc.codec import plain_kind
+from rrpc.codec import numpy_kind
 
 __all__ = ["Files", "pretty", "to_json"]
 
@@ -78,7 +78,7 @@ class _Writer:
         self._whole = whole
 
     def json(self, value: Any, path: str) -> Any:
-        convert = _PLAIN.get(type(value))
+        convert = _CONVERSIONS.get(type(value))
         if convert is not None:
             return convert(value)
         if isinstance(value, np.ndarray):
@@ -115,8 +115,8 @@ class _Writer:
         if self._files is not None:
             return self._files.array(value, path)
         shown = {"dtype": str(value.dtype), "shape": list(value.shape)}
-        if (plain := plain_kind(value.dtype.type)) is not value.dtype.type:
-            value = value.astype(plain)
+        if (exact := numpy_kind(value.dtype.type)) is not value.dtype.type:
+            value = value.astype(exact)
         if self._whole or value.size <= _INLINE_ITEMS:
             return shown | {"data": _nested(value.tolist())}
         return shown | _summary(value)
@@ -141,7 +141,7 @@ def _summary(value: Any) -> dict[str, Any]:
 def _nested(value: Any) -> Any:
     if isinstance(value, list):
         return [_nested(item) for item in value]
-    convert = _PLAIN.get(type(value))
+    convert = _CONVERSIONS.get(type(value))
     return convert(value) if convert is not None else to_json(value)
 
 
@@ -156,7 +156,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-_PLAIN: dict[type, Callable[[Any], Any]] = {
+_CONVERSIONS: dict[type, Callable[[Any], Any]] = {
     **dict.fromkeys((type(None), bool, int, str), _same),
     float: _number,
     complex: lambda value: [_number(value.real), _number(value.imag)],

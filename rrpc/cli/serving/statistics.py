@@ -1,4 +1,4 @@
-"""Numbers about the calls of a process, as plain data that can be added to those of another process."""
+"""Numbers about the calls of a process, as built-in types that can be added to those of another process."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def layout_of(kind: Any) -> Layout:
     if kind.id in _fixed():
         return Layout(FIXED, kind.bit_width // 8)
     raise ValueError(
-        f"columns of type {kind!s:.80} can't be sent: cast them to a list, a struct or a plain type"
+        f"columns of type {kind!s:.80} can't be sent: cast them to a list, a struct or a primitive type"
     )
 
 

@@ -1,4 +1,4 @@
-"""Plain functions where coroutines are expected: those of the built-in services, in a server that has no worker."""
+"""Synchronous functions where coroutines are expected: the built-in services' in a server that has no worker."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["to_loop"]
 
 def to_loop(handler: Handler) -> None:
     """Has an event loop call the handler. Its function waits for nothing, but by a ``rrpc._server.waker.Waker``."""
-    plain = handler.function
+    function = handler.function
     handler.is_async = True
-    handler.function = _items(plain) if handler.plan.kind else _result(plain)
+    handler.function = _items(function) if handler.plan.kind else _result(function)
 
 
-def _result(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _result(function: Callable[..., Any]) -> Callable[..., Any]:
     async def result(*arguments: Any) -> Any:
-        return plain(*arguments)
+        return function(*arguments)
 
     return result
 
 
-def _items(plain: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
+def _items(function: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
     async def items(*arguments: Any) -> AsyncIterator[Any]:
-        source = plain(*arguments)
+        source = function(*arguments)
         try:
             for item in source:
                 if isinstance(item, Waker):
