@@ -6,22 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rrpc._interface import AnnotationError
-from rrpc.schema import (
-    MISSING,
-    Const,
-    Declaration,
-    Enum,
-    Error,
-    Field,
-    Method,
-    Module,
-    OneOf,
-    Parameter,
-    Scalar,
-    Service,
-    Type,
-    Union,
-)
+from rrpc.schema import model
 
 from . import syntax
 from .diagnostics import Diagnostics, IdlError, Source
@@ -35,7 +20,7 @@ __all__ = ["print_module"]
 _WIDTH = 100
 
 
-def print_module(module: Module) -> str:
+def print_module(module: model.Module) -> str:
     """The file's text, documentation too; reading it gives the module again.
 
     AnnotationError names the method or field that the language can't express, and why.
@@ -49,7 +34,7 @@ def print_module(module: Module) -> str:
     return text
 
 
-def _read(text: str, module: Module) -> Module:
+def _read(text: str, module: model.Module) -> model.Module:
     """Parses the printed text into a module. Raises AnnotationError if the language refuses the text."""
     source, diagnostics = Source(module.package or "<text>", text), Diagnostics()
     file = parse_source(source, diagnostics)
@@ -65,7 +50,7 @@ def _read(text: str, module: Module) -> Module:
 
 
 class _Printer:
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: model.Module) -> None:
         self._module = module
         self._known = dict(_declarations(module))
 
@@ -79,7 +64,9 @@ class _Printer:
             blocks.append([f"import {quoted(path)};" for path in module.imports])
         previous: list[str] = []
         for name, known in (*module.declarations.items(), *module.services.items()):
-            lines = self._service(known) if isinstance(known, Service) else self._declaration(name, known)
+            lines = (
+                self._service(known) if isinstance(known, model.Service) else self._declaration(name, known)
+            )
             if len(previous) == len(lines) == 1 and _is_const(previous) and _is_const(lines):
                 blocks[-1] += lines
             else:
@@ -94,14 +81,14 @@ class _Printer:
             raise AnnotationError(f"{name} doesn't belong into {of}")
         return bare
 
-    def _type(self, kind: Type, what: str) -> str:
+    def _type(self, kind: model.Type, what: str) -> str:
         try:
             return type_text(kind, self._module.package)
         except Inexpressible as error:
             raise AnnotationError(f"{what}: {error}") from None
 
-    def _default(self, value: Any, kind: Type, what: str) -> str:
-        if value is MISSING:
+    def _default(self, value: Any, kind: model.Type, what: str) -> str:
+        if value is model.MISSING:
             return ""
         try:
             return f" = {value_text(value, kind, self._known.get)}"
@@ -110,28 +97,28 @@ class _Printer:
 
     # --- declarations
 
-    def _declaration(self, name: str, known: Declaration) -> list[str]:
+    def _declaration(self, name: str, known: model.Declaration) -> list[str]:
         bare = self._bare(name)
         attributes = _attributes(known.deprecated)
         doc = _doc(known.doc, "")
-        if isinstance(known, Const):
+        if isinstance(known, model.Const):
             text = self._type(known.type, bare)
             return [*doc, f"const {bare}: {text}{self._default(known.value, known.type, bare)}{attributes};"]
-        if isinstance(known, OneOf):
-            return [*doc, f"union {bare} = {self._type(Union(known.alternatives), bare)}{attributes};"]
-        if isinstance(known, Enum):
+        if isinstance(known, model.OneOf):
+            return [*doc, f"union {bare} = {self._type(model.Union(known.alternatives), bare)}{attributes};"]
+        if isinstance(known, model.Enum):
             members = [
                 [*_doc(m.doc, "  "), f"  {m.name} = {idl_literal(m.value)}{_attributes(m.deprecated)};"]
                 for m in known.members
             ]
             return [*doc, *_body(f"enum {bare}{attributes}", [*members, *_reserved(known.reserved)])]
         items = [*(self._field(bare, field) for field in known.fields), *_reserved(known.reserved)]
-        if isinstance(known, Error):
+        if isinstance(known, model.Error):
             head = f"error {bare}({known.code}){attributes}"
             return [*doc, *_body(head, items)] if items else [*doc, f"{head};"]
         return [*doc, *_body(f"{'frozen ' * known.frozen}struct {bare}{attributes}", items)]
 
-    def _field(self, owner: str, field: Field) -> list[str]:
+    def _field(self, owner: str, field: model.Field) -> list[str]:
         what = f"{owner}.{field.name}"
         text = f"{field.number}: {field.name}: {self._type(field.type, what)}"
         default = self._default(field.default, field.type, what)
@@ -139,16 +126,16 @@ class _Printer:
 
     # --- services
 
-    def _service(self, service: Service) -> list[str]:
+    def _service(self, service: model.Service) -> list[str]:
         bare = self._bare(service.name)
         methods = [self._method(bare, method) for method in service.methods]
         return [*_doc(service.doc, ""), *_body(f"service {bare}{_attributes(service.deprecated)}", methods)]
 
-    def _method(self, service: str, method: Method) -> list[str]:
+    def _method(self, service: str, method: model.Method) -> list[str]:
         what = f"{service}.{method.name}()"
         result = self._type(method.result, f"{what}: result")
         stream = "stream " * method.result_stream
-        arrow = "" if method.result == Scalar("none") and not stream else f" -> {stream}{result}"
+        arrow = "" if method.result == model.Scalar("none") and not stream else f" -> {stream}{result}"
         errors = ", ".join(self._reference(name) for name in method.errors)
         throws = f" throws {errors}" if errors else ""
         end = f"){arrow}{throws}{_attributes(method.deprecated, method.idempotent)};"
@@ -164,7 +151,7 @@ class _Printer:
             lines.append(f"    {text},")
         return [*doc, f"  {method.name}(", *lines, f"  {end}"]
 
-    def _parameter(self, method: str, parameter: Parameter) -> str:
+    def _parameter(self, method: str, parameter: model.Parameter) -> str:
         what = f"{method}: parameter {parameter.name!r}"
         kind = f"{'stream ' * parameter.stream}{self._type(parameter.type, what)}"
         default = self._default(parameter.default, parameter.type, what)
@@ -175,7 +162,7 @@ class _Printer:
         return bare if package == self._module.package else name
 
 
-def _declarations(module: Module) -> Iterator[tuple[str, Declaration]]:
+def _declarations(module: model.Module) -> Iterator[tuple[str, model.Declaration]]:
     for inner in module.imports.values():
         yield from _declarations(inner)
     for service in module.services.values():
@@ -215,7 +202,7 @@ def _reserved(items: Sequence[int | str]) -> list[list[str]]:
     return [[f"  reserved {', '.join(map(idl_literal, items))};"]] if items else []
 
 
-def _marked(parameters: Sequence[Parameter], texts: Iterable[str]) -> Iterator[str]:
+def _marked(parameters: Sequence[model.Parameter], texts: Iterable[str]) -> Iterator[str]:
     """The parameters with ``/`` and ``*`` between them."""
     positional_only = keyword_only = False
     for parameter, text in zip(parameters, texts, strict=True):

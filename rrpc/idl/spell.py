@@ -5,60 +5,46 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rrpc.schema import (
-    Array,
-    Declaration,
-    Enum,
-    List,
-    Literal,
-    Map,
-    Named,
-    OneOf,
-    Opaque,
-    Optional,
-    Scalar,
-    Set,
-    Tuple,
-    Type,
-    Union,
-)
+from rrpc.schema import model
 from rrpc.schema.closure import inner_types
 
 from .literals import quoted, quoted_bytes
 
 __all__ = ["Inexpressible", "alternatives_of", "idl_literal", "type_text", "value_text"]
 
-Lookup = Callable[[str], Declaration | None]
+Lookup = Callable[[str], model.Declaration | None]
 
 
 class Inexpressible(Exception):
     """The language has no words for this."""
 
 
-def type_text(kind: Type, package: str = "") -> str:
+def type_text(kind: model.Type, package: str = "") -> str:
     """The type; names of ``package`` without it."""
 
-    def text(inner: Type) -> str:
+    def text(inner: model.Type) -> str:
         return type_text(inner, package)
 
     match kind:
-        case Scalar(name):
+        case model.Scalar(name):
             return "float" if name == "f64" else name
-        case Named(name):
+        case model.Named(name):
             return _bare(name, package)
-        case Array(item, dims, borrowed):
+        case model.Array(item, dims, borrowed):
             array = f"array<{item}>{'' if dims is None else _dims(dims)}"
             return f"borrowed<{array}>" if borrowed else array
-        case List() | Set() | Map() | Tuple():
-            dots = ["..."] * (isinstance(kind, Tuple) and kind.variadic)
+        case model.List() | model.Set() | model.Map() | model.Tuple():
+            dots = ["..."] * (isinstance(kind, model.Tuple) and kind.variadic)
             return f"{_container(kind)}<{', '.join([*map(text, inner_types(kind)), *dots])}>"
-        case Optional(item):
-            return f"({text(item)})?" if isinstance(item, (Union, Optional)) else f"{text(item)}?"
-        case Union(items):
-            return " | ".join(f"({text(item)})" if isinstance(item, Union) else text(item) for item in items)
-        case Literal(values):
+        case model.Optional(item):
+            return f"({text(item)})?" if isinstance(item, (model.Union, model.Optional)) else f"{text(item)}?"
+        case model.Union(items):
+            return " | ".join(
+                f"({text(item)})" if isinstance(item, model.Union) else text(item) for item in items
+            )
+        case model.Literal(values):
             return f"literal<{', '.join(map(idl_literal, values))}>"
-        case Opaque(name):
+        case model.Opaque(name):
             raise Inexpressible(f"{name} has no word in the language{_WAYS.get(name, '')}")
 
 
@@ -68,8 +54,8 @@ _WAYS = {
 }
 
 
-def _container(kind: Type) -> str:
-    return "frozenset" if isinstance(kind, Set) and kind.frozen else type(kind).__name__.lower()
+def _container(kind: model.Type) -> str:
+    return "frozenset" if isinstance(kind, model.Set) and kind.frozen else type(kind).__name__.lower()
 
 
 def _bare(name: str, package: str) -> str:
@@ -103,23 +89,23 @@ def idl_literal(value: Any) -> str:
                 raise Inexpressible(f"the text {value!r:.60} is no valid Unicode") from None
         case bytes():
             return quoted_bytes(value)
-        case Opaque(text):
+        case model.Opaque(text):
             raise Inexpressible(f"{text} has no literal in the language")
     raise Inexpressible(f"{value!r:.60} has no literal in the language")
 
 
-def alternatives_of(kind: Type, lookup: Lookup) -> tuple[Type, ...]:
+def alternatives_of(kind: model.Type, lookup: Lookup) -> tuple[model.Type, ...]:
     """The types a value may be of: those of a union, however it is written; the type itself else."""
     seen: set[str] = set()
-    found: list[Type] = []
+    found: list[model.Type] = []
     waiting = [kind]
     while waiting:
         match waiting.pop():
-            case Optional(item):
-                waiting += Scalar("none"), item
-            case Union(items):
+            case model.Optional(item):
+                waiting += model.Scalar("none"), item
+            case model.Union(items):
                 waiting += reversed(items)
-            case Named(name) if isinstance(known := lookup(name), OneOf):
+            case model.Named(name) if isinstance(known := lookup(name), model.OneOf):
                 waiting += () if name in seen else reversed(known.alternatives)
                 seen.add(name)
             case other:
@@ -127,24 +113,36 @@ def alternatives_of(kind: Type, lookup: Lookup) -> tuple[Type, ...]:
     return tuple(found)
 
 
-def value_text(value: Any, kind: Type, lookup: Lookup) -> str:
+def value_text(value: Any, kind: model.Type, lookup: Lookup) -> str:
     """A default value of a type; members of enums by their names."""
     choices = alternatives_of(kind, lookup)
     if isinstance(value, str):
-        enums = [lookup(choice.name) for choice in choices if isinstance(choice, Named)]
-        members = {m.name for known in enums if isinstance(known, Enum) for m in known.members}
-        takes_text = any(choice == Scalar("string") or isinstance(choice, Literal) for choice in choices)
+        enums = [lookup(choice.name) for choice in choices if isinstance(choice, model.Named)]
+        members = {m.name for known in enums if isinstance(known, model.Enum) for m in known.members}
+        takes_text = any(
+            choice == model.Scalar("string") or isinstance(choice, model.Literal) for choice in choices
+        )
         return value if value in members and not takes_text else idl_literal(value)
     if isinstance(value, tuple):
-        inner = next((c for c in choices if isinstance(c, (List, Set, Tuple))), List(Scalar("any")))
-        kinds = inner.items if isinstance(inner, Tuple) and not inner.variadic else None
-        item = inner.items[0] if isinstance(inner, Tuple) and inner.items else getattr(inner, "item", inner)
+        inner = next(
+            (c for c in choices if isinstance(c, (model.List, model.Set, model.Tuple))),
+            model.List(model.Scalar("any")),
+        )
+        kinds = inner.items if isinstance(inner, model.Tuple) and not inner.variadic else None
+        item = (
+            inner.items[0]
+            if isinstance(inner, model.Tuple) and inner.items
+            else getattr(inner, "item", inner)
+        )
         if kinds is not None and len(kinds) != len(value):
             raise Inexpressible(f"{value!r:.60} has another length than its type")
         texts = [value_text(v, kinds[i] if kinds is not None else item, lookup) for i, v in enumerate(value)]
         return f"[{', '.join(texts)}]"
     if isinstance(value, dict):
-        of = next((c for c in choices if isinstance(c, Map)), Map(Scalar("any"), Scalar("any")))
+        of = next(
+            (c for c in choices if isinstance(c, model.Map)),
+            model.Map(model.Scalar("any"), model.Scalar("any")),
+        )
         entries = [
             f"{value_text(k, of.key, lookup)}: {value_text(v, of.value, lookup)}" for k, v in value.items()
         ]

@@ -6,23 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rrpc.schema import (
-    ARRAY_ITEMS,
-    ML_ITEMS,
-    SCALARS,
-    Array,
-    Const,
-    List,
-    Literal,
-    Map,
-    Named,
-    Optional,
-    Scalar,
-    Set,
-    Tuple,
-    Type,
-    Union,
-)
+from rrpc.schema import model
 from rrpc.schema.closure import holds_borrowed
 
 from . import syntax
@@ -33,27 +17,27 @@ from .scope import Problem, Reported, Scope
 __all__ = ["Types", "is_integer"]
 
 _ITEMS = ", ".join(
-    sorted(ARRAY_ITEMS - ML_ITEMS, key=lambda name: ("abiufc".index(name[0]), len(name), name))
+    sorted(model.ARRAY_ITEMS - model.ML_ITEMS, key=lambda name: ("abiufc".index(name[0]), len(name), name))
 )
 _ITEM_ALIASES = {"float": "f64", "int": "i64", "complex": "c128"}
 _TYPES = ("struct", "enum", "union")
 
 
-def is_integer(kind: Type) -> bool:
+def is_integer(kind: model.Type) -> bool:
     """Returns whether a type is a whole number, of any size."""
-    return isinstance(kind, Scalar) and (kind.name == "int" or kind.name in INTEGER_BOUNDS)
+    return isinstance(kind, model.Scalar) and (kind.name == "int" or kind.name in INTEGER_BOUNDS)
 
 
 class Types:
     """Resolves types, and remembers those that are looked at again once everything is known."""
 
-    def __init__(self, scope: Scope, constant: Callable[[str], Const | None]) -> None:
+    def __init__(self, scope: Scope, constant: Callable[[str], model.Const | None]) -> None:
         self._scope = scope
         self._constant = constant
-        self.unions: list[tuple[Union, At]] = []
-        self.keys: list[tuple[Type, str, At]] = []
+        self.unions: list[tuple[model.Union, At]] = []
+        self.keys: list[tuple[model.Type, str, At]] = []
 
-    def resolve(self, node: syntax.TypeNode, may_borrow: bool = False) -> Type | None:
+    def resolve(self, node: syntax.TypeNode, may_borrow: bool = False) -> model.Type | None:
         """Returns None if it was reported. Only with ``may_borrow`` may it have borrowed arrays."""
         try:
             kind = self._type(node)
@@ -67,7 +51,7 @@ class Types:
             self._scope.add_problem(problem)
             return None
 
-    def _type(self, node: syntax.TypeNode) -> Type:
+    def _type(self, node: syntax.TypeNode) -> model.Type:
         match node:
             case syntax.Named(name):
                 return self._named(name)
@@ -78,56 +62,56 @@ class Types:
             case syntax.Alternatives(items):
                 return self._union(items, node.at)
 
-    def _named(self, word: syntax.Word) -> Type:
-        if word.text in SCALARS:
-            return Scalar("float" if word.text == "f64" else word.text)
+    def _named(self, word: syntax.Word) -> model.Type:
+        if word.text in model.SCALARS:
+            return model.Scalar("float" if word.text == "f64" else word.text)
         if word.text in CONTAINERS:
             raise Problem(word.at, f"{word.text} of what? Write {_FORMS[word.text]}")
-        return Named(self._scope.reference(word, _TYPES, "type"))
+        return model.Named(self._scope.reference(word, _TYPES, "type"))
 
-    def _optional(self, node: syntax.TypeNode) -> Type:
+    def _optional(self, node: syntax.TypeNode) -> model.Type:
         item = self._type(node)
-        if item == Scalar("none"):
+        if item == model.Scalar("none"):
             raise Problem(node.at, "none is none already, with or without '?'")
-        return item if isinstance(item, Optional) else Optional(item)
+        return item if isinstance(item, model.Optional) else model.Optional(item)
 
-    def _union(self, nodes: tuple[syntax.TypeNode, ...], at: At) -> Type:
+    def _union(self, nodes: tuple[syntax.TypeNode, ...], at: At) -> model.Type:
         """Flat, and with none among the alternatives an Optional around the others."""
-        items: list[Type] = []
+        items: list[model.Type] = []
         optional = False
         for node in nodes:
             kind = self._type(node)
-            if isinstance(kind, Optional):
+            if isinstance(kind, model.Optional):
                 optional, kind = True, kind.item
-            if kind == Scalar("none"):
+            if kind == model.Scalar("none"):
                 optional = True
                 continue
-            for item in kind.items if isinstance(kind, Union) else (kind,):
+            for item in kind.items if isinstance(kind, model.Union) else (kind,):
                 if item in items:
                     raise Problem(node.at, "an alternative twice")
                 items.append(item)
         if not items:
             raise Problem(at, "none alone is no union")
-        union: Type = items[0]
+        union: model.Type = items[0]
         if len(items) > 1:
-            union = Union(tuple(items))
+            union = model.Union(tuple(items))
             if holds_borrowed(union):
                 raise Problem(at, "an alternative can't be borrowed")
             self.unions.append((union, at))
-        return Optional(union) if optional else union
+        return model.Optional(union) if optional else union
 
-    def _generic(self, node: syntax.Generic) -> Type:
+    def _generic(self, node: syntax.Generic) -> model.Type:
         name = node.name.text
         if name not in CONTAINERS:
             hint = type_hint(name) or suggestion(name, CONTAINERS)
-            if name in SCALARS or self._scope.find(name):
+            if name in model.SCALARS or self._scope.find(name):
                 raise Problem(node.at, f"{name!r} takes no types in '<>'")
             raise Problem(node.at, f"there is no type called {name!r}{hint}")
         if node.dims is not None and name != "array":
             at = node.dims_at or node.at
             raise Problem(at, f"{name} has no dimensions; attributes have a space before their '['")
         if name == "literal":
-            return Literal(_literals(node))
+            return model.Literal(_literals(node))
         if name == "tuple":
             return self._tuple(node)
         if name == "array":
@@ -151,44 +135,48 @@ class Types:
             )
         return types
 
-    def _container(self, node: syntax.Generic) -> Type:
+    def _container(self, node: syntax.Generic) -> model.Type:
         name = node.name.text
         nodes = self._arguments(node)
         items = [self._type(item) for item in nodes]
         if name == "list":
-            return List(items[0])
+            return model.List(items[0])
         what = "a map's key" if name == "map" else f"in a {name}"
         self.keys.append((items[0], what, nodes[0].at))
-        return Map(items[0], items[1]) if name == "map" else Set(items[0], frozen=name == "frozenset")
+        return (
+            model.Map(items[0], items[1])
+            if name == "map"
+            else model.Set(items[0], frozen=name == "frozenset")
+        )
 
-    def _tuple(self, node: syntax.Generic) -> Type:
+    def _tuple(self, node: syntax.Generic) -> model.Type:
         *_, last = node.arguments or (None,)
         if not isinstance(last, syntax.Marker):
-            return Tuple(tuple(self._type(item) for item in self._arguments(node)))
+            return model.Tuple(tuple(self._type(item) for item in self._arguments(node)))
         first = node.arguments[0]
         if len(node.arguments) != 2 or isinstance(first, (syntax.Literal, syntax.Marker)):
             raise Problem(last.at, "'...' stands behind one type: tuple<T, ...>")
-        return Tuple((self._type(first),), variadic=True)
+        return model.Tuple((self._type(first),), variadic=True)
 
-    def _array(self, node: syntax.Generic) -> Type:
+    def _array(self, node: syntax.Generic) -> model.Type:
         (item,) = self._arguments(node)
         name = item.name.text if isinstance(item, syntax.Named) else ""
-        if name not in ARRAY_ITEMS:
+        if name not in model.ARRAY_ITEMS:
             alias = _ITEM_ALIASES.get(name)
             hint = f"; here it is {alias}" if alias else type_hint(name)
             raise Problem(
                 item.at, f"an array's items are one of {_ITEMS}, or of ml_dtypes, as bfloat16{hint}"
             )
         if node.dims is None:
-            return Array(name)
+            return model.Array(name)
         if len(node.dims) > RANK_MAX:
             raise Problem(node.dims_at or node.at, f"an array has at most {RANK_MAX} dimensions")
-        return Array(name, tuple(map(self._dim, node.dims)))
+        return model.Array(name, tuple(map(self._dim, node.dims)))
 
-    def _borrowed(self, node: syntax.Generic) -> Array:
+    def _borrowed(self, node: syntax.Generic) -> model.Array:
         (item,) = self._arguments(node)
         kind = self._type(item)
-        if not isinstance(kind, Array) or kind.borrowed:
+        if not isinstance(kind, model.Array) or kind.borrowed:
             raise Problem(item.at, f"only an array can be borrowed: {_FORMS['borrowed']}")
         return replace(kind, borrowed=True)
 

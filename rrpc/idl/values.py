@@ -7,22 +7,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from rrpc.schema import (
-    Array,
-    Const,
-    Enum,
-    List,
-    Literal,
-    Map,
-    Named,
-    OneOf,
-    Optional,
-    Scalar,
-    Set,
-    Tuple,
-    Type,
-    Union,
-)
+from rrpc.schema import model
 
 from . import syntax
 from .diagnostics import At, suggestion
@@ -44,44 +29,44 @@ _HINTS = {
 class Values:
     """Resolves values to those that the schema has."""
 
-    def __init__(self, scope: Scope, constant: Callable[[str], Const | None]) -> None:
+    def __init__(self, scope: Scope, constant: Callable[[str], model.Const | None]) -> None:
         self._scope = scope
         self._constant = constant
 
-    def value(self, node: syntax.Value, kind: Type) -> Any:
+    def value(self, node: syntax.Value, kind: model.Type) -> Any:
         """The value; Problem says why it is none of the type."""
         node = self._without_constants(node, kind)
         match kind:
-            case Optional(item):
+            case model.Optional(item):
                 return None if _is_none(node) else self.value(node, item)
-            case Union():
+            case model.Union():
                 return self._of_one(node, kind)
-            case Named(name) if isinstance(self._scope.lookup(name), OneOf):
+            case model.Named(name) if isinstance(self._scope.lookup(name), model.OneOf):
                 return self._of_one(node, kind)
-            case Named(name):
+            case model.Named(name):
                 return self._named(node, name)
-            case Scalar(name):
+            case model.Scalar(name):
                 return self._scalar(node, kind, name)
-            case Literal(values):
+            case model.Literal(values):
                 value = _literal(node)
                 if any(type(known) is type(value) and known == value for known in values):
                     return value
                 raise self._mismatch(node, kind)
-            case List() | Set() | Tuple():
+            case model.List() | model.Set() | model.Tuple():
                 return self._items(node, kind)
-            case Map(key, item):
+            case model.Map(key, item):
                 return self._entries(node, kind, key, item)
-            case Array():
+            case model.Array():
                 raise Problem(node.at, f"an array has no default; write {type_text(kind)}? = none")
         raise AssertionError(f"no values of {kind}")
 
-    def _mismatch(self, node: syntax.Value, kind: Type) -> Problem:
+    def _mismatch(self, node: syntax.Value, kind: model.Type) -> Problem:
         text = type_text(kind, self._scope.package)
         value = node.value if isinstance(node, syntax.Literal) else None
         hint = f"; write {text}?" if _is_none(node) else _HINTS.get((text, type(value)), "")
         return Problem(node.at, f"expected {_expected(kind, text)}, found {_described(node)}{hint}")
 
-    def _without_constants(self, node: syntax.Value, kind: Type) -> syntax.Value:
+    def _without_constants(self, node: syntax.Value, kind: model.Type) -> syntax.Value:
         """Replaces a constant's name by its value, unless the expected enum has a member of that name."""
         if not isinstance(node, syntax.Word) or node.text in _WORDS or self._is_member(node.text, kind):
             return node
@@ -92,35 +77,35 @@ class Values:
                 raise Reported(node.at)
             return _node(constant.value, constant.type, node.at, self._scope)
         choices = alternatives_of(kind, self._scope.lookup)
-        if not found and self._enums(kind) and len(set(choices) - {Scalar("none")}) == 1:
+        if not found and self._enums(kind) and len(set(choices) - {model.Scalar("none")}) == 1:
             return node  # a member that isn't there
         raise self._unknown(node, kind)
 
-    def _unknown(self, node: syntax.Word, kind: Type) -> Problem:
+    def _unknown(self, node: syntax.Word, kind: model.Type) -> Problem:
         if found := self._scope.find(node.text):
             return Problem(node.at, f"{node.text!r} is {article(self._scope.kind_of(found[0]))}, not a value")
         choices = alternatives_of(kind, self._scope.lookup)
         hint = self._scope.hint(node.text, ("const",))
-        if Scalar("string") in choices or Scalar("any") in choices:
+        if model.Scalar("string") in choices or model.Scalar("any") in choices:
             hint = f'; a string is written "{node.text}"'
         return Problem(node.at, f"there is no constant called {node.text!r}{hint}")
 
-    def _enums(self, kind: Type) -> list[Enum]:
+    def _enums(self, kind: model.Type) -> list[model.Enum]:
         choices = alternatives_of(kind, self._scope.lookup)
-        known = [self._scope.lookup(choice.name) for choice in choices if isinstance(choice, Named)]
-        return [enum for enum in known if isinstance(enum, Enum)]
+        known = [self._scope.lookup(choice.name) for choice in choices if isinstance(choice, model.Named)]
+        return [enum for enum in known if isinstance(enum, model.Enum)]
 
-    def _is_member(self, word: str, kind: Type) -> bool:
+    def _is_member(self, word: str, kind: model.Type) -> bool:
         return any(_member_called(word, enum) for enum in self._enums(kind))
 
     def _named(self, node: syntax.Value, name: str) -> Any:
         known = self._scope.lookup(name)
-        text = type_text(Named(name), self._scope.package)
-        if isinstance(known, Enum):
+        text = type_text(model.Named(name), self._scope.package)
+        if isinstance(known, model.Enum):
             return self._member(node, known, text)
         raise Problem(node.at, f"a struct has no default; write {text}? = none")
 
-    def _member(self, node: syntax.Value, enum: Enum, text: str) -> str:
+    def _member(self, node: syntax.Value, enum: model.Enum, text: str) -> str:
         if isinstance(node, syntax.Word) and node.text not in _WORDS:
             if member := _member_called(node.text, enum):
                 return member
@@ -128,13 +113,13 @@ class Values:
             raise Problem(node.at, f"{text} has no member {node.text!r}{hint}")
         raise Problem(node.at, f"expected a member of {text}, found {_described(node)}")
 
-    def _of_one(self, node: syntax.Value, kind: Type) -> Any:
+    def _of_one(self, node: syntax.Value, kind: model.Type) -> Any:
         """Returns the value for the first alternative that accepts it; whole numbers prefer integer types."""
         choices = alternatives_of(kind, self._scope.lookup)
         whole = isinstance(node, syntax.Literal) and type(node.value) is int
         order = sorted(choices, key=lambda choice: choice in _INEXACT) if whole else choices
         if isinstance(node, syntax.Word) and self._is_member(node.text, kind):
-            takes_text = any(c == Scalar("string") or isinstance(c, Literal) for c in choices)
+            takes_text = any(c == model.Scalar("string") or isinstance(c, model.Literal) for c in choices)
             if takes_text:
                 raise Problem(node.at, "a member of an enum can't be the default where a string may stand")
         for choice in order:
@@ -144,28 +129,30 @@ class Values:
                 continue
         raise self._mismatch(node, kind)
 
-    def _items(self, node: syntax.Value, kind: List | Set | Tuple) -> tuple[Any, ...]:
+    def _items(self, node: syntax.Value, kind: model.List | model.Set | model.Tuple) -> tuple[Any, ...]:
         if not isinstance(node, syntax.ListValue):
             raise self._mismatch(node, kind)
-        if isinstance(kind, Tuple):
+        if isinstance(kind, model.Tuple):
             kinds = kind.items * len(node.items) if kind.variadic else kind.items
         else:
             kinds = (kind.item,) * len(node.items)
         if len(kinds) != len(node.items):
             raise Problem(node.at, f"expected {len(kinds)} items, found {len(node.items)}")
         values = tuple(self.value(item, inner) for item, inner in zip(node.items, kinds, strict=True))
-        if isinstance(kind, Set):
+        if isinstance(kind, model.Set):
             _must_differ(values, node.items)
         return values
 
-    def _entries(self, node: syntax.Value, kind: Type, key: Type, item: Type) -> dict[Any, Any]:
+    def _entries(
+        self, node: syntax.Value, kind: model.Type, key: model.Type, item: model.Type
+    ) -> dict[Any, Any]:
         if not isinstance(node, syntax.MapValue):
             raise self._mismatch(node, kind)
         keys = [self.value(k, key) for k, _ in node.entries]
         _must_differ(keys, [k for k, _ in node.entries])
         return {k: self.value(v, item) for k, (_, v) in zip(keys, node.entries, strict=True)}
 
-    def _scalar(self, node: syntax.Value, kind: Scalar, name: str) -> Any:
+    def _scalar(self, node: syntax.Value, kind: model.Scalar, name: str) -> Any:
         if name in _WITHOUT_DEFAULT:
             raise Problem(node.at, f"{name} has no literals; write {name}? = none")
         value = _literal(node)
@@ -198,10 +185,10 @@ _PYTHON: dict[str, tuple[type, ...]] = {
     "bytes": (bytes,),
 }
 _WITHOUT_DEFAULT = frozenset({"buffer", "datetime", "date", "time", "duration", "decimal", "uuid"})
-_INEXACT = (Scalar("float"), Scalar("f32"), Scalar("complex"), Scalar("any"))
+_INEXACT = (model.Scalar("float"), model.Scalar("f32"), model.Scalar("complex"), model.Scalar("any"))
 
 
-def _member_called(word: str, enum: Enum) -> str | None:
+def _member_called(word: str, enum: model.Enum) -> str | None:
     """The member that ``L2``, ``Metric.L2`` or ``lab.Metric.L2`` names."""
     prefix, _, last = word.rpartition(".")
     names = ("", enum.name.rpartition(".")[2], enum.name)
@@ -238,13 +225,13 @@ def _must_differ(values: Any, nodes: Any) -> None:
         seen.append(value)
 
 
-def _expected(kind: Type, text: str) -> str:
+def _expected(kind: model.Type, text: str) -> str:
     match kind:
-        case Literal():
+        case model.Literal():
             return "one of " + text.removeprefix("literal<").removesuffix(">")
-        case List() | Set() | Tuple():
+        case model.List() | model.Set() | model.Tuple():
             return f"a {text} ([...])"
-        case Map():
+        case model.Map():
             return f"a {text} ({{key: value}})"
     return text
 
@@ -265,7 +252,7 @@ def _described(node: syntax.Value) -> str:
             return "a map"
 
 
-def _node(value: Any, kind: Type, at: At, scope: Scope) -> syntax.Value:
+def _node(value: Any, kind: model.Type, at: At, scope: Scope) -> syntax.Value:
     """The value of a constant as if it had been written in the constant's place."""
     choices = alternatives_of(kind, scope.lookup)
     if value is None or isinstance(value, bool):
@@ -273,16 +260,22 @@ def _node(value: Any, kind: Type, at: At, scope: Scope) -> syntax.Value:
     if isinstance(value, complex):
         return syntax.Literal(value.real, at)
     if isinstance(value, tuple):
-        inner = next((c for c in choices if isinstance(c, (List, Set, Tuple))), List(Scalar("any")))
-        kinds = [inner.item] * len(value) if not isinstance(inner, Tuple) else list(inner.items)
-        kinds = kinds * len(value) if isinstance(inner, Tuple) and inner.variadic else kinds
+        inner = next(
+            (c for c in choices if isinstance(c, (model.List, model.Set, model.Tuple))),
+            model.List(model.Scalar("any")),
+        )
+        kinds = [inner.item] * len(value) if not isinstance(inner, model.Tuple) else list(inner.items)
+        kinds = kinds * len(value) if isinstance(inner, model.Tuple) and inner.variadic else kinds
         return syntax.ListValue(tuple(_node(v, k, at, scope) for v, k in zip(value, kinds, strict=False)), at)
     if isinstance(value, dict):
-        of = next((c for c in choices if isinstance(c, Map)), Map(Scalar("any"), Scalar("any")))
+        of = next(
+            (c for c in choices if isinstance(c, model.Map)),
+            model.Map(model.Scalar("any"), model.Scalar("any")),
+        )
         return syntax.MapValue(
             tuple((_node(k, of.key, at, scope), _node(v, of.value, at, scope)) for k, v in value.items()), at
         )
-    if isinstance(value, str) and any(isinstance(c, Named) for c in choices):
-        takes_text = any(c == Scalar("string") or isinstance(c, Literal) for c in choices)
+    if isinstance(value, str) and any(isinstance(c, model.Named) for c in choices):
+        takes_text = any(c == model.Scalar("string") or isinstance(c, model.Literal) for c in choices)
         return syntax.Literal(value, at) if takes_text else syntax.Word(value, at)
     return syntax.Literal(value, at)

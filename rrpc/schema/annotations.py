@@ -23,57 +23,36 @@ from rrpc._interface.members import Member, has_members, members_of
 from rrpc._interface.mismatch import item_type, type_text
 from rrpc.types import Lending, Shape, Sized
 
+from . import model
 from .docstrings import DOCS, split_docstring
-from .model import (
-    ARRAY_ITEMS,
-    MISSING,
-    Array,
-    Declaration,
-    Enum,
-    EnumMember,
-    Error,
-    Field,
-    List,
-    Literal,
-    Map,
-    Named,
-    Opaque,
-    Optional,
-    Scalar,
-    Set,
-    Struct,
-    Tuple,
-    Type,
-    Union,
-)
 
 __all__ = ["Declarations"]
 
-_ANY = Scalar("any")
-_BY_CLASS: dict[Any, Type] = {
-    None: Scalar("none"),
-    type(None): Scalar("none"),
+_ANY = model.Scalar("any")
+_BY_CLASS: dict[Any, model.Type] = {
+    None: model.Scalar("none"),
+    type(None): model.Scalar("none"),
     Any: _ANY,
     object: _ANY,
-    bool: Scalar("bool"),
-    int: Scalar("int"),
-    float: Scalar("float"),
-    complex: Scalar("complex"),
-    str: Scalar("string"),
-    bytes: Scalar("bytes"),
-    memoryview: Scalar("buffer"),
-    datetime.datetime: Scalar("datetime"),
-    datetime.date: Scalar("date"),
-    datetime.time: Scalar("time"),
-    datetime.timedelta: Scalar("duration"),
-    decimal.Decimal: Scalar("decimal"),
-    uuid.UUID: Scalar("uuid"),
-    list: List(_ANY),
-    set: Set(_ANY),
-    frozenset: Set(_ANY, frozen=True),
-    dict: Map(_ANY, _ANY),
-    tuple: Tuple((_ANY,), variadic=True),
-    np.ndarray: Array("any"),
+    bool: model.Scalar("bool"),
+    int: model.Scalar("int"),
+    float: model.Scalar("float"),
+    complex: model.Scalar("complex"),
+    str: model.Scalar("string"),
+    bytes: model.Scalar("bytes"),
+    memoryview: model.Scalar("buffer"),
+    datetime.datetime: model.Scalar("datetime"),
+    datetime.date: model.Scalar("date"),
+    datetime.time: model.Scalar("time"),
+    datetime.timedelta: model.Scalar("duration"),
+    decimal.Decimal: model.Scalar("decimal"),
+    uuid.UUID: model.Scalar("uuid"),
+    list: model.List(_ANY),
+    set: model.Set(_ANY),
+    frozenset: model.Set(_ANY, frozen=True),
+    dict: model.Map(_ANY, _ANY),
+    tuple: model.Tuple((_ANY,), variadic=True),
+    np.ndarray: model.Array("any"),
 }
 TABLE = "pyarrow.Table"
 """How the schema calls all that travels as a table of Arrow, whatever it is at either end."""
@@ -88,7 +67,7 @@ def _array_items() -> dict[type, str]:
     for letter in "bhilqBHILQefdgFDG":
         dtype = np.dtype(letter)
         name = f"{dtype.kind}{8 * dtype.itemsize}"
-        if name in ARRAY_ITEMS:
+        if name in model.ARRAY_ITEMS:
             names[dtype.type] = name
     return names
 
@@ -98,12 +77,12 @@ _ITEMS = _array_items()
 
 def _item_of(kind: Any) -> str | None:
     name: str = kind.__name__
-    return name if kind.__module__ == "ml_dtypes" and name in ARRAY_ITEMS else _ITEMS.get(kind)
+    return name if kind.__module__ == "ml_dtypes" and name in model.ARRAY_ITEMS else _ITEMS.get(kind)
 
 
-def _array_of(kind: Any) -> Type:
+def _array_of(kind: Any) -> model.Type:
     item = _item_of(kind)
-    return Array(item) if item else Opaque(f"NDArray[{type_text(kind)}]")
+    return model.Array(item) if item else model.Opaque(f"NDArray[{type_text(kind)}]")
 
 
 class Declarations:
@@ -112,9 +91,9 @@ class Declarations:
     def __init__(self, package: str) -> None:
         self._package = package
         self._classes: dict[str, type] = {}
-        self.found: dict[str, Declaration] = {}
+        self.found: dict[str, model.Declaration] = {}
 
-    def type_of(self, annotation: Any) -> Type:
+    def type_of(self, annotation: Any) -> model.Type:
         """The type; AnnotationError for two classes of one name."""
         if isinstance(annotation, typing.NewType):
             return self.type_of(annotation.__supertype__)
@@ -125,20 +104,20 @@ class Declarations:
             return _BY_CLASS.get(annotation) or self._class(annotation)
         return self._generic(annotation, origin, arguments)
 
-    def _annotated(self, annotation: Any, notes: tuple[Any, ...]) -> Type:
+    def _annotated(self, annotation: Any, notes: tuple[Any, ...]) -> model.Type:
         kind = self.type_of(annotation)
-        if isinstance(kind, Array) and library_of(annotation) is not None:
+        if isinstance(kind, model.Array) and library_of(annotation) is not None:
             kind = _array_of(item_note(notes))
         for note in notes:
             if isinstance(note, Sized):
-                return Scalar(note.name)
-            if isinstance(note, Shape) and isinstance(kind, Array):
+                return model.Scalar(note.name)
+            if isinstance(note, Shape) and isinstance(kind, model.Array):
                 kind = dataclasses.replace(kind, dims=note.dims)
-            if isinstance(note, Lending) and isinstance(kind, Array):
+            if isinstance(note, Lending) and isinstance(kind, model.Array):
                 kind = dataclasses.replace(kind, borrowed=True)
         return kind
 
-    def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> Type:
+    def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> model.Type:
         if origin in (typing.Union, types.UnionType):
             return self._union(arguments)
         if origin is typing.Literal:
@@ -148,22 +127,22 @@ class Declarations:
         if origin is tuple:
             variadic = arguments[-1:] == (Ellipsis,)
             items = arguments[:1] if variadic else arguments
-            return Tuple(tuple(map(self.type_of, items)), variadic)
+            return model.Tuple(tuple(map(self.type_of, items)), variadic)
         if origin in (dict, collections.abc.Mapping):
-            return Map(self.type_of(arguments[0]), self.type_of(arguments[1]))
+            return model.Map(self.type_of(arguments[0]), self.type_of(arguments[1]))
         if origin is list:
-            return List(self.type_of(arguments[0]))
+            return model.List(self.type_of(arguments[0]))
         if origin in (set, frozenset):
-            return Set(self.type_of(arguments[0]), frozen=origin is frozenset)
-        return Opaque(type_text(annotation))
+            return model.Set(self.type_of(arguments[0]), frozen=origin is frozenset)
+        return model.Opaque(type_text(annotation))
 
-    def _union(self, arguments: tuple[Any, ...]) -> Type:
+    def _union(self, arguments: tuple[Any, ...]) -> model.Type:
         found = [self.type_of(a) for a in arguments if a is not type(None)]
         # Python doesn't tell a union in a union from one; notes on the inner one would.
-        flat = [item for kind in found for item in (kind.items if isinstance(kind, Union) else (kind,))]
+        flat = [item for kind in found for item in (kind.items if isinstance(kind, model.Union) else (kind,))]
         items = tuple(dict.fromkeys(flat))
-        kind = items[0] if len(items) == 1 else Union(items)
-        return Optional(kind) if type(None) in arguments else kind
+        kind = items[0] if len(items) == 1 else model.Union(items)
+        return model.Optional(kind) if type(None) in arguments else kind
 
     def error_of(self, kind: Any) -> str:
         """The full name of an error that a method declares."""
@@ -172,7 +151,7 @@ class Declarations:
             as_struct = self._struct(name, kind)
             code = kind.code.name.lower()
             doc, deprecated = as_struct.doc, as_struct.deprecated
-            self.found[name] = Error(
+            self.found[name] = model.Error(
                 name, code, as_struct.fields, as_struct.reserved, doc=doc, deprecated=deprecated
             )
         return name
@@ -186,29 +165,29 @@ class Declarations:
             )
         return name
 
-    def _class(self, kind: Any) -> Type:
+    def _class(self, kind: Any) -> model.Type:
         if isinstance(kind, type) and issubclass(kind, PurePath):
-            return Scalar("string")
+            return model.Scalar("string")
         if (library := library_of(kind)) is not None:
-            return Opaque(TABLE) if library.is_table else Array("any")
+            return model.Opaque(TABLE) if library.is_table else model.Array("any")
         if not (isinstance(kind, type) and (issubclass(kind, enum.Enum) or _is_struct(kind))):
-            return Opaque(type_text(kind))
+            return model.Opaque(type_text(kind))
         name = self._name(kind)
         if name in self.found:
-            return Named(name)
+            return model.Named(name)
         if issubclass(kind, enum.Enum):
             declared = _enum(name, kind)
             if declared is None:
-                return Opaque(type_text(kind))
+                return model.Opaque(type_text(kind))
             self.found[name] = declared
-            return Named(name)
-        self.found[name] = Struct(name, ())  # it may name itself
+            return model.Named(name)
+        self.found[name] = model.Struct(name, ())  # it may name itself
         struct = self._struct(name, kind)
         del self.found[name]  # so that it stands behind those it needs
         self.found[name] = struct
-        return Named(name)
+        return model.Named(name)
 
-    def _struct(self, name: str, kind: Any) -> Struct:
+    def _struct(self, name: str, kind: Any) -> model.Struct:
         members = members_of(kind)
         numbers, reserved = _numbers(kind, [member.name for member in members])
         fields = []
@@ -218,43 +197,43 @@ class Declarations:
             except AnnotationError as error:
                 raise AnnotationError(f"{kind.__name__}.{member.name}: {error}") from None
             if member.optional:
-                inner = inner if isinstance(inner, Optional) else Optional(inner)
+                inner = inner if isinstance(inner, model.Optional) else model.Optional(inner)
             default = None if member.optional else self._field_default(member, inner)
             docs = _docs_of(kind, member.name)
-            fields.append(Field(numbers[member.name], member.name, inner, default, **docs))
+            fields.append(model.Field(numbers[member.name], member.name, inner, default, **docs))
         # Without a docstring of its own a dataclass has its signature there.
         written = not (kind.__doc__ or "").startswith(f"{kind.__name__}(")
         doc, deprecated = split_docstring(kind.__doc__ if written else "")
         frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
-        return Struct(name, tuple(fields), reserved, frozen, doc=doc, deprecated=deprecated)
+        return model.Struct(name, tuple(fields), reserved, frozen, doc=doc, deprecated=deprecated)
 
-    def _field_default(self, member: Member, kind: Type) -> Any:
+    def _field_default(self, member: Member, kind: model.Type) -> Any:
         if member.default is not dataclasses.MISSING:
             return self.default_of(member.default, member.annotation, kind)
         factory: Any = member.default_factory
         if factory is dataclasses.MISSING:
-            return MISSING
+            return model.MISSING
         made: Any = factory.func if isinstance(factory, functools.partial) else factory
         if (typing.get_origin(made) or made) in (list, dict, set, frozenset, tuple):
             return self.default_of(factory(), member.annotation, kind)
-        return Opaque(f"default_factory={getattr(factory, '__name__', type(factory).__name__)}")
+        return model.Opaque(f"default_factory={getattr(factory, '__name__', type(factory).__name__)}")
 
-    def default_of(self, value: Any, annotation: Any, kind: Type) -> Any:
+    def default_of(self, value: Any, annotation: Any, kind: model.Type) -> Any:
         """The default as a value of built-in types; Opaque where it has no literal."""
         try:
             return self._built_in(compile_check(annotation)(value), kind)
         except Mismatch:  # a dataclass may promise what its own default doesn't keep
-            return Opaque(f"{value!r:.60}" if type(value) in _VALUES else type(value).__name__)
+            return model.Opaque(f"{value!r:.60}" if type(value) in _VALUES else type(value).__name__)
 
-    def _built_in(self, value: Any, kind: Type) -> Any:
-        if isinstance(kind, Optional):
+    def _built_in(self, value: Any, kind: model.Type) -> Any:
+        if isinstance(kind, model.Optional):
             return None if value is None else self._built_in(value, kind.item)
         if isinstance(value, enum.Enum):
             return self._member(value, kind)
         if type(value) in _VALUES:
             return value
         if isinstance(value, dict):
-            key, item = (kind.key, kind.value) if isinstance(kind, Map) else (_ANY, _ANY)
+            key, item = (kind.key, kind.value) if isinstance(kind, model.Map) else (_ANY, _ANY)
             return {self._built_in(k, key): self._built_in(v, item) for k, v in value.items()}
         if type(value) in (set, frozenset):
             value = sorted(value, key=repr)
@@ -262,16 +241,16 @@ class Declarations:
             return tuple(
                 self._built_in(item, inner) for item, inner in zip(value, _inner(kind, value), strict=True)
             )
-        return Opaque(repr(value) if type(value) in _SHOWN else type(value).__name__)
+        return model.Opaque(repr(value) if type(value) in _SHOWN else type(value).__name__)
 
-    def _member(self, value: enum.Enum, kind: Type) -> Any:
+    def _member(self, value: enum.Enum, kind: model.Type) -> Any:
         """The member's name where the type says the enum, its value where that is all that travels."""
-        choices = kind.items if isinstance(kind, Union) else (kind,)
+        choices = kind.items if isinstance(kind, model.Union) else (kind,)
         name = next((n for n, known in self._classes.items() if known is type(value)), "")
-        if Named(name) not in choices:
+        if model.Named(name) not in choices:
             return self._built_in(value.value, _ANY)
-        if Scalar("string") in choices:
-            return Opaque(f"{type(value).__name__}.{value.name}")  # its name would look like a text
+        if model.Scalar("string") in choices:
+            return model.Opaque(f"{type(value).__name__}.{value.name}")  # its name would look like a text
         return value.name
 
 
@@ -280,22 +259,28 @@ def _is_struct(kind: Any) -> bool:
     return has_members(kind) and all(member.name.isidentifier() for member in members_of(kind))
 
 
-def _inner(kind: Type, values: Sequence[Any]) -> Sequence[Type]:
+def _inner(kind: model.Type, values: Sequence[Any]) -> Sequence[model.Type]:
     """The types of the items of a list, set or tuple."""
-    if isinstance(kind, Tuple) and not kind.variadic:
+    if isinstance(kind, model.Tuple) and not kind.variadic:
         return kind.items
-    item = kind.item if isinstance(kind, (List, Set)) else kind.items[0] if isinstance(kind, Tuple) else _ANY
+    item = (
+        kind.item
+        if isinstance(kind, (model.List, model.Set))
+        else kind.items[0]
+        if isinstance(kind, model.Tuple)
+        else _ANY
+    )
     return [item] * len(values)
 
 
-def _literal(annotation: Any, arguments: tuple[Any, ...]) -> Type:
+def _literal(annotation: Any, arguments: tuple[Any, ...]) -> model.Type:
     values = tuple(a for a in arguments if a is not None)
     if any(type(value) not in _LITERALS for value in values):
-        return Opaque(type_text(annotation))
-    kind: Type = Literal(values)
+        return model.Opaque(type_text(annotation))
+    kind: model.Type = model.Literal(values)
     if not values:
-        return Scalar("none")
-    return Optional(kind) if None in arguments else kind
+        return model.Scalar("none")
+    return model.Optional(kind) if None in arguments else kind
 
 
 def _numbers(kind: Any, names: list[str]) -> tuple[dict[str, int], tuple[int | str, ...]]:
@@ -324,7 +309,7 @@ def _docs_of(kind: type, name: str) -> dict[str, Any]:
     return {"doc": doc, "deprecated": deprecated}
 
 
-def _enum(name: str, kind: type[enum.Enum]) -> Enum | None:
+def _enum(name: str, kind: type[enum.Enum]) -> model.Enum | None:
     """None for one that the language has no word for: flags, values of several kinds or none at all."""
     kinds = {type(member.value) for member in kind}
     if issubclass(kind, enum.Flag) or kinds not in ({int}, {str}):
@@ -332,8 +317,8 @@ def _enum(name: str, kind: type[enum.Enum]) -> Enum | None:
     # Python gives an enum without a docstring one of its own (up to 3.12).
     written = kind.__dict__.get("__doc__") not in (None, "An enumeration.")
     doc, deprecated = split_docstring(kind.__doc__ if written else "")
-    members = tuple(EnumMember(m.name, m.value, **_docs_of(kind, m.name)) for m in kind)
+    members = tuple(model.EnumMember(m.name, m.value, **_docs_of(kind, m.name)) for m in kind)
     reserved: tuple[int | str, ...] = getattr(
         kind, "__rrpc_reserved__", ()
     )  # any other name would be a member
-    return Enum(name, members, reserved, doc=doc, deprecated=deprecated)
+    return model.Enum(name, members, reserved, doc=doc, deprecated=deprecated)

@@ -13,40 +13,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from . import model
 from .canonical_read import DEPTH_MAX, BadData, read_service
-from .model import (
-    MISSING,
-    Array,
-    Const,
-    Declaration,
-    Enum,
-    EnumMember,
-    Error,
-    Field,
-    List,
-    Literal,
-    Map,
-    Method,
-    Named,
-    OneOf,
-    Opaque,
-    Optional,
-    Parameter,
-    Scalar,
-    Service,
-    Set,
-    Struct,
-    Tuple,
-    Type,
-    Union,
-)
 
 __all__ = ["from_data", "to_data", "type_to_data"]
 
 Data = dict[str, Any]
 
 
-def from_data(data: Any) -> Service:
+def from_data(data: Any) -> model.Service:
     """The service that ``to_data`` turned into ``data``. ValueError says what is wrong with it, and where."""
     try:
         return read_service(data)
@@ -54,7 +29,7 @@ def from_data(data: Any) -> Service:
         raise ValueError(f"not a service's description: {error}") from None
 
 
-def to_data(service: Service) -> Data:
+def to_data(service: model.Service) -> Data:
     """The service as maps, lists, strings, numbers, booleans and None; the same for the same service."""
     return _described(
         service,
@@ -73,7 +48,7 @@ def _described(thing: Any, **more: Any) -> Data:
     return data | {key: value for key, value in more.items() if value not in ("", [], {}, False)}
 
 
-def _method(method: Method) -> Data:
+def _method(method: model.Method) -> Data:
     return _described(
         method,
         parameters=[_parameter(parameter) for parameter in method.parameters],
@@ -84,7 +59,7 @@ def _method(method: Method) -> Data:
     )
 
 
-def _parameter(parameter: Parameter) -> Data:
+def _parameter(parameter: model.Parameter) -> Data:
     data = _described(
         parameter,
         type=type_to_data(parameter.type),
@@ -96,75 +71,75 @@ def _parameter(parameter: Parameter) -> Data:
 
 
 def _default(value: Any) -> Data:
-    return {} if value is MISSING else {"default": _value(value)}
+    return {} if value is model.MISSING else {"default": _value(value)}
 
 
-def _declaration(declaration: Declaration) -> Data:
-    if isinstance(declaration, Struct):
+def _declaration(declaration: model.Declaration) -> Data:
+    if isinstance(declaration, model.Struct):
         fields = [_field(field) for field in declaration.fields]
         reserved = list(declaration.reserved)
         return _described(
             declaration, kind="struct", fields=fields, reserved=reserved, frozen=declaration.frozen
         )
-    if isinstance(declaration, Enum):
+    if isinstance(declaration, model.Enum):
         members = [_member(member) for member in declaration.members]
         return _described(declaration, kind="enum", members=members, reserved=list(declaration.reserved))
-    if isinstance(declaration, OneOf):
+    if isinstance(declaration, model.OneOf):
         return _described(
             declaration, kind="oneof", alternatives=[*map(type_to_data, declaration.alternatives)]
         )
-    if isinstance(declaration, Error):
+    if isinstance(declaration, model.Error):
         fields = [_field(field) for field in declaration.fields]
         reserved = list(declaration.reserved)
         return _described(declaration, kind="error", code=declaration.code, fields=fields, reserved=reserved)
     return _const(declaration)
 
 
-def _const(const: Const) -> Data:
+def _const(const: model.Const) -> Data:
     return _described(const, kind="const", type=type_to_data(const.type)) | {"value": _value(const.value)}
 
 
-def _field(field: Field) -> Data:
+def _field(field: model.Field) -> Data:
     return _described(field, number=field.number, type=type_to_data(field.type)) | _default(field.default)
 
 
-def _member(member: EnumMember) -> Data:
+def _member(member: model.EnumMember) -> Data:
     return _described(member) | {"value": member.value}
 
 
-def type_to_data(kind: Type, depth: int = 0) -> Any:
+def type_to_data(kind: model.Type, depth: int = 0) -> Any:
     """A type alone, as it stands within ``to_data``'s result."""
     if depth > DEPTH_MAX:
         raise ValueError(f"a type is nested deeper than {DEPTH_MAX} levels")
     return _TYPES[type(kind)](kind, lambda inner: type_to_data(inner, depth + 1))
 
 
-_Inner = Callable[[Type], Any]
+_Inner = Callable[[model.Type], Any]
 
 
-def _array(kind: Array, inner: _Inner) -> Data:
+def _array(kind: model.Array, inner: _Inner) -> Data:
     data: Data = {"array": kind.item}
     if kind.dims is not None:
         data["dims"] = list(kind.dims)
     return data | ({"borrowed": True} if kind.borrowed else {})
 
 
-def _tuple(kind: Tuple, inner: _Inner) -> Data:
+def _tuple(kind: model.Tuple, inner: _Inner) -> Data:
     return {"tuple": [*map(inner, kind.items)]} | ({"variadic": True} if kind.variadic else {})
 
 
 _TYPES: dict[type, Callable[[Any, _Inner], Any]] = {
-    Scalar: lambda kind, inner: kind.name,
-    Array: _array,
-    List: lambda kind, inner: {"list": inner(kind.item)},
-    Set: lambda kind, inner: {"frozenset" if kind.frozen else "set": inner(kind.item)},
-    Map: lambda kind, inner: {"map": [inner(kind.key), inner(kind.value)]},
-    Tuple: _tuple,
-    Optional: lambda kind, inner: {"optional": inner(kind.item)},
-    Union: lambda kind, inner: {"union": [*map(inner, kind.items)]},
-    Literal: lambda kind, inner: {"literal": [*map(_value, kind.values)]},
-    Named: lambda kind, inner: {"named": kind.name},
-    Opaque: lambda kind, inner: {"opaque": kind.text},
+    model.Scalar: lambda kind, inner: kind.name,
+    model.Array: _array,
+    model.List: lambda kind, inner: {"list": inner(kind.item)},
+    model.Set: lambda kind, inner: {"frozenset" if kind.frozen else "set": inner(kind.item)},
+    model.Map: lambda kind, inner: {"map": [inner(kind.key), inner(kind.value)]},
+    model.Tuple: _tuple,
+    model.Optional: lambda kind, inner: {"optional": inner(kind.item)},
+    model.Union: lambda kind, inner: {"union": [*map(inner, kind.items)]},
+    model.Literal: lambda kind, inner: {"literal": [*map(_value, kind.values)]},
+    model.Named: lambda kind, inner: {"named": kind.name},
+    model.Opaque: lambda kind, inner: {"opaque": kind.text},
 }
 
 
@@ -184,6 +159,6 @@ def _value(value: Any, depth: int = 0) -> Any:
         return [_value(item, depth + 1) for item in value]
     if isinstance(value, dict):
         return {"map": [[_value(k, depth + 1), _value(v, depth + 1)] for k, v in value.items()]}
-    if isinstance(value, Opaque):
+    if isinstance(value, model.Opaque):
         return {"opaque": value.text}
     raise ValueError(f"{value!r:.60} is no value of the schema")

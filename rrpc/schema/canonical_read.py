@@ -14,35 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from . import model
 from .closure import inner_types, owned, types_in
-from .model import (
-    ARRAY_ITEMS,
-    MISSING,
-    SCALARS,
-    Array,
-    Const,
-    Declaration,
-    Enum,
-    EnumMember,
-    Error,
-    Field,
-    List,
-    Literal,
-    Map,
-    Method,
-    Named,
-    OneOf,
-    Opaque,
-    Optional,
-    Parameter,
-    Scalar,
-    Service,
-    Set,
-    Struct,
-    Tuple,
-    Type,
-    Union,
-)
 
 __all__ = ["DEPTH_MAX", "BadData", "read_service"]
 
@@ -134,27 +107,27 @@ def _once(what: str, keys: Iterator[Any]) -> None:
         seen.add(key)
 
 
-def read_service(data: Any) -> Service:
+def read_service(data: Any) -> model.Service:
     """The service; ``BadData`` says what is wrong."""
     described = _described(data, dotted=True)
     methods = _each(data, "methods", _method)
     _once("methods", (method.name for method in methods))
-    declarations: dict[str, Declaration] = {}
+    declarations: dict[str, model.Declaration] = {}
     for name, declared in _may(data, "declarations", {}).items():
         with _at(f".declarations[{name!r}]"):
             declarations[name] = _declaration(declared)
             if declarations[name].name != name:
                 raise BadData(f"it is called {declarations[name].name!r}")
-    service = Service(methods=methods, declarations=declarations, **described)
+    service = model.Service(methods=methods, declarations=declarations, **described)
     _names_exist(service)
     return service
 
 
-def _method(data: Any) -> Method:
+def _method(data: Any) -> model.Method:
     parameters = _each(data, "parameters", _parameter)
     _once("parameters", (parameter.name for parameter in parameters))
     result, result_stream = _typed(data, "result"), _may(data, "result_stream", False)
-    return Method(
+    return model.Method(
         parameters=parameters,
         result=owned(result) if result_stream else result,
         result_stream=result_stream,
@@ -168,9 +141,9 @@ def _full_name(data: Any) -> str:
     return _name(_of("", data, str), dotted=True)
 
 
-def _parameter(data: Any) -> Parameter:
+def _parameter(data: Any) -> model.Parameter:
     kind, stream = _typed(data, "type"), _may(data, "stream", False)
-    return Parameter(
+    return model.Parameter(
         type=owned(kind) if stream else kind,
         default=_default(data),
         keyword_only=_may(data, "keyword_only", False),
@@ -182,37 +155,39 @@ def _parameter(data: Any) -> Parameter:
 
 def _default(data: Any) -> Any:
     if "default" not in data:
-        return MISSING
+        return model.MISSING
     with _at(".default"):
         return _value(data["default"])
 
 
-def _declaration(data: Any) -> Declaration:
+def _declaration(data: Any) -> model.Declaration:
     kind = _need(data, "kind", str)
     if kind not in _DECLARATIONS:
         raise BadData(f"{kind!r:.60} is no kind of declaration")
     return _DECLARATIONS[kind](data)
 
 
-def _struct(data: Any) -> Struct:
+def _struct(data: Any) -> model.Struct:
     reserved = _each(data, "reserved", _number_or_name)
-    return Struct(
+    return model.Struct(
         fields=_fields(data), reserved=reserved, frozen=_may(data, "frozen", False), **_described(data, True)
     )
 
 
-def _fields(data: Any) -> tuple[Field, ...]:
+def _fields(data: Any) -> tuple[model.Field, ...]:
     fields = _each(data, "fields", _field)
     _once("fields", (field.name for field in fields))
     _once("fields", (field.number for field in fields))
     return fields
 
 
-def _field(data: Any) -> Field:
+def _field(data: Any) -> model.Field:
     number = _need(data, "number", int)
     if number < 1:
         raise BadData(f"its number is {number}; numbers count from 1")
-    return Field(number=number, type=owned(_typed(data, "type")), default=_default(data), **_described(data))
+    return model.Field(
+        number=number, type=owned(_typed(data, "type")), default=_default(data), **_described(data)
+    )
 
 
 def _number_or_name(data: Any) -> int | str:
@@ -220,37 +195,39 @@ def _number_or_name(data: Any) -> int | str:
     return value
 
 
-def _enum(data: Any) -> Enum:
+def _enum(data: Any) -> model.Enum:
     members = _each(data, "members", _member)
     _once("members", (member.name for member in members))
     if len({type(member.value) for member in members}) > 1:
         raise BadData("some values are ints, some are strings")
-    return Enum(members=members, reserved=_each(data, "reserved", _number_or_name), **_described(data, True))
+    return model.Enum(
+        members=members, reserved=_each(data, "reserved", _number_or_name), **_described(data, True)
+    )
 
 
-def _member(data: Any) -> EnumMember:
-    return EnumMember(value=_need(data, "value", int, str), **_described(data))
+def _member(data: Any) -> model.EnumMember:
+    return model.EnumMember(value=_need(data, "value", int, str), **_described(data))
 
 
-def _oneof(data: Any) -> OneOf:
+def _oneof(data: Any) -> model.OneOf:
     alternatives = tuple(map(owned, _each(data, "alternatives", type_of_data)))
-    return OneOf(alternatives=alternatives, **_described(data, True))
+    return model.OneOf(alternatives=alternatives, **_described(data, True))
 
 
-def _error(data: Any) -> Error:
+def _error(data: Any) -> model.Error:
     reserved = _each(data, "reserved", _number_or_name)
     code = _need(data, "code", str)
-    return Error(code=code, fields=_fields(data), reserved=reserved, **_described(data, True))
+    return model.Error(code=code, fields=_fields(data), reserved=reserved, **_described(data, True))
 
 
-def _const(data: Any) -> Const:
+def _const(data: Any) -> model.Const:
     value = _need(data, "value")
     with _at(".value"):
         value = _value(value)
-    return Const(type=_typed(data, "type"), value=value, **_described(data, True))
+    return model.Const(type=_typed(data, "type"), value=value, **_described(data, True))
 
 
-_DECLARATIONS: dict[str, Callable[[Any], Declaration]] = {
+_DECLARATIONS: dict[str, Callable[[Any], model.Declaration]] = {
     "struct": _struct,
     "enum": _enum,
     "oneof": _oneof,
@@ -262,20 +239,20 @@ _DECLARATIONS: dict[str, Callable[[Any], Declaration]] = {
 # --- types -------------------------------------------------------------------------------------------
 
 
-def _typed(data: Any, key: str) -> Type:
+def _typed(data: Any, key: str) -> model.Type:
     inner = _need(data, key)
     with _at(f".{key}"):
         return type_of_data(inner)
 
 
-def type_of_data(data: Any, depth: int = 0) -> Type:
+def type_of_data(data: Any, depth: int = 0) -> model.Type:
     """A type: a scalar's name, or a map whose one key (besides options) says what it is."""
     if depth > DEPTH_MAX:
         raise BadData(f"nested deeper than {DEPTH_MAX} levels")
     if type(data) is str:
-        if data not in SCALARS:
+        if data not in model.SCALARS:
             raise BadData(f"{_shown(data)} is no type")
-        return Scalar(data)
+        return model.Scalar(data)
     if type(data) is not dict:
         raise BadData(f"expected a type, got {type(data).__name__}")
     word = next((word for word in _TYPES if word in data), None)
@@ -285,11 +262,11 @@ def type_of_data(data: Any, depth: int = 0) -> Type:
         return _TYPES[word](data, data[word], depth + 1)
 
 
-def _array(data: Any, item: Any, depth: int) -> Type:
-    if type(item) is not str or item not in ARRAY_ITEMS:
+def _array(data: Any, item: Any, depth: int) -> model.Type:
+    if type(item) is not str or item not in model.ARRAY_ITEMS:
         raise BadData(f"there are no arrays of {_shown(item)}")
     dims = _each(data, "dims", _dim) if "dims" in data else None
-    return Array(item, dims, _may(data, "borrowed", False))
+    return model.Array(item, dims, _may(data, "borrowed", False))
 
 
 def _dim(data: Any) -> str | int | None:
@@ -299,7 +276,7 @@ def _dim(data: Any) -> str | int | None:
     return dim
 
 
-def _items(data: Any, depth: int) -> tuple[Type, ...]:
+def _items(data: Any, depth: int) -> tuple[model.Type, ...]:
     if type(data) is not list:
         raise BadData(f"expected list, got {type(data).__name__}")
     items = []
@@ -309,47 +286,47 @@ def _items(data: Any, depth: int) -> tuple[Type, ...]:
     return tuple(items)
 
 
-def _map(data: Any, inner: Any, depth: int) -> Type:
+def _map(data: Any, inner: Any, depth: int) -> model.Type:
     items = _items(inner, depth)
     if len(items) != 2:
         raise BadData(f"expected the types of key and value, got {len(items)}")
     key, value = items
-    return Map(owned(key), value)
+    return model.Map(owned(key), value)
 
 
-def _tuple(data: Any, inner: Any, depth: int) -> Type:
+def _tuple(data: Any, inner: Any, depth: int) -> model.Type:
     items, variadic = _items(inner, depth), _may(data, "variadic", False)
     if variadic and len(items) != 1:
         raise BadData(f"any number of one type, yet {len(items)} are there")
-    return Tuple(items, variadic)
+    return model.Tuple(items, variadic)
 
 
-def _union(data: Any, inner: Any, depth: int) -> Type:
+def _union(data: Any, inner: Any, depth: int) -> model.Type:
     items = _items(inner, depth)
     if not items:
         raise BadData("it has no alternatives")
-    return Union(tuple(map(owned, items)))
+    return model.Union(tuple(map(owned, items)))
 
 
-def _literal(data: Any, inner: Any, depth: int) -> Type:
+def _literal(data: Any, inner: Any, depth: int) -> model.Type:
     values = _each({"": _of("", inner, list)}, "", _value)
     if not values or any(type(value) not in (bool, int, str, bytes) for value in values):
         raise BadData("expected some values of bool, int, str or bytes")
-    return Literal(values)
+    return model.Literal(values)
 
 
-_TYPES: dict[str, Callable[[Any, Any, int], Type]] = {
+_TYPES: dict[str, Callable[[Any, Any, int], model.Type]] = {
     "array": _array,
-    "list": lambda data, inner, depth: List(type_of_data(inner, depth)),
-    "set": lambda data, inner, depth: Set(owned(type_of_data(inner, depth))),
-    "frozenset": lambda data, inner, depth: Set(owned(type_of_data(inner, depth)), frozen=True),
+    "list": lambda data, inner, depth: model.List(type_of_data(inner, depth)),
+    "set": lambda data, inner, depth: model.Set(owned(type_of_data(inner, depth))),
+    "frozenset": lambda data, inner, depth: model.Set(owned(type_of_data(inner, depth)), frozen=True),
     "map": _map,
     "tuple": _tuple,
-    "optional": lambda data, inner, depth: Optional(type_of_data(inner, depth)),
+    "optional": lambda data, inner, depth: model.Optional(type_of_data(inner, depth)),
     "union": _union,
     "literal": _literal,
-    "named": lambda data, inner, depth: Named(_full_name(inner)),
-    "opaque": lambda data, inner, depth: Opaque(_of("", inner, str)),
+    "named": lambda data, inner, depth: model.Named(_full_name(inner)),
+    "opaque": lambda data, inner, depth: model.Opaque(_of("", inner, str)),
 }
 
 
@@ -391,19 +368,19 @@ _VALUES: dict[str, Callable[[Any, int], Any]] = {
     "bytes": lambda data, depth: base64.b64decode(data, validate=True),
     "complex": lambda data, depth: complex(*map(_part, data)),
     "map": _pairs,
-    "opaque": lambda data, depth: Opaque(_of("", data, str)),
+    "opaque": lambda data, depth: model.Opaque(_of("", data, str)),
 }
 
 
 # --- meaning -----------------------------------------------------------------------------------------
 
 
-def _names_exist(service: Service) -> None:
+def _names_exist(service: model.Service) -> None:
     """Every name leads to a declaration of the right kind."""
     for method in service.methods:
         what = f"method {method.name}"
         for error in method.errors:
-            if not isinstance(service.declarations.get(error), Error):
+            if not isinstance(service.declarations.get(error), model.Error):
                 raise BadData(f"{what}: no error {error!r} is declared")
         for kind in (method.result, *(parameter.type for parameter in method.parameters)):
             _types_exist(what, kind, service.declarations)
@@ -412,8 +389,10 @@ def _names_exist(service: Service) -> None:
             _types_exist(name, kind, service.declarations)
 
 
-def _types_exist(where: str, kind: Type, declarations: dict[str, Declaration]) -> None:
-    if isinstance(kind, Named) and not isinstance(declarations.get(kind.name), (Struct, Enum, OneOf)):
+def _types_exist(where: str, kind: model.Type, declarations: dict[str, model.Declaration]) -> None:
+    if isinstance(kind, model.Named) and not isinstance(
+        declarations.get(kind.name), (model.Struct, model.Enum, model.OneOf)
+    ):
         raise BadData(f"{where}: no type {kind.name!r} is declared")
     for inner in inner_types(kind):
         _types_exist(where, inner, declarations)

@@ -5,89 +5,71 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from .model import (
-    Array,
-    Const,
-    Declaration,
-    Enum,
-    Error,
-    List,
-    Literal,
-    Map,
-    Method,
-    Named,
-    OneOf,
-    Opaque,
-    Optional,
-    Scalar,
-    Set,
-    Struct,
-    Tuple,
-    Type,
-    Union,
-)
+from . import model
 
 __all__ = ["closure", "holds_borrowed", "inner_types", "names_in", "owned", "types_in"]
 
 
-def inner_types(kind: Type) -> tuple[Type, ...]:
+def inner_types(kind: model.Type) -> tuple[model.Type, ...]:
     """The types that a type is made of."""
     match kind:
-        case List(item) | Set(item) | Optional(item):
+        case model.List(item) | model.Set(item) | model.Optional(item):
             return (item,)
-        case Map(key, value):
+        case model.Map(key, value):
             return key, value
-        case Tuple(items) | Union(items):
+        case model.Tuple(items) | model.Union(items):
             return items
-        case Scalar() | Array() | Literal() | Named() | Opaque():
+        case model.Scalar() | model.Array() | model.Literal() | model.Named() | model.Opaque():
             return ()
 
 
-def holds_borrowed(kind: Type) -> bool:
+def holds_borrowed(kind: model.Type) -> bool:
     """Returns whether a type has a borrowed array in it."""
-    return (isinstance(kind, Array) and kind.borrowed) or any(map(holds_borrowed, inner_types(kind)))
+    return (isinstance(kind, model.Array) and kind.borrowed) or any(map(holds_borrowed, inner_types(kind)))
 
 
-def owned(kind: Type) -> Type:
+def owned(kind: model.Type) -> model.Type:
     """Returns the same type without borrowed arrays."""
     if not holds_borrowed(kind):
         return kind
     match kind:
-        case List(item) | Set(item) | Optional(item):
+        case model.List(item) | model.Set(item) | model.Optional(item):
             return replace(kind, item=owned(item))
-        case Map(key, value):
-            return Map(owned(key), owned(value))
-        case Tuple(items) | Union(items):
+        case model.Map(key, value):
+            return model.Map(owned(key), owned(value))
+        case model.Tuple(items) | model.Union(items):
             return replace(kind, items=tuple(map(owned, items)))
-        case Array():
+        case model.Array():
             return replace(kind, borrowed=False)
     return kind
 
 
-def types_in(declaration: Declaration) -> tuple[Type, ...]:
+def types_in(declaration: model.Declaration) -> tuple[model.Type, ...]:
     """The types that a declaration is made of."""
     match declaration:
-        case Struct(fields=fields) | Error(fields=fields):
+        case model.Struct(fields=fields) | model.Error(fields=fields):
             return tuple(field.type for field in fields)
-        case OneOf(alternatives=alternatives):
+        case model.OneOf(alternatives=alternatives):
             return alternatives
-        case Const(type=kind):
+        case model.Const(type=kind):
             return (kind,)
-        case Enum():
+        case model.Enum():
             return ()
 
 
-def names_in(kind: Type) -> Iterator[str]:
+def names_in(kind: model.Type) -> Iterator[str]:
     """The names that stand in a type."""
-    if isinstance(kind, Named):
+    if isinstance(kind, model.Named):
         yield kind.name
     for inner in inner_types(kind):
         yield from names_in(inner)
 
 
-def closure(methods: Iterable[Method], lookup: Callable[[str], Declaration]) -> dict[str, Declaration]:
+def closure(
+    methods: Iterable[model.Method], lookup: Callable[[str], model.Declaration]
+) -> dict[str, model.Declaration]:
     """All that methods name, their errors too, by full name; what a declaration needs stands before it."""
-    found: dict[str, Declaration] = {}
+    found: dict[str, model.Declaration] = {}
     for method in methods:
         types = (*(parameter.type for parameter in method.parameters), method.result)
         for name in (*(name for kind in types for name in names_in(kind)), *method.errors):
@@ -95,7 +77,9 @@ def closure(methods: Iterable[Method], lookup: Callable[[str], Declaration]) -> 
     return found
 
 
-def _visit(name: str, lookup: Callable[[str], Declaration], found: dict[str, Declaration]) -> None:
+def _visit(
+    name: str, lookup: Callable[[str], model.Declaration], found: dict[str, model.Declaration]
+) -> None:
     """Adds a declaration behind what it needs. Not by recursion: a chain of them may be long."""
     opened = set(found)
     waiting = [(name, False)]

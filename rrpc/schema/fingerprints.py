@@ -15,28 +15,7 @@ import hashlib
 import json
 from typing import Any
 
-from .model import (
-    MISSING,
-    Array,
-    Declaration,
-    Enum,
-    List,
-    Literal,
-    Map,
-    Method,
-    Named,
-    OneOf,
-    Opaque,
-    Optional,
-    Parameter,
-    Scalar,
-    Service,
-    Set,
-    Struct,
-    Tuple,
-    Type,
-    Union,
-)
+from . import model
 
 __all__ = ["fingerprint"]
 
@@ -44,7 +23,7 @@ _Form = Any  # what json.dumps takes
 _FLOATS = ("float", "f64", "f32")
 
 
-def fingerprint(service: Service) -> str:
+def fingerprint(service: model.Service) -> str:
     """32 hex digits."""
     return hashlib.sha256(_dump(_Canonical(service).form()).encode()).hexdigest()[:32]
 
@@ -61,7 +40,7 @@ def _sorted(forms: list[_Form]) -> list[_Form]:
 class _Canonical:
     """The canonical form of a service; structs stand in it once, by bare name."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: model.Service) -> None:
         self._service = service
         self._structs: dict[str, _Form] = {}  # by full name
         self._open: list[str] = []  # one-ofs that are being written out
@@ -71,44 +50,44 @@ class _Canonical:
         structs = _sorted(list(self._structs.values()))
         return [self._service.name, methods, structs]
 
-    def _method(self, method: Method) -> _Form:
+    def _method(self, method: model.Method) -> _Form:
         parameters = [self._parameter(parameter) for parameter in method.parameters]
         result = self._type(method.result)
         return [method.name, parameters, result, method.result_stream, method.idempotent]
 
-    def _parameter(self, parameter: Parameter) -> _Form:
+    def _parameter(self, parameter: model.Parameter) -> _Form:
         kind = "keyword" if parameter.keyword_only else "position" if parameter.positional_only else ""
         default = self._default(parameter.default, parameter.type)
         return [parameter.name, self._type(parameter.type), default, kind, parameter.stream]
 
-    def _type(self, kind: Type) -> _Form:
+    def _type(self, kind: model.Type) -> _Form:
         match kind:
-            case Scalar(name):
+            case model.Scalar(name):
                 return "float" if name == "f64" else name
-            case Array(item, dims):
+            case model.Array(item, dims):
                 return ["array", item, None if dims is None else list(dims)]
-            case List(item):
+            case model.List(item):
                 return ["list", self._type(item)]
-            case Set(item, frozen):
+            case model.Set(item, frozen):
                 return ["frozenset" if frozen else "set", self._type(item)]
-            case Map(key, value):
+            case model.Map(key, value):
                 return ["map", self._type(key), self._type(value)]
-            case Tuple(items, variadic):
+            case model.Tuple(items, variadic):
                 return ["tuple...", self._type(items[0])] if variadic else ["tuple", *map(self._type, items)]
-            case Named(name):
+            case model.Named(name):
                 return self._named(self._service.declarations[name])
-            case Opaque(text):
+            case model.Opaque(text):
                 return ["python", text]
-            case Optional() | Union() | Literal():
+            case model.Optional() | model.Union() | model.Literal():
                 return self._one_of(self._alternatives(kind))
 
-    def _named(self, declaration: Declaration) -> _Form:
-        if isinstance(declaration, Enum):
+    def _named(self, declaration: model.Declaration) -> _Form:
+        if isinstance(declaration, model.Enum):
             members = [[member.name, _value(member.value)] for member in declaration.members]
             return ["enum", *_sorted(members)]
-        if isinstance(declaration, OneOf):
-            return self._one_of(self._alternatives(Named(declaration.name)))
-        if not isinstance(declaration, Struct):
+        if isinstance(declaration, model.OneOf):
+            return self._one_of(self._alternatives(model.Named(declaration.name)))
+        if not isinstance(declaration, model.Struct):
             raise ValueError(f"{declaration.name} is no type")
         if declaration.name not in self._structs:
             self._structs[declaration.name] = None  # it may name itself
@@ -117,20 +96,20 @@ class _Canonical:
             self._open = around
         return ["struct", _bare(declaration.name)]
 
-    def _struct(self, struct: Struct) -> _Form:
+    def _struct(self, struct: model.Struct) -> _Form:
         fields = [[f.name, self._type(f.type), self._default(f.default, f.type)] for f in struct.fields]
         return [_bare(struct.name), *_sorted(fields)]
 
-    def _alternatives(self, kind: Type) -> list[_Form]:
+    def _alternatives(self, kind: model.Type) -> list[_Form]:
         """Returns the forms of a type's alternatives: one per literal value, with nested one-ofs expanded."""
         match kind:
-            case Optional(item):
+            case model.Optional(item):
                 return ["none", *self._alternatives(item)]
-            case Union(items):
+            case model.Union(items):
                 return [form for item in items for form in self._alternatives(item)]
-            case Literal(values):
+            case model.Literal(values):
                 return [["literal", _value(value)] for value in values]
-            case Named(name) if isinstance(one_of := self._service.declarations[name], OneOf):
+            case model.Named(name) if isinstance(one_of := self._service.declarations[name], model.OneOf):
                 if name in self._open:
                     return [["one-of", self._open.index(name) - len(self._open)]]
                 self._open.append(name)
@@ -143,25 +122,25 @@ class _Canonical:
         forms = _sorted(alternatives)
         return forms[0] if len(forms) == 1 else ["one-of", *forms]
 
-    def _default(self, value: Any, kind: Type) -> _Form:
-        return [] if value is MISSING else [_value(self._as_of(value, kind))]
+    def _default(self, value: Any, kind: model.Type) -> _Form:
+        return [] if value is model.MISSING else [_value(self._as_of(value, kind))]
 
-    def _as_of(self, value: Any, kind: Type) -> Any:
+    def _as_of(self, value: Any, kind: model.Type) -> Any:
         """The one of the ways to write a default that the others are turned into."""
         match kind:
-            case Optional(item):
+            case model.Optional(item):
                 return self._as_of(value, item)
-            case Scalar(name) if name in _FLOATS and type(value) is int:
+            case model.Scalar(name) if name in _FLOATS and type(value) is int:
                 return float(value)
-            case List(item) if isinstance(value, (tuple, list)):
+            case model.List(item) if isinstance(value, (tuple, list)):
                 return tuple(self._as_of(each, item) for each in value)
-            case Tuple((item,), variadic=True) if isinstance(value, (tuple, list)):
+            case model.Tuple((item,), variadic=True) if isinstance(value, (tuple, list)):
                 return tuple(self._as_of(each, item) for each in value)
-            case Tuple(items) if isinstance(value, (tuple, list)) and len(value) == len(items):
+            case model.Tuple(items) if isinstance(value, (tuple, list)) and len(value) == len(items):
                 return tuple(map(self._as_of, value, items))
-            case Map() if not value and value is not None:
+            case model.Map() if not value and value is not None:
                 return {}
-            case Set() if isinstance(value, (tuple, list)):
+            case model.Set() if isinstance(value, (tuple, list)):
                 return tuple(sorted(value, key=repr))
         return value
 
@@ -176,6 +155,6 @@ def _value(value: Any) -> _Form:
         return ["items", *map(_value, value)]
     if isinstance(value, dict):
         return ["map", *([_value(key), _value(item)] for key, item in value.items())]
-    if isinstance(value, Opaque):
+    if isinstance(value, model.Opaque):
         return ["python", value.text]
     return [type(value).__name__, repr(value)]

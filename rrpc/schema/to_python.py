@@ -27,31 +27,8 @@ from rrpc._interface import Method as LiveMethod
 from rrpc._interface import Parameter as LiveParameter
 from rrpc.errors import StatusCode, class_of
 
+from . import model
 from .docstrings import DOCS, join_docstring
-from .model import (
-    MISSING,
-    Array,
-    Declaration,
-    Enum,
-    Error,
-    Field,
-    List,
-    Literal,
-    Map,
-    Method,
-    Named,
-    OneOf,
-    Opaque,
-    Optional,
-    Parameter,
-    Scalar,
-    Service,
-    Set,
-    Struct,
-    Tuple,
-    Type,
-    Union,
-)
 
 __all__ = ["DOCS", "OneOfName", "PythonTypes", "documentation", "to_interface"]
 
@@ -92,7 +69,7 @@ class OneOfName:
     doc: str = dataclasses.field(default="", compare=False)
 
 
-def to_interface(service: Service) -> Interface:
+def to_interface(service: model.Service) -> Interface:
     """The interface of a service, with classes of its own."""
     return PythonTypes(service.declarations).interface(service)
 
@@ -100,23 +77,23 @@ def to_interface(service: Service) -> Interface:
 class PythonTypes:
     """The Python of declarations, made when asked for: a class, an alias, a value each."""
 
-    def __init__(self, declarations: Mapping[str, Declaration]) -> None:
+    def __init__(self, declarations: Mapping[str, model.Declaration]) -> None:
         self._declarations = declarations
         self._made: dict[str, Any] = {}
         self._open: list[str] = []  # one-ofs that are being made
-        self._unfilled: list[tuple[Any, Struct | Error]] = []
+        self._unfilled: list[tuple[Any, model.Struct | model.Error]] = []
 
     def __getitem__(self, name: str) -> Any:
         """A struct's, enum's or error's class, a one-of's annotation, a constant's value. KeyError: there is none."""
         if name not in self._made:
             declaration = self._declarations[name]
-            if isinstance(declaration, Struct):
+            if isinstance(declaration, model.Struct):
                 self._made[name] = self._struct(name, declaration)
-            elif isinstance(declaration, Enum):
+            elif isinstance(declaration, model.Enum):
                 self._made[name] = _enum(name, declaration)
-            elif isinstance(declaration, OneOf):
+            elif isinstance(declaration, model.OneOf):
                 self._made[name] = self._one_of(name, declaration)
-            elif isinstance(declaration, Error):
+            elif isinstance(declaration, model.Error):
                 self._made[name] = self._error(name, declaration)
             else:
                 self._made[name] = self.value(declaration.type, declaration.value)
@@ -124,7 +101,7 @@ class PythonTypes:
                 self._fill_fields()
         return self._made[name]
 
-    def _struct(self, name: str, struct: Struct) -> Any:
+    def _struct(self, name: str, struct: model.Struct) -> Any:
         members = [(member, Any, field) for member, field in self._members(struct).items()]
         kind: Any = dataclasses.make_dataclass(
             _short(name), members, namespace=_namespace(name, struct), frozen=struct.frozen
@@ -132,7 +109,7 @@ class PythonTypes:
         self._unfilled.append((kind, struct))
         return kind
 
-    def _error(self, name: str, declared: Error) -> Any:
+    def _error(self, name: str, declared: model.Error) -> Any:
         members = self._members(declared)
         namespace = {**_namespace(name, declared), **members, "__annotations__": dict.fromkeys(members, Any)}
         code = getattr(StatusCode, declared.code.upper(), StatusCode.UNKNOWN)
@@ -140,7 +117,7 @@ class PythonTypes:
         self._unfilled.append((kind, declared))
         return kind
 
-    def _members(self, struct: Struct | Error) -> dict[str, Any]:
+    def _members(self, struct: model.Struct | model.Error) -> dict[str, Any]:
         """The fields as a dataclass has them."""
         after_default = False
         members = {}
@@ -159,15 +136,15 @@ class PythonTypes:
             for member, described in zip(struct.fields, dataclasses.fields(kind), strict=True):
                 kind.__annotations__[member.name] = described.type = self.annotation(member.type)
 
-    def _default(self, member: Field) -> dict[str, Any]:
-        if member.default is MISSING or isinstance(member.default, Opaque):
+    def _default(self, member: model.Field) -> dict[str, Any]:
+        if member.default is model.MISSING or isinstance(member.default, model.Opaque):
             return {}
         value = self.value(member.type, member.default)
         if not isinstance(value, (list, dict, set)):
             return {"default": value}
         return {"default_factory": functools.partial(type(value), value) if value else type(value)}
 
-    def _one_of(self, name: str, one_of: OneOf) -> Any:
+    def _one_of(self, name: str, one_of: model.OneOf) -> Any:
         if name in self._open:
             raise AnnotationError(f"{_short(name)} contains itself: put a struct in between")
         self._open.append(name)
@@ -175,75 +152,79 @@ class PythonTypes:
         self._open.pop()
         return Annotated[union, OneOfName(name, documentation(one_of))]
 
-    def annotation(self, kind: Type) -> Any:
+    def annotation(self, kind: model.Type) -> Any:
         """The Python annotation of a type."""
-        if isinstance(kind, Scalar):
+        if isinstance(kind, model.Scalar):
             return _SCALARS[kind.name]
-        if isinstance(kind, Named):
+        if isinstance(kind, model.Named):
             return self[kind.name]
-        if isinstance(kind, Opaque):
+        if isinstance(kind, model.Opaque):
             return Any
-        if isinstance(kind, Literal):
+        if isinstance(kind, model.Literal):
             return typing.Literal[kind.values]
-        if isinstance(kind, Array):
+        if isinstance(kind, model.Array):
             array = _of(NDArray, _ITEMS.get(kind.item) or _ml_type(kind.item))
             shaped = array if kind.dims is None else Annotated[array, types.Shape(*kind.dims)]
             return _of(types.Borrowed, shaped) if kind.borrowed else shaped
         return self._container(kind)
 
-    def _container(self, kind: List | Set | Map | Tuple | Optional | Union) -> Any:
-        if isinstance(kind, List):
+    def _container(
+        self, kind: model.List | model.Set | model.Map | model.Tuple | model.Optional | model.Union
+    ) -> Any:
+        if isinstance(kind, model.List):
             return _of(list, self.annotation(kind.item))
-        if isinstance(kind, Set):
+        if isinstance(kind, model.Set):
             return _of(frozenset if kind.frozen else set, self.annotation(kind.item))
-        if isinstance(kind, Map):
+        if isinstance(kind, model.Map):
             return _of(dict, (self.annotation(kind.key), self.annotation(kind.value)))
-        if isinstance(kind, Optional):
+        if isinstance(kind, model.Optional):
             return _of(typing.Union, (self.annotation(kind.item), type(None)))
         items = tuple(map(self.annotation, kind.items))
-        if isinstance(kind, Union):
+        if isinstance(kind, model.Union):
             return _of(typing.Union, items)
         return _of(tuple, (*items, ...) if kind.variadic else items)
 
-    def value(self, kind: Type, value: Any) -> Any:
+    def value(self, kind: model.Type, value: Any) -> Any:
         """A default's or a constant's value, of built-in types, as one of the type."""
-        if isinstance(kind, Optional):
+        if isinstance(kind, model.Optional):
             return None if value is None else self.value(kind.item, value)
-        if isinstance(kind, Named):
+        if isinstance(kind, model.Named):
             declared = self._declarations[kind.name]
-            if isinstance(declared, OneOf):
-                return self.value(Union(declared.alternatives), value)
-            return self[kind.name][value] if isinstance(declared, Enum) else value
-        if isinstance(kind, Union):
+            if isinstance(declared, model.OneOf):
+                return self.value(model.Union(declared.alternatives), value)
+            return self[kind.name][value] if isinstance(declared, model.Enum) else value
+        if isinstance(kind, model.Union):
             return self._value_of_one(kind, value)
-        if isinstance(kind, (List, Set)):
-            made: Any = list if isinstance(kind, List) else frozenset if kind.frozen else set
+        if isinstance(kind, (model.List, model.Set)):
+            made: Any = list if isinstance(kind, model.List) else frozenset if kind.frozen else set
             return made(self.value(kind.item, item) for item in value)
-        if isinstance(kind, Tuple):
+        if isinstance(kind, model.Tuple):
             kinds = kind.items * len(value) if kind.variadic else kind.items
             return tuple(self.value(item, each) for item, each in zip(kinds, value, strict=True))
-        if isinstance(kind, Map):
+        if isinstance(kind, model.Map):
             return {self.value(kind.key, k): self.value(kind.value, v) for k, v in dict(value).items()}
-        if isinstance(kind, Scalar) and kind.name in ("float", "f32", "f64") and type(value) is int:
+        if isinstance(kind, model.Scalar) and kind.name in ("float", "f32", "f64") and type(value) is int:
             return float(value)
         return value
 
-    def _value_of_one(self, kind: Union, value: Any) -> Any:
+    def _value_of_one(self, kind: model.Union, value: Any) -> Any:
         """By the first alternative that has such values."""
         for item in kind.items:
-            declared = self._declarations.get(item.name) if isinstance(item, Named) else None
-            if isinstance(declared, Enum) and any(member.name == value for member in declared.members):
+            declared = self._declarations.get(item.name) if isinstance(item, model.Named) else None
+            if isinstance(declared, model.Enum) and any(member.name == value for member in declared.members):
                 return self.value(item, value)
-            if isinstance(item, (List, Set, Tuple, Map)) and isinstance(value, (tuple, dict)):
+            if isinstance(item, (model.List, model.Set, model.Tuple, model.Map)) and isinstance(
+                value, (tuple, dict)
+            ):
                 return self.value(item, value)
         return value
 
-    def interface(self, service: Service) -> Interface:
+    def interface(self, service: model.Service) -> Interface:
         """The service as the decorator would describe it."""
         methods = {method.name: self._method(service.name, method) for method in service.methods}
         return Interface(service.name, documentation(service), methods)
 
-    def _method(self, service: str, method: Method) -> LiveMethod:
+    def _method(self, service: str, method: model.Method) -> LiveMethod:
         parameters = tuple(self._parameter(parameter) for parameter in method.parameters)
         result = self._streamed(method.result, method.result_stream)
         doc = self._method_doc(method)
@@ -258,23 +239,23 @@ class PythonTypes:
         errors = tuple(self[each] for each in method.errors)
         return LiveMethod(name, doc, parameters, result, function, method.idempotent, errors)
 
-    def _parameter(self, parameter: Parameter) -> LiveParameter:
+    def _parameter(self, parameter: model.Parameter) -> LiveParameter:
         default = parameter.default
         return LiveParameter(
             parameter.name,
             self._streamed(parameter.type, parameter.stream),
             NO_DEFAULT
-            if default is MISSING or isinstance(default, Opaque)
+            if default is model.MISSING or isinstance(default, model.Opaque)
             else self.value(parameter.type, default),
             parameter.keyword_only,
             parameter.positional_only,
         )
 
-    def _streamed(self, kind: Type, stream: bool) -> Any:
+    def _streamed(self, kind: model.Type, stream: bool) -> Any:
         annotation = self.annotation(kind)
         return _of(collections.abc.Iterator, annotation) if stream else annotation
 
-    def _method_doc(self, method: Method) -> str:
+    def _method_doc(self, method: model.Method) -> str:
         arguments = [f"    {p.name}: {_one_line(documentation(p))}" for p in method.parameters if _has_doc(p)]
         raised = [f"    {self._error_line(name)}" for name in method.errors]
         parts = [documentation(method)]
@@ -284,7 +265,7 @@ class PythonTypes:
 
     def _error_line(self, name: str) -> str:
         error = self._declarations.get(name)
-        if not isinstance(error, Error):
+        if not isinstance(error, model.Error):
             return _short(name)
         text = f"{_short(name)} ({error.code})"
         return f"{text}: {_one_line(documentation(error))}" if _has_doc(error) else text
@@ -299,7 +280,9 @@ def _ml_type(name: str) -> Any:
     return getattr(ml_dtypes, name, Any)
 
 
-def documentation(described: Declaration | Field | Parameter | Method | Service | Any) -> str:
+def documentation(
+    described: model.Declaration | model.Field | model.Parameter | model.Method | model.Service | Any,
+) -> str:
     """The documentation, and the line that says what is deprecated."""
     return join_docstring(described.doc, described.deprecated)
 
@@ -325,12 +308,12 @@ def _docs(described: typing.Iterable[Any]) -> dict[str, str]:
     return {each.name: documentation(each) for each in described if _has_doc(each)}
 
 
-def _namespace(name: str, struct: Struct | Error) -> dict[str, Any]:
+def _namespace(name: str, struct: model.Struct | model.Error) -> dict[str, Any]:
     described = {"__doc__": documentation(struct), "__module__": _package(name)}
     return {**described, DOCS: _docs(struct.fields), **_numbers(struct)}
 
 
-def _numbers(struct: Struct | Error) -> dict[str, Any]:
+def _numbers(struct: model.Struct | model.Error) -> dict[str, Any]:
     """Returns class attributes for field numbers other than 1, 2, 3, ... and reserved numbers and names."""
     numbers = {member.name: member.number for member in struct.fields}
     said: dict[str, Any] = {}
@@ -339,7 +322,7 @@ def _numbers(struct: Struct | Error) -> dict[str, Any]:
     return said | ({"rrpc_reserved": struct.reserved} if struct.reserved else {})
 
 
-def _enum(name: str, declared: Enum) -> Any:
+def _enum(name: str, declared: model.Enum) -> Any:
     values = {member.name: member.value for member in declared.members}
     mixed_in: type = str if any(isinstance(value, str) for value in values.values()) else int
     if any(hasattr(mixed_in, member) for member in values):  # a member called title would hide str's

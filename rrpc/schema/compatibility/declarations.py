@@ -5,23 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rrpc.schema import model
 from rrpc.schema.closure import inner_types, types_in
 from rrpc.schema.idl_text import bare, value_text
-from rrpc.schema.model import (
-    MISSING,
-    Const,
-    Declaration,
-    Enum,
-    EnumMember,
-    Error,
-    Field,
-    Named,
-    OneOf,
-    Service,
-    Struct,
-    Type,
-    Union,
-)
 
 from .comparison import Broken, Comparison, Use
 from .fit import Fit
@@ -31,12 +17,12 @@ __all__ = ["Uses", "compare_declarations", "uses_of"]
 Uses = dict[str, Use]
 
 
-def uses_of(services: Iterable[Service], declared: Mapping[str, Declaration]) -> Uses:
+def uses_of(services: Iterable[model.Service], declared: Mapping[str, model.Declaration]) -> Uses:
     """Returns the uses (argument, result or both) of each declaration that services use, by full name."""
     uses: Uses = {}
 
-    def walk(kind: Type, use: Use) -> None:
-        if isinstance(kind, Named):
+    def walk(kind: model.Type, use: Use) -> None:
+        if isinstance(kind, model.Named):
             visit(kind.name, use)
         for inner in inner_types(kind):
             walk(inner, use)
@@ -61,7 +47,7 @@ def compare_declarations(
     comparison: Comparison,
     old_uses: Uses,
     new_uses: Uses,
-    all_of: tuple[Mapping[str, Declaration], Mapping[str, Declaration]],
+    all_of: tuple[Mapping[str, model.Declaration], Mapping[str, model.Declaration]],
 ) -> None:
     """Compares the declarations used in both versions, and all those in ``all_of`` of each version."""
     old_names, new_names = dict.fromkeys([*old_uses, *all_of[0]]), dict.fromkeys([*new_uses, *all_of[1]])
@@ -77,7 +63,13 @@ def compare_declarations(
         _COMPARE[type(old)](comparison, other, old, comparison.new[other], use or Use.BOTH)
 
 
-def _structs(comparison: Comparison, where: str, old: Struct | Error, new: Struct | Error, use: Use) -> None:
+def _structs(
+    comparison: Comparison,
+    where: str,
+    old: model.Struct | model.Error,
+    new: model.Struct | model.Error,
+    use: Use,
+) -> None:
     before, after = ({field.name: field for field in each.fields} for each in (old, new))
     gone = {field.number: field for field in old.fields if field.name not in after}
     come = {field.number: field for field in new.fields if field.name not in before}
@@ -94,7 +86,7 @@ def _structs(comparison: Comparison, where: str, old: Struct | Error, new: Struc
         _added(comparison, where, field, use)
 
 
-def _fields(comparison: Comparison, where: str, old: Field, new: Field, use: Use) -> None:
+def _fields(comparison: Comparison, where: str, old: model.Field, new: model.Field, use: Use) -> None:
     comparison.types(where, old.type, new.type, use, new, old)
     if old.number != new.number:
         comparison.add(Broken.NONE, where, f"its number was {old.number}, is now {new.number}", new, old)
@@ -104,16 +96,16 @@ def _fields(comparison: Comparison, where: str, old: Field, new: Field, use: Use
 
 def defaults(comparison: Comparison, where: str, old: Any, new: Any, broken: Broken) -> None:
     """``broken``: what breaks where a default goes."""
-    if old.default is not MISSING and new.default is MISSING:
+    if old.default is not model.MISSING and new.default is model.MISSING:
         comparison.add(broken, where, "its default is gone: it must be given", new, old)
-    elif old.default is MISSING and new.default is not MISSING:
+    elif old.default is model.MISSING and new.default is not model.MISSING:
         comparison.add(Broken.NONE, where, f"has a default now, {value_text(new.default)}", new, old)
     elif value_text(old.default) != value_text(new.default):
         text = f"its default was {value_text(old.default)}, is now {value_text(new.default)}"
         comparison.add(Broken.NONE, where, text, new, old)
 
 
-def _renamed(comparison: Comparison, where: str, old: Field, new: Field) -> bool:
+def _renamed(comparison: Comparison, where: str, old: model.Field, new: model.Field) -> bool:
     """Whether the field is the same under another name, and not another one that got its number."""
     if comparison.new_takes(new.type, old.type) is comparison.old_takes(old.type, new.type) is Fit.ALL:
         text = f"renamed to {new.name}; fields travel by name"
@@ -126,22 +118,22 @@ def _renamed(comparison: Comparison, where: str, old: Field, new: Field) -> bool
 
 
 def _removed(
-    comparison: Comparison, where: str, field: Field, use: Use, reserved: tuple[int | str, ...]
+    comparison: Comparison, where: str, field: model.Field, use: Use, reserved: tuple[int | str, ...]
 ) -> None:
     text = "the field is gone"
     if not {field.number, field.name} <= set(reserved):
         text += f'; reserve {field.number} and "{field.name}"'
     breaks = Broken.NONE
-    if field.default is MISSING:
+    if field.default is model.MISSING:
         breaks |= Broken.NEW_CLIENT if Use.ARGUMENT in use else Broken.NONE
         breaks |= Broken.OLD_CLIENT if Use.RESULT in use else Broken.NONE
         text += ", and peers of the old version need it"
     comparison.add(breaks, f"{where}.{field.name}", text, field)
 
 
-def _added(comparison: Comparison, where: str, field: Field, use: Use) -> None:
+def _added(comparison: Comparison, where: str, field: model.Field, use: Use) -> None:
     text, breaks = "the field is new", Broken.NONE
-    if field.default is MISSING:
+    if field.default is model.MISSING:
         breaks |= Broken.OLD_CLIENT if Use.ARGUMENT in use else Broken.NONE
         breaks |= Broken.NEW_CLIENT if Use.RESULT in use else Broken.NONE
         text += " and has no default, and peers of the old version don't send it"
@@ -151,8 +143,8 @@ def _added(comparison: Comparison, where: str, field: Field, use: Use) -> None:
 def _reservations(
     comparison: Comparison,
     where: str,
-    old: Struct | Error | Enum,
-    new: Struct | Error | Enum,
+    old: model.Struct | model.Error | model.Enum,
+    new: model.Struct | model.Error | model.Enum,
     used: set[int | str],
 ) -> None:
     for each in old.reserved:
@@ -163,7 +155,7 @@ def _reservations(
             comparison.add(Broken.NONE, where, f"{shown} is no longer reserved", new, old)
 
 
-def _enums(comparison: Comparison, where: str, old: Enum, new: Enum, use: Use) -> None:
+def _enums(comparison: Comparison, where: str, old: model.Enum, new: model.Enum, use: Use) -> None:
     before, after = ({member.name: member for member in each.members} for each in (old, new))
     by_value = {member.value: member for member in new.members}
     for member in old.members:
@@ -182,7 +174,7 @@ def _enums(comparison: Comparison, where: str, old: Enum, new: Enum, use: Use) -
 
 
 def _lost_member(
-    comparison: Comparison, where: str, old: EnumMember, same_value: EnumMember | None, use: Use
+    comparison: Comparison, where: str, old: model.EnumMember, same_value: model.EnumMember | None, use: Use
 ) -> None:
     if same_value is not None:
         text = f"{value_text(old.value)} is called {same_value.name} now"
@@ -194,22 +186,34 @@ def _lost_member(
     comparison.add(breaks, f"{where}.{old.name}", text, old)
 
 
-def _one_ofs(comparison: Comparison, where: str, old: OneOf, new: OneOf, use: Use) -> None:
-    comparison.types(where, Union(old.alternatives), Union(new.alternatives), use, new, old)
+def _one_ofs(comparison: Comparison, where: str, old: model.OneOf, new: model.OneOf, use: Use) -> None:
+    comparison.types(where, model.Union(old.alternatives), model.Union(new.alternatives), use, new, old)
 
 
-def _errors(comparison: Comparison, where: str, old: Error, new: Error, use: Use) -> None:
+def _errors(comparison: Comparison, where: str, old: model.Error, new: model.Error, use: Use) -> None:
     if old.code != new.code:
         text = f"its code was {old.code}, is now {new.code}"
         comparison.add(Broken.OLD_CLIENT, where, text, new, old)
     _structs(comparison, where, old, new, use)
 
 
-def _consts(comparison: Comparison, where: str, old: Const, new: Const, use: Use) -> None:
+def _consts(comparison: Comparison, where: str, old: model.Const, new: model.Const, use: Use) -> None:
     if value_text(old.value) != value_text(new.value):
         text = f"was {value_text(old.value)}, is now {value_text(new.value)}"
         comparison.add(Broken.NONE, where, text, new, old)
 
 
-_COMPARE: dict[type, Any] = {Struct: _structs, Enum: _enums, OneOf: _one_ofs, Error: _errors, Const: _consts}
-_WORDS = {Struct: "struct", Enum: "enum", OneOf: "union", Error: "error", Const: "constant"}
+_COMPARE: dict[type, Any] = {
+    model.Struct: _structs,
+    model.Enum: _enums,
+    model.OneOf: _one_ofs,
+    model.Error: _errors,
+    model.Const: _consts,
+}
+_WORDS = {
+    model.Struct: "struct",
+    model.Enum: "enum",
+    model.OneOf: "union",
+    model.Error: "error",
+    model.Const: "constant",
+}

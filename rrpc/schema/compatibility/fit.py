@@ -6,29 +6,12 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
+from rrpc.schema import model
 from rrpc.schema.idl_text import bare
-from rrpc.schema.model import (
-    Array,
-    Declaration,
-    Enum,
-    List,
-    Literal,
-    Map,
-    Named,
-    OneOf,
-    Opaque,
-    Optional,
-    Scalar,
-    Set,
-    Struct,
-    Tuple,
-    Type,
-    Union,
-)
 
 __all__ = ["Fit", "Receiver"]
 
-_NONE = Scalar("none")
+_NONE = model.Scalar("none")
 _RANGES = {f"{sign}{bits}": (sign, bits) for sign in "iu" for bits in (8, 16, 32, 64)}
 # What a check takes besides its own kind (rrpc/_interface/scalars.py).
 _TAKES = {
@@ -59,12 +42,12 @@ class Receiver:
     wherever they are named.
     """
 
-    def __init__(self, here: Mapping[str, Declaration], there: Mapping[str, Declaration]) -> None:
+    def __init__(self, here: Mapping[str, model.Declaration], there: Mapping[str, model.Declaration]) -> None:
         self._here = here
         self._there = there
-        self._open: list[tuple[Type, Type]] = []
+        self._open: list[tuple[model.Type, model.Type]] = []
 
-    def takes(self, own: Type, sent: Type) -> Fit:
+    def takes(self, own: model.Type, sent: model.Type) -> Fit:
         """Returns which part of the values of ``sent`` fits ``own``."""
         if (own, sent) in self._open:
             return Fit.ALL  # of one-ofs that name themselves
@@ -74,8 +57,8 @@ class Receiver:
         finally:
             self._open.pop()
 
-    def _takes(self, own: Type, sent: Type) -> Fit:
-        if own == Scalar("any") or self._same_declaration(own, sent):
+    def _takes(self, own: model.Type, sent: model.Type) -> Fit:
+        if own == model.Scalar("any") or self._same_declaration(own, sent):
             return Fit.ALL
         ours, theirs = _alternatives(own, self._here), _alternatives(sent, self._there)
         if len(ours) == len(theirs) == 1:
@@ -89,34 +72,34 @@ class Receiver:
         none_fits = _NONE not in theirs or fits[theirs.index(_NONE)] > Fit.NO
         return Fit.MOST if several and none_fits and max(fits.values()) > Fit.NO else Fit.NO
 
-    def _same_declaration(self, own: Type, sent: Type) -> bool:
-        if not (isinstance(own, Named) and isinstance(sent, Named)):
+    def _same_declaration(self, own: model.Type, sent: model.Type) -> bool:
+        if not (isinstance(own, model.Named) and isinstance(sent, model.Named)):
             return False
         kinds = type(self._here[own.name]), type(self._there[sent.name])
         return bare(own.name) == bare(sent.name) and kinds[0] is kinds[1]
 
-    def _takes_one(self, own: Type, sent: Type) -> Fit:
+    def _takes_one(self, own: model.Type, sent: model.Type) -> Fit:
         values, sent_values = _values(own, self._here), _values(sent, self._there)
         if sent_values is not None:
             return _takes_values(own, values, sent_values)
         match own, sent:
-            case Scalar(name), Scalar(other):
+            case model.Scalar(name), model.Scalar(other):
                 return _when(_scalar_takes(name, other))
-            case Array(), Array():
+            case model.Array(), model.Array():
                 return _when(_array_takes(own, sent))
-            case (List(item), List(other_item)):
+            case (model.List(item), model.List(other_item)):
                 return self.takes(item, other_item)
-            case Set(item, frozen), Set(other_item, other_frozen):
+            case model.Set(item, frozen), model.Set(other_item, other_frozen):
                 return self.takes(item, other_item) if frozen == other_frozen else Fit.NO
-            case Map(key, value), Map(other_key, other_value):
+            case model.Map(key, value), model.Map(other_key, other_value):
                 return min(self.takes(key, other_key), self.takes(value, other_value))
-            case Tuple(), Tuple():
+            case model.Tuple(), model.Tuple():
                 return self._tuple_takes(own, sent)
-            case Opaque(), Opaque():
+            case model.Opaque(), model.Opaque():
                 return _when(own == sent)
         return Fit.NO  # structs of other names among them: they travel under their names
 
-    def _tuple_takes(self, own: Tuple, sent: Tuple) -> Fit:
+    def _tuple_takes(self, own: model.Tuple, sent: model.Tuple) -> Fit:
         if own.variadic:
             return min((self.takes(own.items[0], item) for item in sent.items), default=Fit.ALL)
         if sent.variadic or len(own.items) != len(sent.items):
@@ -128,38 +111,42 @@ def _when(fits: bool) -> Fit:
     return Fit.ALL if fits else Fit.NO
 
 
-def _alternatives(kind: Type, declared: Mapping[str, Declaration], seen: tuple[str, ...] = ()) -> list[Type]:
+def _alternatives(
+    kind: model.Type, declared: Mapping[str, model.Declaration], seen: tuple[str, ...] = ()
+) -> list[model.Type]:
     """Returns the types that a value may have; expands nested one-ofs and merges all literals into one."""
-    found: list[Type] = []
+    found: list[model.Type] = []
     match kind:
-        case Optional(item):
+        case model.Optional(item):
             found = [_NONE, *_alternatives(item, declared, seen)]
-        case Union(items):
+        case model.Union(items):
             found = [each for item in items for each in _alternatives(item, declared, seen)]
-        case Named(name) if isinstance(one_of := declared[name], OneOf):
+        case model.Named(name) if isinstance(one_of := declared[name], model.OneOf):
             inner = () if name in seen else one_of.alternatives
             found = [each for item in inner for each in _alternatives(item, declared, (*seen, name))]
         case _:
             return [kind]
-    literals = [value for each in found if isinstance(each, Literal) for value in each.values]
-    others: list[Type] = [each for each in dict.fromkeys(found) if not isinstance(each, Literal)]
-    return [*others, Literal(tuple(literals))] if literals else others
+    literals = [value for each in found if isinstance(each, model.Literal) for value in each.values]
+    others: list[model.Type] = [each for each in dict.fromkeys(found) if not isinstance(each, model.Literal)]
+    return [*others, model.Literal(tuple(literals))] if literals else others
 
 
-def _values(kind: Type, declared: Mapping[str, Declaration]) -> list[Any] | None:
+def _values(kind: model.Type, declared: Mapping[str, model.Declaration]) -> list[Any] | None:
     """All values of a literal or an enum, which is all of it that travels."""
-    if isinstance(kind, Literal):
+    if isinstance(kind, model.Literal):
         return list(kind.values)
-    if isinstance(kind, Named) and isinstance(found := declared[kind.name], Enum):
+    if isinstance(kind, model.Named) and isinstance(found := declared[kind.name], model.Enum):
         return [member.value for member in found.members]
-    if isinstance(kind, Named) and not isinstance(found, Struct):
+    if isinstance(kind, model.Named) and not isinstance(found, model.Struct):
         raise ValueError(f"{kind.name} is no type")
     return None
 
 
-def _takes_values(own: Type, values: list[Any] | None, sent: list[Any]) -> Fit:
+def _takes_values(own: model.Type, values: list[Any] | None, sent: list[Any]) -> Fit:
     if values is None:
-        return _when(isinstance(own, Scalar) and all(_scalar_takes_value(own.name, each) for each in sent))
+        return _when(
+            isinstance(own, model.Scalar) and all(_scalar_takes_value(own.name, each) for each in sent)
+        )
     known = {(type(value), value) for value in values}
     fitting = sum((type(each), each) in known for each in sent)
     return Fit.ALL if fitting == len(sent) else Fit.MOST if fitting else Fit.NO
@@ -185,7 +172,7 @@ def _range(name: str) -> tuple[int, int]:
     return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if sign == "i" else (0, (1 << bits) - 1)
 
 
-def _array_takes(own: Array, sent: Array) -> bool:
+def _array_takes(own: model.Array, sent: model.Array) -> bool:
     if own.item not in ("any", sent.item):
         return False
     if own.dims is None or sent.dims is None:

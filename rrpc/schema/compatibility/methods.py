@@ -6,24 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from rrpc.schema import model
 from rrpc.schema.closure import inner_types, types_in
 from rrpc.schema.idl_text import bare
-from rrpc.schema.model import (
-    MISSING,
-    Array,
-    Declaration,
-    List,
-    Map,
-    Method,
-    Optional,
-    Parameter,
-    Scalar,
-    Service,
-    Set,
-    Tuple,
-    Type,
-    Union,
-)
 
 from .comparison import Broken, Comparison, Use
 from .declarations import defaults
@@ -31,7 +16,7 @@ from .declarations import defaults
 __all__ = ["compare_methods"]
 
 
-def compare_methods(comparison: Comparison, old: Service, new: Service) -> None:
+def compare_methods(comparison: Comparison, old: model.Service, new: model.Service) -> None:
     """All methods of one service in two versions."""
     after = {method.name: method for method in new.methods}
     for method in old.methods:
@@ -46,7 +31,7 @@ def compare_methods(comparison: Comparison, old: Service, new: Service) -> None:
             comparison.add(Broken.NONE, f"{new.name}.{method.name}()", "the method is new", method)
 
 
-def _method(comparison: Comparison, where: str, old: Method, new: Method) -> None:
+def _method(comparison: Comparison, where: str, old: model.Method, new: model.Method) -> None:
     call = f"{where}()"
     if old.result_stream != new.result_stream:
         became = "a stream now" if new.result_stream else "no stream any more"
@@ -73,9 +58,9 @@ def _method(comparison: Comparison, where: str, old: Method, new: Method) -> Non
 def _parameters(
     comparison: Comparison,
     where: str,
-    old: tuple[Parameter, ...],
-    new: tuple[Parameter, ...],
-    meant: tuple[Method, Method],
+    old: tuple[model.Parameter, ...],
+    new: tuple[model.Parameter, ...],
+    meant: tuple[model.Method, model.Method],
 ) -> None:
     before, after = ({parameter.name: parameter for parameter in each} for each in (old, new))
     pairs = _pairs(old, new, before, after)
@@ -95,21 +80,21 @@ def _parameters(
         comparison.types(place, types[0][name], types[1][other], Use.ARGUMENT, now, was, written=written)
     for parameter in old:
         if parameter.name not in pairs:
-            breaks = Broken.BOTH if parameter.default is MISSING else Broken.OLD_CLIENT
+            breaks = Broken.BOTH if parameter.default is model.MISSING else Broken.OLD_CLIENT
             comparison.add(breaks, f"{where}({parameter.name})", "the parameter is gone", parameter)
     for parameter in new:
         if parameter.name not in pairs.values():
             text, breaks = "the parameter is new", Broken.NONE
-            if parameter.default is MISSING:
+            if parameter.default is model.MISSING:
                 text, breaks = f"{text} and has no default", Broken.BOTH
             comparison.add(breaks, f"{where}({parameter.name})", text, parameter)
 
 
 def _pairs(
-    old: tuple[Parameter, ...],
-    new: tuple[Parameter, ...],
-    before: Mapping[str, Parameter],
-    after: Mapping[str, Parameter],
+    old: tuple[model.Parameter, ...],
+    new: tuple[model.Parameter, ...],
+    before: Mapping[str, model.Parameter],
+    after: Mapping[str, model.Parameter],
 ) -> dict[str, str] | None:
     """Maps each old parameter's name to the matching new one's. Returns None if the order has changed."""
     by_place = [[p for p in each if not p.keyword_only] for each in (old, new)]
@@ -121,7 +106,7 @@ def _pairs(
     return pairs | {name: name for name in before if name in after}
 
 
-def _parameter(comparison: Comparison, where: str, old: Parameter, new: Parameter) -> None:
+def _parameter(comparison: Comparison, where: str, old: model.Parameter, new: model.Parameter) -> None:
     if new.keyword_only and not old.keyword_only:
         comparison.add(Broken.OLD_CLIENT, where, "it can be given by name only now", new, old)
     if new.positional_only and not old.positional_only:
@@ -138,7 +123,7 @@ def _parameter(comparison: Comparison, where: str, old: Parameter, new: Paramete
 # --- names of dimensions -----------------------------------------------------------------------------
 
 
-def _meant(comparison: Comparison, old: Method, new: Method) -> tuple[Method, Method]:
+def _meant(comparison: Comparison, old: model.Method, new: model.Method) -> tuple[model.Method, model.Method]:
     """The methods with dimensions called the same where they mean the same, and nothing where they bind nothing.
 
     What structs and parameters name too keeps its name: they tie it to more than the method shows.
@@ -157,42 +142,42 @@ def _meant(comparison: Comparison, old: Method, new: Method) -> tuple[Method, Me
     return _renamed(old, called(counts[0], free[0])), _renamed(new, called(counts[1], free[1]))
 
 
-def _kinds(method: Method) -> Iterator[Type]:
+def _kinds(method: model.Method) -> Iterator[model.Type]:
     for parameter in method.parameters:
         yield parameter.type
     yield method.result
 
 
-def _dims(method: Method) -> Iterator[str]:
+def _dims(method: model.Method) -> Iterator[str]:
     for kind in _kinds(method):
         yield from _dims_in(kind)
 
 
-def _dims_in(kind: Type) -> Iterator[str]:
-    if isinstance(kind, Array):
+def _dims_in(kind: model.Type) -> Iterator[str]:
+    if isinstance(kind, model.Array):
         yield from (dim for dim in kind.dims or () if isinstance(dim, str))
     for inner in inner_types(kind):
         yield from _dims_in(inner)
 
 
-def _free_names(method: Method, declared: Mapping[str, Declaration]) -> set[str]:
+def _free_names(method: model.Method, declared: Mapping[str, model.Declaration]) -> set[str]:
     """The names of dimensions that nothing but the method's own arrays has."""
-    sizes = {p.name for p in method.parameters if isinstance(p.type, Scalar)}
+    sizes = {p.name for p in method.parameters if isinstance(p.type, model.Scalar)}
     in_structs = {dim for each in declared.values() for kind in types_in(each) for dim in _dims_in(kind)}
     return set(_dims(method)) - sizes - in_structs
 
 
-def _renamed(method: Method, called: Callable[[str], str | None]) -> Method:
-    def again(kind: Type) -> Type:
+def _renamed(method: model.Method, called: Callable[[str], str | None]) -> model.Method:
+    def again(kind: model.Type) -> model.Type:
         match kind:
-            case Array(dims=dims) if dims is not None:
+            case model.Array(dims=dims) if dims is not None:
                 renamed = tuple(called(dim) if isinstance(dim, str) else dim for dim in dims)
                 return replace(kind, dims=renamed)
-            case List(item) | Optional(item) | Set(item):
+            case model.List(item) | model.Optional(item) | model.Set(item):
                 return replace(kind, item=again(item))
-            case Map(key, value):
-                return Map(again(key), again(value))
-            case Tuple(items) | Union(items):
+            case model.Map(key, value):
+                return model.Map(again(key), again(value))
+            case model.Tuple(items) | model.Union(items):
                 return replace(kind, items=tuple(map(again, items)))
         return kind
 
