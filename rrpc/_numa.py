@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["AUTO", "adapters_node", "cpu_list", "cpus_of_node", "shown"]
-
 SYS = Path("/sys")
 AUTO = "auto"
 """Given in place of a node's number: the node of the adapters."""

@@ -10,8 +10,6 @@ from typing import Any
 from rrpc import _core, _numa
 from rrpc.errors import InvalidArgument
 
-__all__ = ["check_names", "deadline_after", "did_you_mean", "merged", "seconds", "time_until"]
-
 _SHORTEST_TIMEOUT_S = 1e-6
 
 

@@ -10,8 +10,6 @@ from .codec import copies
 if TYPE_CHECKING:
     from .tracing import Trace
 
-__all__ = ["adapters", "stats", "trace", "transports", "version"]
-
 
 def stats() -> dict[str, int]:
     """Returns counters of what this process has moved and copied since it started.

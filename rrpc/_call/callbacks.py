@@ -16,8 +16,6 @@ from .chain import Chain
 from .outgoing import OutgoingCall
 from .steps import Sleep, Waiting
 
-__all__ = ["CallbackDriver", "Slept", "Wait", "Waited"]
-
 _UNDER_WAY = object()
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from .steps import Sleep
 from .stream_hooks import StreamHooks
 
-__all__ = ["REFUSED", "Chain", "Link", "Steps", "drive", "drive_async", "follow", "follow_async"]
-
 Steps = Generator[Any, Any, Any]
 Link = Callable[[Any], Steps]
 

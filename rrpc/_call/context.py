@@ -21,18 +21,6 @@ from .registry import upper
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = [
-    "Around",
-    "Context",
-    "around",
-    "attached",
-    "context",
-    "current",
-    "detached",
-    "enter",
-    "surrounding",
-]
-
 _T = TypeVar("_T")
 _current: ContextVar[Context | Around | _core.CurrentCall | None] = ContextVar("rrpc.context", default=None)
 surrounding = _current.get

@@ -38,16 +38,6 @@ if TYPE_CHECKING:
     from rrpc._channel import Channel, Connection
 
 
-__all__ = [
-    "CallOptions",
-    "Link",
-    "OutgoingCall",
-    "Prepared",
-    "Request",
-    "course",
-    "prepare",
-]
-
 Link = Callable[["OutgoingCall"], Generator[Any, Any, Any]]
 
 STAMPS = ("begun", "arguments exposed", "request sent", "reply received", "results fetched", "results taken")

@@ -10,8 +10,6 @@ from rrpc import _core
 
 from .peer_names import peer_name
 
-__all__ = ["Peer", "peer_of"]
-
 _REMEMBERED_S = 10.0  # a uid may get another name
 
 

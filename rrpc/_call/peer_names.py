@@ -6,8 +6,6 @@ import os
 from functools import lru_cache
 from time import monotonic
 
-__all__ = ["peer_name"]
-
 _LOCAL = "peer pid "  # so begins the core's text for a peer on this host; otherwise it is an address
 _REMEMBERED_S = 10.0  # a process may execute another program, and its number goes to another process later
 _PROGRAM_CHARS = 60

@@ -8,8 +8,6 @@ from typing import Any
 
 from rrpc.codec import Unread
 
-__all__ = ["Pace", "received"]
-
 _BATCH_MAX = 128
 _FAST_NS = 50_000
 

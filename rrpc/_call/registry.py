@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-__all__ = ["Upper", "register", "upper"]
-
 
 class Upper(Protocol):
     """The functions of upper rooms."""

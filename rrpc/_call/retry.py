@@ -23,8 +23,6 @@ from .steps import Sleep
 if TYPE_CHECKING:
     from rrpc._channel import Connection
 
-__all__ = ["RetryBudget", "RetryPolicy"]
-
 PUSH_BACK = "retry-after-ms"
 """What a server may send with an error: call again after so many milliseconds, or not at all if it's below 0."""
 

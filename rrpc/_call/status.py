@@ -13,8 +13,6 @@ from rrpc.metadata import unpack
 if TYPE_CHECKING:
     from .context import Context
 
-__all__ = ["Status", "conclude", "from_status", "status_of"]
-
 _MESSAGE_CHARS = 16_384
 _TRACEBACK_CHARS = 65_536
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from rrpc import _core
     from rrpc._channel import Connection
 
-__all__ = ["Exchange", "Sleep", "Waiting"]
-
 
 class Sleep:
     """Yielded by an interceptor to wait for so many seconds, in whatever way the call's style waits.

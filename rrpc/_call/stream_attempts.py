@@ -38,8 +38,6 @@ from rrpc.errors import Cancelled, RpcError, Unavailable, goes_elsewhere
 if TYPE_CHECKING:
     from .chain import Chain, Steps
 
-__all__ = ["Another", "Attempts", "Deliver", "Receive", "Reply", "Send", "State"]
-
 _KEPT_ITEMS_MAX = 1024
 _KEPT_BYTES_MAX = 8 << 20  # and one item more: the windows that servers have unless they are told otherwise
 

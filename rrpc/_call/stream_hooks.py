@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["StreamHooks"]
-
 Map = Callable[[Any], Any]
 OnEnd = Callable[["BaseException | None"], object]
 _F = TypeVar("_F", bound=Callable[..., Any])

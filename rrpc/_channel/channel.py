@@ -21,8 +21,6 @@ from .upkeep import NEXT_ADDRESS_SECONDS, Upkeep
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["Channel"]
-
 _C = TypeVar("_C", bound="Channel")
 _EJECTION = Ejection()
 

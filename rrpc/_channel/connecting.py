@@ -18,8 +18,6 @@ from rrpc.errors import DeadlineExceeded, Internal, RpcError
 from .connection import Connection, Contract
 from .name_resolver import Names
 
-__all__ = ["Attempt", "Resolution", "Task"]
-
 _EXIT_WAIT_SECONDS = 1.0
 _threads: set[threading.Thread] = set()
 

@@ -17,8 +17,6 @@ from .ejection import Record
 from .privacy import is_private
 from .versions import Agreement, agree
 
-__all__ = ["Connection", "Contract"]
-
 _BY_NAME = Agreement()
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from rrpc.errors import RpcError, StatusCode
 
-__all__ = ["Ejection", "Record"]
-
 _STRIKES = frozenset({StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED})
 
 

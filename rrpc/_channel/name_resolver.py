@@ -12,8 +12,6 @@ from typing import Any
 
 from rrpc.errors import InvalidArgument, RpcError, Unavailable
 
-__all__ = ["Names", "Resolver", "register_resolver"]
-
 Resolver = Callable[[str], Sequence[str]]
 """Gives the addresses for a target such as ``my-scheme://search``. It may wait; what it raises is why there are none.
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from rrpc import _core
 
-__all__ = ["PeerChannel"]
-
 
 class PeerChannel(Channel):
     """One connection, which this end can't make again, and doesn't close."""

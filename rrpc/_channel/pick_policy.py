@@ -8,8 +8,6 @@ from typing import Protocol
 
 from .subchannel import Subchannel
 
-__all__ = ["Policy", "policy_named"]
-
 
 class Policy(Protocol):
     """Rule by which a channel uses its addresses."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["is_private"]
-
 
 def is_private(info: Mapping[str, Any]) -> bool:
     """Returns whether nobody on the way can read what goes over a connection, by its ``info``.

@@ -12,17 +12,6 @@ from rrpc.errors import DeadlineExceeded, RpcError, Unavailable, unsent
 from .connection import Connection
 from .ejection import Record
 
-__all__ = [
-    "CONNECTING",
-    "IDLE",
-    "READY",
-    "SHUTDOWN",
-    "TRANSIENT_FAILURE",
-    "Backoff",
-    "Subchannel",
-    "failure",
-]
-
 IDLE = "idle"
 CONNECTING = "connecting"
 READY = "ready"

@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-__all__ = ["Timer", "after", "elsewhere", "start"]
-
 _LINGER_SECONDS = 1.0
 
 

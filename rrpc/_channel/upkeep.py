@@ -30,8 +30,6 @@ from .timers import Timer, after
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["NEXT_ADDRESS_SECONDS", "Choice", "Upkeep"]
-
 Choice = tuple[Connection | None, RpcError | None]
 _RESOLVE_PAUSE_SECONDS = 1.0
 NEXT_ADDRESS_SECONDS = 0.5

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from rrpc.schema import Parameter as SchemaParameter
     from rrpc.schema import Service
 
-__all__ = ["DESCRIPTION_VERSION", "Agreement", "Describe", "Encoder", "agree", "introduce"]
-
 FINGERPRINTS = "fingerprints"
 """The field of HELLO: 16 bytes for each service."""
 

@@ -7,8 +7,6 @@ from typing import Any
 from rrpc._call.peer_names import peer_name
 from rrpc.metadata import EMPTY, Metadata, unpack
 
-__all__ = ["AnyStream"]
-
 
 class AnyStream:
     """Base of the streams of both styles: one call, which may not be open yet."""

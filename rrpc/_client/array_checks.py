@@ -14,8 +14,6 @@ from rrpc._call.context import Context, current
 
 from .stubs import RemoteMethod
 
-__all__ = ["check_arrays"]
-
 _HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # of the package
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 

@@ -17,8 +17,6 @@ from rrpc.metadata import MetadataLike, joined
 from .hedging import HedgingPolicy
 from .stubs import contract_of
 
-__all__ = ["BaseClient", "call_options", "links_of"]
-
 _C = TypeVar("_C", bound="BaseClient")
 _KEEP: Any = object()
 

@@ -12,8 +12,6 @@ from rrpc.memory import memory_of
 from .blocking_driver import Driven, run
 from .futures import Future, only
 
-__all__ = ["call", "start", "start_course"]
-
 
 def call(prepared: Prepared) -> Any:
     """Makes a call in the calling thread, and returns its result."""

@@ -25,8 +25,6 @@ from rrpc._options import deadline_after, time_until
 from rrpc.errors import Cancelled, RpcError, unsent
 from rrpc.metadata import Metadata
 
-__all__ = ["Driven", "carry_out", "has_ended", "lock", "run", "run_attempts", "tell_end"]
-
 lock = process_lock()
 """Guards the ends of calls, of futures too."""
 _CALLBACK_SECONDS = 0.001

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["loop_here", "refuse_blocking", "refuse_in_coroutine"]
-
 _WAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _running: Callable[[], Any] | None = None
 

@@ -18,8 +18,6 @@ from rrpc.metadata import EMPTY, MetadataLike, unpack
 from .blocking_driver import Driven, lock
 from .blocking_guard import refuse_blocking
 
-__all__ = ["Future", "only"]
-
 _T = TypeVar("_T")
 
 

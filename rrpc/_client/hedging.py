@@ -18,8 +18,6 @@ from rrpc.errors import RpcError, StatusCode
 
 from .blocking_driver import Driven
 
-__all__ = ["HedgingPolicy"]
-
 
 @dataclass(frozen=True)
 class HedgingPolicy:

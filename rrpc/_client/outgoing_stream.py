@@ -26,17 +26,6 @@ if TYPE_CHECKING:
     from rrpc._call.retry import StreamRetries
     from rrpc._channel import Channel, Connection
 
-__all__ = [
-    "OutgoingStream",
-    "StreamRequest",
-    "UntypedStream",
-    "begin",
-    "begun_course",
-    "kind_of",
-    "open_stream",
-    "opened_by",
-]
-
 
 class StreamRequest(Protocol):
     """Request of a call with streams, similar to ``rrpc._call.outgoing.Request``."""

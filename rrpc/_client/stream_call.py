@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from rrpc._call.stream_attempts import Attempts
     from rrpc.codec import CompiledPlan
 
-__all__ = ["Opened"]
-
 
 class Opened:
     """Its attempts, and how items and the result are to be read.

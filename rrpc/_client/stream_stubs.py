@@ -18,8 +18,6 @@ from .stubs import RemoteMethod
 if TYPE_CHECKING:
     from rrpc._channel import Connection
 
-__all__ = ["DuplexStreamMethod", "RequestStreamMethod", "ResponseStreamMethod", "StreamMethod", "StubRequest"]
-
 _S = TypeVar("_S")
 _R = TypeVar("_R")
 _T = TypeVar("_T")

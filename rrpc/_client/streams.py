@@ -16,8 +16,6 @@ from .blocking_driver import tell_end
 from .blocking_guard import refuse_blocking
 from .stream_call import Opened
 
-__all__ = ["DuplexStream", "RequestStream", "ResponseStream"]
-
 _OTHER_STYLE = "this stream is a blocking client's: use `for` and `with`, or the asyncio client"
 _ASYNC = "what the asyncio client's stream gives"
 _S = TypeVar("_S")

@@ -26,8 +26,6 @@ from .blocking_driver import run
 from .blocking_guard import loop_here, refuse_in_coroutine
 from .futures import Future
 
-__all__ = ["Caller", "RemoteMethod", "UnaryMethod", "contract_of", "stub"]
-
 _R = TypeVar("_R")
 _M = TypeVar("_M", bound="RemoteMethod")
 _ITERATOR: Any = Iterator

@@ -8,8 +8,6 @@ from typing import Any
 
 from .mismatch import Check, Compile
 
-__all__ = ["alias_check", "expanded", "is_alias", "substituted"]
-
 
 def is_alias(annotation: Any) -> bool:
     """Returns whether it is such an alias, Python's own or that of typing_extensions, with its arguments or without."""

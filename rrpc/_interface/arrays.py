@@ -9,8 +9,6 @@ import numpy as np
 from .foreign_arrays import array_of
 from .mismatch import AnnotationError, Check, Compile, Mismatch, item_type, type_text
 
-__all__ = ["array_check", "ndarray_check"]
-
 
 def array_check(kind: Any) -> Check:
     if kind is np.object_:

@@ -16,8 +16,6 @@ from rrpc.types import Lending
 from .aliases import expanded, is_alias
 from .mismatch import AnnotationError, type_text
 
-__all__ = ["OWN_FIELDS", "borrower", "check_placement", "freezer", "holds_borrowed", "is_lending", "lender"]
-
 OWN_FIELDS = "a field can't be borrowed: rrpc.Borrowed is for the parameters and results of methods"
 
 _Step = Callable[[Any, Any], Any]

@@ -40,8 +40,6 @@ from .sized import annotated_check
 from .table_checks import table_check
 from .tensor_checks import tensor_check
 
-__all__ = ["compile_check", "verify"]
-
 
 def compile_check(annotation: Any) -> Check:
     """The check for ``annotation``; ``AnnotationError`` if it can't be one of an rrpc method."""

@@ -30,8 +30,6 @@ from .libraries import library_of
 from .mismatch import AnnotationError, Mismatch
 from .parameter import Parameter
 
-__all__ = ["compiled", "compiled_item"]
-
 PURE_PYTHON = not HAS_COMPILED_PLANS or os.environ.get("RRPC_PURE_PYTHON", "") not in ("", "0")
 
 _Description = tuple[Any, ...]

@@ -13,8 +13,6 @@ from rrpc.codec import Record, has_fields
 from .libraries import library_of
 from .mismatch import EXACT, AnnotationError, Builder, Check, Compile, Mismatch, type_text
 
-__all__ = ["homogeneous", "mapping_check", "sequence_check", "tuple_check", "union_check"]
-
 
 def _each(check: Check, values: Any, exact: Any) -> Any:
     """The values checked; the same object if none changed."""

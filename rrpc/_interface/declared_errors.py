@@ -23,8 +23,6 @@ else:  # Python has it from 3.11 on, and nothing but type checkers looks at it
         return lambda decorator: decorator
 
 
-__all__ = ["OF_EVERY_ERROR", "DeclaredErrors", "declared", "error", "is_declared"]
-
 _E = TypeVar("_E", bound=type[RpcError])
 OF_EVERY_ERROR = frozenset(name for name in dir(RpcError) if name[0] != "_")
 OF_EVERY_ERROR |= {"details", "message", "add_note"}  # the last only from Python 3.11 on

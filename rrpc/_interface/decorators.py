@@ -11,8 +11,6 @@ from rrpc.errors import RpcError
 from .interface import Interface, Method, check_override, describe_method
 from .principals import principal_texts
 
-__all__ = ["allowed_by", "interface_of", "method", "service"]
-
 _C = TypeVar("_C", bound=type)
 _F = TypeVar("_F", bound=Callable[..., Any])
 

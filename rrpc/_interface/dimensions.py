@@ -20,8 +20,6 @@ from rrpc.types import Shape
 
 from .mismatch import Compile, Mismatch
 
-__all__ = ["Dimensions", "Scope", "Sizes", "is_integer", "names_of"]
-
 Sizes = dict[str, tuple[int, str, bool]]
 """Of each dimension the size, where it was found, and whether a number says so there."""
 

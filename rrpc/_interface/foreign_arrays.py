@@ -11,8 +11,6 @@ from rrpc.codec import Refused, array_in, is_tensor
 
 from .mismatch import Mismatch
 
-__all__ = ["array_of", "view_of"]
-
 _OWN = (bytes, bytearray, memoryview, array.array, np.ndarray, np.generic)
 """Types that have annotations of their own, so that a value of theirs is never taken for another one."""
 

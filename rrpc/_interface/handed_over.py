@@ -17,8 +17,6 @@ from .checks import compile_check
 from .dimensions import names_of
 from .mismatch import Check, Mismatch
 
-__all__ = ["can_be_handed_over", "handed_over"]
-
 
 def can_be_handed_over(annotation: Any) -> bool:
     """Returns whether a part of a signature is independent of the others.

@@ -12,8 +12,6 @@ from rrpc.codec import Refused, ml_type
 
 from .mismatch import AnnotationError
 
-__all__ = ["Library", "item_note", "library_of"]
-
 
 class Library(NamedTuple):
     """A class of another library, as users write it in annotations."""

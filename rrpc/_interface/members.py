@@ -15,8 +15,6 @@ from rrpc.codec import has_attrs, has_fields, is_model
 from .aliases import expanded, substituted
 from .mismatch import AnnotationError
 
-__all__ = ["Member", "fields_of", "has_members", "hints_of", "is_typed_dict", "members_of"]
-
 _QUALIFIERS = {"Required", "NotRequired", "ReadOnly"}
 
 

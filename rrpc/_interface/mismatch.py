@@ -13,19 +13,6 @@ import numpy as np
 from rrpc.codec import Record
 from rrpc.types import Lending, Shape, Sized
 
-__all__ = [
-    "EXACT",
-    "ITERATORS",
-    "AnnotationError",
-    "Builder",
-    "Check",
-    "Compile",
-    "Mismatch",
-    "item_type",
-    "type_text",
-    "value_text",
-]
-
 Check = Callable[[Any], Any]
 Compile = Callable[[Any], Check]
 Builder = Callable[[Any, tuple[Any, ...], Compile], Check]

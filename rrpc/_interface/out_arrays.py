@@ -26,8 +26,6 @@ from .foreign_arrays import array_of
 from .members import members_of
 from .mismatch import Mismatch
 
-__all__ = ["OutSpec", "Target", "decode_into", "target_of"]
-
 
 class Target(np.ndarray[Any, Any]):
     """An array in the memory of an object that isn't one, such as a tensor or an mmap."""

@@ -6,8 +6,6 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["MISSING", "Parameter"]
-
 MISSING: Final = inspect.Parameter.empty
 """The default of a parameter without one."""
 

@@ -25,8 +25,6 @@ from .senders import sender
 from .stream_annotations import item_of, kind_of
 from .stream_items import Items
 
-__all__ = ["Plan", "untyped_request"]
-
 _Arrange = Callable[[list[Any]], dict[str, Any]]
 
 

@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-__all__ = ["SYNTAX", "Principal", "parse_principal", "principal_texts"]
-
 SYNTAX = (
     "any, authenticated, same-user, user:NAME, uid:NUMBER, group:NAME, gid:NUMBER, dns:NAME, spiffe://DOMAIN/PATH "
     "and token:SUBJECT"

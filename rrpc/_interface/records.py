@@ -13,8 +13,6 @@ from .dimensions import Scope
 from .members import hints_of, is_typed_dict, members_of
 from .mismatch import EXACT, AnnotationError, Check, Compile, Mismatch
 
-__all__ = ["RecordCheck", "class_check", "named_tuple_check"]
-
 
 def class_check(annotation: Any, compile_inner: Compile) -> Check:
     """Makes the check for any class that has members, such as ``Pair`` or ``Pair[int]``."""

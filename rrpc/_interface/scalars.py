@@ -19,17 +19,6 @@ from rrpc.codec import numpy_kind
 from .foreign_arrays import view_of
 from .mismatch import AnnotationError, Check, Compile, Mismatch, type_text
 
-__all__ = [
-    "BARE",
-    "PATHS",
-    "SIMPLE",
-    "enum_check",
-    "instance_check",
-    "literal_check",
-    "numpy_scalar_check",
-    "path_check",
-]
-
 
 def _int(value: Any) -> int:
     if type(value) is int:

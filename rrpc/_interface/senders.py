@@ -10,8 +10,6 @@ from rrpc.codec import BULK_BYTES, Message, prepare
 from .borrowed import lender
 from .mismatch import EXACT, Check
 
-__all__ = ["Sender", "sender"]
-
 Sender = Callable[[Any, Message], Any]
 
 

@@ -15,8 +15,6 @@ from .libraries import item_note, library_of
 from .mismatch import AnnotationError, Check, Compile, Mismatch, item_type, type_text
 from .tensor_checks import tensor_check
 
-__all__ = ["annotated_check"]
-
 _F32_OVERFLOWS = 2.0**128 - 2.0**103
 """From here on a number is nearer to 2**128 than to the largest f32."""
 

@@ -12,8 +12,6 @@ from .borrowed import holds_borrowed
 from .mismatch import ITERATORS, AnnotationError
 from .parameter import Parameter
 
-__all__ = ["RECEIVES", "SENDS", "check_streams", "item_of", "kind_of"]
-
 _NOT_BORROWED = "the items of a stream can't be borrowed: their memory is used again; write NDArray[...]"
 
 SENDS, RECEIVES = 2, 4

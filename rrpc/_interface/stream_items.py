@@ -28,8 +28,6 @@ from .dimensions import Dimensions, Sizes
 from .mismatch import EXACT, Mismatch
 from .senders import sender
 
-__all__ = ["Items", "untyped_item"]
-
 _BUILTINS = (*EXACT, bytes)
 _NO_BUFFERS = Message()  # of built-in values, which are packed without a look at it
 _unpack = msgpack.unpackb

@@ -10,8 +10,6 @@ from rrpc.codec import ARROW_TABLE, Record, Refused, one_batch, pyarrow, table_i
 from .libraries import Library
 from .mismatch import AnnotationError, Check, Mismatch
 
-__all__ = ["table_check"]
-
 
 def table_check(library: Library, kind: Any) -> Check:
     """Returns the check; it takes a table of any library, or the parts of one that has arrived."""

@@ -15,8 +15,6 @@ from .libraries import Library
 from .mismatch import AnnotationError, Check, Mismatch
 from .out_arrays import Target
 
-__all__ = ["tensor_check"]
-
 _ALIGNED = 64
 """XLA on the CPU takes memory as it is from this many bytes of alignment."""
 _SAME_SIZE: dict[int, Any] = {1: np.uint8, 2: np.int16, 4: np.int32}

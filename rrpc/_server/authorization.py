@@ -15,8 +15,6 @@ from rrpc._call.peer import Peer
 from rrpc._interface.principals import Principal, parse_principal, principal_texts
 from rrpc._options import did_you_mean
 
-__all__ = ["Authorization", "PolicyError", "compile_clients", "compile_policy", "log_denials"]
-
 _Compiled = list[tuple[str, str | int]]
 
 

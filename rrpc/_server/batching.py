@@ -21,8 +21,6 @@ from rrpc._call.context import context
 from rrpc.errors import Internal, InvalidArgument, RpcError
 from rrpc.memory import empty
 
-__all__ = ["batch_sizes", "batched"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 _BATCHERS = "__rrpc_batchers__"
 

@@ -14,8 +14,6 @@ from rrpc._interface.decorators import allowed_by, interface_of
 from rrpc.codec import CompiledPlan
 from rrpc.errors import InvalidArgument, Unimplemented
 
-__all__ = ["Dispatch", "Handler", "check_memory"]
-
 Direct = tuple[Callable[..., Any], CompiledPlan, tuple[str, ...]]
 """A handler, its plan, and the names of its last arguments, which it takes by keyword only."""
 

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from rrpc.errors import NotFound
 
-__all__ = ["Health"]
-
 
 class Health:
     """The state of each of a server's services: they serve until the application or a shutdown says otherwise.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from .dispatch import Handler
     from .served_stream import ServedStream
 
-__all__ = ["IncomingCall", "IncomingStream", "intercept"]
-
 _NOBODY = Peer()
 _STAMPS = ("request received", "arguments fetched", "taken by a worker")
 

@@ -10,8 +10,6 @@ from rrpc._options import merged
 
 from .authorization import compile_clients, log_denials
 
-__all__ = ["Redirector"]
-
 
 class Redirector:
     """Listens and takes no calls. Threads of the core do all of it; ``options`` as for ``rrpc.Server``."""

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from .dispatch import Dispatch, Handler
 
-__all__ = ["ServedStream", "ServedStreams"]
-
 PARKED = 8
 """The kind of what comes out of the core's ``next``: a parked stream can go on."""
 

@@ -24,8 +24,6 @@ from .served_stream import ServedStreams
 from .worker import Worker
 from .worker_pool import Workers
 
-__all__ = ["AsyncLane", "Server", "serve"]
-
 _ASYNC_CALLS_MAX = 1024
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from rrpc import _core
     from rrpc._call.context import Context
 
-__all__ = ["ServerEnd", "ServerStream"]
-
 _S = TypeVar("_S")
 _T = TypeVar("_T")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["Waker"]
-
 
 class Waker:
     """Suspends the generator of a response stream that yields it, until ``wake`` is called.

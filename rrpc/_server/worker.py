@@ -16,8 +16,6 @@ from .served_stream import ServedStream, ServedStreams
 if TYPE_CHECKING:
     from rrpc.observe import ObservedCore
 
-__all__ = ["Worker"]
-
 _SHORT_BYTES = 1024
 """Of results that can always be sent."""
 

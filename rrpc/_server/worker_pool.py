@@ -13,8 +13,6 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Protocol
 
-__all__ = ["Workers"]
-
 _SPARE_IDLE_S = 2.0
 
 

@@ -17,8 +17,6 @@ from rrpc.metadata import MetadataLike
 if TYPE_CHECKING:
     from .async_future import Future
 
-__all__ = ["Client", "connect"]
-
 _C = TypeVar("_C", bound="Client")
 
 

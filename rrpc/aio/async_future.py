@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from rrpc._call.outgoing import Prepared
     from rrpc._channel import Channel, Connection
 
-__all__ = ["Future", "Watched"]
-
 _T = TypeVar("_T")
 
 

@@ -17,8 +17,6 @@ from .async_server_stream import ServerStream
 from .fairness import send_in_turns
 from .stream_waits import changed, received
 
-__all__ = ["AsyncServedStream"]
-
 
 class AsyncServedStream(ServedStream):
     """One call, in a task that waits where a worker would park it."""

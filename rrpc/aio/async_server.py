@@ -11,8 +11,6 @@ from rrpc._server.authorization import Authorization
 from rrpc._server.health import Health
 from rrpc._server.server import Server as BlockingServer
 
-__all__ = ["Server", "serve"]
-
 
 class Server:
     """Serves instances of service classes, whose methods may be ``async def`` or synchronous, side by side.

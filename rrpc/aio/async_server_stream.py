@@ -13,8 +13,6 @@ from .stream_waits import changed, delivered
 if TYPE_CHECKING:
     from rrpc._server.served_stream import ServedStream
 
-__all__ = ["ServerStream"]
-
 _S = TypeVar("_S")
 _T = TypeVar("_T")
 

@@ -21,8 +21,6 @@ from .stream_waits import changed, received
 if TYPE_CHECKING:
     from rrpc._client.outgoing_stream import OutgoingStream
 
-__all__ = ["Begun", "Held"]
-
 Items = AsyncIterable[Any] | Iterable[Any]
 _feeders: set[asyncio.Task[None]] = set()  # which a loop doesn't keep
 _watchers: set[asyncio.Task[None]] = set()

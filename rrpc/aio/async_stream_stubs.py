@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from .async_stream_call import Begun
     from .async_streams import DuplexStream, RequestStream, ResponseStream
 
-__all__ = ["DuplexStreamMethod", "RequestStreamMethod", "ResponseStreamMethod"]
-
 _S = TypeVar("_S")
 _R = TypeVar("_R")
 _T = TypeVar("_T")

@@ -16,8 +16,6 @@ from .async_stream_call import Begun, Held
 if TYPE_CHECKING:
     from .async_client import Client
 
-__all__ = ["DuplexStream", "RequestStream", "ResponseStream", "open_stream"]
-
 _OTHER_STYLE = "this stream is an asyncio client's: use `async for` and `async with`, or the blocking client"
 _S = TypeVar("_S")
 _R = TypeVar("_R")

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from .async_client import Client
     from .async_future import Future
 
-__all__ = ["UnaryMethod"]
-
 _R = TypeVar("_R")
 
 

@@ -24,8 +24,6 @@ from rrpc.errors import RpcError
 from .loop_driver import running_driver
 from .stream_waits import changed, delivered
 
-__all__ = ["Driven", "carry_out", "look_at", "make_another", "run_attempts", "tell"]
-
 Tell = Callable[[Any, "BaseException | None"], object]
 
 

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from time import monotonic
 from typing import Any
 
-__all__ = ["others_turn", "send_in_turns", "turn_end"]
-
 _SLICE_S = 0.002
 
 

@@ -27,8 +27,6 @@ from .async_served_stream import AsyncServedStream
 from .fairness import others_turn, turn_end
 from .loop_driver import running_driver
 
-__all__ = ["Lane"]
-
 _IDLE_RUNNERS_MAX = 64
 
 

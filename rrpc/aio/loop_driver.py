@@ -13,8 +13,6 @@ from typing import Any, Protocol
 
 from rrpc import _core
 
-__all__ = ["Target", "running_driver"]
-
 
 class Target(Protocol):
     """Receiver of events from a loop's queue."""

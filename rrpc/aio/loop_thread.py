@@ -9,8 +9,6 @@ from typing import Any
 
 from .handler_tasks import Lane
 
-__all__ = ["ThreadedLane"]
-
 
 class ThreadedLane:
     """The lane of a server, in a thread of its own unless it is opened in a loop that runs."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from rrpc._call.chain import Chain
     from rrpc._call.outgoing import Prepared
 
-__all__ = ["start", "start_course"]
-
 
 def start(prepared: Prepared) -> Future[Any]:
     """Starts a call, and returns its future."""

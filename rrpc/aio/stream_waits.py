@@ -16,8 +16,6 @@ from .loop_driver import running_driver
 if TYPE_CHECKING:
     from rrpc import _core
 
-__all__ = ["changed", "delivered", "received"]
-
 
 class _News(asyncio.Future[None]):
     def arrived(self, _: Any, __: Any) -> None:

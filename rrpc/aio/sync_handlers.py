@@ -9,8 +9,6 @@ from typing import Any
 from rrpc._server.dispatch import Handler
 from rrpc._server.waker import Waker
 
-__all__ = ["to_loop"]
-
 
 def to_loop(handler: Handler) -> None:
     """Has an event loop call the handler. Its function waits for nothing, but by a ``rrpc._server.waker.Waker``."""

@@ -26,8 +26,6 @@ from .tls_flags import add_tls_flags, tls_options
 if TYPE_CHECKING:
     from rrpc.tracing import Trace
 
-__all__ = ["main"]
-
 _EPILOG = """values:
   k=5  on=true  tags='["a", "b"]'  track='{"name": "walk"}'   JSON
   name=walk  unit=FOOT  day=2026-01-31                         bare text, names of enum members

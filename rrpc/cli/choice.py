@@ -11,8 +11,6 @@ import rrpc
 
 from .common import BadInput
 
-__all__ = ["choice"]
-
 _SCHEMES = ("rrpc", "rrpcs", "tcps", "shm", "tcp", "verbs", "verbs+tcp")
 _ANY_PORT = 7471
 _WHY = {

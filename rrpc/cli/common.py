@@ -18,20 +18,6 @@ import rrpc
 from rrpc._interface import Interface
 from rrpc._interface.decorators import interface_of
 
-__all__ = [
-    "BadInput",
-    "Parser",
-    "command",
-    "debugging",
-    "find",
-    "find_service",
-    "one_line",
-    "problem",
-    "takes_files",
-    "tool_version",
-    "user_line",
-]
-
 
 class BadInput(Exception):
     """Input from the user that can't be used; the message is the line to show."""

@@ -6,12 +6,11 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from configparser import ConfigParser
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .common import BadInput, user_line
-
-__all__ = ["Given", "construct", "distribute"]
 
 
 class Given(NamedTuple):
@@ -80,17 +79,7 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def _bool(text: str) -> bool:
-    values = {
-        "true": True,
-        "yes": True,
-        "1": True,
-        "on": True,
-        "false": False,
-        "no": False,
-        "0": False,
-        "off": False,
-    }
-    return values[text.lower()]
+    return ConfigParser.BOOLEAN_STATES[text.lower()]
 
 
 _CONVERT: dict[Any, Callable[[str], Any]] = {

@@ -21,8 +21,6 @@ from .tls_flags import add_tls_flags, tls_options
 if TYPE_CHECKING:
     from rrpc.schema.compatibility import Change
 
-__all__ = ["main"]
-
 _COMMENT_OR_TEXT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _EPILOG = """rrpc-gen check OLD NEW tells whether programs of two versions of an interface can talk to each other;
 rrpc-gen format FILE.rrpc writes files in the usual form. See their --help."""

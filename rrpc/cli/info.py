@@ -14,8 +14,6 @@ from . import machine
 from .common import BadInput, Parser, command, problem
 from .tls_flags import add_tls_flags, tls_options
 
-__all__ = ["main"]
-
 _ADAPTER_FIELDS = ("state", "transport", "link_layer", "active_mtu", "gids", "addresses", "exposure")
 
 

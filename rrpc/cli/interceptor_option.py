@@ -8,8 +8,6 @@ from rrpc.interceptors import ServerInterceptor
 
 from .common import BadInput, find, user_line
 
-__all__ = ["interceptors"]
-
 
 def interceptors(options: Any) -> list[ServerInterceptor]:
     """Returns the interceptors that ``--interceptor`` names. Raises BadInput."""

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["limits", "problems", "size", "split_reason"]
-
 _SHARED_MEMORY = "/dev/shm"
 _RDMA_CM = "/dev/infiniband/rdma_cm"
 _CAP_IPC_LOCK, _CAP_SYS_PTRACE = 14, 19

@@ -31,8 +31,6 @@ from .serving.settings import Settings, core_options, settings, where
 from .serving.signals import Signals
 from .serving.standby import Standby
 
-__all__ = ["main"]
-
 
 @command("rrpc-serve")
 def main(arguments: Sequence[str] | None = None) -> int:

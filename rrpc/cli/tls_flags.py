@@ -7,8 +7,6 @@ from typing import Any
 
 from rrpc.cli.common import takes_files
 
-__all__ = ["add_tls_flags", "tls_options"]
-
 _FILES = {
     "tls_ca": "certificates of the authorities to trust, in PEM form (default: those of the system)",
     "tls_cert": "this client's certificate, where the server asks for one",

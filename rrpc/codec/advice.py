@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["instead_of"]
-
 _TABLE = "declare pyarrow.Table, which takes it"
 _STREAM = "declare bytes, an array, or Iterator[bytes] for what doesn't fit into memory"
 _LOCAL = "it means something in its own process only; pass what the peer can make one of"

@@ -9,8 +9,6 @@ from . import wire
 from .encoder import Message
 from .unsendable import scanned
 
-__all__ = ["decode_frames", "encode_frames"]
-
 _VIEW = bytes((wire.KIND_VIEW, 0))
 _BULK = struct.Struct("<BBBI2s")  # an extension of 6 bytes: the index, then what the buffer is
 _SHORT = struct.Struct(">BBB2s")

@@ -8,8 +8,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-__all__ = ["fields_in", "has_attrs", "has_fields", "is_model"]
-
 
 def fields_in(value: Any) -> dict[str, Any]:
     """Returns the fields of an instance of such a class by the names under which they are sent.

@@ -21,8 +21,6 @@ from .copy_counters import count_unpack
 from .dtypes import parse
 from .lent_memory import owned
 
-__all__ = ["Record", "decode", "decode_part"]
-
 # An array whose items have no bytes costs no memory however many there are, but whoever walks it pays.
 _MAX_EMPTY_ITEMS = 1 << 24
 

@@ -16,8 +16,6 @@ import numpy as np
 
 from rrpc.errors import FailedPrecondition
 
-__all__ = ["describe", "numpy_kind", "parse"]
-
 _TEXT = re.compile(
     rb"[<>|](?:b1|[iu][1248]|f(?:2|4|8|12|16)|c(?:8|16|24|32)|[mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?|[SUV]\d{1,9})"
 )

@@ -33,8 +33,6 @@ from .tensors import array_in, is_tensor
 from .times import why_inexact
 from .unsendable import Refused, scanned
 
-__all__ = ["Message", "encode", "encode_part", "pack", "prepare"]
-
 _Preparer = Callable[[Any, "Message", int], Any]
 
 _PACKER_KEEPS_BYTES = 1 << 20

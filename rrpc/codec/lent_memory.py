@@ -10,8 +10,6 @@ from rrpc import _core
 
 from .copy_counters import count_unpack
 
-__all__ = ["frozen", "own", "owned"]
-
 
 def owned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Copies an array, contiguous in C or Fortran order, into memory of its own, with the bytes between its fields.

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from . import wire
 
-__all__ = ["SENT_AS_TEXT"]
-
 SENT_AS_TEXT: Final[dict[type, tuple[int, Callable[[Any], str], Callable[[str], Any]]]] = {
     datetime.datetime: (wire.DATETIME, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
     datetime.date: (wire.DATE, datetime.date.isoformat, datetime.date.fromisoformat),

@@ -15,8 +15,6 @@ from rrpc.memory import empty
 from .copy_counters import count_device_copy, count_pack
 from .unsendable import Refused
 
-__all__ = ["array_in", "is_tensor", "ml_type", "set_device_tensors"]
-
 DeviceTensors = Literal["refuse", "stage"]
 
 _HOST_DEVICES = (1, 3, 11, 13)  # DLDeviceType's kDLCPU, kDLCUDAHost, kDLROCMHost, kDLCUDAManaged

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 
-__all__ = ["why_inexact"]
-
 
 def why_inexact(value: datetime.datetime | datetime.timedelta) -> str:
     """Returns why ``value`` can't be sent as a datetime or timedelta without loss; "" where it can.

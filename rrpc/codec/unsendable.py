@@ -5,8 +5,6 @@ from __future__ import annotations
 from rrpc import _core
 from rrpc.errors import InvalidArgument
 
-__all__ = ["Refused", "refusal", "scanned"]
-
 
 class Refused(Exception):
     """A value can't be sent: the reason, and the path to it (outermost step first)."""

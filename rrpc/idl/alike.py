@@ -9,8 +9,6 @@ from rrpc.schema import Array, Enum, List, Literal, Map, Named, Scalar, Set, Tup
 from .spell import Lookup, alternatives_of, type_text
 from .type_resolver import is_integer
 
-__all__ = ["LookAlikes"]
-
 _FAMILIES = {"f32": "float", "buffer": "bytes"}
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-__all__ = ["DIAGNOSTICS_MAX", "At", "Diagnostic", "Diagnostics", "IdlError", "Source", "suggestion"]
-
 DIAGNOSTICS_MAX = 20
 _WIDTH = 100
 

@@ -20,8 +20,6 @@ from rrpc.schema.to_python import DOCS
 from .emit_text import WIDTH, broken, camel, docstring, literal_text, width
 from .emit_types import Types, names_in
 
-__all__ = ["define"]
-
 _BUILTIN_FACTORIES = (list, dict, set, frozenset, tuple)
 
 

@@ -26,17 +26,6 @@ from rrpc._interface.members import fields_of, has_members
 from .emit_text import WIDTH, broken, camel, docstring, quoted, width
 from .emit_types import Types
 
-__all__ = [
-    "ASYNC",
-    "BLOCKING",
-    "Style",
-    "base_class",
-    "base_name",
-    "client_class",
-    "client_name",
-    "method_classes",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Style:

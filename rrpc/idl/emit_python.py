@@ -28,8 +28,6 @@ from .emit_methods import (
 from .emit_text import WIDTH, broken, camel, docstring, quoted, width
 from .emit_types import Types
 
-__all__ = ["SIDES", "Constant", "Unit", "emit"]
-
 _STANDARD = {"abc", "array", "collections.abc", "dataclasses", "datetime", "decimal", "enum", "functools"}
 _STANDARD |= {"pathlib", "typing", "uuid"}
 _OTHERS = {

@@ -9,8 +9,6 @@ from unicodedata import east_asian_width
 
 from rrpc._interface import AnnotationError
 
-__all__ = ["WIDTH", "broken", "camel", "docstring", "literal_text", "quoted", "width"]
-
 WIDTH = 88
 
 

@@ -26,8 +26,6 @@ from rrpc.types import Lending, Shape, Sized
 
 from .emit_text import WIDTH, broken, camel, docstring, literal_text, width
 
-__all__ = ["Types"]
-
 _ABSTRACT_NUMPY = {np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact, np.floating}
 _ABSTRACT_NUMPY |= {np.complexfloating}
 _BARE = {

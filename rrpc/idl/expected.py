@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["expected", "shown"]
-
 _STATEMENTS = {"CONST", "ENUM", "FROZEN", "STRUCT", "UNION", "ERROR", "SERVICE", "PACKAGE", "IMPORT"}
 _NAMES = {"NAME", "STREAM", "THROWS", "RESERVED", *_STATEMENTS}
 _NUMBERS = {"INT", "FLOAT"}

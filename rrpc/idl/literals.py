@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["quoted", "quoted_bytes", "unquoted", "wrong_escapes"]
-
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 _SIMPLE = {'"': '"', "\\": "\\", "n": "\n", "r": "\r", "t": "\t", "0": "\0"}
 _BACK = {value: f"\\{letter}" for letter, value in _SIMPLE.items() if letter != "0"}

@@ -13,8 +13,6 @@ from .diagnostics import At, Diagnostics, Source
 from .parser import FILE_BYTES_MAX, parse_source
 from .resolver import resolve
 
-__all__ = ["load", "parse"]
-
 _Path = str | os.PathLike[str]
 
 

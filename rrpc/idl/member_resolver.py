@@ -14,8 +14,6 @@ from .type_checks import size_problems
 from .type_resolver import Types
 from .values import Values
 
-__all__ = ["Members"]
-
 _I64 = rules.INTEGER_BOUNDS["i64"]
 
 

@@ -11,8 +11,6 @@ from .expected import expected, shown
 from .grammar import Token, UnexpectedToken, grammar
 from .literals import wrong_escapes
 
-__all__ = ["FILE_BYTES_MAX", "NESTING_MAX", "parse_source"]
-
 FILE_BYTES_MAX = 1 << 20
 NESTING_MAX = 32
 _DIGITS_MAX = 1000

@@ -15,8 +15,6 @@ from .parser import parse_source
 from .resolver import resolve
 from .spell import Inexpressible, idl_literal, type_text, value_text
 
-__all__ = ["print_module"]
-
 _WIDTH = 100
 
 

@@ -20,8 +20,6 @@ from .type_checks import UNION_DEPTH_MAX, contains_itself, deep_unions, endless,
 from .type_resolver import Types
 from .values import Values
 
-__all__ = ["resolve"]
-
 CONSTANT_DEPTH_MAX = 16
 
 Imports = Mapping[syntax.Import, Module]

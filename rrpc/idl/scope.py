@@ -10,8 +10,6 @@ from . import syntax
 from .diagnostics import At, Diagnostics, Source, suggestion
 from .rules import CONTAINERS, type_hint
 
-__all__ = ["Problem", "Reported", "Scope", "article"]
-
 _KINDS: dict[type, str] = {
     syntax.Const: "const",
     syntax.Enum: "enum",

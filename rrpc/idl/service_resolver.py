@@ -12,8 +12,6 @@ from .scope import Problem, Scope
 from .type_checks import size_problems
 from .type_resolver import Types
 
-__all__ = ["Services"]
-
 _ATTRIBUTES = ("deprecated", "idempotent")
 
 

@@ -10,8 +10,6 @@ from rrpc.schema.closure import inner_types
 
 from .literals import quoted, quoted_bytes
 
-__all__ = ["Inexpressible", "alternatives_of", "idl_literal", "type_text", "value_text"]
-
 Lookup = Callable[[str], model.Declaration | None]
 
 

@@ -7,37 +7,6 @@ from typing import Any
 
 from .diagnostics import At
 
-__all__ = [
-    "Alternatives",
-    "Attribute",
-    "Const",
-    "Enum",
-    "Error",
-    "Field",
-    "File",
-    "Generic",
-    "Import",
-    "ListValue",
-    "Literal",
-    "MapValue",
-    "Marker",
-    "Member",
-    "Method",
-    "Named",
-    "Optional",
-    "Package",
-    "Parameter",
-    "Reserved",
-    "Result",
-    "Service",
-    "Statement",
-    "Struct",
-    "TypeNode",
-    "Union",
-    "Value",
-    "Word",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Word:

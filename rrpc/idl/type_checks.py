@@ -12,16 +12,6 @@ from rrpc.schema.closure import inner_types, names_in
 from .spell import Lookup, alternatives_of
 from .type_resolver import is_integer
 
-__all__ = [
-    "UNION_DEPTH_MAX",
-    "contains_itself",
-    "deep_unions",
-    "endless",
-    "named_dims",
-    "size_problems",
-    "unhashable",
-]
-
 UNION_DEPTH_MAX = 16
 
 

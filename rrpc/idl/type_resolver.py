@@ -14,8 +14,6 @@ from .diagnostics import At, suggestion
 from .rules import CONTAINERS, INTEGER_BOUNDS, RANK_MAX, python_name, type_hint
 from .scope import Problem, Reported, Scope
 
-__all__ = ["Types", "is_integer"]
-
 _ITEMS = ", ".join(
     sorted(model.ARRAY_ITEMS - model.ML_ITEMS, key=lambda name: ("abiufc".index(name[0]), len(name), name))
 )

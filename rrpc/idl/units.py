@@ -15,8 +15,6 @@ from rrpc.schema.to_python import OneOfName, PythonTypes, documentation
 
 from .emit_python import SIDES, Constant, Unit, emit
 
-__all__ = ["PythonFiles"]
-
 
 @dataclass
 class _File:

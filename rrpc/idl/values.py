@@ -16,8 +16,6 @@ from .rules import INTEGER_BOUNDS
 from .scope import Problem, Reported, Scope, article
 from .spell import alternatives_of, type_text
 
-__all__ = ["Values"]
-
 _WORDS: dict[str, Any] = {"none": None, "true": True, "false": False, "inf": math.inf, "nan": math.nan}
 _HINTS = {
     ("bytes", str): '; bytes are written b"..."',

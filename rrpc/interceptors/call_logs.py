@@ -15,8 +15,6 @@ from rrpc.observe import EndedCall
 from .base import ClientInterceptor, Interceptor, ServerInterceptor
 from .outcomes import code_of, count_items, ended_call, printable, short_message, until_end
 
-__all__ = ["ClientLogging", "ServerLogging"]
-
 _USUAL = (StatusCode.OK, StatusCode.CANCELLED, StatusCode.NOT_FOUND, StatusCode.ALREADY_EXISTS)
 _GRAVE = (StatusCode.UNKNOWN, StatusCode.INTERNAL, StatusCode.DATA_LOSS)
 

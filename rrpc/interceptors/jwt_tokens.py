@@ -7,8 +7,6 @@ from typing import Any
 
 from rrpc.errors import Unauthenticated
 
-__all__ = ["JwtTokens"]
-
 
 class JwtTokens:
     """Checks JSON Web Tokens (RFC 7519), for ``ServerToken(JwtTokens(key, algorithms=["RS256"], audience="rrpc"))``.

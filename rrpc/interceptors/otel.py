@@ -31,8 +31,6 @@ except ModuleNotFoundError as missing:
         "rrpc.interceptors.otel needs opentelemetry-api: pip install 'rrpc-rdma[otel]'", name=missing.name
     ) from missing
 
-__all__ = ["ClientSpans", "ServerSpans"]
-
 # What is the server's own fault; the rest is the caller's, whose span is an error then.
 _SERVER_ERRORS = frozenset(
     (

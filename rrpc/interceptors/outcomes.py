@@ -11,8 +11,6 @@ from rrpc._call.chain import Steps
 from rrpc.errors import RpcError, StatusCode
 from rrpc.observe import EndedCall
 
-__all__ = ["code_of", "count_items", "ended_call", "printable", "short_message", "until_end", "within"]
-
 _CHARS_MAX = 300
 _OK = StatusCode.OK  # which takes longer to look up than to return
 

@@ -8,8 +8,6 @@ from rrpc._call.chain import Steps
 
 from .base import ClientInterceptor
 
-__all__ = ["Retry"]
-
 
 class Policy(Protocol):
     """Interface of ``rrpc.RetryPolicy``."""

@@ -15,8 +15,6 @@ from rrpc.errors import Unauthenticated
 from .base import ClientInterceptor, ServerInterceptor
 from .outcomes import within
 
-__all__ = ["ClientToken", "ServerToken"]
-
 _NAME = "authorization"
 _SCHEME = "Bearer "
 _OPEN = ("rrpc.Health", "rrpc.Reflection.describe")

@@ -26,8 +26,6 @@ from rrpc.types import Lending, Shape, Sized
 from . import model
 from .docstrings import DOCS, split_docstring
 
-__all__ = ["Declarations"]
-
 _ANY = model.Scalar("any")
 _BY_CLASS: dict[Any, model.Type] = {
     None: model.Scalar("none"),

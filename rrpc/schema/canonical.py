@@ -16,8 +16,6 @@ from typing import Any
 from . import model
 from .canonical_read import DEPTH_MAX, BadData, read_service
 
-__all__ = ["from_data", "to_data", "type_to_data"]
-
 Data = dict[str, Any]
 
 

@@ -17,8 +17,6 @@ from typing import Any
 from . import model
 from .closure import inner_types, owned, types_in
 
-__all__ = ["DEPTH_MAX", "BadData", "read_service"]
-
 DEPTH_MAX = 40
 """Levels of a type or a value: each is at most two of the data, which the codec carries 128 deep."""
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from . import model
 
-__all__ = ["closure", "holds_borrowed", "inner_types", "names_in", "owned", "types_in"]
-
 
 def inner_types(kind: model.Type) -> tuple[model.Type, ...]:
     """The types that a type is made of."""

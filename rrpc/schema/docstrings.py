@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from inspect import cleandoc
 
-__all__ = ["DOCS", "join_docstring", "split_docstring"]
-
 DOCS = "__rrpc_docs__"
 """Where a class may have docstrings of its fields or members, by name."""
 

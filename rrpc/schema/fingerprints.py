@@ -17,8 +17,6 @@ from typing import Any
 
 from . import model
 
-__all__ = ["fingerprint"]
-
 _Form = Any  # what json.dumps takes
 _FLOATS = ("float", "f64", "f32")
 

@@ -20,8 +20,6 @@ from .annotations import Declarations
 from .docstrings import split_docstring
 from .model import MISSING, Declaration, Method, Module, Parameter, Service, Type
 
-__all__ = ["module_of", "service_of"]
-
 
 def service_of(thing: Any) -> Service:
     """The schema of a service class, of its instance or its ``Interface``.

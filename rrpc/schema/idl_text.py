@@ -7,8 +7,6 @@ from typing import Any
 
 from .model import Array, List, Literal, Map, Named, Opaque, Optional, Scalar, Set, Tuple, Type, Union
 
-__all__ = ["bare", "type_text", "value_text"]
-
 
 def bare(name: str) -> str:
     """A full name without its package."""

@@ -5,38 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = [
-    "ARRAY_ITEMS",
-    "MISSING",
-    "ML_ITEMS",
-    "SCALARS",
-    "Array",
-    "Const",
-    "Declaration",
-    "Enum",
-    "EnumMember",
-    "Error",
-    "Field",
-    "List",
-    "Literal",
-    "Map",
-    "Method",
-    "Module",
-    "Named",
-    "OneOf",
-    "Opaque",
-    "Optional",
-    "Parameter",
-    "Position",
-    "Scalar",
-    "Service",
-    "Set",
-    "Struct",
-    "Tuple",
-    "Type",
-    "Union",
-]
-
 _SIZED: Final = {"i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64"}
 
 SCALARS: Final = frozenset(

@@ -10,8 +10,6 @@ from rrpc._interface import AnnotationError
 from .closure import names_in, types_in
 from .model import Declaration, Module, Service, Type
 
-__all__ = ["modules_of"]
-
 
 def modules_of(services: Sequence[Service]) -> dict[str, Module]:
     """The files that say the same as these services, by path, imported ones first.

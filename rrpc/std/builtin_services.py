@@ -17,8 +17,6 @@ from rrpc._server.waker import Waker
 
 from .generated_stubs import HealthBase, HealthStatus, ProcessStats, ReflectionBase, StatsBase
 
-__all__ = ["HealthService", "ReflectionService", "StatsService", "builtin"]
-
 
 def builtin(server: rrpc.Server, workers: int) -> list[object]:
     """The services that a server has besides the user's."""

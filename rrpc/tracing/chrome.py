@@ -8,8 +8,6 @@ from typing import Any
 
 from .traced_call import CLIENT, SERVER, Phase, Place, TracedCall
 
-__all__ = ["events"]
-
 Event = dict[str, Any]
 _MADE_UP = 1_000_000_000  # ids from here on are no process's or thread's: Linux has 2^22 at most
 _WAITING = ("remote read", "queue")

@@ -17,8 +17,6 @@ from .server_part import ServerPart, unpack
 from .timeline import chain, join
 from .traced_call import CLIENT, Phase, TracedCall, here
 
-__all__ = ["Recording", "link", "record"]
-
 _ANSWER_PART = 3 / 4  # of the metadata of a reply
 
 

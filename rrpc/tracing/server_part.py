@@ -10,8 +10,6 @@ import msgpack
 
 from .traced_call import CLIENT, PHASES, SERVER, Phase, Place, TracedCall
 
-__all__ = ["ServerPart", "pack", "unpack"]
-
 _VERSION = 1
 _TEXT_CHARS = 200
 _NUMBERS = {name: number for number, name in enumerate(PHASES)}

@@ -17,8 +17,6 @@ from .traced_call import SERVER, TracedCall, here
 if TYPE_CHECKING:
     from rrpc._call.context import Context
 
-__all__ = ["traced_call"]
-
 _OVERHEAD_BYTES = 16  # of a name and a value in the metadata
 
 

@@ -10,8 +10,6 @@ from .traced_call import TracedCall
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["as_table", "as_text"]
-
 _HEADINGS = ("", "side", "begin", "time", "share")
 _BAR_CELLS = 24
 _PARTS = " ▏▎▍▌▋▊▉█"

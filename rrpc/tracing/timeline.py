@@ -8,8 +8,6 @@ from dataclasses import replace
 from .server_part import ServerPart
 from .traced_call import CLIENT, SERVER, Phase, TracedCall
 
-__all__ = ["chain", "join"]
-
 
 def chain(begin_ns: int, side: str, ends: Iterable[tuple[str, int]]) -> list[Phase]:
     """Phases that follow each other; those that take no time are left out, and no end is before its beginning."""

@@ -17,8 +17,6 @@ from .traced_call import TracedCall
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Trace"]
-
 
 class Trace:
     """The calls that are made in a ``with`` statement, each with its phases on one time line.

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-__all__ = ["CLIENT", "PHASES", "SERVER", "Phase", "Place", "TracedCall", "here"]
-
 CLIENT, SERVER = "client", "server"
 PHASES = (
     "channel",  # waits for a connection, interceptors, pauses between attempts

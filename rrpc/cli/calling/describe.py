@@ -15,8 +15,6 @@ from rrpc.schema.to_python import to_interface
 
 from .offered import Offered
 
-__all__ = ["describe", "listing"]
-
 
 def listing(offered: Offered, arguments: Sequence[str], strict: bool) -> str:
     """Every service and its methods, a line each."""

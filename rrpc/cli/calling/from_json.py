@@ -22,8 +22,6 @@ from rrpc._interface.members import has_members, members_of
 from rrpc._interface.mismatch import item_type, type_text
 from rrpc.codec import numpy_kind
 
-__all__ = ["TYPE_KEY", "BadValue", "alternatives", "from_json", "hint", "unwrapped"]
-
 TYPE_KEY = "$type"
 """A key in a JSON object that names its dataclass, for unions in which several would fit."""
 _ARRAY_KEYS = {"dtype", "shape", "data"}

@@ -18,8 +18,6 @@ from rrpc.cli.common import BadInput
 
 from .from_json import BadValue, alternatives, from_json, unwrapped
 
-__all__ = ["split", "value_of"]
-
 _NPY = b"\x93NUMPY"
 _TEXT_KINDS = {str, decimal.Decimal, uuid.UUID, datetime.datetime, datetime.date, datetime.time}
 _BINARY_KINDS = (bytes, bytearray, memoryview)

@@ -11,8 +11,6 @@ from typing import Any
 from rrpc.cli.common import BadInput
 from rrpc.metadata import Metadata
 
-__all__ = ["metadata_of", "show_metadata"]
-
 _BINARY = "-bin"
 
 

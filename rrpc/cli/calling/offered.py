@@ -7,8 +7,6 @@ from rrpc import schema
 from rrpc._options import did_you_mean
 from rrpc.cli.common import BadInput
 
-__all__ = ["Offered"]
-
 
 class Offered:
     """The services of a server by reflection; rrpc.Unimplemented where it has none. BadInput names what isn't there."""

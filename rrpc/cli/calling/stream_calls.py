@@ -16,8 +16,6 @@ from .given import value_of
 from .metadata_option import show_metadata
 from .to_json import to_json
 
-__all__ = ["call_stream"]
-
 
 def call_stream(
     client: rrpc.Client, method: Method, by_place: Sequence[Any], by_name: dict[str, Any], options: Any

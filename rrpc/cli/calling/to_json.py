@@ -18,8 +18,6 @@ import numpy as np
 
 from rrpc.codec import numpy_kind
 
-__all__ = ["Files", "pretty", "to_json"]
-
 _INLINE_ITEMS = 100
 _INLINE_BYTES = 1024
 _WIDTH = 100

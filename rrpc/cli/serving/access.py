@@ -12,8 +12,6 @@ from rrpc.observe import ServedCall
 
 from .log_format import utc
 
-__all__ = ["AccessLog"]
-
 _METHOD_CHARS = 200
 
 

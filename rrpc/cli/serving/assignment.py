@@ -20,8 +20,6 @@ from .settings import Settings, guards_of
 from .signals import Signals
 from .standby import Channel
 
-__all__ = ["VARIABLE", "Assignment"]
-
 VARIABLE = "RRPC_SERVE_PROCESS"
 _LATE_SECONDS = 10.0
 

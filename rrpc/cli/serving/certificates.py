@@ -7,8 +7,6 @@ import time
 
 from rrpc import Server
 
-__all__ = ["Certificates"]
-
 _LOOK_SECONDS = 5.0
 
 

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 
 from rrpc.cli.common import BadInput
 
-__all__ = ["refuse_clear_text"]
-
 _CLEAR = ("rrpc", "tcp", "verbs", "verbs+tcp")
 
 

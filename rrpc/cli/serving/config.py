@@ -16,8 +16,6 @@ from rrpc.cli.common import BadInput
 
 from .serve_options import BY_NAME, Option
 
-__all__ = ["ConfigFile", "dotted", "quoted"]
-
 if sys.version_info >= (3, 11):
     import tomllib
 else:

@@ -11,8 +11,6 @@ from time import monotonic
 
 import rrpc
 
-__all__ = ["RestingHeap", "use_one_arena"]
-
 _M_ARENA_MAX = -8
 _REST_MIN_S = 1.0
 _libc = ctypes.CDLL(None)

@@ -10,22 +10,6 @@ from typing import Any, NamedTuple
 
 from rrpc._numa import AUTO, cpu_list
 
-__all__ = [
-    "CPUS",
-    "HOST_PORT",
-    "NUMA_NODE",
-    "NUMBER",
-    "POSITIVE",
-    "RATE",
-    "SECONDS",
-    "SIZE",
-    "SWITCH",
-    "TEXT",
-    "Kind",
-    "host_and_port",
-    "one_of",
-]
-
 
 class Kind(NamedTuple):
     """A kind of value that an option takes, on the command line and in the file."""

@@ -11,8 +11,6 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["announce", "announce_serving", "set_level", "set_up_logging", "utc"]
-
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 
@@ -26,6 +24,7 @@ class JsonFormatter(logging.Formatter):
     """An object in a line; what was given as ``extra=`` is among its members."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Returns the record as a line of JSON."""
         line: dict[str, Any] = {
             "time": utc(record.created),
             "level": record.levelname.lower(),

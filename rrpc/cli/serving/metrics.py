@@ -22,8 +22,6 @@ import rrpc
 
 from .statistics import BUCKETS_NS, GAUGES
 
-__all__ = ["CORE_METRICS", "MetricsPage"]
-
 # Of rrpc.stats(), with its help.
 CORE_METRICS: dict[str, str] = {
     "messages_sent": "SEND messages sent",

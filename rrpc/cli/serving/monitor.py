@@ -13,8 +13,6 @@ from rrpc.cli.common import BadInput
 
 from .kinds import host_and_port
 
-__all__ = ["Monitor"]
-
 Render = Callable[[str], tuple[bytes, str]]
 Answer = Callable[[str, str], tuple[int, bytes, str]]
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from .process import Process
 
-__all__ = ["Newcomers"]
-
 _ASK_SECONDS = 0.25
 _PATIENCE_SECONDS = 60.0  # an idle client connects again only when it has a call to make
 

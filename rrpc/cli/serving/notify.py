@@ -7,8 +7,6 @@ import os
 import socket
 import time
 
-__all__ = ["Notifier"]
-
 
 class Notifier:
     """Says nothing where nobody listens. It takes the variables out of the environment: children aren't meant."""

@@ -18,8 +18,6 @@ from .statistics import CallStatistics, snapshot
 if TYPE_CHECKING:
     from .monitor import Monitor
 
-__all__ = ["Observing", "open_monitor", "write_whole"]
-
 
 class Observing:
     """Made before the server, so that /healthz and /readyz answer while services load.

@@ -14,8 +14,6 @@ from .process import Process
 from .settings import Settings
 from .statistics import added, counters
 
-__all__ = ["Overview"]
-
 _NUMBERS_SECONDS = 2.0
 _NONE = {"methods": {}, "server": {}, "core": {}, "pinned": 0}
 

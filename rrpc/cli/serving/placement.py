@@ -9,8 +9,6 @@ import platform
 from rrpc._numa import AUTO, adapters_node, cpu_list, cpus_of_node, shown
 from rrpc.cli.common import BadInput
 
-__all__ = ["place"]
-
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "riscv64": 237, "ppc64le": 261}
 _PREFERRED = 1  # MPOL_PREFERRED: of that node as long as it has some, of others after that
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from .assignment import VARIABLE
 
-__all__ = ["Process"]
-
 
 class Process:
     """From its start to its end. Its words come by ``channel``; ``exit_fd`` is readable once it has ended."""

@@ -18,8 +18,6 @@ from .settings import Settings
 from .signals import Signals
 from .standby import Channel
 
-__all__ = ["Supervisor"]
-
 _LOOK_SECONDS = 0.2
 _Signature = tuple[int, int, int] | None
 

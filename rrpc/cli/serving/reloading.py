@@ -12,8 +12,6 @@ from rrpc.cli.common import BadInput
 from .log_format import set_level
 from .settings import Settings, settings
 
-__all__ = ["policy_problem", "reload"]
-
 
 def reload(arguments: Sequence[str] | None, server: Server) -> None:
     """Reads the settings anew. A file with an error changes nothing, and the error is logged."""

@@ -20,8 +20,6 @@ from .kinds import (
     one_of,
 )
 
-__all__ = ["BY_NAME", "GROUPS", "OPTIONS", "Option"]
-
 
 @dataclass(frozen=True)
 class Option:

@@ -13,8 +13,6 @@ from rrpc.cli.construct import Given
 
 from .serve_options import GROUPS, OPTIONS, Option
 
-__all__ = ["Settings", "core_options", "guards_of", "settings", "tls_options", "where"]
-
 Settings = argparse.Namespace
 """The options by attribute, and what isn't in the table: ``services`` (targets), ``arg``, ``config``, ``print_config``.
 

@@ -14,8 +14,6 @@ from .config import dotted, quoted
 from .serve_options import GROUPS, Option
 from .settings import Settings
 
-__all__ = ["as_toml"]
-
 
 def as_toml(options: Settings) -> str:
     """Returns a configuration file that has these settings."""
@@ -70,6 +68,7 @@ def _service_arguments(options: Settings) -> dict[str, Mapping[str, Given]]:
 
 
 def toml_value(value: Any) -> str:
+    """Returns the value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

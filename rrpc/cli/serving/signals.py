@@ -7,8 +7,6 @@ import select
 import signal
 from types import FrameType
 
-__all__ = ["Signals"]
-
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 

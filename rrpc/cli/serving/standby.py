@@ -18,8 +18,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["Channel", "Standby", "user_files"]
-
 _VARIABLE = "RRPC_SERVE_SUPERVISOR"
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import rrpc
 from rrpc.observe import ServedCall, status_name
 
-__all__ = ["BUCKETS_NS", "GAUGES", "UNKNOWN_METHOD", "CallStatistics", "added", "counters", "snapshot"]
-
 BUCKETS_NS = tuple(
     int(digit * 10**power) for power in range(4, 10) for digit in (1, 2.5, 5)
 )  # 10 µs up to 5 s

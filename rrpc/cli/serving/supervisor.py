@@ -20,8 +20,6 @@ from .process import Process
 from .settings import Settings, guards_of, tls_options
 from .signals import Signals
 
-__all__ = ["supervise"]
-
 _DELAY_MIN, _DELAY_MAX = 0.1, 10.0
 _STABLE_SECONDS = 10.0  # one that lived so long is started again at once
 _PORT_MAX = 65535

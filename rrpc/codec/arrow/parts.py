@@ -13,8 +13,6 @@ from rrpc.codec.unsendable import Refused
 from . import layout as has
 from .layout import NAME, check_schema, layout_of, table_in
 
-__all__ = ["parts_of"]
-
 Node = list[Any]
 _VIEW_BYTES = 16
 

@@ -10,8 +10,6 @@ from rrpc.codec.decoder import Record
 from . import layout as has
 from .layout import EMPTY_ITEMS_MAX, check_schema, inner_types, layout_of, pyarrow
 
-__all__ = ["one_batch", "table_of"]
-
 
 def table_of(parts: Record) -> Any:
     """Returns the ``pyarrow.Table`` that the parts make, without a copy of bulk buffers.

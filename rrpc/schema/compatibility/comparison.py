@@ -12,8 +12,6 @@ from rrpc.schema.model import Declaration, Position, Type
 
 from .fit import Fit, Receiver
 
-__all__ = ["Broken", "Change", "Comparison", "Use"]
-
 
 class Broken(enum.Flag):
     """The pairs that a change breaks."""

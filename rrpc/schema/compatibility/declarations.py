@@ -12,8 +12,6 @@ from rrpc.schema.idl_text import bare, value_text
 from .comparison import Broken, Comparison, Use
 from .fit import Fit
 
-__all__ = ["Uses", "compare_declarations", "uses_of"]
-
 Uses = dict[str, Use]
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from rrpc.schema import model
 from rrpc.schema.idl_text import bare
 
-__all__ = ["Fit", "Receiver"]
-
 _NONE = model.Scalar("none")
 _RANGES = {f"{sign}{bits}": (sign, bits) for sign in "iu" for bits in (8, 16, 32, 64)}
 # What a check takes besides its own kind (rrpc/_interface/scalars.py).

@@ -13,8 +13,6 @@ from rrpc.schema.idl_text import bare
 from .comparison import Broken, Comparison, Use
 from .declarations import defaults
 
-__all__ = ["compare_methods"]
-
 
 def compare_methods(comparison: Comparison, old: model.Service, new: model.Service) -> None:
     """All methods of one service in two versions."""
