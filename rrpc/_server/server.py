@@ -27,32 +27,8 @@ from .worker_pool import Workers
 _ASYNC_CALLS_MAX = 1024
 
 
-class Server:
-    """Serves instances of service classes. As a context manager it starts, and stops at the end.
-
-    Args:
-        *services: Instances of classes decorated with ``rrpc.service``, at least one.
-        listen: An address, or several.
-        workers: Threads that run synchronous handlers: so many run at a time.
-        max_concurrency: Bounds ``workers`` from above, and the ``async def`` handlers that run at a time.
-        max_queue: Calls that may wait for a worker; others are refused with ResourceExhausted. None: no limit.
-        tracebacks: Whether a handler's exception carries its traceback to the caller.
-        observer: Called by the workers, after each reply, with a ``rrpc.observe.ServedCall``.
-        interceptors: ``ServerInterceptor`` objects around each handler, the outermost first.
-        authorization: Who may call which services and methods; None: everybody who can connect, but for methods with
-            an ``allow`` of their own.
-        builtin: Whether it serves ``rrpc.Health``, ``rrpc.Reflection`` and ``rrpc.Stats`` too (see ``rrpc.std``).
-        **options: Those of the transport, as for ``Client``, and ``rate_limit`` (calls a second that are taken),
-            ``rate_burst`` (calls that may come at once), ``allow_clients`` (principals, such as ``group:ml``: who may
-            connect), ``pollers`` and others: see ``docs/transports.md``.
-
-    Raises:
-        TypeError: An argument isn't of the type that it must be, or there is no option of that name.
-        ValueError: ``workers``, ``max_concurrency`` or ``max_queue`` is too small, two services have one name, or a
-            principal or a rule's name isn't known here.
-        InvalidArgument: Another option can't have that value.
-        AnnotationError: A service's annotations can't be served.
-    """
+class BaseServer:
+    """The server of both styles. Its methods that wait have an underscore: each style has its own in their place."""
 
     def __init__(
         self,
@@ -77,7 +53,7 @@ class Server:
             raise TypeError(
                 f"observer must be a function of an rrpc.observe.ServedCall, not {observer!r:.60}"
             )
-        check_names(options, type(self).__init__)
+        check_names(options, BaseServer.__init__)
         self._dispatch = Dispatch(services)
         alone = self._dispatch.is_async()
         """Then all handlers are the event loop's, those of the built-in services too."""
@@ -143,8 +119,7 @@ class Server:
         self._core.set_policy(compile_policy(self._dispatch.allowed, authorization, self._tokens))
         self.authorization = authorization
 
-    def listen(self, address: str) -> str:
-        """Listen on one more address; gives the one really bound; else InvalidArgument, AddressInUse, Unavailable."""
+    def _listen_on(self, address: str) -> str:
         try:
             bound = self._core.listen(address)
         except AlreadyExists as error:
@@ -152,8 +127,7 @@ class Server:
         self.addresses.append(bound)
         return bound
 
-    def start(self) -> Server:
-        """Listen, and take calls from now on. Where it can't, it has stopped."""
+    def _start(self) -> None:
         if self.started:
             raise RuntimeError("the server has been started already")
         if self.lane is not None:
@@ -161,14 +135,13 @@ class Server:
         try:
             self._begin()
         except BaseException:
-            self.stop()  # the lane's thread, above all, which would keep the process
+            self._stop(None)  # the lane's thread, above all, which would keep the process
             raise
         _started.add(self)
-        return self
 
     def _begin(self) -> None:
         for address in self._listen:
-            self.listen(address)
+            self._listen_on(address)
         self._workers.start(self._worker)  # the server stays while its threads do
 
     @property
@@ -176,8 +149,7 @@ class Server:
         """Whether ``start`` was called."""
         return self._workers.started
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the server has ended, and every worker; False if they haven't within ``timeout`` seconds."""
+    def _wait(self, timeout: float | None) -> bool:
         return self._over.wait(timeout) if self._workers.count == 0 else self._workers.join(timeout)
 
     def tls_problem(self) -> str:
@@ -192,12 +164,7 @@ class Server:
         """No new clients: connecting fails from now on. Those that are connected go on; ``listen`` ends it."""
         self._core.stop_listening()
 
-    def drain(self, grace: float | None = None) -> bool:
-        """Refuse new calls, let running ones end and results be fetched; True if all that within ``grace`` seconds.
-
-        The server has ended then; ``async def`` handlers that were left over get CancelledError, others aren't
-        waited for.
-        """
+    def _drain(self, grace: float | None) -> bool:
         self.health.drain()
         calls, self.unfetched = self._core.drain(grace)
         self.unanswered = self.running()  # before they are told that nobody waits for them any more
@@ -214,15 +181,11 @@ class Server:
         _at_least(0, count=count)
         return self._core.send_away(count, "its clients are spread over more processes")
 
-    def stop(self, timeout: float | None = None) -> bool:
-        """Close everything now, calls in progress included; True if every handler has returned.
-
-        Handlers can't be interrupted: without ``timeout`` this waits for them.
-        """
+    def _stop(self, timeout: float | None) -> bool:
         self.health.drain()
         self._end()
         ended = self.lane is None or self.lane.close(timeout)
-        return self.wait(timeout) and ended
+        return self._wait(timeout) and ended
 
     def _end(self) -> None:
         self._core.stop()
@@ -244,12 +207,6 @@ class Server:
         """
         return self._core.stats()
 
-    def __enter__(self) -> Server:
-        return self if self.started else self.start()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
-
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             f"{type(self).__name__} can't be pickled or copied: start one in each process "
@@ -260,6 +217,68 @@ class Server:
     def services(self) -> str:
         """The names of the services, separated by commas; the built-in ones aren't among them."""
         return ", ".join(self._dispatch.names)
+
+
+class Server(BaseServer):
+    """Serves instances of service classes. As a context manager it starts, and stops at the end.
+
+    Args:
+        *services: Instances of classes decorated with ``rrpc.service``, at least one.
+        listen: An address, or several.
+        workers: Threads that run synchronous handlers: so many run at a time.
+        max_concurrency: Bounds ``workers`` from above, and the ``async def`` handlers that run at a time.
+        max_queue: Calls that may wait for a worker; others are refused with ResourceExhausted. None: no limit.
+        tracebacks: Whether a handler's exception carries its traceback to the caller.
+        observer: Called by the workers, after each reply, with a ``rrpc.observe.ServedCall``.
+        interceptors: ``ServerInterceptor`` objects around each handler, the outermost first.
+        authorization: Who may call which services and methods; None: everybody who can connect, but for methods with
+            an ``allow`` of their own.
+        builtin: Whether it serves ``rrpc.Health``, ``rrpc.Reflection`` and ``rrpc.Stats`` too (see ``rrpc.std``).
+        **options: Those of the transport, as for ``Client``, and ``rate_limit`` (calls a second that are taken),
+            ``rate_burst`` (calls that may come at once), ``allow_clients`` (principals, such as ``group:ml``: who may
+            connect), ``pollers`` and others: see ``docs/transports.md``.
+
+    Raises:
+        TypeError: An argument isn't of the type that it must be, or there is no option of that name.
+        ValueError: ``workers``, ``max_concurrency`` or ``max_queue`` is too small, two services have one name, or a
+            principal or a rule's name isn't known here.
+        InvalidArgument: Another option can't have that value.
+        AnnotationError: A service's annotations can't be served.
+    """
+
+    def start(self) -> Server:
+        """Listen, and take calls from now on. Where it can't, it has stopped."""
+        self._start()
+        return self
+
+    def listen(self, address: str) -> str:
+        """Listen on one more address; gives the one really bound; else InvalidArgument, AddressInUse, Unavailable."""
+        return self._listen_on(address)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the server has ended, and every worker; False if they haven't within ``timeout`` seconds."""
+        return self._wait(timeout)
+
+    def drain(self, grace: float | None = None) -> bool:
+        """Refuse new calls, let running ones end and results be fetched; True if all that within ``grace`` seconds.
+
+        The server has ended then; ``async def`` handlers that were left over get CancelledError, others aren't
+        waited for.
+        """
+        return self._drain(grace)
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Close everything now, calls in progress included; True if every handler has returned.
+
+        Handlers can't be interrupted: without ``timeout`` this waits for them.
+        """
+        return self._stop(timeout)
+
+    def __enter__(self) -> Server:
+        return self if self.started else self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
 
 
 def serve(
@@ -344,6 +363,6 @@ class AsyncLane(Protocol):
         """Once the server has stopped: cancel what runs in a loop of its own, and wait; False if it takes longer."""
 
 
-_started: weakref.WeakSet[Server] = weakref.WeakSet()
+_started: weakref.WeakSet[BaseServer] = weakref.WeakSet()
 # The interpreter's end waits for the workers before it runs what atexit has; who wants to serve for good calls wait().
 threading._register_atexit(_stop_all)  # type: ignore[attr-defined]

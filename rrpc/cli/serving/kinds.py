@@ -19,6 +19,8 @@ class Kind(NamedTuple):
     toml_types: tuple[type, ...]
     read: Callable[[Any], Any]
     """Makes the value of text or of one of ``toml_types``; ValueError where it can't be one."""
+    metavar: str = ""
+    """What stands for a value in the help."""
     names: tuple[str, ...] = ()
     """All values, where a shell can complete them."""
 
@@ -47,7 +49,7 @@ def one_of(*names: str) -> Kind:
             raise ValueError(text)
         return text
 
-    return Kind(f"one of {', '.join(names)}", (str,), read, names)
+    return Kind(f"one of {', '.join(names)}", (str,), read, names=names)
 
 
 def _positive(value: str | int) -> int:
@@ -107,13 +109,13 @@ def _node(value: str | int) -> int | str:
     return value if value == AUTO else _whole(value)
 
 
-POSITIVE = Kind("a whole number from 1 up", (int,), _positive)
-NUMBER = Kind("a whole number from 0 up", (int,), _whole)
-RATE = Kind("a number of calls a second from 0.001 to 1e9", (int, float), _rate)
-SECONDS = Kind("a number of seconds", (int, float), _seconds)
-SIZE = Kind("a size such as 512M or 4G", (int, str), _size)
-HOST_PORT = Kind("of the form host:port", (str,), _host_port)
-CPUS = Kind("a list of processors such as 0-3,8", (str,), _cpus)
-NUMA_NODE = Kind("a node's number or auto", (int, str), _node)
+POSITIVE = Kind("a whole number from 1 up", (int,), _positive, "N")
+NUMBER = Kind("a whole number from 0 up", (int,), _whole, "N")
+RATE = Kind("a number of calls a second from 0.001 to 1e9", (int, float), _rate, "N")
+SECONDS = Kind("a number of seconds", (int, float), _seconds, "SECONDS")
+SIZE = Kind("a size such as 512M or 4G", (int, str), _size, "BYTES")
+HOST_PORT = Kind("of the form host:port", (str,), _host_port, "HOST:PORT")
+CPUS = Kind("a list of processors such as 0-3,8", (str,), _cpus, "LIST")
+NUMA_NODE = Kind("a node's number or auto", (int, str), _node, "N|auto")
 TEXT = Kind("text", (str,), str)
 SWITCH = Kind("true or false", (bool,), bool)

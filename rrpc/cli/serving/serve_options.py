@@ -30,6 +30,7 @@ class Option:
     kind: Kind
     help: str
     metavar: str = ""
+    """What stands for a value in the help, where the kind's own word isn't enough."""
     default: Any = None
     example: Any = None
     """For --print-config, where there is no default."""
@@ -55,12 +56,11 @@ _SERVING = (
         default=("rrpc://127.0.0.1:7471",),
         many=True,
     ),
-    Option("workers", POSITIVE, "handlers that run at a time, in each process", "N", default=4),
+    Option("workers", POSITIVE, "handlers that run at a time, in each process", default=4),
     Option(
         "processes",
         POSITIVE,
         "processes behind each address; clients are spread over them, and one that dies is started again",
-        "N",
         default=1,
     ),
     Option(
@@ -70,14 +70,11 @@ _SERVING = (
         "PORT",
         example=7500,
     ),
-    Option(
-        "grace", SECONDS, "how long running calls may take to end after a signal", "SECONDS", default=30.0
-    ),
+    Option("grace", SECONDS, "how long running calls may take to end after a signal", default=30.0),
     Option(
         "drain-delay",
         SECONDS,
         "how long after a signal calls are still taken while /readyz says no, for load balancers to notice",
-        "SECONDS",
         default=0.0,
     ),
     Option(
@@ -136,7 +133,6 @@ _TRANSPORTS = (
         POSITIVE,
         "threads that poll the clients' connections, a share each, so that workers only handle calls; for machines "
         "with many cores and clients; with 1 the workers poll",
-        "N",
         example=4,
         core=True,
     ),
@@ -145,7 +141,6 @@ _TRANSPORTS = (
         POSITIVE,
         "receive slots that all connections over verbs share, for servers with hundreds of clients; "
         "without it a ring for each connection",
-        "N",
         example=4096,
         core=True,
     ),
@@ -156,7 +151,6 @@ _LIMITS = (
         "max-concurrency",
         POSITIVE,
         "most handlers at work at a time, where it is fewer than the workers",
-        "N",
         example=4,
         core=True,
     ),
@@ -165,7 +159,6 @@ _LIMITS = (
         NUMBER,
         "most calls that wait for a worker; beyond that those of the client with most of them are refused with "
         "ResourceExhausted; without it no limit",
-        "N",
         example=100,
         core=True,
     ),
@@ -174,7 +167,6 @@ _LIMITS = (
         RATE,
         "most calls that are taken in a second, from all clients and by all processes; others are refused with "
         "ResourceExhausted; without it no limit",
-        "N",
         example=1000,
         core=True,
     ),
@@ -182,7 +174,6 @@ _LIMITS = (
         "rate-burst",
         POSITIVE,
         "most of these that may come at once; without it as many as --rate-limit takes in a second",
-        "N",
         example=100,
         core=True,
     ),
@@ -190,7 +181,6 @@ _LIMITS = (
         "calls-in-flight-max",
         POSITIVE,
         "most calls of one client at a time, waiting ones and results not fetched included",
-        "N",
         default=16384,
         core=True,
     ),
@@ -198,7 +188,6 @@ _LIMITS = (
         "message-bytes-max",
         SIZE,
         "most bytes of a request, a reply or an item without its arrays",
-        "BYTES",
         default=64 << 20,
         core=True,
     ),
@@ -206,7 +195,6 @@ _LIMITS = (
         "buffers-max",
         POSITIVE,
         "most large arrays and bytes objects of a request, a reply or an item",
-        "N",
         default=16384,
         core=True,
     ),
@@ -215,7 +203,6 @@ _LIMITS = (
         SIZE,
         "most bytes of arguments and items that are fetched from one client at a time, until their calls are answered; "
         "without it half of the pool limit",
-        "BYTES",
         example="4G",
         core=True,
     ),
@@ -224,7 +211,6 @@ _LIMITS = (
         SIZE,
         "most bytes of results open to one client at a time, such as 4G; "
         "without it half of what others leave of half of the memory",
-        "BYTES",
         example="4G",
         core=True,
     ),
@@ -233,7 +219,6 @@ _LIMITS = (
         SIZE,
         "most bytes of results that one client may read in place at a time, such as 4G; more is copied; "
         "without it half of the pool limit for all clients",
-        "BYTES",
         example="4G",
         core=True,
     ),
@@ -242,7 +227,6 @@ _LIMITS = (
         SIZE,
         "most bytes of one client's messages that wait for a worker, for memory or for its credits; "
         "without it half of what others leave of a sixteenth of the memory",
-        "BYTES",
         example="64M",
         core=True,
     ),
@@ -250,17 +234,15 @@ _LIMITS = (
         "fetch-timeout",
         SECONDS,
         "how long nothing may come of a fetch before the client's connection is closed",
-        "SECONDS",
         default=10.0,
         core=True,
     ),
-    Option("connections-max", POSITIVE, "most clients connected at a time", "N", default=100_000, core=True),
+    Option("connections-max", POSITIVE, "most clients connected at a time", default=100_000, core=True),
     Option(
         "max-connection-age",
         SECONDS,
         "how long a client stays connected before it is told to connect again, give or take a tenth; "
         "without it no limit",
-        "SECONDS",
         example=3600.0,
         core=True,
     ),
@@ -269,7 +251,6 @@ _LIMITS = (
         SECONDS,
         "how long from there until the connection is closed, with the calls that are still under way; "
         "without it no limit",
-        "SECONDS",
         example=60.0,
         core=True,
     ),
@@ -278,7 +259,6 @@ _LIMITS = (
         POSITIVE,
         "most clients at a time that have connected and not said what they are; "
         "beyond that the oldest of them makes place for the next",
-        "N",
         default=1024,
         core=True,
     ),
@@ -286,7 +266,6 @@ _LIMITS = (
         "stream-handlers-max",
         POSITIVE,
         "most handlers at a time that take a stream, waiting ones included; a quarter of them for one client",
-        "N",
         default=256,
         core=True,
     ),
@@ -294,7 +273,6 @@ _LIMITS = (
         "lease-timeout",
         SECONDS,
         "how long a result waits for its client to fetch it",
-        "SECONDS",
         default=60.0,
         core=True,
     ),
@@ -302,48 +280,38 @@ _LIMITS = (
         "keepalive-interval",
         SECONDS,
         "how long a client may be silent before it is probed",
-        "SECONDS",
         default=10.0,
         core=True,
     ),
     Option(
-        "keepalive-timeout",
-        SECONDS,
-        "and how long from there until it is given up",
-        "SECONDS",
-        default=10.0,
-        core=True,
+        "keepalive-timeout", SECONDS, "and how long from there until it is given up", default=10.0, core=True
     ),
     Option(
         "pool-limit",
         SIZE,
         "most registered memory of each process, such as 512M or 4G; without it half of the memory, shared by all",
-        "BYTES",
         example="4G",
     ),
     Option(
         "pool-prefault",
         SIZE,
         "memory for received arrays to bring in before serving, and to keep, such as 512M",
-        "BYTES",
         example="512M",
     ),
     Option(
         "pool-idle-timeout",
         SECONDS,
         "how long free memory of the pool rests before the system gets it back",
-        "SECONDS",
         default=10.0,
     ),
 )
 
 _PLACEMENT = (
-    Option("cpus", CPUS, "processors to run on, such as 0-3,8", "LIST", example="0-3,8"),
+    Option("cpus", CPUS, "processors to run on, such as 0-3,8", example="0-3,8"),
     Option(
         "numa-node",
         NUMA_NODE,
         "run on this node's processors and prefer its memory: best the node of the adapter, which auto finds",
-        "N|auto",
         example=0,
     ),
 )
@@ -380,7 +348,6 @@ _MONITORING = (
         "metrics",
         HOST_PORT,
         "serve /metrics for Prometheus, /healthz and /readyz over HTTP (needs prometheus-client)",
-        "HOST:PORT",
         example="127.0.0.1:9471",
     ),
 )
@@ -420,12 +387,7 @@ _SECURITY = (
         example="identity",
         core=True,
     ),
-    Option(
-        "insecure",
-        SWITCH,
-        "listen in clear where other machines reach the server, too",
-        default=False,
-    ),
+    Option("insecure", SWITCH, "listen in clear where other machines reach the server, too", default=False),
 )
 
 GROUPS: dict[str, tuple[Option, ...]] = {

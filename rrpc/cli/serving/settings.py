@@ -64,7 +64,7 @@ def _add(group: argparse._ArgumentGroup, option: Option) -> None:
             flag,
             action="append" if option.many else "store",
             type=option.kind.from_text,
-            metavar=option.metavar or None,
+            metavar=option.metavar or option.kind.metavar or None,
             default=argparse.SUPPRESS,
             help=help_text,
         )
