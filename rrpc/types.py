@@ -65,6 +65,14 @@ class Sized:
     name: str
 
 
+INTEGER_BOUNDS = {
+    f"{sign}{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) if sign == "i" else (0, (1 << bits) - 1)
+    for sign in "iu"
+    for bits in (8, 16, 32, 64)
+}
+"""Least and greatest number of each size of integers."""
+
+
 @dataclass(frozen=True)
 class Lending:
     """The note in ``Borrowed``: the array's owner lends its memory."""

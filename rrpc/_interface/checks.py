@@ -23,7 +23,7 @@ from .arrays import array_check, ndarray_check
 from .borrowed import OWN_FIELDS, holds_borrowed
 from .containers import homogeneous, mapping_check, sequence_check, tuple_check, union_check
 from .libraries import library_of
-from .members import fields_of, has_members
+from .members import fields_of, has_members, is_named_tuple
 from .mismatch import ITERATORS, AnnotationError, Builder, Check, Compile, type_text
 from .records import class_check, named_tuple_check
 from .scalars import (
@@ -91,7 +91,7 @@ def _compile(annotation: Any) -> Check:
         return SIMPLE.get(annotation) or _compile_class(annotation)
     if has_members(annotation):
         return class_check(annotation, compile_check)
-    if _is_named_tuple(origin):
+    if is_named_tuple(origin):
         return named_tuple_check(annotation, compile_check)
     builder = _GENERIC.get(origin)
     if builder is None:
@@ -113,7 +113,7 @@ def _compile_class(kind: Any) -> Check:
         raise AnnotationError(f"{type_text(kind)} is an error, which is raised and never passed")
     if has_members(kind):
         return class_check(kind, compile_check)
-    if _is_named_tuple(kind):
+    if is_named_tuple(kind):
         return named_tuple_check(kind, compile_check)
     if kind is np.ndarray:
         return array_check(np.generic)
@@ -126,10 +126,6 @@ def _compile_class(kind: Any) -> Check:
     if (library := library_of(kind)) is not None:
         return table_check(library, kind) if library.is_table else tensor_check(library, kind)
     raise _unsupported(kind)
-
-
-def _is_named_tuple(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
 def _unsupported(annotation: Any) -> AnnotationError:

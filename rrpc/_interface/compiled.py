@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from rrpc.codec import HAS_COMPILED_PLANS, SENT_AS_TEXT, CompiledPlan, Lent, describe_dtype, parse_dtype
-from rrpc.types import Lending, Shape, Sized
+from rrpc.types import INTEGER_BOUNDS, Lending, Shape, Sized
 
 from .aliases import expanded
 from .checks import compile_check
 from .dimensions import is_integer, names_of
 from .handed_over import can_be_handed_over, handed_over
 from .libraries import library_of
+from .members import is_named_tuple
 from .mismatch import AnnotationError, Mismatch
 from .parameter import Parameter
 
@@ -197,14 +198,14 @@ def _is_set_item(description: _Description) -> bool:
     )
 
 
-def _class(kind: type, at: _Place) -> _Description:
+def _class(kind: Any, at: _Place) -> _Description:
     if dataclasses.is_dataclass(kind):
         return _record(kind, at)
     if issubclass(kind, enum.Enum):
         members = {member.value: member for member in kind}
         if {*map(type, members)} <= {int, str} and not issubclass(kind, enum.Flag):
             return ("enum", kind, members)
-    if issubclass(kind, tuple) and hasattr(kind, "_fields") and not getattr(kind, "__parameters__", ()):
+    if is_named_tuple(kind) and not getattr(kind, "__parameters__", ()):
         hints = typing.get_type_hints(kind, include_extras=True)
         return ("named tuple", kind, *_members([hints.get(name, Any) for name in kind._fields], at))
     raise _Unknown
@@ -253,10 +254,9 @@ def _annotated(arguments: tuple[Any, ...], at: _Place) -> _Description:
     size = notes[0].name
     if size == "f32" and base is float:
         return ("f32",)
-    if base is not int:
+    if base is not int or size not in INTEGER_BOUNDS:
         raise _Unknown
-    bits = int(size[1:])
-    return ("int", 0, (1 << bits) - 1) if size[0] == "u" else ("int", -(1 << bits - 1), (1 << bits - 1) - 1)
+    return ("int", *INTEGER_BOUNDS[size])
 
 
 def _borrowed(description: _Description, at: _Place) -> _Description:
@@ -280,7 +280,7 @@ def _look(description: _Description) -> Any:
     return description[2] if name == "text" else _LOOKS.get(name, name)
 
 
-def _record(kind: type, at: _Place) -> _Description:
+def _record(kind: Any, at: _Place) -> _Description:
     """Describes a dataclass without type variables or named dimensions, each of whose fields its constructor takes."""
     fields = dataclasses.fields(kind)
     if not all(field.init for field in fields) or hasattr(kind, "__parameters__"):

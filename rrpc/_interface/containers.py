@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,11 +26,7 @@ def _each(check: Check, values: Any, exact: Any) -> Any:
     except Mismatch as mismatch:
         mismatch.path = f"[{len(checked)}]{mismatch.path}"
         raise
-    return values if all(map(_identical, checked, values)) else checked
-
-
-def _identical(a: Any, b: Any) -> bool:
-    return a is b
+    return values if all(map(operator.is_, checked, values)) else checked
 
 
 def homogeneous(kind: type | tuple[type, ...], build: Callable[[Any], Any]) -> Builder:
@@ -84,7 +81,7 @@ def tuple_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Comp
         except Mismatch as mismatch:
             mismatch.path = f"[{len(checked)}]{mismatch.path}"
             raise
-        return value if all(map(_identical, checked, value)) else tuple(checked)
+        return value if all(map(operator.is_, checked, value)) else tuple(checked)
 
     return check
 

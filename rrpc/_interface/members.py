@@ -42,6 +42,11 @@ def is_typed_dict(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, dict) and hasattr(kind, "__total__")
 
 
+def is_named_tuple(kind: Any) -> bool:
+    """Returns whether ``kind`` is a class of named tuples."""
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
 def has_members(annotation: Any) -> bool:
     """Returns whether ``members_of`` tells the fields of ``annotation``, such as ``Pair`` or ``Pair[int]``."""
     kind = typing.get_origin(annotation) or annotation

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rrpc.types import Shape, Sized
+from rrpc.types import INTEGER_BOUNDS, Shape, Sized
 
 from .borrowed import is_lending
 from .libraries import item_note, library_of
@@ -47,12 +47,9 @@ def _must_be_array(base: Any) -> None:
 def _sized_check(name: str, base: Any, check: Check) -> Check:
     if base is float and name == "f32":
         return _f32_check(check)
-    kind, bits = name[:1], name[1:]
-    if base is not int or kind not in ("i", "u") or bits not in ("8", "16", "32", "64"):
+    if base is not int or name not in INTEGER_BOUNDS:
         raise AnnotationError(f"there is no {type_text(base)} of size {name!r}")
-    low, high = (
-        (-(1 << int(bits) - 1), (1 << int(bits) - 1) - 1) if kind == "i" else (0, (1 << int(bits)) - 1)
-    )
+    low, high = INTEGER_BOUNDS[name]
 
     def check_int(value: Any) -> Any:
         number = value if type(value) is int else check(value)

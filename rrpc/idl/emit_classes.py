@@ -13,7 +13,7 @@ import typing
 from typing import Any
 
 from rrpc._interface import AnnotationError
-from rrpc._interface.members import Member, has_members, hints_of, is_typed_dict, members_of
+from rrpc._interface.members import Member, has_members, hints_of, is_named_tuple, is_typed_dict, members_of
 from rrpc.errors import RpcError, class_of
 from rrpc.schema.to_python import DOCS
 
@@ -32,7 +32,7 @@ def define(kind: type, types: Types) -> str:
     if has_members(kind):
         _must_be_names(kind)
         return _Dataclass(kind, types).text()
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+    if is_named_tuple(kind):
         return _named_tuple(kind, types)
     raise AnnotationError(f"{kind.__module__}.{kind.__qualname__} can't be written into a client")
 

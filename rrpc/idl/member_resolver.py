@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rrpc.schema import MISSING, Enum, EnumMember, Error, Field, Position, Struct, Type
+from rrpc.types import INTEGER_BOUNDS
 
 from . import rules, syntax
 from .diagnostics import At, suggestion
@@ -14,7 +15,7 @@ from .type_checks import size_problems
 from .type_resolver import Types
 from .values import Values
 
-_I64 = rules.INTEGER_BOUNDS["i64"]
+_I64 = INTEGER_BOUNDS["i64"]
 
 
 class Members:

@@ -16,7 +16,6 @@ __all__ = [
     "ERROR_NAMES",
     "FIELD_NUMBER_MAX",
     "GENERATED_NAMES",
-    "INTEGER_BOUNDS",
     "RANK_MAX",
     "RESERVED_METHODS",
     "RESERVED_PARAMETERS",
@@ -45,12 +44,6 @@ CONTAINERS = {
     "borrowed": 1,
 }
 """With the number of types each holds, if that is fixed."""
-
-INTEGER_BOUNDS = {
-    f"{sign}{bits}": (-(1 << (bits - 1)) if sign == "i" else 0, (1 << (bits - (sign == "i"))) - 1)
-    for sign in "iu"
-    for bits in (8, 16, 32, 64)
-}
 
 ERROR_CODES = [code.name.lower() for code in StatusCode if code is not StatusCode.OK]
 

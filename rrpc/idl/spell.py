@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rrpc.schema import model
-from rrpc.schema.closure import inner_types
+from rrpc.schema.idl_text import bare, composed
 
 from .literals import quoted, quoted_bytes
 
@@ -20,49 +20,25 @@ class Inexpressible(Exception):
 def type_text(kind: model.Type, package: str = "") -> str:
     """The type; names of ``package`` without it."""
 
-    def text(inner: model.Type) -> str:
-        return type_text(inner, package)
+    def leaf(kind: model.Type) -> str:
+        match kind:
+            case model.Scalar(name):
+                return "float" if name == "f64" else name
+            case model.Named(name):
+                return bare(name) if name.rpartition(".")[0] == package else name
+            case model.Literal(values):
+                return f"literal<{', '.join(map(idl_literal, values))}>"
+            case model.Opaque(name):
+                raise Inexpressible(f"{name} has no word in the language{_WAYS.get(name, '')}")
+        raise AssertionError(kind)
 
-    match kind:
-        case model.Scalar(name):
-            return "float" if name == "f64" else name
-        case model.Named(name):
-            return _bare(name, package)
-        case model.Array(item, dims, borrowed):
-            array = f"array<{item}>{'' if dims is None else _dims(dims)}"
-            return f"borrowed<{array}>" if borrowed else array
-        case model.List() | model.Set() | model.Map() | model.Tuple():
-            dots = ["..."] * (isinstance(kind, model.Tuple) and kind.variadic)
-            return f"{_container(kind)}<{', '.join([*map(text, inner_types(kind)), *dots])}>"
-        case model.Optional(item):
-            return f"({text(item)})?" if isinstance(item, (model.Union, model.Optional)) else f"{text(item)}?"
-        case model.Union(items):
-            return " | ".join(
-                f"({text(item)})" if isinstance(item, model.Union) else text(item) for item in items
-            )
-        case model.Literal(values):
-            return f"literal<{', '.join(map(idl_literal, values))}>"
-        case model.Opaque(name):
-            raise Inexpressible(f"{name} has no word in the language{_WAYS.get(name, '')}")
+    return composed(kind, leaf)
 
 
 _WAYS = {
     "pyarrow.Table": ": give clients the Python service, rrpc-gen module:Service, or declare memoryview and send "
     "an Arrow stream in it (pyarrow.ipc.new_stream)"
 }
-
-
-def _container(kind: model.Type) -> str:
-    return "frozenset" if isinstance(kind, model.Set) and kind.frozen else type(kind).__name__.lower()
-
-
-def _bare(name: str, package: str) -> str:
-    head, _, last = name.rpartition(".")
-    return last if head == package else name
-
-
-def _dims(dims: tuple[str | int | None, ...]) -> str:
-    return f"[{', '.join('_' if dim is None else str(dim) for dim in dims)}]"
 
 
 def idl_literal(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from .diagnostics import At
@@ -49,10 +50,7 @@ class Named:
 
     name: Word
 
-    @property
-    def at(self) -> At:
-        """Returns the place in the file."""
-        return self.name.at
+    at = property(attrgetter("name.at"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +62,7 @@ class Generic:
     dims: tuple[Word | Literal, ...] | None
     dims_at: At | None
 
-    @property
-    def at(self) -> At:
-        """Returns the place in the file."""
-        return self.name.at
+    at = property(attrgetter("name.at"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +71,7 @@ class Optional:
 
     item: TypeNode
 
-    @property
-    def at(self) -> At:
-        """Returns the place in the file."""
-        return self.item.at
+    at = property(attrgetter("item.at"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +181,7 @@ class Import:
 
     path: Literal
 
-    @property
-    def at(self) -> At:
-        """Returns the place in the file."""
-        return self.path.at
+    at = property(attrgetter("path.at"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +190,7 @@ class _Declared:
     name: Word
     attributes: tuple[Attribute, ...]
 
-    @property
-    def at(self) -> At:
-        """Returns the place in the file."""
-        return self.name.at
+    at = property(attrgetter("name.at"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from typing import Any
 
 from rrpc.schema import model
 from rrpc.schema.closure import holds_borrowed
+from rrpc.types import INTEGER_BOUNDS
 
 from . import syntax
 from .diagnostics import At, suggestion
-from .rules import CONTAINERS, INTEGER_BOUNDS, RANK_MAX, python_name, type_hint
+from .rules import CONTAINERS, RANK_MAX, python_name, type_hint
 from .scope import Problem, Reported, Scope
 
 _ITEMS = ", ".join(

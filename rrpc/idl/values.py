@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from rrpc.schema import model
+from rrpc.types import INTEGER_BOUNDS
 
 from . import syntax
 from .diagnostics import At, suggestion
 from .expected import shown
-from .rules import INTEGER_BOUNDS
 from .scope import Problem, Reported, Scope, article
 from .spell import alternatives_of, type_text
 

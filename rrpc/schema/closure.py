@@ -26,20 +26,23 @@ def holds_borrowed(kind: model.Type) -> bool:
     return (isinstance(kind, model.Array) and kind.borrowed) or any(map(holds_borrowed, inner_types(kind)))
 
 
+def with_inner(kind: model.Type, change: Callable[[model.Type], model.Type]) -> model.Type:
+    """Returns the type with ``change`` made to each of those that it is made of."""
+    match kind:
+        case model.List(item) | model.Set(item) | model.Optional(item):
+            return replace(kind, item=change(item))
+        case model.Map(key, value):
+            return model.Map(change(key), change(value))
+        case model.Tuple(items) | model.Union(items):
+            return replace(kind, items=tuple(map(change, items)))
+    return kind
+
+
 def owned(kind: model.Type) -> model.Type:
     """Returns the same type without borrowed arrays."""
     if not holds_borrowed(kind):
         return kind
-    match kind:
-        case model.List(item) | model.Set(item) | model.Optional(item):
-            return replace(kind, item=owned(item))
-        case model.Map(key, value):
-            return model.Map(owned(key), owned(value))
-        case model.Tuple(items) | model.Union(items):
-            return replace(kind, items=tuple(map(owned, items)))
-        case model.Array():
-            return replace(kind, borrowed=False)
-    return kind
+    return replace(kind, borrowed=False) if isinstance(kind, model.Array) else with_inner(kind, owned)
 
 
 def types_in(declaration: model.Declaration) -> tuple[model.Type, ...]:

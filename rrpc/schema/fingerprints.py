@@ -16,6 +16,7 @@ import json
 from typing import Any
 
 from . import model
+from .idl_text import bare
 
 _Form = Any  # what json.dumps takes
 _FLOATS = ("float", "f64", "f32")
@@ -92,11 +93,11 @@ class _Canonical:
             around, self._open = self._open, []  # the same whatever leads to it
             self._structs[declaration.name] = self._struct(declaration)
             self._open = around
-        return ["struct", _bare(declaration.name)]
+        return ["struct", bare(declaration.name)]
 
     def _struct(self, struct: model.Struct) -> _Form:
         fields = [[f.name, self._type(f.type), self._default(f.default, f.type)] for f in struct.fields]
-        return [_bare(struct.name), *_sorted(fields)]
+        return [bare(struct.name), *_sorted(fields)]
 
     def _alternatives(self, kind: model.Type) -> list[_Form]:
         """Returns the forms of a type's alternatives: one per literal value, with nested one-ofs expanded."""
@@ -141,10 +142,6 @@ class _Canonical:
             case model.Set() if isinstance(value, (tuple, list)):
                 return tuple(sorted(value, key=repr))
         return value
-
-
-def _bare(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def _value(value: Any) -> _Form:

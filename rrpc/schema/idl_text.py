@@ -1,11 +1,14 @@
-"""Types and values as an .rrpc file writes them, for messages: without packages."""
+"""Types and values as an .rrpc file writes them: for messages, without packages, and for files."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from .model import Array, List, Literal, Map, Named, Opaque, Optional, Scalar, Set, Tuple, Type, Union
+from . import model
+from .closure import inner_types
 
 
 def bare(name: str) -> str:
@@ -13,39 +16,45 @@ def bare(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def type_text(kind: Type) -> str:
-    """The type in the language's words."""
+def type_text(kind: model.Type) -> str:
+    """The type in the language's words, for messages."""
+    return composed(kind, _leaf)
+
+
+def composed(kind: model.Type, leaf: Callable[[model.Type], str]) -> str:
+    """The type in the language's words; ``leaf`` writes scalars, names, literals and what is opaque."""
+    text = partial(composed, leaf=leaf)
     match kind:
-        case Scalar(name):
-            return name
-        case Array(item, dims, borrowed):
+        case model.Array(item, dims, borrowed):
             shape = "" if dims is None else f"[{', '.join('_' if d is None else str(d) for d in dims)}]"
             return f"borrowed<array<{item}>{shape}>" if borrowed else f"array<{item}>{shape}"
-        case List(item):
-            return f"list<{type_text(item)}>"
-        case Set(item, frozen):
-            return f"{'frozenset' if frozen else 'set'}<{type_text(item)}>"
-        case Map(key, value):
-            return f"map<{type_text(key)}, {type_text(value)}>"
-        case Tuple(items, variadic):
-            return f"tuple<{', '.join(map(type_text, items))}{', ...' if variadic else ''}>"
-        case Optional(item):
-            return f"({type_text(item)})?" if isinstance(item, Union) else f"{type_text(item)}?"
-        case Union(items):
-            return " | ".join(map(type_text, items))
-        case Literal(values):
+        case model.List() | model.Set() | model.Map() | model.Tuple():
+            word = "frozen" * (isinstance(kind, model.Set) and kind.frozen) + type(kind).__name__.lower()
+            dots = ["..."] * (isinstance(kind, model.Tuple) and kind.variadic)
+            return f"{word}<{', '.join([*map(text, inner_types(kind)), *dots])}>"
+        case model.Optional(item):
+            return f"({text(item)})?" if isinstance(item, (model.Union, model.Optional)) else f"{text(item)}?"
+        case model.Union(items):
+            return " | ".join(f"({text(i)})" if isinstance(i, model.Union) else text(i) for i in items)
+    return leaf(kind)
+
+
+def _leaf(kind: model.Type) -> str:
+    match kind:
+        case model.Literal(values):
             return f"literal<{', '.join(map(value_text, values))}>"
-        case Named(name):
+        case model.Named(name):
             return bare(name)
-        case Opaque(text):
+        case model.Scalar(text) | model.Opaque(text):
             return text
+    raise AssertionError(kind)
 
 
 def value_text(value: Any) -> str:
     """A default or a literal's choice, in short."""
     if value is None:
         return "none"
-    if isinstance(value, Opaque):
+    if isinstance(value, model.Opaque):
         return value.text
     if isinstance(value, bool):
         return str(value).lower()

@@ -29,6 +29,7 @@ from rrpc.errors import StatusCode, class_of
 
 from . import model
 from .docstrings import DOCS, join_docstring
+from .idl_text import bare
 
 __all__ = ["DOCS", "OneOfName", "PythonTypes", "documentation", "to_interface"]
 
@@ -104,7 +105,7 @@ class PythonTypes:
     def _struct(self, name: str, struct: model.Struct) -> Any:
         members = [(member, Any, field) for member, field in self._members(struct).items()]
         kind: Any = dataclasses.make_dataclass(
-            _short(name), members, namespace=_namespace(name, struct), frozen=struct.frozen
+            bare(name), members, namespace=_namespace(name, struct), frozen=struct.frozen
         )
         self._unfilled.append((kind, struct))
         return kind
@@ -113,7 +114,7 @@ class PythonTypes:
         members = self._members(declared)
         namespace = {**_namespace(name, declared), **members, "__annotations__": dict.fromkeys(members, Any)}
         code = getattr(StatusCode, declared.code.upper(), StatusCode.UNKNOWN)
-        kind: Any = error(type(_short(name), (class_of(code),), namespace))
+        kind: Any = error(type(bare(name), (class_of(code),), namespace))
         self._unfilled.append((kind, declared))
         return kind
 
@@ -146,7 +147,7 @@ class PythonTypes:
 
     def _one_of(self, name: str, one_of: model.OneOf) -> Any:
         if name in self._open:
-            raise AnnotationError(f"{_short(name)} contains itself: put a struct in between")
+            raise AnnotationError(f"{bare(name)} contains itself: put a struct in between")
         self._open.append(name)
         union = _of(typing.Union, tuple(map(self.annotation, one_of.alternatives)))
         self._open.pop()
@@ -266,8 +267,8 @@ class PythonTypes:
     def _error_line(self, name: str) -> str:
         error = self._declarations.get(name)
         if not isinstance(error, model.Error):
-            return _short(name)
-        text = f"{_short(name)} ({error.code})"
+            return bare(name)
+        text = f"{bare(name)} ({error.code})"
         return f"{text}: {_one_line(documentation(error))}" if _has_doc(error) else text
 
 
@@ -329,16 +330,12 @@ def _enum(name: str, declared: model.Enum) -> Any:
         mixed_in = object
     make: Any = enum.IntEnum if mixed_in is int else enum.Enum
     options = {"type": str} if mixed_in is str else {}
-    kind = make(_short(name), values, module=_package(name), **options)
+    kind = make(bare(name), values, module=_package(name), **options)
     kind.__doc__ = documentation(declared) or None
     setattr(kind, DOCS, _docs(declared.members))
     if declared.reserved:
         kind.__rrpc_reserved__ = declared.reserved
     return kind
-
-
-def _short(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def _package(name: str) -> str:

@@ -8,14 +8,14 @@ from typing import Any
 
 from rrpc.schema import model
 from rrpc.schema.idl_text import bare
+from rrpc.types import INTEGER_BOUNDS
 
 _NONE = model.Scalar("none")
-_RANGES = {f"{sign}{bits}": (sign, bits) for sign in "iu" for bits in (8, 16, 32, 64)}
 # What a check takes besides its own kind (rrpc/_interface/scalars.py).
 _TAKES = {
-    "int": {"bool", *_RANGES},
-    "float": {"int", "f32", *_RANGES},
-    "complex": {"float", "int", "f32", *_RANGES},
+    "int": {"bool", *INTEGER_BOUNDS},
+    "float": {"int", "f32", *INTEGER_BOUNDS},
+    "complex": {"float", "int", "f32", *INTEGER_BOUNDS},
     "bytes": {"buffer"},
     "buffer": {"bytes"},
 }
@@ -151,23 +151,18 @@ def _takes_values(own: model.Type, values: list[Any] | None, sent: list[Any]) ->
 
 
 def _scalar_takes_value(name: str, value: Any) -> bool:
-    if name in _RANGES and type(value) is int:
-        low, high = _range(name)
+    if name in INTEGER_BOUNDS and type(value) is int:
+        low, high = INTEGER_BOUNDS[name]
         return low <= value <= high
     return _scalar_takes(name, _KIND_OF[type(value)])
 
 
 def _scalar_takes(name: str, other: str) -> bool:
     name, other = ("float" if each == "f64" else each for each in (name, other))
-    if name in _RANGES and other in _RANGES:
-        (low, high), (other_low, other_high) = _range(name), _range(other)
+    if name in INTEGER_BOUNDS and other in INTEGER_BOUNDS:
+        (low, high), (other_low, other_high) = INTEGER_BOUNDS[name], INTEGER_BOUNDS[other]
         return low <= other_low and other_high <= high
     return name in (other, "any") or other in _TAKES.get(name, ())
-
-
-def _range(name: str) -> tuple[int, int]:
-    sign, bits = _RANGES[name]
-    return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if sign == "i" else (0, (1 << bits) - 1)
 
 
 def _array_takes(own: model.Array, sent: model.Array) -> bool:

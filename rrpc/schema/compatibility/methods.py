@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from rrpc.schema import model
-from rrpc.schema.closure import inner_types, types_in
+from rrpc.schema.closure import inner_types, types_in, with_inner
 from rrpc.schema.idl_text import bare
 
 from .comparison import Broken, Comparison, Use
@@ -167,17 +167,10 @@ def _free_names(method: model.Method, declared: Mapping[str, model.Declaration])
 
 def _renamed(method: model.Method, called: Callable[[str], str | None]) -> model.Method:
     def again(kind: model.Type) -> model.Type:
-        match kind:
-            case model.Array(dims=dims) if dims is not None:
-                renamed = tuple(called(dim) if isinstance(dim, str) else dim for dim in dims)
-                return replace(kind, dims=renamed)
-            case model.List(item) | model.Optional(item) | model.Set(item):
-                return replace(kind, item=again(item))
-            case model.Map(key, value):
-                return model.Map(again(key), again(value))
-            case model.Tuple(items) | model.Union(items):
-                return replace(kind, items=tuple(map(again, items)))
-        return kind
+        if not isinstance(kind, model.Array) or kind.dims is None:
+            return with_inner(kind, again)
+        dims = tuple(called(dim) if isinstance(dim, str) else dim for dim in kind.dims)
+        return replace(kind, dims=dims)
 
     parameters = tuple(replace(parameter, type=again(parameter.type)) for parameter in method.parameters)
     return replace(method, parameters=parameters, result=again(method.result))
