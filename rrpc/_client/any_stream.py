@@ -18,6 +18,8 @@ class AnyStream:
     def __init__(self, call: Any) -> None:
         self._call = call
         self._closed = False
+        self._finished = False
+        """Whether the stream sends no more."""
 
     def cancel(self) -> bool:
         """Ends the call now. Returns False if it has ended. Whoever waits for it gets Cancelled."""
@@ -61,6 +63,14 @@ class AnyStream:
         """Returns the metadata that the server sent at the end of the call; empty until then."""
         opened = self._call.opened
         return EMPTY if opened is None else unpack(opened.core.metadata())
+
+    def _end_sending(self) -> None:
+        """Notes that the stream sends no more. Raises RuntimeError if it doesn't already."""
+        if self._closed:
+            raise self._misuse("finish() after close()")
+        if self._finished:
+            raise self._misuse("finish() for the second time")
+        self._finished = True
 
     def __repr__(self) -> str:
         opened = self._call.opened

@@ -20,7 +20,49 @@ _SHORT_BYTES = 1024
 """Of results that can always be sent."""
 
 
-class Worker:
+class CallEnds:
+    """Ends calls for what runs handlers, a worker or a task of an event loop."""
+
+    __slots__ = ("_core", "_dispatch", "_tracebacks")
+
+    def __init__(self, core: Any, dispatch: Dispatch, tracebacks: bool) -> None:
+        self._core = core
+        self._dispatch = dispatch
+        self._tracebacks = tracebacks
+
+    # Called by ``DirectCalls`` and ``LoopCalls``, for the calls that they carry out.
+
+    def _answer(self, handle: int, name: bytes, context: Context, result: Any, arguments: list[Any]) -> None:
+        """Answers with a result that Python is to encode, or to tell of; ``arguments`` if its dimensions have names."""
+        try:
+            handler = self._dispatch.handlers[name]
+            sizes = handler.plan.sizes_of(arguments) if arguments else None
+            payload, buffers = handler.encode(result, None, sizes)
+            instead = self._core.reply(handle, payload, buffers or None, buffers.out_index, context.sent)
+        except BaseException as error:
+            self._fail(handle, context, error)
+        else:
+            conclude(context, None, instead)
+
+    def _failed(self, handle: int, name: bytes, error: BaseException, context: Context) -> None:
+        """Answers with what the handler raised; its traceback begins with the handler."""
+        self._fail(handle, context, error, own_frames=0)
+
+    def _not_sent(self, context: Context, code: int, message: str) -> None:
+        """Tells of an error that the core sent in place of a result."""
+        conclude(context, None, (code, message))
+
+    def _fail(self, handle: int, context: Context, error: BaseException, own_frames: int = 1) -> None:
+        shown = context.method
+        if isinstance(error, KeyError) and shown.encode() not in self._dispatch.handlers:
+            error = self._dispatch.unimplemented(shown)  # it may have streams
+            context.not_executed = True
+        status = status_of(shown, error, self._tracebacks, own_frames)
+        instead = self._core.reply_error(handle, *status, context.sent, context.not_executed)
+        conclude(context, error, instead)
+
+
+class Worker(CallEnds):
     """Runs in a thread of its own; one call at a time."""
 
     def __init__(
@@ -32,10 +74,8 @@ class Worker:
         builtin: bool = False,
     ) -> None:
         """``builtin``: its calls are those of the built-in services, and only those."""
-        self._core = core
+        super().__init__(core, dispatch, tracebacks)
         self._streams = streams
-        self._dispatch = dispatch
-        self._tracebacks = tracebacks
         self._builtin = builtin
         self._context: Context | None = None
         self._direct: _core.DirectCalls | None = None
@@ -89,7 +129,7 @@ class Worker:
                     instead = core.reply(handle, payload, buffers or None, buffers.out_index, context.sent)
             except BaseException as error:  # SystemExit too: a worker outlives its handlers
                 blocks = arguments = result = buffers = None
-                self._fail(handle, name, error, context)
+                self._fail(handle, context, error)
             else:
                 blocks = arguments = result = None
                 if short:
@@ -110,40 +150,7 @@ class Worker:
         direct = self._direct = _core.DirectCalls(core, self._dispatch.direct())
         return partial(direct.next, self), partial(direct.reply_next, self)
 
-    # Called by ``DirectCalls``, for the calls that it carries out.
-
-    def _answer(self, handle: int, name: bytes, context: Context, result: Any, arguments: list[Any]) -> None:
-        """Answers with a result that Python is to encode, or to tell of; ``arguments`` if its dimensions have names."""
-        try:
-            handler = self._dispatch.handlers[name]
-            sizes = handler.plan.sizes_of(arguments) if arguments else None
-            payload, buffers = handler.encode(result, None, sizes)
-            instead = self._core.reply(handle, payload, buffers or None, buffers.out_index, context.sent)
-        except BaseException as error:
-            self._fail(handle, name, error, context)
-        else:
-            conclude(context, None, instead)
-
-    def _failed(self, handle: int, name: bytes, error: BaseException, context: Context) -> None:
-        """Answers with what the handler raised; its traceback begins with the handler."""
-        self._fail(handle, name, error, context, own_frames=0)
-
-    def _not_sent(self, context: Context, code: int, message: str) -> None:
-        """Tells of an error that the core sent in place of a result."""
-        conclude(context, None, (code, message))
-
     def _run_stream(self, stream: ServedStream) -> None:
         self._context = stream.context
         stream.run()
         self._context = None  # a parked one runs nowhere
-
-    def _fail(
-        self, handle: int, name: bytes, error: BaseException, context: Context, own_frames: int = 1
-    ) -> None:
-        shown = name.decode(errors="replace")
-        if isinstance(error, KeyError) and name not in self._dispatch.handlers:
-            error = self._dispatch.unimplemented(shown)
-            context.not_executed = True
-        status = status_of(shown, error, self._tracebacks, own_frames)
-        instead = self._core.reply_error(handle, *status, context.sent, context.not_executed)
-        conclude(context, error, instead)

@@ -100,10 +100,6 @@ class _Receiving(_Stream, Generic[_T]):
 class _Sending(_Stream, Generic[_S]):
     """Takes the items that are to be sent."""
 
-    def __init__(self, call: Begun) -> None:
-        super().__init__(call)
-        self._finished = False
-
     async def send(self, item: _S) -> None:
         """Send an item, waiting while the server is too far behind. Raises the call's error once it has failed."""
         if self._closed or self._finished:
@@ -115,11 +111,7 @@ class _Sending(_Stream, Generic[_S]):
         await self._call.flush()
 
     async def _finish(self) -> None:
-        if self._closed:
-            raise self._misuse("finish() after close()")
-        if self._finished:
-            raise self._misuse("finish() for the second time")
-        self._finished = True
+        self._end_sending()
         await self._call.finish()
 
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from rrpc import _core
 from rrpc._call.context import Context, enter
-from rrpc._call.status import conclude, status_of
+from rrpc._call.status import conclude
 from rrpc._server.dispatch import Dispatch, Handler, check_memory
 from rrpc._server.served_stream import ServedStreams
+from rrpc._server.worker import CallEnds
 from rrpc.errors import Cancelled
 from rrpc.observe import ObservedCore
 
@@ -161,14 +162,14 @@ class Lane:
         self.pending = _Requests(self.core)  # without the handlers, and whatever these hold
 
 
-class _Runner:
+class _Runner(CallEnds):
     """A task that handles calls."""
 
-    __slots__ = ("_core", "_lane", "_spoilt", "context", "task")
+    __slots__ = ("_lane", "_spoilt", "context", "task")
 
     def __init__(self, lane: Lane) -> None:
+        super().__init__(lane.core, lane.dispatch, lane.tracebacks)
         self._lane = lane
-        self._core = lane.core
         self._spoilt = False
         self.context: Context | None = None
         self.task: asyncio.Task[None] | None = None
@@ -223,9 +224,9 @@ class _Runner:
         context.task = self.task
         enter(context)
         try:
-            handler = self._lane.dispatch.handlers[name]
+            handler = self._dispatch.handlers[name]
             if request.traced:
-                handler = self._lane.dispatch.traced(handler, context, core.stamps(handle))
+                handler = self._dispatch.traced(handler, context, core.stamps(handle))
             arguments, out, sizes = handler.decode(request.payload, request.buffers)
             if out is not None:
                 check_memory(core, handle, out)
@@ -251,28 +252,9 @@ class _Runner:
     ) -> Coroutine[Any, Any, None]:
         """Returns the rest of a call that ``LoopCalls`` has begun, whose handler waits; it is to be awaited."""
         self.context = context
-        handler = self._lane.dispatch.handlers[name]
+        handler = self._dispatch.handlers[name]
         sizes = handler.plan.sizes_of(arguments) if arguments else None
         return self._finish(handle, handler, context, _rest(coroutine, waits_for), None, sizes)
-
-    # Called by ``LoopCalls``, for the calls that it carries out.
-
-    def _answer(self, handle: int, name: bytes, context: Context, result: Any, arguments: list[Any]) -> None:
-        """Answers with a result that Python is to encode, or to tell of; ``arguments`` if its dimensions have names."""
-        handler = self._lane.dispatch.handlers[name]
-        try:
-            sizes = handler.plan.sizes_of(arguments) if arguments else None
-            self._reply(handle, handler, context, result, None, sizes)
-        except BaseException as error:
-            self._fail(handle, context, error)
-
-    def _failed(self, handle: int, name: bytes, error: BaseException, context: Context) -> None:
-        """Answers with what the handler raised; its traceback begins with the handler."""
-        self._fail(handle, context, error, own_frames=0)
-
-    def _not_sent(self, context: Context, code: int, message: str) -> None:
-        """Tells of an error that the core sent in place of a result."""
-        conclude(context, None, (code, message))
 
     async def _serve(self, stream: AsyncServedStream, handle: int) -> None:
         """A call with streams."""
@@ -307,15 +289,9 @@ class _Runner:
         conclude(context, None, instead)
 
     def _fail(self, handle: int, context: Context, error: BaseException, own_frames: int = 1) -> None:
-        shown, dispatch = context.method, self._lane.dispatch
-        if isinstance(error, KeyError) and shown.encode() not in dispatch.handlers:
-            error = dispatch.unimplemented(shown)  # it has streams
-            context.not_executed = True
         if isinstance(error, asyncio.CancelledError):
-            error = Cancelled(f"{shown}(): the handler was cancelled")
-        status = status_of(shown, error, self._lane.tracebacks, own_frames)
-        instead = self._core.reply_error(handle, *status, context.sent, context.not_executed)
-        conclude(context, error, instead)
+            error = Cancelled(f"{context.method}(): the handler was cancelled")
+        super()._fail(handle, context, error, own_frames)
 
 
 class _Requests:

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rrpc
-from rrpc._interface import RECEIVES, SENDS, Interface, Method, Mismatch, Plan, compile_check
+from rrpc._interface import RECEIVES, SENDS, Interface, Method, Plan
 from rrpc._options import did_you_mean
 from rrpc.schema import Service
 
 from .calling.given import split, value_of
 from .calling.metadata_option import metadata_of, show_metadata
 from .calling.offered import Offered
+from .calling.stream_calls import call_stream, checked
 from .calling.to_json import Files, pretty, to_json
 from .common import BadInput, Parser, command, debugging, one_line, problem, takes_files
 from .tls_flags import add_tls_flags, tls_options
@@ -174,17 +175,12 @@ def _call(client: rrpc.Client, service: Service, name: str, options: Any) -> Any
     if interface.methods[name].kind:
         return _stream(client, interface.methods[name], values[:count], named, options)
     result = _result(client, f"{service.name}.{name}", values[:count], named, options)
-    try:
-        return compile_check(interface.methods[name].result)(result)
-    except Mismatch as mismatch:
-        raise rrpc.Internal(f"the result{mismatch.path} isn't as declared: {mismatch}") from None
+    return checked(result, interface.methods[name].result)
 
 
 def _stream(
     client: rrpc.Client, method: Method, by_place: Sequence[Any], by_name: dict[str, Any], options: Any
 ) -> Any:
-    from .calling.stream_calls import call_stream
-
     client = client.with_options(timeout=options.timeout, metadata=metadata_of(options.metadata))
     if method.kind & RECEIVES and options.output is not None:
         raise BadInput("-o is for one result: the items of a stream are printed, a line each")

@@ -117,20 +117,15 @@ class ClientSpans(_Spans, ClientInterceptor):
     kind = SpanKind.CLIENT
 
     def unary(self, call: Any) -> Steps:
-        """Has a span around a call without streams."""
-        return self._around(call)
-
-    def stream(self, call: Any) -> Steps:
-        """Has a span around a call with streams."""
-        return self._around(call)
-
-    def _around(self, call: Any) -> Steps:
+        """Has a span around a call, with streams or without."""
         if within(call.method, self._exempt):
             return super().unary(call)
         span = self._begin(call, None)
         self._inject(call.metadata, trace.set_span_in_context(span))
         call.traced = call.traced or span.is_recording()
         return until_end(call, self._end, span)
+
+    stream = unary
 
 
 class ServerSpans(_Spans, ServerInterceptor):

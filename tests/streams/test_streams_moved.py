@@ -18,7 +18,7 @@ from processes import eventually, patience
 import rrpc
 import rrpc._call.status
 import rrpc._server.served_stream
-import rrpc.aio.handler_tasks
+import rrpc._server.worker
 
 __all__ = ["scheme"]
 
@@ -37,7 +37,7 @@ def _without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         status = rrpc._call.status.status_of(method, error, *rest)
         return status._replace(facts=b"") if isinstance(error, ShuttingDown) else status
 
-    for module in (rrpc._server.served_stream, rrpc.aio.handler_tasks):
+    for module in (rrpc._server.served_stream, rrpc._server.worker):
         monkeypatch.setattr(module, "status_of", status_of)
 
 

@@ -44,7 +44,7 @@ def call_stream(
 def _result(call: Opened, stream: Any, items: Iterator[Any], method: Method, strict: bool) -> Any:
     if not method.kind & RECEIVES:
         call.send_all(items)  # unlike send(), it takes a server for done that doesn't want all of them
-        return _checked(call.result(), method.result)
+        return checked(call.result(), method.result)
     if method.kind & SENDS:
         call.feed(items)
     _print(stream, method, strict)
@@ -68,11 +68,12 @@ def _item(text: str, kind: Any) -> Any:
 def _print(stream: Any, method: Method, strict: bool) -> None:
     kind, _ = item_of(method.result)
     for item in stream:
-        shown = to_json(_checked(item, kind), whole=strict)
+        shown = to_json(checked(item, kind), whole=strict)
         print(json.dumps(shown, ensure_ascii=strict, allow_nan=False), flush=True)
 
 
-def _checked(value: Any, annotation: Any) -> Any:
+def checked(value: Any, annotation: Any) -> Any:
+    """Returns a result or an item as its annotation has it. Raises Internal if it isn't as declared."""
     try:
         return compile_check(annotation)(value)
     except Mismatch as mismatch:

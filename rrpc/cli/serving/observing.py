@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import rrpc
@@ -19,7 +19,38 @@ if TYPE_CHECKING:
     from .monitor import Monitor
 
 
-class Observing:
+class Shown:
+    """Shows a server to others: the HTTP port with its metrics and its state, and the ready file."""
+
+    def __init__(self, options: Settings, *, supervised: bool = False) -> None:
+        """``supervised``: it shows nothing, as its supervisor does."""
+        self._ready_file: str | None = None if supervised else options.ready_file
+        address = None if supervised else options.metrics
+        self._monitor = open_monitor(address, self.numbers, self._state) if address else None
+
+    @property
+    def url(self) -> str:
+        """The URL of the HTTP port; "" if there is none."""
+        return self._monitor.url if self._monitor is not None else ""
+
+    def numbers(self) -> dict[str, Any]:
+        """Returns the statistics to be shown."""
+        raise NotImplementedError
+
+    def _state(self) -> str:
+        raise NotImplementedError
+
+    def _show_ready(self, addresses: Sequence[str]) -> None:
+        if self._ready_file is not None:
+            write_whole(self._ready_file, "".join(f"{address}\n" for address in addresses))
+
+    def _hide_ready(self) -> None:
+        if self._ready_file is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._ready_file)
+
+
+class Observing(Shown):
     """Made before the server, so that /healthz and /readyz answer while services load.
 
     The supervisor of several processes has its own view of them; theirs are counted and logged here.
@@ -28,14 +59,9 @@ class Observing:
     def __init__(self, options: Settings, *, supervised: bool) -> None:
         self._server: rrpc.Server | None = None
         self._draining = False
-        self._ready_file: str | None = None if supervised else options.ready_file
         self._access = AccessLog(options.access_log, options.log_format) if options.access_log else None
         self._calls = CallStatistics() if options.metrics else None
-        self._monitor = (
-            open_monitor(options.metrics, self.numbers, self._state)
-            if options.metrics and not supervised
-            else None
-        )
+        super().__init__(options, supervised=supervised)
 
     @property
     def observer(self) -> Observer | None:
@@ -50,25 +76,17 @@ class Observing:
 
         return all_of_them
 
-    @property
-    def url(self) -> str:
-        """The URL of the HTTP port; "" if there is none."""
-        return self._monitor.url if self._monitor is not None else ""
-
     def ready(self, server: rrpc.Server) -> None:
         """Notes the server that takes calls now, and writes the ready file."""
         self._server = server
-        if self._ready_file is not None:
-            write_whole(self._ready_file, "".join(f"{address}\n" for address in server.addresses))
+        self._show_ready(server.addresses)
 
     def draining(self) -> None:
         """Shows from now on that the server drains, and removes the ready file."""
         self._draining = True
         if self._server is not None:
             self._server.health.drain()
-        if self._ready_file is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._ready_file)
+        self._hide_ready()
 
     def reopen(self) -> None:
         """Opens the access log anew, after a rotation."""
