@@ -52,6 +52,14 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else f"; there is {', '.join(names) or 'none'}"
 
 
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """``; did you mean ...?`` for a word that looks like a known one, else nothing."""
+    import difflib
+
+    close = difflib.get_close_matches(word, list(known), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
 def seconds(timeout: float, name: str = "timeout") -> float:
     """Returns the timeout that a user gave, as a float; InvalidArgument if it isn't a number from 0 up.
 

@@ -30,15 +30,13 @@ from rrpc.errors import Cancelled, DeadlineExceeded, RpcError, goes_elsewhere, u
 from rrpc.memory import memory_of
 from rrpc.metadata import EMPTY, Metadata, MetadataLike, joined, pack, together, unpack
 
-from .chain import Chain
+from .chain import Chain, Link
 from .context import Around, Context, current, surrounding
 from .steps import Exchange, Waiting
 
 if TYPE_CHECKING:
     from rrpc._channel import Channel, Connection
 
-
-Link = Callable[["OutgoingCall"], Generator[Any, Any, Any]]
 
 STAMPS = ("begun", "arguments exposed", "request sent", "reply received", "results fetched", "results taken")
 

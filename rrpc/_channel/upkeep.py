@@ -164,7 +164,7 @@ class Upkeep:
                 self._next_at = now + NEXT_ADDRESS_SECONDS
                 if len(able) > 1:
                     self._next_timer = _after(
-                        NEXT_ADDRESS_SECONDS, functools.partial(_go_on, weakref.ref(self))
+                        NEXT_ADDRESS_SECONDS, functools.partial(_weakly, weakref.ref(self), Upkeep._go_on)
                     )
             del able[1:]
         for subchannel in able:
@@ -195,7 +195,9 @@ class Upkeep:
             if self._retry_timer_at <= at:
                 return True
             self._retry_timer.cancel()
-        self._retry_timer = _after(max(0.0, at - now), functools.partial(_go_on, weakref.ref(self)))
+        self._retry_timer = _after(
+            max(0.0, at - now), functools.partial(_weakly, weakref.ref(self), Upkeep._go_on)
+        )
         self._retry_timer_at = at
         return self._retry_timer is not None
 
@@ -248,7 +250,7 @@ class Upkeep:
         if self._resolve_timer is not None:
             self._resolve_timer.cancel()
         wait = max(seconds, self._resolved_at + _RESOLVE_PAUSE_SECONDS - monotonic())
-        self._resolve_timer = _after(wait, functools.partial(_resolve, weakref.ref(self)))
+        self._resolve_timer = _after(wait, functools.partial(_weakly, weakref.ref(self), Upkeep._resolve))
 
     def _resolve(self) -> None:
         def resolve() -> Choice:
@@ -335,13 +337,7 @@ def _lost(
         there._lost(which, which.why_unusable() if error is None else error)
 
 
-def _go_on(channel: weakref.ref[Upkeep]) -> None:
+def _weakly(channel: weakref.ref[Upkeep], do: Callable[[Upkeep], object]) -> None:
     there = channel()
     if there is not None:
-        there._go_on()
-
-
-def _resolve(channel: weakref.ref[Upkeep]) -> None:
-    there = channel()
-    if there is not None:
-        there._resolve()
+        do(there)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-from rrpc._call.outgoing import CallOptions, Link, Prepared, prepare
+from rrpc._call.chain import Link
+from rrpc._call.outgoing import CallOptions, Prepared, prepare
 from rrpc._call.peer_names import peer_name
 from rrpc._call.retry import RetryPolicy
 from rrpc._channel import Channel, Contract

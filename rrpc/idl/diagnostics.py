@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -99,9 +98,3 @@ class Diagnostics:
             files = {name: place for place, name in enumerate(dict.fromkeys(d.file for d in self._found))}
             found = sorted(self._found, key=lambda d: (files[d.file], d.line, d.column))
             raise IdlError(found[:DIAGNOSTICS_MAX], max(0, len(found) - DIAGNOSTICS_MAX))
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """``; did you mean ...?`` for a word that looks like a known one, else nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rrpc._options import suggestion
 from rrpc.schema import MISSING, Enum, EnumMember, Error, Field, Position, Struct, Type
 from rrpc.types import INTEGER_BOUNDS
 
 from . import rules, syntax
-from .diagnostics import At, suggestion
+from .diagnostics import At
 from .scope import Problem, Scope
 from .type_checks import size_problems
 from .type_resolver import Types

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from rrpc._options import suggestion
 from rrpc.schema import SCALARS, Const, Declaration, Enum, Error, Module, OneOf, Struct
 
 from . import syntax
-from .diagnostics import At, Diagnostics, Source, suggestion
+from .diagnostics import At, Diagnostics, Source
 from .rules import CONTAINERS, type_hint
 
 _KINDS: dict[type, str] = {

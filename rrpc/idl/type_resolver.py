@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from rrpc._options import suggestion
 from rrpc.schema import model
 from rrpc.schema.closure import holds_borrowed
 from rrpc.types import INTEGER_BOUNDS
 
 from . import syntax
-from .diagnostics import At, suggestion
+from .diagnostics import At
 from .rules import CONTAINERS, RANK_MAX, python_name, type_hint
 from .scope import Problem, Reported, Scope
 

@@ -7,11 +7,12 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from rrpc._options import suggestion
 from rrpc.schema import model
 from rrpc.types import INTEGER_BOUNDS
 
 from . import syntax
-from .diagnostics import At, suggestion
+from .diagnostics import At
 from .expected import shown
 from .scope import Problem, Reported, Scope, article
 from .spell import alternatives_of, type_text

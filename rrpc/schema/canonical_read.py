@@ -37,7 +37,8 @@ _shown = reprlib.repr
 
 
 @contextmanager
-def _at(step: str) -> Iterator[None]:
+def at(step: str) -> Iterator[None]:
+    """Puts a step in front of the path of errors in the data."""
     try:
         yield
     except BadData as error:
@@ -61,7 +62,7 @@ def _may(data: Any, key: str, default: Any) -> Any:
 
 def _of(step: str, value: Any, *kinds: type) -> Any:
     if kinds and type(value) not in kinds:
-        with _at(step):
+        with at(step):
             names = " or ".join(kind.__name__ for kind in kinds)
             raise BadData(f"expected {names}, got {type(value).__name__}")
     return value
@@ -71,7 +72,7 @@ def _each(data: Any, key: str, read: Callable[[Any], Any]) -> tuple[Any, ...]:
     """The items of the list ``data[key]``, none if it isn't there."""
     items = []
     for index, item in enumerate(_may(data, key, [])):
-        with _at(f".{key}[{index}]"):
+        with at(f".{key}[{index}]"):
             items.append(read(item))
     return tuple(items)
 
@@ -91,7 +92,7 @@ def _special(name: str) -> bool:
 def _described(data: Any, dotted: bool = False) -> dict[str, Any]:
     """Reads the name, the doc and, if there is one, the deprecation text."""
     name = _need(data, "name", str)
-    with _at(".name"):
+    with at(".name"):
         _name(name, dotted)
     described = {"name": name, "doc": _may(data, "doc", "")}
     return described | ({"deprecated": _need(data, "deprecated", str)} if "deprecated" in data else {})
@@ -112,7 +113,7 @@ def read_service(data: Any) -> model.Service:
     _once("methods", (method.name for method in methods))
     declarations: dict[str, model.Declaration] = {}
     for name, declared in _may(data, "declarations", {}).items():
-        with _at(f".declarations[{name!r}]"):
+        with at(f".declarations[{name!r}]"):
             declarations[name] = _declaration(declared)
             if declarations[name].name != name:
                 raise BadData(f"it is called {declarations[name].name!r}")
@@ -154,7 +155,7 @@ def _parameter(data: Any) -> model.Parameter:
 def _default(data: Any) -> Any:
     if "default" not in data:
         return model.MISSING
-    with _at(".default"):
+    with at(".default"):
         return _value(data["default"])
 
 
@@ -220,7 +221,7 @@ def _error(data: Any) -> model.Error:
 
 def _const(data: Any) -> model.Const:
     value = _need(data, "value")
-    with _at(".value"):
+    with at(".value"):
         value = _value(value)
     return model.Const(type=_typed(data, "type"), value=value, **_described(data, True))
 
@@ -239,7 +240,7 @@ _DECLARATIONS: dict[str, Callable[[Any], model.Declaration]] = {
 
 def _typed(data: Any, key: str) -> model.Type:
     inner = _need(data, key)
-    with _at(f".{key}"):
+    with at(f".{key}"):
         return type_of_data(inner)
 
 
@@ -256,7 +257,7 @@ def type_of_data(data: Any, depth: int = 0) -> model.Type:
     word = next((word for word in _TYPES if word in data), None)
     if word is None:
         raise BadData(f"no kind of type has {', '.join(map(repr, data))!s:.60}")
-    with _at(f".{word}"):
+    with at(f".{word}"):
         return _TYPES[word](data, data[word], depth + 1)
 
 
@@ -279,7 +280,7 @@ def _items(data: Any, depth: int) -> tuple[model.Type, ...]:
         raise BadData(f"expected list, got {type(data).__name__}")
     items = []
     for index, item in enumerate(data):
-        with _at(f"[{index}]"):
+        with at(f"[{index}]"):
             items.append(type_of_data(item, depth))
     return tuple(items)
 

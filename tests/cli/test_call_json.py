@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from schemas import INTS, modules
 
 from rrpc._interface import compile_check
-from rrpc.cli.calling.from_json import BadValue, from_json
+from rrpc.cli.calling.from_json import from_json
 from rrpc.cli.calling.to_json import pretty, to_json
 from rrpc.schema import (
     Array,
@@ -35,6 +35,7 @@ from rrpc.schema import (
     Type,
     Union,
 )
+from rrpc.schema.canonical_read import BadData
 from rrpc.schema.closure import inner_types, types_in
 from rrpc.schema.to_python import PythonTypes
 
@@ -184,7 +185,7 @@ def test_any_json_is_taken_or_refused_in_words(data: st.DataObject, module: Modu
         for method in service.methods:
             for parameter in method.parameters:
                 given_json = data.draw(_json)
-                with suppress(BadValue):
+                with suppress(BadData):
                     from_json(given_json, types.annotation(parameter.type))
 
 

@@ -13,7 +13,6 @@ import types
 import typing
 import uuid
 from collections.abc import Callable
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,31 +20,12 @@ import numpy as np
 from rrpc._interface.members import has_members, members_of
 from rrpc._interface.mismatch import item_type, type_text
 from rrpc.codec import numpy_kind
+from rrpc.schema.canonical_read import BadData, at
 
 TYPE_KEY = "$type"
 """A key in a JSON object that names its dataclass, for unions in which several would fit."""
 _ARRAY_KEYS = {"dtype", "shape", "data"}
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
-
-
-class BadValue(Exception):
-    """The JSON isn't what the annotation says; the path leads to it, outermost step first."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.path = ""
-
-    def __str__(self) -> str:
-        return f"{self.path.lstrip('.')}: {self.args[0]}" if self.path else str(self.args[0])
-
-
-@contextmanager
-def _at(step: str) -> collections.abc.Iterator[None]:
-    try:
-        yield
-    except BadValue as error:
-        error.path = step + error.path
-        raise
 
 
 def from_json(data: Any, annotation: Any) -> Any:
@@ -71,7 +51,7 @@ def from_json(data: Any, annotation: Any) -> Any:
         return _instance(data, kind)
     if isinstance(origin, type) and issubclass(origin, np.generic):
         return data
-    raise BadValue(f"a {type_text(kind)} can't be given as JSON")
+    raise BadData(f"a {type_text(kind)} can't be given as JSON")
 
 
 def unwrapped(annotation: Any) -> Any:
@@ -99,8 +79,8 @@ def _shown(data: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _wrong(expected: str, data: Any) -> BadValue:
-    return BadValue(f"expected {expected}, got {_shown(data)}")
+def _wrong(expected: str, data: Any) -> BadData:
+    return BadData(f"expected {expected}, got {_shown(data)}")
 
 
 def _one_of(data: Any, kind: Any) -> Any:
@@ -115,7 +95,7 @@ def _one_of(data: Any, kind: Any) -> Any:
             value = from_json(data, item)
             _check(item, value, data)
             return value
-        except BadValue:  # noqa: PERF203
+        except BadData:  # noqa: PERF203
             continue
     raise _wrong(type_text(kind), data)
 
@@ -143,7 +123,7 @@ def _member(data: Any, kind: type[enum.Enum]) -> enum.Enum:
         if data == member.name or (type(data) is type(member.value) and data == member.value):
             return member
     near = hint(data, kind.__members__) if isinstance(data, str) else ""
-    raise BadValue(f"expected {kind.__name__} ({', '.join(kind.__members__)}), got {_shown(data)}{near}")
+    raise BadData(f"expected {kind.__name__} ({', '.join(kind.__members__)}), got {_shown(data)}{near}")
 
 
 def _instance(data: Any, kind: Any) -> Any:
@@ -156,15 +136,15 @@ def _instance(data: Any, kind: Any) -> Any:
         if name == TYPE_KEY:
             continue
         if name not in fields:
-            raise BadValue(f"{kind.__name__} has no field {name!r}{hint(name, fields)}")
-        with _at(f".{name}"):
+            raise BadData(f"{kind.__name__} has no field {name!r}{hint(name, fields)}")
+        with at(f".{name}"):
             values[name] = from_json(item, fields[name])
     if missing := [member.name for member in members if member.required and member.name not in values]:
-        raise BadValue(f"{kind.__name__} without {', '.join(missing)}")
+        raise BadData(f"{kind.__name__} without {', '.join(missing)}")
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:  # its own __post_init__
-        raise BadValue(f"{kind.__name__}: {error}") from None
+        raise BadData(f"{kind.__name__}: {error}") from None
 
 
 def _items(make: Callable[[list[Any]], Any]) -> Callable[[Any, Any], Any]:
@@ -181,7 +161,7 @@ def _items(make: Callable[[list[Any]], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _item(index: int, data: Any, kind: Any) -> Any:
-    with _at(f"[{index}]"):
+    with at(f"[{index}]"):
         return from_json(data, kind)
 
 
@@ -207,7 +187,7 @@ def _mapping(data: Any, kind: Any) -> Any:
         raise _wrong(f"{type_text(kind)}, an object or a list of pairs", data)
     found = {}
     for name, item in pairs:
-        with _at(f"[{_shown(name)}]"):
+        with at(f"[{_shown(name)}]"):
             try:
                 found[from_json(name, key)] = from_json(item, value)
             except TypeError:
@@ -294,7 +274,7 @@ def _array(data: Any, kind: Any) -> Any:
             array = np.asarray(_array_of(data["data"], concrete))
             return array.reshape(data.get("shape", array.shape))
         except (TypeError, ValueError) as error:
-            raise BadValue(f"no array: {error}") from None
+            raise BadData(f"no array: {error}") from None
     if isinstance(data, bool) or not isinstance(data, (list, int, float)):
         raise _wrong(f"{type_text(kind)}, nested lists or @file.npy", data)
     return _array_of(data, concrete)
@@ -312,9 +292,9 @@ def _array_of(data: Any, dtype: Any) -> Any:
     try:
         found = np.asarray(_finite_or_not(data))
     except ValueError:
-        raise BadValue("no array: its rows differ in length") from None
+        raise BadData("no array: its rows differ in length") from None
     if found.dtype.kind not in "biuf":
-        raise BadValue("no array: it has items that aren't numbers")
+        raise BadData("no array: it has items that aren't numbers")
     if wanted is None:
         return found
     numpy_type = numpy_kind(wanted.type)
@@ -327,7 +307,7 @@ def _array_of(data: Any, dtype: Any) -> Any:
         converted if numpy_type is wanted.type else converted.astype(numpy_type), found
     )
     if found.size and (lossy or (wanted.kind == "b") != (found.dtype.kind == "b")):
-        raise BadValue(f"no {wanted} array: it has items that aren't {wanted}")
+        raise BadData(f"no {wanted} array: it has items that aren't {wanted}")
     return converted
 
 
@@ -336,7 +316,7 @@ def _complex_of(found: Any) -> Any:
     if not found.size:
         return found
     if found.ndim == 0 or found.shape[-1] != 2:
-        raise BadValue("no complex array: each item is a pair, [1.0, -2.0]")
+        raise BadData("no complex array: each item is a pair, [1.0, -2.0]")
     made = np.empty(found.shape[:-1], np.complex128)
     made.real, made.imag = found[..., 0], found[..., 1]  # to add them would make NaNs of what isn't finite
     return made

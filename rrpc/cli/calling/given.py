@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from rrpc.cli.common import BadInput
+from rrpc.schema.canonical_read import BadData
 
-from .from_json import BadValue, alternatives, from_json, unwrapped
+from .from_json import alternatives, from_json, unwrapped
 
 _NPY = b"\x93NUMPY"
 _TEXT_KINDS = {str, decimal.Decimal, uuid.UUID, datetime.datetime, datetime.date, datetime.time}
@@ -48,7 +49,7 @@ def value_of(argument: str, text: str, annotation: Any = Any) -> Any:
     kind = unwrapped(annotation)
     try:
         return _file(text[1:], kind) if text.startswith("@") else _typed(text, kind)
-    except BadValue as error:
+    except BadData as error:
         path = f"{argument.partition('=')[0]}{error.path}" if error.path else argument
         raise BadInput(f"{path}: {error.args[0]}") from None
 
@@ -64,11 +65,11 @@ def _typed(text: str, kind: Any) -> Any:
         return from_json(text, kind)
     try:
         return from_json(data, kind)
-    except BadValue as error:
+    except BadData as error:
         # A text that looks like JSON, as where one of "1" and "2" is wanted.
         try:
             return from_json(text, kind)
-        except BadValue:
+        except BadData:
             raise error from None
 
 
@@ -129,5 +130,5 @@ def _from_json_file(content: bytes, kind: Any, shown: str) -> Any:
         raise BadInput(f"{shown}: no JSON: {error}") from None
     try:
         return from_json(data, kind)
-    except BadValue as error:
+    except BadData as error:
         raise BadInput(f"{shown}: {error}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rrpc import Authorization
+from rrpc._options import suggestion
 from rrpc._server.authorization import PolicyError
 from rrpc.cli.common import BadInput
 
@@ -143,8 +143,7 @@ def _has(data: Any, keys: Iterable[str]) -> bool:
 
 
 def _meant(key: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(key.replace("_", "-").lower(), known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
+    return suggestion(key.replace("_", "-").lower(), known) or f"; there are {', '.join(sorted(known))}"
 
 
 def dotted(keys: Iterable[str]) -> str:
