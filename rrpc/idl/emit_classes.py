@@ -143,7 +143,7 @@ class _Dataclass:
         if member.default_factory is not dataclasses.MISSING:
             options["default_factory"] = self._factory(what, member.default_factory, annotation, hint)
         elif member.default is not dataclasses.MISSING:
-            options["default"] = self._fitted(what, annotation, member.default, f"{hint}Default")
+            options["default"] = self._types.default(what, annotation, member.default, hint)
         for name, value in options.items():
             if names_in(value) & self._hidden:
                 options[name] = self._types.renamed(value, f"{hint}Default")
@@ -156,16 +156,9 @@ class _Dataclass:
             made = typing.get_origin(factory.func) or factory.func
             if made in _BUILTIN_FACTORIES:
                 self._types.use("functools")
-                value = self._fitted(what, annotation, factory.args[0], f"{hint}Default")
+                value = self._types.default(what, annotation, factory.args[0], hint)
                 return f"functools.partial({made.__name__}, {value})"
         raise AnnotationError(f"{what}: a default_factory other than list, dict or set can't be written")
-
-    def _fitted(self, what: str, annotation: Any, value: Any, hint: str) -> str:
-        text = _default_of(what, value, self._types)
-        is_long = type(value) in (tuple, frozenset) and width(text) > WIDTH // 2
-        if is_long or type(value) in (list, set, dict):
-            return self._types.constant(annotation, value, hint)
-        return text
 
 
 def _must_be_names(kind: type) -> None:

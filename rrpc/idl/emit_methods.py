@@ -13,7 +13,6 @@ from rrpc._interface import (
     MISSING,
     RECEIVES,
     SENDS,
-    AnnotationError,
     Interface,
     Method,
     Parameter,
@@ -137,21 +136,10 @@ class _Method:
         start = f"{parameter.name}: "
         default = ""
         if parameter.default is not MISSING:
-            default = f" = {self._default(parameter, hint)}"
+            what = f"{self._method.name}(): parameter {parameter.name!r}"
+            default = f" = {self._types.default(what, parameter.annotation, parameter.default, hint)}"
         room = WIDTH - 9 - len(start) - width(default)
         return f"{start}{self._types.fitted(parameter.annotation, room, hint, self._hidden)}{default}"
-
-    def _default(self, parameter: Parameter, hint: str) -> str:
-        try:
-            text = self._types.value(parameter.default)
-        except AnnotationError as error:
-            raise AnnotationError(f"{self._method.name}(): parameter {parameter.name!r}: {error}") from None
-        # Lists are never changed here; linters take them for a slip all the same.
-        if type(parameter.default) in (list, dict, set) or (
-            type(parameter.default) in (tuple, frozenset) and width(text) > WIDTH // 2
-        ):
-            return self._types.constant(parameter.annotation, parameter.default, f"{hint}Default")
-        return text
 
     def _result(self, room: int) -> str:
         return self._types.fitted(self._method.result, room, f"{self._hint}Result", self._hidden)

@@ -320,6 +320,18 @@ class Types:
             return f"{{{', '.join(items)}}}"
         return literal_text(value)
 
+    def default(self, what: str, annotation: Any, value: Any, hint: str) -> str:
+        """The default of ``what`` as source: a literal, or the name of a constant."""
+        try:
+            text = self.value(value)
+        except AnnotationError as error:
+            raise AnnotationError(f"{what}: {error}") from None
+        # Lists are never changed here; linters take them for a slip all the same.
+        is_long = type(value) in (tuple, frozenset) and width(text) > WIDTH // 2
+        if is_long or type(value) in (list, dict, set):
+            return self.constant(annotation, value, f"{hint}Default")
+        return text
+
     def _values(self, values: Any) -> str:
         texts = map(self.value, values)
         return ", ".join(sorted(texts) if isinstance(values, (set, frozenset)) else texts)

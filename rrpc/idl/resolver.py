@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rrpc import schema
@@ -49,7 +50,7 @@ class _Resolver:
             scope.take(module, imported.at)
         for statement in self._file.statements:
             if isinstance(statement, syntax.Declared):
-                self._name(statement, rules.declaration_name)
+                self._members.check_name(statement.name, rules.declaration_name)
                 scope.declare(statement)
         # In this order: defaults look into enums and unions, dimensions into constants.
         self._each(syntax.Enum, self._members.enum)
@@ -74,23 +75,12 @@ class _Resolver:
 
     def _closed(self, service: schema.Service) -> schema.Service:
         found = closure(service.methods, self._scope.resolved.__getitem__)
-        return schema.Service(
-            service.name,
-            service.methods,
-            found,
-            doc=service.doc,
-            deprecated=service.deprecated,
-            position=service.position,
-        )
+        return replace(service, declarations=found)
 
     def _each(self, kind: type, make: Callable[[str, Any], Declaration | None]) -> None:
         for name, node in self._scope.own.items():
             if isinstance(node, kind) and (made := make(name, node)) is not None:
                 self._scope.resolved[name] = made
-
-    def _name(self, node: syntax.Declared, rule: Callable[[str], str | None]) -> None:
-        if wrong := rule(node.name.text):
-            self._scope.add(node.at, wrong)
 
     # --- the file's head
 

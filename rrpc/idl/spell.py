@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rrpc.schema import model
+from rrpc.schema.closure import item_types
 from rrpc.schema.idl_text import bare, composed
 
 from .literals import quoted, quoted_bytes
 
+_ANY = model.Scalar("any")
 Lookup = Callable[[str], model.Declaration | None]
 
 
@@ -87,6 +89,17 @@ def alternatives_of(kind: model.Type, lookup: Lookup) -> tuple[model.Type, ...]:
     return tuple(found)
 
 
+def list_among(choices: Iterable[model.Type]) -> model.Type:
+    """Returns the first type whose values are lists in a file; any if there is none."""
+    lists = (model.List, model.Set, model.Tuple)
+    return next((kind for kind in choices if isinstance(kind, lists)), _ANY)
+
+
+def map_among(choices: Iterable[model.Type]) -> model.Map:
+    """Returns the first map among types; a map of anything if there is none."""
+    return next((kind for kind in choices if isinstance(kind, model.Map)), model.Map(_ANY, _ANY))
+
+
 def value_text(value: Any, kind: model.Type, lookup: Lookup) -> str:
     """A default value of a type; members of enums by their names."""
     choices = alternatives_of(kind, lookup)
@@ -98,25 +111,12 @@ def value_text(value: Any, kind: model.Type, lookup: Lookup) -> str:
         )
         return value if value in members and not takes_text else idl_literal(value)
     if isinstance(value, tuple):
-        inner = next(
-            (c for c in choices if isinstance(c, (model.List, model.Set, model.Tuple))),
-            model.List(model.Scalar("any")),
-        )
-        kinds = inner.items if isinstance(inner, model.Tuple) and not inner.variadic else None
-        item = (
-            inner.items[0]
-            if isinstance(inner, model.Tuple) and inner.items
-            else getattr(inner, "item", inner)
-        )
-        if kinds is not None and len(kinds) != len(value):
+        kinds = item_types(list_among(choices), len(value))
+        if len(kinds) != len(value):
             raise Inexpressible(f"{value!r:.60} has another length than its type")
-        texts = [value_text(v, kinds[i] if kinds is not None else item, lookup) for i, v in enumerate(value)]
-        return f"[{', '.join(texts)}]"
+        return f"[{', '.join(value_text(v, k, lookup) for v, k in zip(value, kinds, strict=True))}]"
     if isinstance(value, dict):
-        of = next(
-            (c for c in choices if isinstance(c, model.Map)),
-            model.Map(model.Scalar("any"), model.Scalar("any")),
-        )
+        of = map_among(choices)
         entries = [
             f"{value_text(k, of.key, lookup)}: {value_text(v, of.value, lookup)}" for k, v in value.items()
         ]

@@ -9,13 +9,14 @@ from typing import Any
 
 from rrpc._options import suggestion
 from rrpc.schema import model
+from rrpc.schema.closure import item_types
 from rrpc.types import INTEGER_BOUNDS
 
 from . import syntax
 from .diagnostics import At
 from .expected import shown
 from .scope import Problem, Reported, Scope, article
-from .spell import alternatives_of, type_text
+from .spell import alternatives_of, list_among, map_among, type_text
 
 _WORDS: dict[str, Any] = {"none": None, "true": True, "false": False, "inf": math.inf, "nan": math.nan}
 _HINTS = {
@@ -131,10 +132,7 @@ class Values:
     def _items(self, node: syntax.Value, kind: model.List | model.Set | model.Tuple) -> tuple[Any, ...]:
         if not isinstance(node, syntax.ListValue):
             raise self._mismatch(node, kind)
-        if isinstance(kind, model.Tuple):
-            kinds = kind.items * len(node.items) if kind.variadic else kind.items
-        else:
-            kinds = (kind.item,) * len(node.items)
+        kinds = item_types(kind, len(node.items))
         if len(kinds) != len(node.items):
             raise Problem(node.at, f"expected {len(kinds)} items, found {len(node.items)}")
         values = tuple(self.value(item, inner) for item, inner in zip(node.items, kinds, strict=True))
@@ -259,18 +257,10 @@ def _node(value: Any, kind: model.Type, at: At, scope: Scope) -> syntax.Value:
     if isinstance(value, complex):
         return syntax.Literal(value.real, at)
     if isinstance(value, tuple):
-        inner = next(
-            (c for c in choices if isinstance(c, (model.List, model.Set, model.Tuple))),
-            model.List(model.Scalar("any")),
-        )
-        kinds = [inner.item] * len(value) if not isinstance(inner, model.Tuple) else list(inner.items)
-        kinds = kinds * len(value) if isinstance(inner, model.Tuple) and inner.variadic else kinds
+        kinds = item_types(list_among(choices), len(value))
         return syntax.ListValue(tuple(_node(v, k, at, scope) for v, k in zip(value, kinds, strict=False)), at)
     if isinstance(value, dict):
-        of = next(
-            (c for c in choices if isinstance(c, model.Map)),
-            model.Map(model.Scalar("any"), model.Scalar("any")),
-        )
+        of = map_among(choices)
         return syntax.MapValue(
             tuple((_node(k, of.key, at, scope), _node(v, of.value, at, scope)) for k, v in value.items()), at
         )

@@ -11,7 +11,6 @@ import functools
 import types
 import typing
 import uuid
-from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -24,6 +23,7 @@ from rrpc._interface.mismatch import item_type, type_text
 from rrpc.types import Lending, Shape, Sized
 
 from . import model
+from .closure import item_types
 from .docstrings import DOCS, split_docstring
 
 _ANY = model.Scalar("any")
@@ -237,7 +237,8 @@ class Declarations:
             value = sorted(value, key=repr)
         if type(value) in (list, tuple):
             return tuple(
-                self._built_in(item, inner) for item, inner in zip(value, _inner(kind, value), strict=True)
+                self._built_in(item, inner)
+                for item, inner in zip(value, item_types(kind, len(value)), strict=True)
             )
         return model.Opaque(repr(value) if type(value) in _SHOWN else type(value).__name__)
 
@@ -255,20 +256,6 @@ class Declarations:
 def _is_struct(kind: Any) -> bool:
     """Whether its fields have names that the language can write."""
     return has_members(kind) and all(member.name.isidentifier() for member in members_of(kind))
-
-
-def _inner(kind: model.Type, values: Sequence[Any]) -> Sequence[model.Type]:
-    """The types of the items of a list, set or tuple."""
-    if isinstance(kind, model.Tuple) and not kind.variadic:
-        return kind.items
-    item = (
-        kind.item
-        if isinstance(kind, (model.List, model.Set))
-        else kind.items[0]
-        if isinstance(kind, model.Tuple)
-        else _ANY
-    )
-    return [item] * len(values)
 
 
 def _literal(annotation: Any, arguments: tuple[Any, ...]) -> model.Type:

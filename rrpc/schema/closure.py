@@ -21,6 +21,13 @@ def inner_types(kind: model.Type) -> tuple[model.Type, ...]:
             return ()
 
 
+def item_types(kind: model.Type, count: int) -> tuple[model.Type, ...]:
+    """Returns the types of the items of a list, set or tuple that has ``count`` of them; any for all other types."""
+    if isinstance(kind, model.Tuple):
+        return kind.items * count if kind.variadic else kind.items
+    return (kind.item if isinstance(kind, (model.List, model.Set)) else model.Scalar("any"),) * count
+
+
 def holds_borrowed(kind: model.Type) -> bool:
     """Returns whether a type has a borrowed array in it."""
     return (isinstance(kind, model.Array) and kind.borrowed) or any(map(holds_borrowed, inner_types(kind)))
