@@ -18,15 +18,14 @@ class SmallBytes {
   SmallBytes& operator=(const SmallBytes&) = delete;
 
   [[gnu::always_inline]] Bytes assign(Bytes bytes) {
-    size_ = bytes.size();
-    if (size_ > kWithin) [[unlikely]] {
-      heap_ = std::make_unique_for_overwrite<std::byte[]>(size_);
-      std::memcpy(heap_.get(), bytes.data(), size_);
+    if (bytes.size() > kWithin) [[unlikely]] {
+      heap_ = std::make_unique_for_overwrite<std::byte[]>(bytes.size());
+      std::memcpy(heap_.get(), bytes.data(), size_ = bytes.size());
       return view();
     }
     if (heap_) [[unlikely]]
       heap_.reset();
-    copy_short(within_.data(), bytes.data(), size_);
+    copy_short(within_.data(), bytes.data(), size_ = bytes.size());
     return {within_.data(), size_};
   }
   Bytes view() const { return {heap_ ? heap_.get() : within_.data(), size_}; }

@@ -136,7 +136,7 @@ class Endpoint {
   // The parts become one message. Only when can_send(); the bytes are taken before the call returns.
   void send(uint8_t type, std::span<const Bytes> parts, Pushes pushes = {});
   // send() without its parts: the body is written to where this says, all of it, and commit_message() sends it before
-  // anything else is done with the connection. Null: nothing was done, and where can_send() send() does it.
+  // anything else is done with the connection. Null: no message was begun, and where can_send() send() does it.
   std::byte* begin_message(uint8_t type, size_t body_bytes);
   void commit_message() { holds_ = qp_->commit_message(hold_); }
   // Whether a message may close a range that the peer has exposed, so that the peer needn't do it itself.

@@ -7,13 +7,14 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <random>
 #include <utility>
 #include <vector>
 
 namespace rrpc::rpc {
 
-// `Ref`: a shared pointer. No call has the id 0.
+// `Ref`: a counted reference. No call has the id 0.
 template <typename Ref>
 class CallTable {
  public:
@@ -50,7 +51,7 @@ class CallTable {
     return entries_[place].id == id ? place : kNowhere;
   }
   const Ref& at(size_t place) const { return entries_[place].call; }
-  Ref take(size_t place) {
+  Ref take(size_t place) noexcept {
     Ref taken = std::move(entries_[place].call);
     entries_[place].id = 0;
     --size_;
@@ -95,7 +96,13 @@ class CallTable {
     }
   }
   [[gnu::noinline]] void grow() { resize(count_ == 0 ? kEntriesMin : count_ * 2); }
-  [[gnu::noinline]] void shrink() { resize(std::max(kEntriesMin, count_ / 4)); }
+  // It needn't: without memory for a small table the large one stays.
+  [[gnu::noinline]] void shrink() noexcept {
+    try {
+      resize(std::max(kEntriesMin, count_ / 4));
+    } catch (const std::bad_alloc&) {
+    }
+  }
   void resize(size_t count) {
     std::vector<Entry> before(count);
     before.swap(entries_);

@@ -74,12 +74,12 @@ inline bool ClientSide::take_small_result(Bytes body) {
   if (!fixed.is_bare_success() || payload.size() > options_.message_bytes_max) return false;
   const size_t place = calls_.place_of(fixed.call_id);
   if (place == calls_.kNowhere || !calls_.at(place)->is_small()) return false;
+  ClientCall& call = *calls_.at(place);
+  call.payload_.assign(payload);  // without memory for it the call is still in the table, and ends with the connection
   const ClientCallRef taken = calls_.take(place);
-  ClientCall& call = *taken;
   in_flight_.store(calls_.size(), std::memory_order_relaxed);
   call.stamps.mark(&CallStamps::replied);
   call.stamps.mark(&CallStamps::fetched);
-  call.payload_.assign(payload);
   call.state_ = ClientCall::State::kEnded;
   endpoint_.tally(&endpoint::Counters::calls_ended);
   call.done_.store(true, std::memory_order_release);

@@ -165,6 +165,7 @@ Status ClientSide::start(const ClientCallRef& call_ref, CallRequest&& request, T
   if (request.kind != 0) call.stream_ = streams_.make(call.id_, true, request.kind, *this);
   const bool sent = !exposes(request) && send_at_once(call, fixed, request);
   if (!sent) RRPC_RETURN_IF_ERROR(send_or_queue(call, fixed, request));
+  if (call.stream_ != nullptr && endpoint_.failed()) return ended_;  // items of others went with it, and broke it
   calls_.add(call.id_, call_ref);
   in_flight_.store(calls_.size(), std::memory_order_relaxed);
   earliest_deadline_ = std::min(earliest_deadline_, call.deadline_);

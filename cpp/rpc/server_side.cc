@@ -62,8 +62,15 @@ inline Status ServerSide::check_new_id(uint64_t call_id) {
 
 [[gnu::always_inline]] inline Refusal ServerSide::why_refused(std::string_view method, Asked asked, TimeNs now) const {
   if (!refusal_.ok()) return {refusal_};
-  if (calls_.size() >= options_.calls_in_flight_max) return {too_many_calls(options_.calls_in_flight_max)};
+  if (calls_.size() >= options_.calls_in_flight_max) [[unlikely]]
+    return refused_anyway(method, too_many_calls(options_.calls_in_flight_max), now);
   return events_.why_not(method, asked, now);
+}
+
+// Who may not make the call is told that, whatever else would keep it from running; it counts for no rate.
+Refusal ServerSide::refused_anyway(std::string_view method, Status why, TimeNs now) const {
+  Refusal refusal = events_.why_not(method, Asked::kAgain, now);
+  return refusal.why.ok() ? Refusal{std::move(why)} : std::move(refusal);
 }
 
 inline void ServerSide::run(const ServerCallRef& call, TimeNs now) {
@@ -96,7 +103,7 @@ inline void ServerSide::take_in(ServerCall& call, const RequestFixed& fixed, con
   }
   if (Status why = check_message(call.payload_.size(), options_, "the request"); !why.ok()) return {std::move(why)};
   ServerCall::SeldomUsed* const used = call.seldom_.written();
-  if (used != nullptr && !used->failure.ok()) return {std::move(used->failure)};
+  if (used != nullptr && !used->failure.ok()) return refused_anyway(call.method_, std::move(used->failure), now);
   return why_refused(call.method_, asked, now);
 }
 
@@ -116,7 +123,8 @@ Status ServerSide::admit(const ServerCallRef& call, Bytes body, TimeNs now) {
   call->kind_ = request.fixed.flags & (kClientStreams | kServerStreams);
   if (request.out) {
     call->seldom_.write().out = *request.out;
-    close_by_reply(*call, call->seldom_->out.rkey);
+    call->out_bytes_ = request.out->length_bytes;
+    close_by_reply(*call, request.out->rkey);
   }
   if (!let_in(call, call->opened_ ? Asked::kAgain : Asked::kOnce, now)) return {};
   if (!std::exchange(call->opened_, true) && (call->kind_ != 0 || call->stream_ != nullptr))
@@ -181,8 +189,10 @@ void ServerSide::refuse(const ServerCallRef& call, Refusal refusal, TimeNs now) 
 // Of a call that no handler will see: its reply may have to wait for credits.
 void ServerSide::drop_arguments(ServerCall& call) {
   call.blocks_.clear();
-  if (call.seldom_->body_block) call.seldom_.write().body_block = {};
-  call.seldom_.write().landed = {};
+  if (ServerCall::SeldomUsed* const used = call.seldom_.written(); used != nullptr) {
+    used->body_block = {};
+    used->landed = {};
+  }
 }
 
 // Its handler may be at work.

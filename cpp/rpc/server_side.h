@@ -82,7 +82,7 @@ class ServerCall : public Recycled<ServerCall> {
   bool given_up() const { return cancelled() || overdue_.load(std::memory_order_relaxed); }
   // Once the handler has answered: why the client doesn't get that answer; OK: it does.
   const Status& outcome() const { return outcome_; }
-  size_t out_bytes() const { return seldom_->out.length_bytes; }
+  size_t out_bytes() const { return out_bytes_; }
   TimeNs arrived_at() const { return arrived_at_; }
   TimeNs ready_at() const { return ready_at_; }  // when the arguments were here
   // The driver's: to take in a fetch that was over within one poll, which began at ready_at().
@@ -120,6 +120,7 @@ class ServerCall : public Recycled<ServerCall> {
   bool late_ = false;  // cancelled_, because its deadline had passed
   Status outcome_;
   uint8_t kind_ = 0;
+  size_t out_bytes_ = 0;      // of seldom_->out: handlers ask, without the mutex
   uint32_t invalidates_ = 0;  // a key of the client's memory, which the reply closes; 0: none
   size_t queued_bytes_ = 0;   // of body_, and of a reply that waits for credits
   SmallBytes<192> body_;      // what method_, metadata_ and payload_ point into, or seldom_->body_block
@@ -177,7 +178,7 @@ class ServerSideEvents {
  public:
   virtual ~ServerSideEvents() = default;
   // Why a call is refused: the peer may not make it, there is no room for it, or it is over the rate that is allowed.
-  // Asked before its arguments are fetched.
+  // Asked before its arguments are fetched. Of no method: whether the peer may call any, and so on.
   virtual Refusal why_not(std::string_view method, Asked asked, TimeNs now) {
     (void)method, (void)asked, (void)now;
     return {};
@@ -268,6 +269,7 @@ class ServerSide : private StreamOwner {
   }
   Status queue_is_full() const;
   Refusal why_refused(std::string_view method, Asked asked, TimeNs now) const;
+  [[gnu::cold]] Refusal refused_anyway(std::string_view method, Status why, TimeNs now) const;
   Refusal why_unfit(ServerCall& call, Asked asked, TimeNs now) const;
   void hand_over(const ServerCallRef& call, TimeNs now);
   static void drop_arguments(ServerCall& call);

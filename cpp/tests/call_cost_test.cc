@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "driver_pair.h"
 #include "provider/shm/shm_device.h"
@@ -20,9 +21,14 @@
 
 static thread_local bool g_counting = false;
 static thread_local long g_allocations = 0;
+static thread_local size_t g_fails_once_from = SIZE_MAX;  // bytes
 
 [[gnu::noinline]] void* operator new(size_t bytes) {
   if (g_counting) ++g_allocations;
+  if (bytes >= g_fails_once_from) {
+    g_fails_once_from = SIZE_MAX;
+    throw std::bad_alloc();
+  }
   if (void* const made = std::malloc(bytes)) return made;
   throw std::bad_alloc();
 }
@@ -147,12 +153,37 @@ class Sessions {
     if (!call->done() || !call->status().ok() || call->payload().size() != kPayloadBytes) std::abort();
   }
 
+  // The client has no memory for the reply.
+  rpc::ClientCallRef call_without_memory(Bytes payload) {
+    rpc::CallRequest request;
+    request.method = "echo";
+    request.payload = payload;
+    const auto call = std::make_shared<rpc::ClientCall>();
+    if (!client_.session->client().start(call, std::move(request), 0).ok()) std::abort();
+    (void)server_.session->progress(0);
+    g_fails_once_from = payload.size();
+    (void)client_.session->progress(0);
+    g_fails_once_from = SIZE_MAX;
+    return call;
+  }
+  bool client_failed() const { return client_.session->failed(); }
+
  private:
   End client_;
   End server_;
   const Recycler::Owner recycler_ = Recycler::make();
   RecyclingAllocator<rpc::ClientCall> allocator_{*recycler_};
 };
+
+TEST(CallCost, ACallWithoutMemoryForItsReplyEndsWithTheConnection) {
+  constexpr size_t kTooLongForTheCallItself = 1000;
+  const std::vector<std::byte> payload(kTooLongForTheCallItself);
+  Sessions sessions;
+  const rpc::ClientCallRef call = sessions.call_without_memory(payload);
+  EXPECT_TRUE(sessions.client_failed());
+  ASSERT_TRUE(call->done()) << "its caller would wait for ever";
+  EXPECT_FALSE(call->status().ok());
+}
 
 // Waits for the child's next stop. False: it has ended.
 bool wait_for_stop(pid_t child, int& status) { return waitpid(child, &status, 0) == child && WIFSTOPPED(status); }

@@ -205,6 +205,26 @@ TEST(SessionCalls, AShortReplyIsHeldToItsLimitToo) {
   }
 }
 
+TEST(SessionCalls, WhoMayNotCallIsToldSoWhateverElseIsInTheWay) {
+  World world(1);
+  std::vector<ServerCallRef> running;
+  world.server.request = [&running](const ServerCallRef& call) { running.push_back(call); };
+  SessionOptions options;
+  options.calls_in_flight_max = 1;
+  world.connect({}, options);
+  const auto begin = [&world] {
+    const auto call = std::make_shared<ClientCall>();
+    EXPECT_TRUE(world.client.session->client().start(call, {"m", {}, {}, std::nullopt}, world.network.now()).ok());
+    world.run_for(kMillisecond);
+    return call;
+  };
+  const auto first = begin();
+  ASSERT_FALSE(first->done());
+  EXPECT_EQ(begin()->status().code(), StatusCode::kResourceExhausted);
+  world.server.denied = permission_denied("not for this peer");
+  EXPECT_EQ(begin()->status().code(), StatusCode::kPermissionDenied);
+}
+
 // The queue pair refuses the send. Of others nobody can tell how much of it the server has got.
 TEST(SessionCalls, ACallThatTheConnectionBrokeOnMayHaveRun) {
   FaultPlan plan;

@@ -123,6 +123,7 @@ struct SessionEnd : SessionEvents {
     if (call_done) call_done(call);
   }
   Refusal why_not(std::string_view, Asked asked, TimeNs) override {
+    if (!denied.ok()) return {denied};
     if (asked == Asked::kOnce) ++calls_counted;
     return {};
   }
@@ -140,6 +141,7 @@ struct SessionEnd : SessionEvents {
   endpoint::RegistrationCache registrations;
   size_t replies_taken = 0;
   size_t calls_counted = 0;  // of those that a limited rate would allow
+  Status denied;             // why no call is let in
   std::function<void(const ClientCallRef&)> call_done;
   std::function<void(const ServerCallRef&)> request;
   std::function<bool(const ServerCallRef&)> waits;
