@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rrpc import _core
 
 
+__all__ = ["EndedCall", "Observation", "ObservedCore", "Observer", "ServedCall", "status_name"]
+
 _NAMES: dict[int, str] = {code.value: code.name for code in StatusCode}
 
 

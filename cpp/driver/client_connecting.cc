@@ -1,6 +1,7 @@
 // How a client comes to its connection: dialling, being sent on, moving up from TCP to something better.
 #include <algorithm>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "base/helper_thread.h"
@@ -171,7 +172,7 @@ Status Client::move_to(const std::string& transport, const rpc::HelloFields& hel
   if (found.addresses.empty()) return unavailable(found.why_none);
   const auto instance = hello.find("instance");
   std::vector<std::string> reasons;
-  size_t asked_wrongly = 0;
+  std::set<StatusCode> codes;
   for (size_t i = 0; i < found.addresses.size(); ++i) {
     const Address& address = found.addresses[i];
     RRPC_RETURN_IF_ERROR(find_device(address.scheme).status());
@@ -182,15 +183,16 @@ Status Client::move_to(const std::string& transport, const rpc::HelloFields& hel
     Status moved = try_address(address, instance == hello.end() ? "" : instance->second, introduced, share);
     if (moved.ok()) return {};
     reasons.push_back(moved.message());
-    if (moved.code() == StatusCode::kInvalidArgument) ++asked_wrongly;
+    codes.insert(moved.code());
   }
-  const std::string all = join(reasons, "; ");
-  return asked_wrongly == reasons.size() ? invalid_argument(all) : unavailable(all);
+  // All of them for one reason, as a server that refuses this client; or there is none to be had.
+  return {codes.size() == 1 ? *codes.begin() : StatusCode::kUnavailable, join(reasons, "; ")};
 }
 
 Status Client::try_address(const Address& address, const std::string& instance, const Dialling& dialling,
                            TimeNs deadline) {
-  auto upgraded = dial_once(address, dialling, deadline);
+  const bool may_stay = !address_.is_verbs();  // else lost requests to connect are worth the time to make them again
+  auto upgraded = may_stay ? dial_once(address, dialling, deadline) : dial(address, dialling, deadline);
   // An adapter may fail a first connect that succeeds the next time (Soft-iWARP does).
   if (upgraded.status().code() == StatusCode::kUnavailable && address.scheme != "shm")
     upgraded = dial_once(address, dialling, deadline);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "driver/plugin.h"
+#include "driver/transports.h"
 
 namespace rrpc::driver {
 namespace {
@@ -30,7 +31,8 @@ Contexts& contexts() {
 }  // namespace
 
 Status choose_tls(Address& address, const Options& options) {
-  const bool may_use_rdma = address.scheme == "rrpc" || address.is_verbs();
+  const bool may_move = lists(options.transports, "verbs") || lists(options.transports, "verbs+tcp");
+  const bool may_use_rdma = address.is_verbs() || (address.scheme == "rrpc" && may_move);
   const bool protects_rdma = options.rdma_security != Protection::kNone;
   if (!options.wants_tls() && !address.secure && may_use_rdma && protects_rdma)
     return invalid_argument("rdma_security is '" + std::string(protection_name(options.rdma_security)) + "', and " +

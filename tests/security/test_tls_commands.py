@@ -89,6 +89,11 @@ def test_verbs_with_a_certificate_is_not_in_clear(serve: ServeFactory, tmp_path:
     done = run_serve("vault:Vault", "--listen", "verbs://192.0.2.1:0", *flags, cwd=tmp_path)
     assert done.returncode == 2
     assert "it is 'none', and must be identity, sign or encrypt" in done.stderr
+    flags_of_rdma = [*flags, "--rdma-security", "sign", "--processes", "2"]
+    done = run_serve("vault:Vault", "--listen", "verbs://192.0.2.1:0", *flags_of_rdma, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "192.0.2.1" in done.stderr, "no adapter has that address"
+    assert "none" not in done.stderr, "the process in front knows what protects RDMA, too"
     served = serve(VAULT, "Vault", args=flags)
     call = ["call", served.address, "Vault.add", "1", "2", *_flags(parties.of_client())]
     assert run_command(*call, "--rdma-security", "sign").stdout == "3\n"

@@ -129,8 +129,12 @@ def guards_of(made: Settings) -> list[str]:
 
 
 def tls_options(made: Settings) -> dict[str, Any]:
-    """Returns the options of TLS alone, by the core's names."""
-    return {name: value for name, value in core_options(made).items() if name.startswith("tls_")}
+    """Returns the options of TLS and of what it protects alone, by the core's names."""
+    return {
+        name: value
+        for name, value in core_options(made).items()
+        if name.startswith("tls_") or name == "rdma_security"
+    }
 
 
 def where(made: Settings, error: Exception) -> str:
