@@ -10,6 +10,33 @@
 
 namespace rrpc::rpc {
 
+Status ServerSide::why_unwanted(const ServerCall& call, TimeNs now) const {
+  if (call.late_ || call.overdue_ || (!call.cancelled() && call.deadline_ <= now))
+    return deadline_exceeded("the call's deadline passed while its handler ran");
+  return call.cancelled() || endpoint_.failed() ? cancelled("nobody waits for the reply any more") : Status();
+}
+
+// As it is of no use, or could mislead.
+void ServerSide::drop_unwanted(ServerCall& call, Reply& reply, TimeNs now) const {
+  Status unwanted = why_unwanted(call, now);
+  const bool gives_up = reply.status.ok() || reply.status.code() == StatusCode::kCancelled;
+  if (call.outcome_.ok() && gives_up) call.outcome_ = unwanted;
+  // Its handler may have been told to stop: this may be half a result, which a client that was held up would take
+  // for all of it.
+  if (unwanted.code() == StatusCode::kDeadlineExceeded && (call.overdue_ || reply.status.ok()))
+    reply = Reply{.status = std::move(unwanted)};
+}
+
+// One with buffers, an error, or one that is too long or has no credit.
+void ServerSide::reply_otherwise(const ServerCallRef& call, Reply& reply, TimeNs now) {
+  if (!reply.status.ok()) reply.buffers.clear();
+  if (reply.out_index >= reply.buffers.size()) reply.out_index = kNoOutIndex;
+  if (reply.out_index != kNoOutIndex && start_out_write(call, reply)) return;
+  std::string body;
+  if (Status status = compose(*call, reply, false, body); !status.ok()) compose_error(*call, std::move(status), body);
+  send_reply(call, std::move(body), now);
+}
+
 // In place of a result that can't be sent.
 void ServerSide::compose_error(ServerCall& call, Status status, std::string& body) {
   release(call);
