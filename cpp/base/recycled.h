@@ -19,12 +19,13 @@ class RecycledRef;
 template <typename T>
 class Recycled {
  public:
-  Recycled() = default;
   Recycled(const Recycled&) = delete;
   Recycled& operator=(const Recycled&) = delete;
 
  private:
+  friend T;  // alone has it as a base
   friend class RecycledRef<T>;
+  Recycled() = default;
   std::atomic<uint32_t> references_{1};
   Recycler* home_ = nullptr;
 };

@@ -100,7 +100,7 @@ class CallTable {
   [[gnu::noinline]] void shrink() noexcept {
     try {
       resize(std::max(kEntriesMin, count_ / 4));
-    } catch (const std::bad_alloc&) {
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): nothing has changed
     }
   }
   void resize(size_t count) {
