@@ -31,8 +31,7 @@ Contexts& contexts() {
 }  // namespace
 
 Status choose_tls(Address& address, const Options& options) {
-  const bool may_move = lists(options.transports, "verbs") || lists(options.transports, "verbs+tcp");
-  const bool may_use_rdma = address.is_verbs() || (address.scheme == "rrpc" && may_move);
+  const bool may_use_rdma = address.is_verbs() || (address.scheme == "rrpc" && lists(options.transports, "verbs"));
   const bool protects_rdma = options.rdma_security != Protection::kNone;
   if (!options.wants_tls() && !address.secure && may_use_rdma && protects_rdma)
     return invalid_argument("rdma_security is '" + std::string(protection_name(options.rdma_security)) + "', and " +

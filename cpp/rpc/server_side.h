@@ -171,7 +171,7 @@ struct Refusal {
 enum class Asked : uint8_t {
   kBeforeMethod,  // that isn't known yet, and is asked about later
   kOnce,          // if it isn't refused the call is one of those that the rate allows
-  kAgain,         // its body had to be fetched again: it counted when it came
+  kAgain,         // it counts for no rate: it did when it came and its body is fetched again, or it won't run anyway
 };
 
 class ServerSideEvents {

@@ -148,8 +148,6 @@ Status Session::answer_hello() {
 
 Status Session::get_ready() {
   ready_ = true;
-  takes_requests_ = takes_calls_;
-  takes_replies_ = makes_calls_;
   RRPC_RETURN_IF_ERROR(start_protection());
   events_.on_ready();
   hellos_ = {};
@@ -176,8 +174,8 @@ Status Session::on_hello(Bytes body) {
 }
 
 Status Session::on_message(uint8_t type, Bytes body) {
-  if (type == kRequest && takes_requests_) return server_.on_request(body, now_);
-  if (type == kReply && takes_replies_) return client_.on_reply(body);
+  if (type == kRequest && ready_ && takes_calls_) return server_.on_request(body, now_);
+  if (type == kReply && ready_ && makes_calls_) return client_.on_reply(body);
   return on_other_message(type, body);
 }
 

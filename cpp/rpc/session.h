@@ -140,8 +140,6 @@ class Session : private endpoint::EndpointEvents {
   provider::Protection protection_ = provider::Protection::kNone;
   std::string hellos_;  // both, the client's first; until on_ready() has returned
   bool ready_ = false;
-  bool takes_requests_ = false;  // once it is ready
-  bool takes_replies_ = false;
   bool hello_waits_ = false;  // a client's, for an answer
   bool items_first_ = false;
   bool ping_owed_ = false;  // what probe_sent_ says has yet to go out

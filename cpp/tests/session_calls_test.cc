@@ -179,6 +179,14 @@ TEST(SessionCalls, ALongReplyToACancelledCallTakesNoMemory) {
 }
 
 // Whether or not the reply could go at once.
+// A call that the server has had time to take, or to refuse.
+ClientCallRef begun(World& world) {
+  const auto call = std::make_shared<ClientCall>();
+  EXPECT_TRUE(world.client.session->client().start(call, {"m", {}, {}, std::nullopt}, world.network.now()).ok());
+  world.run_for(kMillisecond);
+  return call;
+}
+
 TEST(SessionCalls, AShortReplyIsHeldToItsLimitToo) {
   World world(1);
   std::vector<ServerCallRef> running;
@@ -187,9 +195,7 @@ TEST(SessionCalls, AShortReplyIsHeldToItsLimitToo) {
   options.message_bytes_max = 100;
   world.connect({}, options);
   for (const size_t bytes : {100u, 101u}) {
-    const auto call = std::make_shared<ClientCall>();
-    ASSERT_TRUE(world.client.session->client().start(call, {"m", {}, {}, std::nullopt}, world.network.now()).ok());
-    world.run_for(kMillisecond);
+    const ClientCallRef call = begun(world);
     const std::string payload(bytes, 'p');
     world.server.session->server().reply(running.back(), {.payload = as_bytes(payload)}, world.network.now());
     world.run_for(kMillisecond);
@@ -212,17 +218,11 @@ TEST(SessionCalls, WhoMayNotCallIsToldSoWhateverElseIsInTheWay) {
   SessionOptions options;
   options.calls_in_flight_max = 1;
   world.connect({}, options);
-  const auto begin = [&world] {
-    const auto call = std::make_shared<ClientCall>();
-    EXPECT_TRUE(world.client.session->client().start(call, {"m", {}, {}, std::nullopt}, world.network.now()).ok());
-    world.run_for(kMillisecond);
-    return call;
-  };
-  const auto first = begin();
+  const ClientCallRef first = begun(world);
   ASSERT_FALSE(first->done());
-  EXPECT_EQ(begin()->status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(begun(world)->status().code(), StatusCode::kResourceExhausted);
   world.server.denied = permission_denied("not for this peer");
-  EXPECT_EQ(begin()->status().code(), StatusCode::kPermissionDenied);
+  EXPECT_EQ(begun(world)->status().code(), StatusCode::kPermissionDenied);
 }
 
 // The queue pair refuses the send. Of others nobody can tell how much of it the server has got.
