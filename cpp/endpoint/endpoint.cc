@@ -73,6 +73,7 @@ Endpoint::Endpoint(DeviceContext context, std::unique_ptr<provider::CompletionQu
       cq_(std::move(cq)),
       qp_(std::move(qp)),
       limits_(qp_->limits()),
+      messages_complete_(limits_.messages_complete),
       send_slot_count_(send_slots_for(geometry)),
       bulk_(std::max(1u, std::min(geometry.read_depth, limits_.read_depth)),
             std::min<size_t>(kReadChunkBytes, limits_.message_bytes_max)) {}

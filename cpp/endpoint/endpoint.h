@@ -138,7 +138,11 @@ class Endpoint {
   // send() without its parts: the body is written to where this says, all of it, and commit_message() sends it before
   // anything else is done with the connection. Null: no message was begun, and where can_send() send() does it.
   std::byte* begin_message(uint8_t type, size_t body_bytes);
-  void commit_message() { holds_ = qp_->commit_message(hold_); }
+  void commit_message() {
+    if (messages_complete_) [[unlikely]]
+      return commit_counted();
+    holds_ = qp_->commit_message(hold_, provider::QueuePair::kNoCompletion);
+  }
   // Whether a message may close a range that the peer has exposed, so that the peer needn't do it itself.
   bool invalidates() const { return invalidates_; }
   // The message that is sent next, at once, closes it. Only where invalidates(), with a key that is still open.
@@ -264,6 +268,12 @@ class Endpoint {
   size_t let_go_of_revoked();
   MessageHeader take_credit(uint8_t type, size_t body_bytes);
   void post_message(const MessageHeader& header, std::span<const Bytes> parts, Pushes pushes);
+  void commit_counted();
+  struct SendId {
+    uint64_t wr_id;
+    bool signalled = false;
+  };
+  SendId take_send_place(const SendBuffers::Buffer& buffer);
   SendBuffers::Buffer join(std::span<const provider::Sge> parts);
 
   DeviceContext context_;
@@ -311,6 +321,7 @@ class Endpoint {
   size_t body_bytes_max_ = 0;
   size_t plain_bytes_end_ = 0;  // shorter bodies go without a tag; 0: none does
 
+  const bool messages_complete_;
   uint32_t send_slot_count_ = 0;
   uint32_t sends_unretired_ = 0;  // posted, not known to be complete
   uint32_t sends_since_signal_ = 0;

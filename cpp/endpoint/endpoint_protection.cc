@@ -36,13 +36,14 @@ void Endpoint::send_protected(MessageHeader& header, std::span<const Bytes> part
   RRPC_CHECK(protector_ != nullptr && header.body_bytes <= body_bytes_max_, "a message larger than a slot");
   const Bytes message = protector_->seal_message(header, parts);
   if (message.empty()) return fail(out_of_memory());
-  std::byte* const slot = pushes.empty() ? qp_->reserve_message(static_cast<uint32_t>(message.size())) : nullptr;
+  const bool alone = pushes.empty() && next_invalidates_ == 0;
+  std::byte* const slot = alone ? qp_->reserve_message(static_cast<uint32_t>(message.size())) : nullptr;
   if (slot == nullptr) {
     const Bytes rest = message.subspan(sizeof(header));
     return post_message(header, {&rest, 1}, pushes);
   }
   std::memcpy(slot, message.data(), message.size());
-  holds_ = qp_->commit_message(hold_);
+  commit_message();
 }
 
 // Encrypts into pool memory. Before that is open to the peer: what lay there before is nobody's to see. So the tags

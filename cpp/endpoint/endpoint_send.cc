@@ -41,7 +41,8 @@ void Endpoint::send(uint8_t type, std::span<const Bytes> parts, Pushes pushes) {
   RRPC_CHECK(parts.size() < kMessagePartsMax, "too many message parts");
   size_t body_bytes = 0;
   for (const Bytes part : parts) body_bytes += part.size();
-  if (std::byte* body = pushes.empty() ? begin_message(type, body_bytes) : nullptr; body != nullptr) {
+  const bool alone = pushes.empty() && next_invalidates_ == 0;  // else more than bytes goes with it
+  if (std::byte* body = alone ? begin_message(type, body_bytes) : nullptr; body != nullptr) {
     for (const Bytes part : parts) body = append(body, part);
     return commit_message();
   }
@@ -50,6 +51,23 @@ void Endpoint::send(uint8_t type, std::span<const Bytes> parts, Pushes pushes) {
   MessageHeader header = take_credit(type, body_bytes);
   if (body_bytes >= plain_bytes_end_) return send_protected(header, parts, pushes);
   post_message(header, parts, pushes);
+}
+
+// A message takes a place in the send queue. Its completion, if it is to have one, retires it and all before it that
+// had none; there is one often enough that a full queue can't be all without.
+Endpoint::SendId Endpoint::take_send_place(const SendBuffers::Buffer& buffer) {
+  send_buffers_.posted(buffer);
+  ++sends_unretired_;
+  SendId id{.wr_id = kTagSend | ++sends_since_signal_};
+  id.signalled =
+      sends_since_signal_ >= std::max(1u, send_slot_count_ / 4) || (buffer.memory != nullptr && send_buffers_.scarce());
+  if (id.signalled) sends_since_signal_ = 0;
+  return id;
+}
+
+void Endpoint::commit_counted() {
+  const SendId id = take_send_place({});
+  holds_ = qp_->commit_message(hold_, id.signalled ? id.wr_id : provider::QueuePair::kNoCompletion);
 }
 
 void Endpoint::post_message(const MessageHeader& header, std::span<const Bytes> parts, Pushes pushes) {
@@ -69,19 +87,14 @@ void Endpoint::post_message(const MessageHeader& header, std::span<const Bytes> 
     joined = {buffer.memory, static_cast<uint32_t>(length_bytes), buffer.region};
     request.sges = {&joined, 1};
   }
-  send_buffers_.posted(buffer);
-  ++sends_unretired_;
-  ++sends_since_signal_;
-  // One signalled send retires all before it; often enough that a full queue can't be all unsignalled.
-  request.signalled =
-      sends_since_signal_ >= std::max(1u, send_slot_count_ / 4) || (buffer.memory != nullptr && send_buffers_.scarce());
-  request.wr_id = kTagSend | sends_since_signal_;
+  const SendId id = take_send_place(buffer);
+  request.wr_id = id.wr_id;
+  request.signalled = id.signalled;
   request.more = hold_;
   if (next_invalidates_ != 0) {
     request.invalidate_rkey = std::exchange(next_invalidates_, 0);
     tally(&Counters::exposures_invalidated);
   }
-  if (request.signalled) sends_since_signal_ = 0;
   const Status status = qp_->post_send({&request, 1});
   holds_ = qp_->holds();
   if (!status.ok()) [[unlikely]]

@@ -46,7 +46,7 @@ const PeerIdentity& QueuePair::peer_identity() const {
 // Out of line: callers then make one indirect call, without asking first whether it is this one.
 bool QueuePair::post_again(uint64_t) { return false; }
 std::byte* QueuePair::reserve_message(uint32_t) { return nullptr; }
-bool QueuePair::commit_message(bool) { return false; }
+bool QueuePair::commit_message(bool, uint64_t) { return false; }
 
 Status check_host_memory(const MemoryRange& range) {
   if (range.dmabuf_fd < 0) return {};

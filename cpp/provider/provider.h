@@ -167,6 +167,7 @@ struct QueuePairLimits {
   uint32_t inline_bytes_max = 0;
   uint32_t message_bytes_max = 0;  // of one READ or WRITE
   uint32_t pushed_bytes_max = 0;   // behind one message, whole ranges; 0: there are none (WorkRequest::pushes)
+  bool messages_complete = false;  // those of reserve_message() take places in the send queue (commit_message())
   // A message may close a key at its receiver (WorkRequest::invalidate_rkey): this end's messages may, and the peer's
   // may close what this end has exposed. To be used only where both ends' limits say so.
   bool invalidates = false;
@@ -312,17 +313,20 @@ class QueuePair {
     for (const ReceiveRequest& request : requests) RRPC_RETURN_IF_ERROR(post_receive(request));
     return {};
   }
-  // Posts the receive that completed under this id again, as it was posted last: its memory and the region around it
-  // have been there since. False: nothing was done, and post_receive() does it.
+  // Posts the receive that completed under this id again. The id has stood for the same memory, and the region around
+  // that has been there, all the time. The device may get it as late as with the next message or poll(). False: nothing
+  // was done, and post_receive() does it.
   virtual bool post_again(uint64_t wr_id);
   // Reserves room for a message and returns where to write it, or null if it must go through post_send(). Write all of
   // it and call commit_message() before any other call on this queue pair. The message is then sent in order with the
-  // posted ones; it has no completion.
+  // posted ones.
   virtual std::byte* reserve_message(uint32_t length_bytes);
   // `more`: another message may follow at once. This one may then wait for it, so that both go out with one doorbell,
-  // but no longer than until ring(), the next post_send(), or the next poll() that gives no completion. Gives whether
-  // it waits.
-  virtual bool commit_message(bool more);
+  // but no longer than until ring(), the next post_send(), or the next poll() that gives no completion. `wr_id`: where
+  // limits().messages_complete, what it completes under, as a signalled request; kNoCompletion, and elsewhere: it has
+  // no completion. Gives whether it waits.
+  virtual bool commit_message(bool more, uint64_t wr_id);
+  static constexpr uint64_t kNoCompletion = 0;
   // Whether messages or requests wait for another one.
   virtual bool holds() const { return false; }
   // Sends them.

@@ -301,7 +301,8 @@ Status ServerSide::on_done(Bytes body, TimeNs now) {
   fixed.metadata_bytes = static_cast<uint16_t>(reply.metadata.size());
   const Bytes head = std::as_bytes(std::span(&fixed, 1));
   const size_t length = sizeof(fixed) + reply.metadata.size() + reply.payload.size();
-  if (std::byte* body = endpoint_.begin_message(kReply, length)) [[likely]] {
+  std::byte* body = call.invalidates_ == 0 ? endpoint_.begin_message(kReply, length) : nullptr;
+  if (body != nullptr) [[likely]] {
     body = append(body, head);
     if (!reply.metadata.empty()) body = append(body, reply.metadata);
     append(body, reply.payload);

@@ -105,7 +105,7 @@ TEST_P(ConformanceTest, AReservedMessageGoesInTurnAndCompletesNowhere) {
     std::byte* const reserved = i % 3 == 1 ? nullptr : client_.qp->reserve_message(20 + static_cast<uint32_t>(i));
     if (reserved != nullptr) {
       std::memcpy(reserved, message.bytes.data(), 20 + i);
-      client_.qp->commit_message(i % 2 == 0);
+      client_.qp->commit_message(i % 2 == 0, QueuePair::kNoCompletion);
     } else {
       ASSERT_TRUE(post_send(client_, i, message.sge(0, 20 + static_cast<uint32_t>(i)), i % 3 == 1).ok());
     }
@@ -118,6 +118,68 @@ TEST_P(ConformanceTest, AReservedMessageGoesInTurnAndCompletesNowhere) {
     EXPECT_EQ(server_.completions[i].length_bytes, 20 + i);
     EXPECT_EQ(buffers_[i].text(20 + i), message.text(20 + i));
   }
+}
+
+TEST_P(ConformanceTest, AReservedMessageCompletesUnderTheIdThatItIsGiven) {
+  constexpr uint64_t kCount = 300;  // more than the send queue holds
+  connect({}, {}, 1);
+  if (!client_.qp->limits().messages_complete) GTEST_SKIP() << "its messages never complete";
+  std::vector<uint64_t> asked;
+  for (uint64_t i = 0; i < kCount; ++i) {
+    std::byte* const reserved = client_.qp->reserve_message(8);
+    ASSERT_NE(reserved, nullptr) << i;
+    std::memcpy(reserved, &i, sizeof(i));
+    const bool wanted = i % 7 == 3;
+    if (wanted) asked.push_back(5000 + i);
+    client_.qp->commit_message(false, wanted ? 5000 + i : QueuePair::kNoCompletion);
+    ASSERT_TRUE(wait_for([&] { return server_.completions.size() == i + 1; }));
+    uint64_t arrived = 0;
+    std::memcpy(&arrived, server_.receives.at(1000).address, sizeof(arrived));
+    EXPECT_EQ(arrived, i);
+    if (!server_.qp->post_again(1000)) post_receive(server_, 1000, server_.receives.at(1000));
+    step();  // the device has it by then
+  }
+  ASSERT_TRUE(wait_for([&] { return client_.completions.size() == asked.size(); }));
+  for (size_t i = 0; i < asked.size(); ++i) {
+    EXPECT_EQ(client_.completions[i].wr_id, asked[i]);
+    EXPECT_EQ(client_.completions[i].opcode, Opcode::kSend);
+    EXPECT_EQ(client_.completions[i].status, WcStatus::kSuccess);
+  }
+}
+
+// A full receive queue of which each receive goes back to where it was.
+TEST_P(ConformanceTest, AReceiveThatIsPostedAgainTakesAnotherMessage) {
+  constexpr uint32_t kDepth = 8;
+  const QueuePairConfig config{.receive_depth = kDepth};
+  connect(config, config, kDepth);
+  uint64_t again = 0;
+  for (uint64_t round = 0; round < 20; ++round) {
+    const uint64_t count = 1 + round % kDepth;
+    const size_t before = server_.completions.size();
+    for (uint64_t i = 0; i < count; ++i)
+      ASSERT_TRUE(post_send(client_, i, buffer(client_, 64, static_cast<uint32_t>(before + i)).sge()).ok());
+    ASSERT_TRUE(wait_for([&] { return server_.completions.size() == before + count; }));
+    for (size_t i = before; i < before + count; ++i) {
+      const Completion& completion = server_.completions[i];
+      EXPECT_EQ(completion.status, WcStatus::kSuccess);
+      EXPECT_EQ(completion.wr_id, 1000 + i % kDepth);
+      EXPECT_EQ(buffers_[i % kDepth].text(64), buffers_[kDepth + i].text(64));
+      const Sge place = server_.receives.at(completion.wr_id);
+      const bool posted = server_.qp->post_again(completion.wr_id);
+      again += posted ? 1 : 0;
+      if (!posted) post_receive(server_, completion.wr_id, place);
+    }
+    step();  // the device has them by then
+  }
+  if (client_.qp->limits().messages_complete) {
+    EXPECT_EQ(again, server_.completions.size());
+  }
+  // Those that wait for the device end with the others.
+  EXPECT_TRUE(connected(server_));
+  server_.qp->disconnect("enough");
+  const size_t before = server_.completions.size();
+  EXPECT_TRUE(wait_for([&] { return server_.completions.size() == before + kDepth; }));
+  for (size_t i = before; i < before + kDepth; ++i) EXPECT_EQ(server_.completions[i].status, WcStatus::kFlushed);
 }
 
 TEST_P(ConformanceTest, RequestsThatWaitForOthersAreCarriedOutInTheirOrder) {
@@ -196,7 +258,7 @@ TEST_P(ConformanceTest, NothingIsReservedThatCannotBeSent) {
   std::byte* const reserved = client_.qp->reserve_message(4096);
   if (reserved != nullptr) {
     std::memset(reserved, 7, 4096);
-    client_.qp->commit_message(false);
+    client_.qp->commit_message(false, QueuePair::kNoCompletion);
     EXPECT_EQ(client_.qp->reserve_message(8), nullptr) << "no receive is posted";
     EXPECT_TRUE(connected(client_)) << "only post_send() ends a connection of that";
     ASSERT_TRUE(wait_done(server_, 1000));

@@ -106,7 +106,7 @@ class Doorbell : public ::testing::Test {
     std::memset(place, 0, length_bytes);
     std::memcpy(place, &next_, sizeof(next_));
     ++next_;
-    waits_ = sender_.qp->commit_message(more);
+    waits_ = sender_.qp->commit_message(more, provider::QueuePair::kNoCompletion);
     return true;
   }
   void post(uint32_t length_bytes) {

@@ -108,22 +108,58 @@ TEST(SendLedgerDeathTest, AnOverfullLedgerOrAStrangeCompletionEndsTheProcess) {
   EXPECT_DEATH(ledger.complete(2, WcStatus::kSuccess), "outstanding");
 }
 
+PostedReceive receive(uint64_t wr_id) { return {.wr_id = wr_id, .length_bytes = 64}; }
+
 TEST(ReceiveLedger, GivesBackInOrder) {
   ReceiveLedger ledger(3);
+  uint64_t next = 0;
   for (uint64_t i = 0; i < 100; ++i) {
-    while (!ledger.full()) ledger.push(i * 10 + ledger.end());
+    while (!ledger.full()) ledger.push(receive(next++));
+    ledger.given(ledger.waiting_count());
     EXPECT_FALSE(ledger.empty());
-    (void)ledger.pop();
+    EXPECT_EQ(ledger.pop(), i);
   }
   ReceiveLedger fresh(2);
-  fresh.push(7);
-  fresh.push(8);
+  fresh.push(receive(7));
+  fresh.push(receive(8));
   EXPECT_TRUE(fresh.full());
   EXPECT_EQ(fresh.pop(), 7u);
-  fresh.push(9);
+  fresh.push(receive(9));
   EXPECT_EQ(fresh.pop(), 8u);
   EXPECT_EQ(fresh.pop(), 9u);
   EXPECT_TRUE(fresh.empty());
+  EXPECT_EQ(fresh.waiting_count(), 0u);
+}
+
+TEST(ReceiveLedger, AReceiveComesBackToItsPlaceAndWaitsForTheDevice) {
+  ReceiveLedger ledger(4);
+  for (uint64_t i = 0; i < 4; ++i) ledger.push(receive(i));
+  ledger.given(4);
+  EXPECT_FALSE(ledger.push_again(0)) << "it hasn't completed";
+  EXPECT_EQ(ledger.pop(), 0u);
+  EXPECT_EQ(ledger.pop(), 1u);
+  EXPECT_FALSE(ledger.push_again(1)) << "it isn't its turn";
+  EXPECT_TRUE(ledger.push_again(0));
+  EXPECT_TRUE(ledger.push_again(1));
+  ASSERT_EQ(ledger.waiting_count(), 2u);
+  EXPECT_EQ(ledger.waiting(1).wr_id, 1u);
+  EXPECT_EQ(ledger.waiting(1).length_bytes, 64u);
+  ledger.given(1);
+  EXPECT_EQ(ledger.waiting(0).wr_id, 1u);
+  EXPECT_EQ(ledger.drop_newest(), 1u);
+  EXPECT_EQ(ledger.room(), 1u);
+  ReceiveLedger none(0);
+  EXPECT_FALSE(none.push_again(0)) << "its receives are a shared queue's";
+}
+
+TEST(SendLedger, OfAMessageOnlyACompletionThatWasAskedForIsTold) {
+  SendEntry message{.wr_id = 1, .kind = SendEntry::Kind::kMessage, .wanted = false, .status = WcStatus::kFlushed};
+  EXPECT_FALSE(message.to_be_told());
+  message.wanted = true;
+  EXPECT_TRUE(message.to_be_told());
+  SendLedger ledger(2);
+  ledger.push(message);
+  EXPECT_EQ(ledger.user_count(), 1u) << "it takes a place";
 }
 
 TEST(WorkIds, TellTheQueue) {

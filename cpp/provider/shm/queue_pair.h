@@ -57,7 +57,7 @@ class ShmQueuePair : public QueuePair {
     return state_ == QueuePairState::kConnected && !inherited() && receives_.post_again(wr_id);
   }
   std::byte* reserve_message(uint32_t length_bytes) override;
-  bool commit_message(bool more) override;
+  bool commit_message(bool more, uint64_t wr_id) override;
   Status post_send(std::span<const WorkRequest> requests) override;
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                           uint32_t access) override;

@@ -80,7 +80,7 @@ void ShmQueuePair::tell_poller() {
 }
 
 // The peer may be polling, so no message waits for another one.
-bool ShmQueuePair::commit_message(bool /*more*/) {
+bool ShmQueuePair::commit_message(bool /*more*/, uint64_t /*wr_id*/) {
   peer_.receive(send_sequence_).state.exchange(landed_state(send_sequence_), std::memory_order_seq_cst);
   ++send_sequence_;
   tell_poller();
@@ -94,7 +94,7 @@ ShmQueuePair::Outcome ShmQueuePair::deliver(std::span<const Sge> sges, bool inli
   ReceiveEntry& entry = peer_.receive(send_sequence_);
   if (std::byte* const place = place_in_entry(entry, length_bytes)) {
     gather(sges, place);
-    return (void)commit_message(false), Outcome();
+    return (void)commit_message(false, kNoCompletion), Outcome();
   }
   if (!claim_receive(entry, length_bytes)) return not_ready();
   Outcome outcome;
@@ -106,7 +106,7 @@ ShmQueuePair::Outcome ShmQueuePair::deliver(std::span<const Sge> sges, bool inli
     return outcome;
   }
   if (place != nullptr) gather(sges, place);
-  (void)commit_message(false);
+  (void)commit_message(false, kNoCompletion);
   return outcome;
 }
 

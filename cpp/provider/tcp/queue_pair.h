@@ -39,7 +39,7 @@ class TcpQueuePair final : public QueuePair, public Pollable {
   std::optional<ExportedKey> export_key(std::string_view label) const override;
   Status post_receive(const ReceiveRequest& request) override;
   std::byte* reserve_message(uint32_t length_bytes) override;
-  bool commit_message(bool more) override;
+  bool commit_message(bool more, uint64_t wr_id) override;
   bool holds() const override { return held_ > 0; }
   void ring() override;
   Status post_send(std::span<const WorkRequest> requests) override;

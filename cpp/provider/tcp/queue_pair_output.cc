@@ -37,7 +37,7 @@ std::byte* TcpQueuePair::reserve_message(uint32_t length_bytes) {
   return place + header.size();
 }
 
-bool TcpQueuePair::commit_message(bool more) {
+bool TcpQueuePair::commit_message(bool more, uint64_t /*wr_id*/) {
   output_.staged(kFrameHeaderBytes + reserved_bytes_);
   if (more && ++held_ < kHeldMax) return true;
   flush_output();

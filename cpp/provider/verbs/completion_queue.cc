@@ -15,6 +15,7 @@ namespace rrpc::provider::verbs {
 // What costs system calls (connection events) is looked at so often while completions alone are polled for. Who sleeps
 // on the wait handles is kept awake by such an event until then.
 static constexpr TimeNs kLookEvery = kMillisecond;
+static constexpr uint32_t kPollsPerClock = 8;  // the clock costs as much as a poll that finds nothing
 
 VerbsCompletionQueue::VerbsCompletionQueue() : fork_generation_(fork_generation()) {}
 
@@ -41,16 +42,24 @@ void VerbsCompletionQueue::attach(VerbsQueuePair* queue_pair) { queue_pairs_.pus
 
 void VerbsCompletionQueue::detach(VerbsQueuePair* queue_pair) { std::erase(queue_pairs_, queue_pair); }
 
-size_t VerbsCompletionQueue::poll(std::span<Completion> out) {
+bool VerbsCompletionQueue::time_to_look() {
+  polls_to_clock_ = kPollsPerClock;
   const TimeNs now = now_ns();
-  const bool look = now >= next_look_;
-  if (look) next_look_ = now + kLookEvery;
-  size_t count = 0;
+  if (now < next_look_) return false;
+  next_look_ = now + kLookEvery;
+  return true;
+}
+
+size_t VerbsCompletionQueue::poll(std::span<Completion> out) {
+  const bool look = --polls_to_clock_ == 0 && time_to_look();
   const size_t queue_pair_count = queue_pairs_.size();
+  if (queue_pair_count == 1) [[likely]]
+    return queue_pairs_.front()->poll(out, look);
+  size_t count = 0;
   if (queue_pair_count > 1) turn_ = (turn_ + 1) % queue_pair_count;
   for (size_t i = 0; i < queue_pair_count; ++i) {
     VerbsQueuePair* queue_pair = queue_pairs_[(turn_ + i) % queue_pair_count];
-    count += queue_pair->poll(out.subspan(count), now, look);
+    count += queue_pair->poll(out.subspan(count), look);
   }
   return count;
 }

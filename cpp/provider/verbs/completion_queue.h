@@ -21,6 +21,10 @@ class VerbsCompletionQueue final : public CompletionQueue {
   void arm() override;
   void append_wait_handles(std::vector<WaitHandle>& out) const override;
   bool lingering() const override;
+  void look_at_wait_handles() override {
+    polls_to_clock_ = 1;
+    next_look_ = 0;
+  }
 
   Result<ibv_comp_channel*> channel_of(Adapter& adapter);
   void attach(VerbsQueuePair* queue_pair);
@@ -32,6 +36,7 @@ class VerbsCompletionQueue final : public CompletionQueue {
     ibv_comp_channel* handle;
   };
 
+  bool time_to_look();
   bool notification_is_due() const;
   void take_events(const Channel& channel);
 
@@ -40,6 +45,7 @@ class VerbsCompletionQueue final : public CompletionQueue {
   std::vector<Channel> channels_;
   size_t turn_ = 0;
   TimeNs next_look_ = 0;
+  uint32_t polls_to_clock_ = 1;
 };
 
 }  // namespace rrpc::provider::verbs

@@ -15,7 +15,6 @@ namespace rrpc::provider::verbs {
 
 // rdma_cm leaves the wait before a repeated send at its longest, 655 ms. This is 0.64 ms.
 static constexpr uint8_t kMinRnrTimer = 12;
-static constexpr size_t kHeldMax = 16;           // requests that wait for another one
 static constexpr uint32_t kUnsignalledMax = 64;  // the device tells at least so often what is done
 // An argument is its caller's again when the call returns: a window that the reply hasn't closed is waited for until
 // then, unless the adapter is slower than this. Not to wait would leave it readable by the peer, and exported by its
@@ -68,41 +67,6 @@ void VerbsQueuePair::establish() {
   }
   was_connected_ = true;
   state_ = QueuePairState::kConnected;
-}
-
-Status VerbsQueuePair::append_receive(const ReceiveRequest& request) {
-  const auto* region = static_cast<const VerbsRegion*>(request.sge.region);
-  if (region == nullptr || !region->contains(request.sge.address, request.sge.length_bytes)) {
-    return invalid_argument("a receive outside its memory region");
-  }
-  if (region->id() != receive_region_id_) {
-    RRPC_ASSIGN_OR_RETURN(const ibv_mr* registration, region->registration_in(domain_));
-    receive_region_id_ = region->id();
-    receive_lkey_ = registration->lkey;
-  }
-  receive_sges_.push_back({reinterpret_cast<uint64_t>(request.sge.address), request.sge.length_bytes, receive_lkey_});
-  receive_chain_.push_back({.wr_id = receive_id(receives_.end() + receive_chain_.size()),
-                            .next = nullptr,
-                            .sg_list = &receive_sges_.back(),
-                            .num_sge = 1});
-  return {};
-}
-
-Status VerbsQueuePair::post_receives(std::span<const ReceiveRequest> requests) {
-  if (state_ == QueuePairState::kError) return error_;
-  if (shared_receives_ != nullptr) return failed_precondition("this queue pair takes its receives from a shared queue");
-  if (requests.size() > receives_.room()) {
-    return resource_exhausted("the receive queue is full (" + std::to_string(limits_.receive_depth) + " receives)");
-  }
-  if (requests.empty()) return {};
-  receive_chain_.clear();
-  receive_chain_.reserve(requests.size());
-  receive_sges_.clear();
-  receive_sges_.reserve(requests.size());  // the chain points at them
-  for (const ReceiveRequest& request : requests) RRPC_RETURN_IF_ERROR(append_receive(request));
-  const PostedReceives posted = post_linked(handle_, receive_chain_);
-  for (const ReceiveRequest& request : requests.first(posted.count)) receives_.push(request.wr_id);
-  return posted.error_number == 0 ? Status() : verbs_error(posted.error_number, "posting a receive");
 }
 
 Status VerbsQueuePair::check_request(const WorkRequest& request) const {
@@ -216,7 +180,7 @@ Status VerbsQueuePair::append(std::span<const WorkRequest> requests) {
     RRPC_RETURN_IF_ERROR(check_request(request));
     sge_count += request.sges.size();
   }
-  if (requests.back().more && held_bytes_.empty()) held_bytes_.resize(kHeldMax * limits_.inline_bytes_max);
+  if (requests.back().more) make_held_places();
   const size_t request_count = chain_.size();
   const size_t sges_before = chain_sges_.size();
   chain_.reserve(request_count + requests.size());
@@ -238,7 +202,7 @@ void VerbsQueuePair::keep_inline_bytes(size_t first_request) {
   size_t element = 0;
   for (size_t i = 0; i < first_request; ++i) element += static_cast<size_t>(chain_[i].num_sge);
   for (size_t i = first_request; i < chain_.size(); ++i) {
-    std::byte* to = held_bytes_.data() + i * limits_.inline_bytes_max;
+    std::byte* to = held_place(i);
     for (const size_t end = element + static_cast<size_t>(chain_[i].num_sge); element < end; ++element) {
       if ((chain_[i].send_flags & IBV_SEND_INLINE) == 0) continue;
       ibv_sge& sge = chain_sges_[element];
@@ -251,6 +215,7 @@ void VerbsQueuePair::keep_inline_bytes(size_t first_request) {
 }
 
 void VerbsQueuePair::ring() {
+  give_receives();
   if (chain_.empty()) return;
   if (const Status status = post_chain(chain_.size()); !status.ok()) die(status);
 }
@@ -273,26 +238,37 @@ bool VerbsQueuePair::taken_all_the_same(const ibv_send_wr* refused) {
 
 // The first `held_count` of the chain were taken by earlier calls.
 Status VerbsQueuePair::post_chain(size_t held_count) {
+  give_receives();
+  if (chain_.empty()) return {};  // the queue pair has died of that, and flushes them
   ibv_sge* sges = chain_sges_.data();
   for (size_t i = 0; i < chain_.size(); ++i) {
     chain_[i].sg_list = sges;
     sges += chain_[i].num_sge;
     chain_[i].next = i + 1 < chain_.size() ? &chain_[i + 1] : nullptr;
   }
-  const uint64_t first = sequence_of(chain_.front().wr_id);
-  ibv_send_wr* refused = nullptr;
-  const int error_number = ibv_post_send(handle_, chain_.data(), &refused);
-  const size_t taken = refused == nullptr ? 0 : static_cast<size_t>(refused - chain_.data());
+  const auto chain = std::span(chain_);
+  const Status status = give_requests(chain, held_count > 0);
   chain_.clear();
   chain_sges_.clear();
-  if (error_number == 0 || taken_all_the_same(refused)) return {};
+  return status;
+}
+
+// They are in the ledger. `promised`: somebody was told that one of them is posted.
+Status VerbsQueuePair::give_requests(std::span<ibv_send_wr> linked, bool promised) {
+  const uint64_t first = sequence_of(linked.front().wr_id);
+  ibv_send_wr* refused = nullptr;
+  const int error_number = ibv_post_send(handle_, linked.data(), &refused);
+  if (error_number == 0) [[likely]]
+    return {};
+  const size_t taken = refused == nullptr ? 0 : static_cast<size_t>(refused - linked.data());
+  if (taken_all_the_same(refused)) return {};
   if (error_number == ENOTCONN && refused != nullptr) {  // Soft-iWARP's word for a queue pair that has just died
     for (uint64_t sequence = first + taken; sequence < sends_.end(); ++sequence) sends_.fail(sequence);
     ask_why(unavailable("the connection was lost"));
     return {};
   }
   Status status = verbs_error(error_number, "posting to the send queue");
-  if (taken == 0 && held_count == 0) {
+  if (taken == 0 && !promised) {
     sends_.drop_newest(first);
     return status;
   }

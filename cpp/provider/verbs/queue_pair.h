@@ -41,6 +41,11 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   std::string_view bulk_method() const override { return "RDMA"; }
   Status post_receive(const ReceiveRequest& request) override { return post_receives({&request, 1}); }
   Status post_receives(std::span<const ReceiveRequest> requests) override;
+  bool post_again(uint64_t wr_id) override {
+    return state_ == QueuePairState::kConnected && receives_.push_again(wr_id);
+  }
+  std::byte* reserve_message(uint32_t length_bytes) override;
+  bool commit_message(bool more, uint64_t wr_id) override;
   Status post_send(std::span<const WorkRequest> requests) override;
   bool holds() const override { return !chain_.empty(); }
   void ring() override;
@@ -70,7 +75,11 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   uint8_t port() const { return connector_->port(); }
 
   // For its completion queue. `look`: also at what costs system calls.
-  size_t poll(std::span<Completion> out, TimeNs now, bool look);
+  size_t poll(std::span<Completion> out, bool look) {
+    const bool calm = state_ == QueuePairState::kConnected && !asking_why() && stash_.empty() &&
+                      !doomed_.load(std::memory_order_acquire);
+    return calm && !look ? poll_calm(out) : poll_whatever(out, look);
+  }
   void on_notified();
   void request_notification();
   void append_wait_handles(std::vector<WaitHandle>& out) const;
@@ -99,7 +108,6 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   // queue_pair.cc
   void establish();
   void follow_connector();
-  Status append_receive(const ReceiveRequest& request);
   Status check_request(const WorkRequest& request) const;
   Status append(std::span<const WorkRequest> requests);
   Status append_request(const WorkRequest& request);
@@ -108,6 +116,7 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   Status post_flushed(std::span<const WorkRequest> requests);
   bool taken_all_the_same(const ibv_send_wr* refused);
   Status post_chain(size_t held_count);
+  Status give_requests(std::span<ibv_send_wr> linked, bool promised);
   bool signal_next(bool wanted);
   bool internal_room_used_up() const { return sends_.internal_count() >= internal_depth_ - 1; }
   Status post_internal(ibv_send_wr& request, SendEntry entry, bool signalled);
@@ -117,12 +126,26 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   bool alive() const override { return connected() || ending_ == Ending::kLingering; }
   bool connected() const override { return state_ == QueuePairState::kConnected && !asking_why(); }
 
+  // queue_pair_messages.cc
+  Result<PostedReceive> resolve(const ReceiveRequest& request);
+  Status give_receives_now();
+  // To the device, those that wait. Where it takes them no more the queue pair dies.
+  void give_receives() {
+    if (receives_.waiting_count() == 0) return;
+    if (const Status status = give_receives_now(); !status.ok()) die(status);
+  }
+  void drop_waiting_receives();
+  void make_held_places();
+  std::byte* held_place(size_t index) { return held_bytes_.data() + index * limits_.inline_bytes_max; }
+
   // queue_pair_completions.cc
+  size_t poll_calm(std::span<Completion> out);
+  size_t poll_whatever(std::span<Completion> out, bool look);
   size_t take_stash(std::span<Completion> out);
   size_t poll_device(std::span<Completion> out);
   size_t take_sends(std::span<Completion> out);
   bool stash_completions();
-  std::optional<Completion> digest(const ibv_wc& completion);
+  bool digest(const ibv_wc& completion, Completion& receive);
   void digest_send(uint64_t sequence, const ibv_wc& completion);
   Completion digest_receive(uint64_t sequence, const ibv_wc& completion);
   void note_invalidated(uint32_t rkey);
@@ -177,9 +200,11 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   // calls those that wait for another one.
   std::vector<ibv_send_wr> chain_;
   std::vector<ibv_sge> chain_sges_;
-  std::vector<std::byte> held_bytes_;  // of those that go inline
-  std::vector<ibv_recv_wr> receive_chain_;
-  std::vector<ibv_sge> receive_sges_;
+  static constexpr size_t kHeldMax = 16;
+  std::vector<std::byte> held_bytes_;  // places for the bytes of those that go inline, one each
+  uint32_t reserved_bytes_ = 0;        // by reserve_message()
+  ibv_send_wr message_{};              // one that goes alone
+  ibv_sge message_sge_{};
   bool notification_requested_ = false;
   bool polled_since_request_ = false;
   uint32_t notifications_unacknowledged_ = 0;

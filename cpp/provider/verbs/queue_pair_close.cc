@@ -45,6 +45,7 @@ void VerbsQueuePair::flush_held() {
 
 void VerbsQueuePair::begin_flush(const std::string& reason) {
   flush_held();
+  if (!give_receives_now().ok()) drop_waiting_receives();
   ending_ = Ending::kFlushing;
   flush_progress_ = now_ns();
   if (connector_->phase() != Connector::Phase::kEnded) connector_->disconnect(reason);

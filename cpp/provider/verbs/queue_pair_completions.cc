@@ -12,7 +12,17 @@ namespace rrpc::provider::verbs {
 
 static constexpr size_t kBatch = 16;
 
-size_t VerbsQueuePair::poll(std::span<Completion> out, TimeNs now, bool look) {
+// Of a connection at which nothing but messages happens.
+size_t VerbsQueuePair::poll_calm(std::span<Completion> out) {
+  give_receives();
+  const size_t count = poll_device(out);
+  if (count == 0) ring();
+  return count;
+}
+
+size_t VerbsQueuePair::poll_whatever(std::span<Completion> out, bool look) {
+  const TimeNs now = now_ns();
+  give_receives();
   if (doomed_.load(std::memory_order_acquire)) obey_doom();
   const bool awaits_news = state_ == QueuePairState::kConnecting || asking_why();
   if ((look || awaits_news) && state_ != QueuePairState::kInit && handle_ != nullptr && !holds_device()) {
@@ -41,7 +51,7 @@ size_t VerbsQueuePair::take_stash(std::span<Completion> out) {
 
 // Until `out` is full or the device has no more: fewer than asked for means that the queue has run dry.
 size_t VerbsQueuePair::poll_device(std::span<Completion> out) {
-  size_t count = take_sends(out);
+  size_t count = sends_.front_done() != nullptr ? take_sends(out) : 0;
   if (completions_ == nullptr) return count;
   std::array<ibv_wc, kBatch> polled;
   while (count < out.size()) {
@@ -49,18 +59,18 @@ size_t VerbsQueuePair::poll_device(std::span<Completion> out) {
     const int polled_count = ibv_poll_cq(completions_, static_cast<int>(wanted), polled.data());
     if (polled_count <= 0) break;
     polled_since_request_ = true;
-    for (int i = 0; i < polled_count; ++i) {
-      const auto receive = digest(polled[static_cast<size_t>(i)]);
-      if (!receive) continue;
-      if (receive->status != WcStatus::kSuccess && asking_why()) {
-        stash_.push_back(*receive);
-      } else {
-        out[count++] = *receive;
-      }
+    for (const ibv_wc& completion : std::span(polled).first(static_cast<size_t>(polled_count))) {
+      if (!digest(completion, out[count])) continue;
+      if (out[count].status != WcStatus::kSuccess && asking_why()) [[unlikely]]
+        stash_.push_back(out[count]);
+      else
+        ++count;
     }
-    count += take_sends(out.subspan(count));
+    if (sends_.front_done() != nullptr) {
+      count += take_sends(out.subspan(count));
+      exposures_->post_deferred();  // there is room for them now
+    }
     if (ending_ == Ending::kFlushing) flush_progress_ = now_ns();
-    exposures_->post_deferred();
     if (static_cast<size_t>(polled_count) < wanted) break;
   }
   return count;
@@ -71,7 +81,7 @@ size_t VerbsQueuePair::take_sends(std::span<Completion> out) {
   size_t count = 0;
   for (const SendEntry* entry = sends_.front_done(); entry != nullptr; entry = sends_.front_done()) {
     if (entry->status != WcStatus::kSuccess && asking_why()) break;
-    if (entry->kind == SendEntry::Kind::kUser && (entry->wanted || entry->status != WcStatus::kSuccess)) {
+    if (entry->to_be_told()) {
       if (count == out.size()) break;
       out[count++] = {.wr_id = entry->wr_id,
                       .opcode = entry->opcode,
@@ -99,15 +109,14 @@ bool VerbsQueuePair::stash_completions() {
 }
 
 // Gives the completion of a receive; sends are noted in their ledger.
-std::optional<Completion> VerbsQueuePair::digest(const ibv_wc& completion) {
-  if (completion.wr_id == kConnectorWorkRequest) {
-    connector_->completed(completion);
-    return {};
-  }
+bool VerbsQueuePair::digest(const ibv_wc& completion, Completion& receive) {
   const uint64_t sequence = sequence_of(completion.wr_id);
-  if (!is_send(completion.wr_id)) return digest_receive(sequence, completion);
-  digest_send(sequence, completion);
-  return {};
+  if (!is_send(completion.wr_id)) return receive = digest_receive(sequence, completion), true;
+  if (completion.wr_id == kConnectorWorkRequest)
+    connector_->completed(completion);
+  else
+    digest_send(sequence, completion);
+  return false;
 }
 
 void VerbsQueuePair::digest_send(uint64_t sequence, const ibv_wc& completion) {

@@ -47,6 +47,7 @@ static QueuePairLimits limits_for(const QueuePairConfig& config, const Adapter& 
   limits.message_bytes_max = port.max_msg_sz != 0 ? std::min(port.max_msg_sz, kMessageBytesMax) : kMessageBytesMax;
   limits.dedicated_read_sinks = adapter.iwarp();
   limits.invalidates = adapter.has_windows();
+  limits.messages_complete = true;
   return limits;
 }
 
@@ -75,7 +76,11 @@ VerbsQueuePair::VerbsQueuePair(VerbsCompletionQueue& cq, const QueuePairConfig& 
       limits_(limits_for(config, adapter_, port)),
       internal_depth_(internal_depth_for(adapter_.attributes())),
       sends_(limits_.send_depth + internal_depth_),
-      receives_(shared_receives_ != nullptr ? 0 : limits_.receive_depth) {}
+      receives_(shared_receives_ != nullptr ? 0 : limits_.receive_depth) {
+  message_.sg_list = &message_sge_;
+  message_.num_sge = 1;
+  message_.opcode = IBV_WR_SEND;
+}
 
 Status VerbsQueuePair::set_up() {
   RRPC_ASSIGN_OR_RETURN(domain_, adapter_.protection_domain());

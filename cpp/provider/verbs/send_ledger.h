@@ -3,6 +3,7 @@
 // complete before a READ that was posted earlier: it is told after it all the same.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -14,24 +15,28 @@ namespace rrpc::provider::verbs {
 struct SendEntry {
   enum class Kind : uint8_t {
     kUser,        // somebody's request
+    kMessage,     // of reserve_message(): nobody hears of it unless `wanted`
     kBind,        // opens a memory window
     kInvalidate,  // closes it, or comes after its end
     kMarker,      // its completion says that what came before is done
   };
-  uint64_t wr_id = 0;  // kUser: the caller's; kBind, kInvalidate: the window's key
+  uint64_t wr_id = 0;  // kUser, kMessage: the caller's; kBind, kInvalidate: the window's key
   Opcode opcode = Opcode::kSend;
   Kind kind = Kind::kUser;
-  bool wanted = true;         // kUser: whether the caller hears of its success
+  bool wanted = true;         // kUser, kMessage: whether the caller hears of its success
   bool signalled = true;      // whether the device does
   bool own_error = false;     // names memory outside its region
   uint32_t length_bytes = 0;  // of the message
   bool done = false;
   WcStatus status = WcStatus::kSuccess;  // once done
+
+  bool of_user() const { return kind <= Kind::kMessage; }
+  bool to_be_told() const { return of_user() && (wanted || (kind == Kind::kUser && status != WcStatus::kSuccess)); }
 };
 
 class SendLedger {
  public:
-  explicit SendLedger(uint32_t capacity) : slots_(capacity) {}
+  explicit SendLedger(uint32_t capacity) : capacity_(capacity), slots_(std::bit_ceil(capacity)) {}
 
   uint64_t end() const { return end_; }
   bool empty() const { return first_ == end_; }
@@ -42,9 +47,9 @@ class SendLedger {
 
   // Its sequence number, which goes to the device with it.
   uint64_t push(const SendEntry& entry) {
-    RRPC_CHECK(end_ - first_ < slots_.size(), "the send ledger is full");
-    slots_[end_ % slots_.size()] = entry;
-    if (entry.kind == SendEntry::Kind::kUser) ++user_count_;
+    RRPC_CHECK(end_ - first_ < capacity_, "the send ledger is full");
+    at(end_) = entry;
+    if (entry.of_user()) ++user_count_;
     ++waiting_count_;
     return end_++;
   }
@@ -53,7 +58,7 @@ class SendLedger {
     while (end_ > from) {
       --end_;
       --waiting_count_;
-      if (at(end_).kind == SendEntry::Kind::kUser) --user_count_;
+      if (at(end_).of_user()) --user_count_;
     }
   }
   const SendEntry& complete(uint64_t sequence, WcStatus status) {
@@ -75,12 +80,12 @@ class SendLedger {
   const SendEntry* front_done() const { return !empty() && at(first_).done ? &at(first_) : nullptr; }
   void pop() {
     RRPC_CHECK(front_done() != nullptr, "no request is done");
-    if (at(first_++).kind == SendEntry::Kind::kUser) --user_count_;
+    if (at(first_++).of_user()) --user_count_;
   }
 
  private:
-  SendEntry& at(uint64_t sequence) { return slots_[sequence % slots_.size()]; }
-  const SendEntry& at(uint64_t sequence) const { return slots_[sequence % slots_.size()]; }
+  SendEntry& at(uint64_t sequence) { return slots_[sequence & (slots_.size() - 1)]; }
+  const SendEntry& at(uint64_t sequence) const { return slots_[sequence & (slots_.size() - 1)]; }
   void finish(SendEntry& entry, WcStatus status) {
     if (entry.done) return;
     entry.done = true;
@@ -88,7 +93,8 @@ class SendLedger {
     --waiting_count_;
   }
 
-  std::vector<SendEntry> slots_;
+  const uint32_t capacity_;
+  std::vector<SendEntry> slots_;  // a power of two of them
   uint64_t first_ = 0;
   uint64_t end_ = 0;
   uint32_t user_count_ = 0;
