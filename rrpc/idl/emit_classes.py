@@ -17,7 +17,7 @@ from rrpc._interface.members import Member, has_members, hints_of, is_named_tupl
 from rrpc.errors import RpcError, class_of
 from rrpc.schema.to_python import DOCS
 
-from .emit_text import WIDTH, broken, camel, docstring, literal_text, width
+from .emit_text import broken, camel, docstring, literal_text
 from .emit_types import Types, names_in
 
 _BUILTIN_FACTORIES = (list, dict, set, frozenset, tuple)
@@ -112,21 +112,18 @@ class _Dataclass:
             if value:
                 self._types.use("typing", "ClassVar")
                 start = f"    {name}: ClassVar[{type_text}] = "
-                lines += self._types.value_lines(start, value, indent="    ")
+                lines += self._types.value_lines(start, value, "    ")
         return [*lines, ""] if lines else []
 
     def _field(self, member: Member) -> list[str]:
         annotation = member.annotation
         hint = f"{self._name}{camel(member.name)}"
-        start = f"    {member.name}: "
         options = self._options(member, annotation, hint)
-        room = WIDTH - len(start) - (len(" = field(") if options else 0)
-        text = start + self._types.fitted(annotation, room, hint, self._hidden)
+        text = f"    {member.name}: {self._types.named(annotation, hint, self._hidden)}"
         if not options:
             return [text]
-        line = f"{text} = {options.get('default')}"
-        if options.keys() == {"default"} and width(line) <= WIDTH:
-            return [line]
+        if options.keys() == {"default"}:
+            return [f"{text} = {options['default']}"]
         field = "field"
         if field in self._hidden:
             field = "dataclasses.field"

@@ -22,7 +22,7 @@ from rrpc._interface import (
 from rrpc._interface.libraries import library_of
 from rrpc._interface.members import fields_of, has_members
 
-from .emit_text import WIDTH, broken, camel, docstring, quoted, width
+from .emit_text import broken, camel, docstring, quoted, tuple_text
 from .emit_types import Types
 
 
@@ -133,16 +133,14 @@ class _Method:
 
     def _parameter(self, parameter: Parameter) -> str:
         hint = f"{self._hint}{camel(parameter.name)}"
-        start = f"{parameter.name}: "
         default = ""
         if parameter.default is not MISSING:
             what = f"{self._method.name}(): parameter {parameter.name!r}"
             default = f" = {self._types.default(what, parameter.annotation, parameter.default, hint)}"
-        room = WIDTH - 9 - len(start) - width(default)
-        return f"{start}{self._types.fitted(parameter.annotation, room, hint, self._hidden)}{default}"
+        return f"{parameter.name}: {self._types.named(parameter.annotation, hint, self._hidden)}{default}"
 
-    def _result(self, room: int) -> str:
-        return self._types.fitted(self._method.result, room, f"{self._hint}Result", self._hidden)
+    def _result(self) -> str:
+        return self._types.named(self._method.result, f"{self._hint}Result", self._hidden)
 
     def _signature(self, options: Sequence[str]) -> list[str]:
         parameters = self._method.parameters
@@ -169,7 +167,7 @@ class _Method:
         """The class behind the client's method."""
         method = self._method
         base = f"{style.module}.UnaryMethod"
-        result = self._result(min(WIDTH - 23 - len(style.module), WIDTH - len(f"class {kind}({base}[]):")))
+        result = self._result()
         out = self._out()
         names = [parameter.name for parameter in method.parameters]
         options, given = self._options()
@@ -177,7 +175,7 @@ class _Method:
             options.append(f"out: {out} | None = None")
             given += ", out" if "metadata" not in names else ", None, out"
         signature = self._signature(options)
-        passed = [f"({', '.join(names)}{',' * (len(names) == 1)})", *given.split(", ")]
+        passed = [tuple_text(names), *given.split(", ")]
         returns = "" if result == "None" else "return "
         lines = [
             *broken(f"class {kind}(", [f"{base}[{result}]"], "):"),
@@ -198,28 +196,20 @@ class _Method:
 
     def _errors(self) -> list[str]:
         names = self._error_names()
-        one = f"    rpc_errors = ({', '.join(names)}{',' * (len(names) == 1)})"
-        return (
-            broken("    rpc_errors = (", names, ")", "    ") if width(one) > WIDTH else [one] if names else []
-        )
+        return [f"    rpc_errors = {tuple_text(names)}"] if names else []
 
     def _error_names(self) -> list[str]:
         return [
-            self._types.fitted(error, WIDTH, f"{self._hint}{error.__name__}", self._hidden)
+            self._types.named(error, f"{self._hint}{error.__name__}", self._hidden)
             for error in self._method.errors
         ]
 
     def decorator(self) -> list[str]:
-        """The mark of a base's method."""
-        idempotent = ["idempotent=True"] if self._method.idempotent else []
-        names = self._error_names()
-        throws = [f"throws=[{', '.join(names)}]"] if names else []
-        start = "    @rrpc.method("
-        one = f"{start}{', '.join([*idempotent, *throws])})"
-        if width(one) <= WIDTH:
-            return [one.removesuffix("()")]
-        throws = broken("        throws=[", names, "],", "        ")
-        return [start, *(f"        {each}," for each in idempotent), *throws, "    )"]
+        """Returns the decorator of a base's method."""
+        options = ["idempotent=True"] if self._method.idempotent else []
+        if names := self._error_names():
+            options.append(f"throws=[{', '.join(names)}]")
+        return broken("    @rrpc.method(", options, ")", "    ") if options else ["    @rrpc.method"]
 
     def stream_client(self, kind: str, style: Style) -> str:
         """The class behind the client's method, where it has streams."""
@@ -230,8 +220,7 @@ class _Method:
         returned = f"{style.module}.ResponseStream[{items[-1]}]" if method.kind & RECEIVES else items[-1]
         names = [parameter.name for parameter in method.parameters]
         options, given = self._options()
-        packed = f"({', '.join(names)}{',' * (len(names) == 1)})"
-        passed = [names[0] if method.kind & SENDS else packed, *given.split(", ")]
+        passed = [names[0] if method.kind & SENDS else tuple_text(names), *given.split(", ")]
         start = f"        {'return ' * (returned != 'None')}{'await ' * waits}self.{opened}("
         lines = [
             *broken(f"class {kind}(", [f"{style.module}.{base}[{', '.join(items)}]"], "):"),
@@ -249,22 +238,21 @@ class _Method:
         return "\n".join(lines) + "\n"
 
     def _stream_items(self) -> list[str]:
-        """The types of the items sent, and of those received or the result."""
+        """Returns the types of the items sent, and of those received or the result."""
         annotations = [p.annotation for p in self._method.parameters] if self._method.kind & SENDS else []
         annotations.append(self._method.result)
-        room = (WIDTH - 38) // len(annotations)
         hints = [f"{self._hint}Item", f"{self._hint}Result"][-len(annotations) :]
         items = [item_of(annotation)[0] for annotation in annotations]
-        return [self._types.fitted(item, room, hint) for item, hint in zip(items, hints, strict=True)]
+        return [self._types.named(item, hint) for item, hint in zip(items, hints, strict=True)]
 
     def abstract(self, style: Style) -> list[str]:
-        """To be implemented."""
+        """Returns the lines of the method that servers implement."""
         doc = docstring(self._method.doc, "        ")[:-1]
         body = "" if doc else " ..."
         # An async generator is called, not awaited: of one without a yield, checkers know that by its bare def.
         define = "def" if self._method.kind & RECEIVES else style.define
         start = f"    {define} {self._method.name.rpartition('.')[2]}("
-        end = f") -> {self._result(WIDTH - 10 - len(body))}:{body}"
+        end = f") -> {self._result()}:{body}"
         return [*broken(start, self._signature([]), end, "    "), *doc]
 
     def _out(self) -> str:
@@ -272,7 +260,7 @@ class _Method:
         arrays = tuple(dict.fromkeys(_arrays(self._method.result, ())))
         if not arrays:
             return ""
-        return self._types.fitted(typing.Union[arrays], WIDTH - 27, f"{self._hint}Out")  # noqa: UP007
+        return self._types.named(typing.Union[arrays], f"{self._hint}Out")  # noqa: UP007
 
 
 def _arrays(annotation: Any, seen: tuple[Any, ...]) -> list[Any]:

@@ -1,7 +1,7 @@
 """A Python module from interfaces: their classes, and typed clients and bases of servers for each.
 
-The text is the same for the same interfaces, and stays as it is under ``ruff format``: a signature that
-doesn't fit a line has one parameter a line, an annotation that doesn't gets a name.
+The text is the same for the same interfaces. A signature that is longer than a line has one parameter a line, and so
+do the items of a list. Nothing else is broken: ``# fmt: off`` at the top tells formatters to leave the file as it is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .emit_methods import (
     client_name,
     method_classes,
 )
-from .emit_text import WIDTH, broken, camel, docstring, quoted, width
+from .emit_text import WIDTH, broken, camel, docstring, quoted
 from .emit_types import Types
 
 _STANDARD = {"abc", "array", "collections.abc", "dataclasses", "datetime", "decimal", "enum", "functools"}
@@ -105,7 +105,7 @@ class _Emitter:
                 bodies.append(base_class(interface, fingerprints[interface.name], types, style))
         self._refuse_clashes(constants)
         definitions = [*types.definitions.values(), *types.aliases.values(), *constants.values(), *bodies]
-        head = "\n".join(docstring(self._head(version, fingerprints), ""))
+        head = "\n".join(["# fmt: off", *docstring(self._head(version, fingerprints), "")])
         return "\n\n".join([f"{head}\n{_imports(types)}\n\n{self._all(constants)}", *definitions])
 
     def _method_classes(self) -> dict[tuple[str, Style], dict[str, str]]:
@@ -131,11 +131,8 @@ class _Emitter:
 
     def _constant(self, name: str, constant: Constant) -> str:
         self._types.use("typing", "Final")
-        kind = self._types.fitted(constant.annotation, WIDTH // 2, camel(name))
-        start = f"{name}: Final[{kind}] = "
+        start = f"{name}: Final[{self._types.text(constant.annotation)}] = "
         lines = self._types.value_lines(start, constant.value)
-        if width(lines[0]) > WIDTH and width(lines[0]) - len(start) + 4 <= WIDTH:
-            lines = [f"{start}(", f"    {lines[0].removeprefix(start)}", ")"]
         return "\n".join([*lines, *docstring(constant.doc, "")[:-1]]) + "\n"
 
     def _refuse_clashes(self, constants: Mapping[str, str]) -> None:

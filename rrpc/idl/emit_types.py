@@ -17,14 +17,13 @@ import numpy as np
 
 from rrpc._interface import AnnotationError
 from rrpc._interface.aliases import is_alias
-from rrpc._interface.borrowed import is_lending
 from rrpc._interface.libraries import item_note, library_of
 from rrpc._interface.members import has_members
 from rrpc._interface.scalars import PATHS
 from rrpc.schema.to_python import OneOfName
 from rrpc.types import Lending, Shape, Sized
 
-from .emit_text import WIDTH, broken, camel, docstring, literal_text, width
+from .emit_text import WIDTH, broken, camel, docstring, literal_text, tuple_text
 
 _ABSTRACT_NUMPY = {np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact, np.floating}
 _ABSTRACT_NUMPY |= {np.complexfloating}
@@ -51,10 +50,10 @@ else:
     AnyArray = array
 """
 _UNIONS = (typing.Union, types.UnionType)
-_BRACKETS: dict[type, str] = {list: "[]", tuple: "()", dict: "{}", set: "{}", frozenset: "{}"}
+_ANNOTATION_MAX = 60
+_BRACKETS: dict[type, str] = {list: "[]", tuple: "()", dict: "{}", set: "{}"}
 _NAMES = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _STRINGS = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'")
-_Render = Callable[[Any], str]
 
 
 class Types:
@@ -86,29 +85,26 @@ class Types:
             self.modules.add(module)
 
     def text(self, annotation: Any) -> str:
-        """The annotation as source."""
-        return self._text(annotation, self.text)
-
-    def _text(self, annotation: Any, inner: _Render) -> str:
+        """Returns the annotation as source."""
         if annotation is None or annotation is type(None):
             return "None"
         if annotation is Any or is_alias(annotation):  # one that names itself
             self.use("typing", "Any")
             return "Any"
         if isinstance(annotation, typing.NewType):
-            return inner(annotation.__supertype__)
+            return self.text(annotation.__supertype__)
         if isinstance(annotation, typing.TypeVar):
             return self._variable(annotation)
         origin = typing.get_origin(annotation)
         if origin is None:
             return self._class(annotation)
-        return self._generic(annotation, origin, typing.get_args(annotation), inner)
+        return self._generic(origin, typing.get_args(annotation))
 
-    def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...], inner: _Render) -> str:
+    def _generic(self, origin: Any, arguments: tuple[Any, ...]) -> str:
         if origin in _UNIONS:
-            return " | ".join(map(inner, arguments))
+            return " | ".join(map(self.text, arguments))
         if origin is typing.Annotated:
-            return self._annotated(arguments[0], arguments[1:], inner)
+            return self._annotated(arguments[0], arguments[1:])
         if origin is typing.Literal:
             self.use("typing", "Literal")
             return f"Literal[{', '.join(map(self.value, arguments))}]"
@@ -116,11 +112,14 @@ class Types:
             return self._array(arguments)
         if isinstance(origin, type) and issubclass(origin, np.generic):
             return self._class(origin)
-        items = ", ".join("..." if argument is Ellipsis else inner(argument) for argument in arguments)
+        items = ", ".join(self._arguments(arguments))
         if origin.__module__ == "collections.abc":
             self.use("collections.abc", origin.__name__)
         name = self._defined(origin) if has_members(origin) else origin.__name__
         return f"{name}[{items or '()'}]"
+
+    def _arguments(self, arguments: tuple[Any, ...]) -> list[str]:
+        return ["..." if argument is Ellipsis else self.text(argument) for argument in arguments]
 
     def _variable(self, variable: typing.TypeVar) -> str:
         name, new = self._name(variable, f"_{variable.__name__.lstrip('_')}")
@@ -129,12 +128,12 @@ class Types:
             self.definitions[name] = f'{name} = TypeVar("{name}")\n'
         return name
 
-    def _annotated(self, annotation: Any, notes: Sequence[Any], inner: _Render) -> str:
+    def _annotated(self, annotation: Any, notes: Sequence[Any]) -> str:
         others = [note for note in notes if not isinstance(note, Lending)]
         if len(others) < len(notes):
             self.use("rrpc")
             array = typing.Annotated[(annotation, *others)] if others else annotation
-            return f"rrpc.Borrowed[{inner(array)}]"
+            return f"rrpc.Borrowed[{self.text(array)}]"
         for note in notes:
             if isinstance(note, OneOfName):
                 return self._one_of(annotation, note)
@@ -143,7 +142,7 @@ class Types:
                 return f"rrpc.{note.name}"
         parts = self._array_notes(annotation, notes)
         if not parts:
-            return inner(annotation)
+            return self.text(annotation)
         self.use("typing", "Annotated")
         return f"Annotated[{', '.join([self.text(annotation), *parts])}]"
 
@@ -232,30 +231,29 @@ class Types:
             self.use(f".{home}", short if name == short else f"{short} as {name}")
         return name, home is None and name not in self.definitions and name not in self.aliases
 
-    # What doesn't fit where it stands
+    # Names for what isn't written where it is used
 
-    def fitted(self, annotation: Any, room: int, hint: str, hidden: Set[str] = frozenset()) -> str:
-        """Returns the annotation in at most ``room`` characters, else the name of an alias.
+    def named(self, annotation: Any, hint: str, hidden: Set[str] = frozenset()) -> str:
+        """Returns the annotation as source, or the name of an alias if it is long.
 
         It is an alias too if the annotation uses a name that is ``hidden`` where it stands: by a method called
         ``list``, say.
         """
         text = self.text(annotation)
-        if width(text) <= room and not names_in(text) & hidden:
+        if len(text) <= _ANNOTATION_MAX and not names_in(text) & hidden:
             return text
         return self._hoist("alias", text, hint, lambda name: self._defined_alias(name, annotation))
 
     def constant(self, annotation: Any, value: Any, hint: str) -> str:
-        """The name of a module-level constant with this value."""
+        """Returns the name of a module-level constant with this value."""
 
         def define(name: str) -> str:
-            start = f"{name}: {self.fitted(annotation, WIDTH - len(name) - 8, f'{hint}Type')} = "
-            return "\n".join(self.value_lines(start, value))
+            return "\n".join(self.value_lines(f"{name}: {self.text(annotation)} = ", value))
 
         return self._hoist("constant", self.value(value), hint, define)
 
     def renamed(self, text: str, hint: str) -> str:
-        """Another name for what source text means, where a field hides its own."""
+        """Returns another name for the value of source text, where a field hides its own."""
         self.use("typing", "Any")
         return self._hoist("constant", text, hint, lambda name: f"{name}: Any = {text}")
 
@@ -272,89 +270,59 @@ class Types:
         return self._hoisted[kind, text]
 
     def _defined_alias(self, name: str, annotation: Any) -> str:
-        """``name: TypeAlias = ...``, broken up if it's long."""
+        """Returns ``name: TypeAlias = ...``. A long union or tuple has one type a line."""
         self.use("typing", "TypeAlias")
-        start, hint = f"{name}: TypeAlias = ", f"{name.strip('_').partition('Part')[0]}Part"
-        room = WIDTH - len(start)
+        start, text = f"{name}: TypeAlias = ", self.text(annotation)
         origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-        text = self.text(annotation)
-        if width(text) <= room or not arguments:
-            return start + text
-        if origin in _UNIONS:
-            return start + self._fitted_union(arguments, room, hint)
-        if origin is typing.Literal:
-            return "\n".join(broken(f"{start}Literal[", list(map(self.value, arguments)), "]"))
-        shaped = origin is typing.Annotated and not is_lending(arguments[1:])
-        if shaped and (notes := self._array_notes(arguments[0], arguments[1:])):
-            return "\n".join(broken(f"{start}Annotated[", [self.text(arguments[0]), *notes], "]"))
-        if origin in (tuple, dict) and len(arguments) > 1:
-            items = ["..." if a is Ellipsis else self.fitted(a, WIDTH - 5, hint) for a in arguments]
-            return "\n".join(broken(f"{start}{origin.__name__}[", items, "]"))
-        return start + self._text(annotation, lambda item: self.fitted(item, room - 20, hint))
-
-    def _fitted_union(self, arguments: tuple[Any, ...], room: int, hint: str) -> str:
-        texts = [self.fitted(argument, max(24, room // 3), hint) for argument in arguments]
-        if width(" | ".join(texts)) > room and len(texts) > 2:
-            middle = len(arguments) // 2
-            halves = (typing.Union[arguments[:middle]], typing.Union[arguments[middle:]])  # noqa: UP007
-            texts = [self.fitted(half, 0, hint) for half in halves]
-        return " | ".join(texts)
+        if origin is tuple and arguments:
+            return "\n".join(broken(f"{start}tuple[", self._arguments(arguments), "]"))
+        if origin in _UNIONS and len(start) + len(text) > WIDTH:
+            first, *others = self._arguments(arguments)
+            return "\n".join([f"{start}(", f"    {first}", *(f"    | {other}" for other in others), ")"])
+        return start + text
 
     # Values
 
     def value(self, value: Any) -> str:
-        """A value as source; AnnotationError if it has no literal."""
+        """Returns a value as source. Raises AnnotationError if it has no literal."""
         if isinstance(value, enum.Enum):
             return f"{self._defined(type(value))}.{value.name}"
         kind = type(value)
-        if kind is list:
-            return f"[{self._values(value)}]"
         if kind is tuple:
-            return f"({self._values(value)}{',' * (len(value) == 1)})"
-        if kind is set:
-            return f"{{{self._values(value)}}}" if value else "set()"
+            return tuple_text(self._items(value))
         if kind is frozenset:
-            return f"frozenset({{{self._values(value)}}})" if value else "frozenset()"
-        if kind is dict:
-            items = (f"{self.value(key)}: {self.value(item)}" for key, item in value.items())
-            return f"{{{', '.join(items)}}}"
+            return f"frozenset({self.value(set(value)) if value else ''})"
+        if kind is set and not value:
+            return "set()"
+        if kind in _BRACKETS:
+            return f"{_BRACKETS[kind][0]}{', '.join(self._items(value))}{_BRACKETS[kind][1]}"
         return literal_text(value)
 
     def default(self, what: str, annotation: Any, value: Any, hint: str) -> str:
-        """The default of ``what`` as source: a literal, or the name of a constant."""
+        """Returns the default of ``what`` as source: a literal, or the name of a constant."""
         try:
             text = self.value(value)
         except AnnotationError as error:
             raise AnnotationError(f"{what}: {error}") from None
-        # Lists are never changed here; linters take them for a slip all the same.
-        is_long = type(value) in (tuple, frozenset) and width(text) > WIDTH // 2
-        if is_long or type(value) in (list, dict, set):
-            return self.constant(annotation, value, f"{hint}Default")
-        return text
+        # The code never changes these lists; linters warn of any list that is a default.
+        return (
+            self.constant(annotation, value, f"{hint}Default") if type(value) in (list, dict, set) else text
+        )
 
-    def _values(self, values: Any) -> str:
-        texts = map(self.value, values)
-        return ", ".join(sorted(texts) if isinstance(values, (set, frozenset)) else texts)
+    def _items(self, value: Any) -> list[str]:
+        if type(value) is dict:
+            return [f"{self.value(key)}: {self.value(item)}" for key, item in value.items()]
+        texts = map(self.value, value)
+        return sorted(texts) if type(value) is set else list(texts)
 
-    def value_lines(
-        self, start: str, value: Any, end: str = "", indent: str = "", room: int = WIDTH
-    ) -> list[str]:
-        """``start value end``, with one item a line where that is wider than ``room``."""
-        line = f"{start}{self.value(value)}{end}"
-        kind = type(value)
-        if width(line) <= room or kind not in _BRACKETS or not value:
-            return [line]
-        if kind is frozenset:
-            inner = self.value_lines(f"{indent}    ", set(value), "", f"{indent}    ", room=0)
-            return [f"{start}frozenset(", *inner, f"{indent}){end}"]
-        lines = [start + _BRACKETS[kind][0]]
-        if kind is dict:
-            for key, item in value.items():
-                lines += self.value_lines(f"{indent}    {self.value(key)}: ", item, ",", f"{indent}    ")
-        else:
-            for item in sorted(value, key=self.value) if kind is set else value:
-                lines += self.value_lines(f"{indent}    ", item, ",", f"{indent}    ")
-        return [*lines, f"{indent}{_BRACKETS[kind][1]}{end}"]
+    def value_lines(self, start: str, value: Any, indent: str = "") -> list[str]:
+        """Returns ``start value`` on one line, or with one item a line if that is longer than a line."""
+        text = start + self.value(value)
+        if len(text) <= WIDTH or not value or type(value) not in _BRACKETS:
+            return [text]
+        return broken(
+            start + _BRACKETS[type(value)][0], self._items(value), _BRACKETS[type(value)][1], indent
+        )
 
 
 def names_in(text: str) -> set[str]:

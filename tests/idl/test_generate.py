@@ -323,3 +323,39 @@ class Pictures:
 def test_an_annotation_with_a_name_of_its_own_stays_borrowed() -> None:
     hints = typing.get_type_hints(generate(Pictures)._Newest.__call__, include_extras=True)
     assert hints["return"] == rrpc.Borrowed[Annotated[NDArray[np.float32], LONG]]
+
+
+Length = rrpc.Shape("samples")
+
+
+@rrpc.service
+class Long:
+    @rrpc.method
+    def ready(self, names: list[str] = ["a" * 60, "b" * 60]) -> bool:  # noqa: B006
+        raise NotImplementedError
+
+    @rrpc.method
+    def either(
+        self,
+    ) -> (
+        NDArray[np.float32] | dict[str, Annotated[NDArray[np.float64], Length]] | list[str] | tuple[int, ...]
+    ):
+        raise NotImplementedError
+
+
+def test_what_is_long_has_a_line_for_each_item_and_an_annotation_a_name() -> None:
+    text = text_of(Long)
+    compile(text, "long_client.py", "exec")
+    assert text.startswith("# fmt: off\n"), "formatters would write it in another way"
+    assert f'_ReadyNamesDefault: list[str] = [\n    "{"a" * 60}",\n    "{"b" * 60}",\n]\n' in text
+    assert "names: list[str] = _ReadyNamesDefault" in text
+    alternatives = [
+        "NDArray[np.float32]",
+        'dict[str, Annotated[NDArray[np.float64], rrpc.Shape("samples")]]',
+        "list[str]",
+        "tuple[int, ...]",
+    ]
+    body = "\n    | ".join(alternatives)
+    assert f"_EitherResult: TypeAlias = (\n    {body}\n)\n" in text
+    assert "class _Either(rrpc.UnaryMethod[_EitherResult]):" in text
+    assert generate(Long).LongClient.rpc_fingerprints
