@@ -242,7 +242,7 @@ def _no_generator(link: Link, got: Any) -> TypeError:
             got.close()
         why = "is `async def`: leave out `async`, and yield what would be awaited"
     elif isinstance(got, types.AsyncGeneratorType):
-        why = "is `async def`: leave out `async`; a plain generator serves asyncio too"
+        why = "is `async def`: leave out `async`; a generator without it serves asyncio too"
     else:
         why = (
             f"has no `yield` in it and gave {_short(got)}: write `result = yield call`, then `return result`"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rrpc.errors import InvalidArgument, ResourceExhausted, RpcError, Unavailable
 from rrpc.memory import memory_of
 
-from .async_future import Future, Watched
+from .async_future import Future, RequestFuture, WatchedFuture, future_of
 from .loop_driver import running_driver
 
 if TYPE_CHECKING:
@@ -19,37 +19,31 @@ def start(prepared: Prepared) -> Future[Any]:
     """Starts a call, and returns its future."""
     driver = running_driver()
     request, connection = prepared.request, prepared.connection
-    watched: Watched[Any] | None = None
+    kind: type[RequestFuture[Any]] = RequestFuture
     if connection is None:
-        connection = prepared.pick()
+        connection, kind = prepared.pick(), WatchedFuture
         if connection is None:
-            return Future.of_chain(prepared.course(), driver.loop)
-        watched = Watched(prepared.channel, connection, prepared.around, driver.loop)
+            return future_of(prepared.course(), driver.loop)
     try:
         name, payload, message = request.encode(connection)
     except (InvalidArgument, ResourceExhausted):
         raise
     except RpcError:  # the two ends don't agree on the interface, which the course tells
-        return Future.of_chain(prepared.course(), driver.loop)
-    future: Future[Any] = Future(loop=driver.loop) if watched is None else watched
-    future.decode = request.decoder(message)
-    future.typed = request.error
-    future.again = prepared
+        return future_of(prepared.course(), driver.loop)
+    future = kind(driver.loop, prepared, request.decoder(message))
     memory = memory_of(request.out)
     try:
-        future.call = connection.core.start_in_loop(
-            driver, future, name, payload, message or None, memory, prepared.time_left(), prepared.sent()
+        future.send(
+            connection, driver, name, payload, message or None, memory, prepared.time_left(), prepared.sent()
         )
     except Unavailable as error:
         if not error.not_executed:
             raise
-        return Future.of_chain(prepared.course(), driver.loop)
-    if watched is not None:
-        watched.begun()
+        return future_of(prepared.course(), driver.loop)
     driver.poll_soon()
     return future
 
 
 def start_course(chain: Chain) -> Future[Any]:
     """Starts, in the running loop, a call that a connection has turned down before a handler saw it."""
-    return Future.of_chain(chain, running_driver().loop)
+    return future_of(chain, running_driver().loop)

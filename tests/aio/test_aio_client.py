@@ -364,3 +364,8 @@ assert asyncio.run(call()) == "x"
 
 def test_rrpc_brings_asyncio_only_when_it_is_used() -> None:
     run_python("import sys, rrpc; assert rrpc.aio.Client; assert 'asyncio' not in sys.modules")
+
+
+def test_a_future_shows_only_what_users_need() -> None:
+    """The reference page has a class's names that have no underscore; what starts calls isn't among them."""
+    assert {name for name in vars(rrpc.aio.Future) if name[0] != "_"} == {"cancel", "metadata"}

@@ -200,7 +200,7 @@ def _yields_forever(call: Call) -> Steps:
     ("link", "error", "text"),
     [
         (_coroutine, TypeError, r"_coroutine\(\) is `async def`: leave out `async`, and yield what would be"),
-        (_async_generator, TypeError, r"_async_generator\(\) is `async def`: leave out `async`; a plain"),
+        (_async_generator, TypeError, r"_async_generator\(\) is `async def`: leave out `async`; a generator"),
         (_plain, TypeError, r"_plain\(\) has no `yield` in it and gave 3: write `result = yield call`"),
         (_yields_nothing, TypeError, r"_yields_nothing\(\) in line \d+ yielded None: an interceptor yields"),
         (_yields_another, TypeError, r"_yields_another\(\) in line \d+ yielded <class .*Call'>: an inter"),
