@@ -40,10 +40,10 @@ class _Upper:
 
         return builtin(server, workers)
 
-    def async_lane(self, *parts: Any) -> Any:
-        from .aio.loop_thread import ThreadedLane
+    def async_handlers(self, *parts: Any) -> Any:
+        from .aio.loop_thread import LoopThread
 
-        return ThreadedLane(*parts)
+        return LoopThread(*parts)
 
     def run_in_loop(self, handler: Any) -> None:
         from .aio.sync_handlers import to_loop

@@ -15,7 +15,7 @@ class Upper(Protocol):
     def builtin_services(self, server: Any, workers: int) -> Sequence[object]:
         """Makes the services that every server has, for a server with so many workers."""
 
-    def async_lane(self, *parts: Any) -> Any:
+    def async_handlers(self, *parts: Any) -> Any:
         """Makes what runs a server's async handlers.
 
         Args:

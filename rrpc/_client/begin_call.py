@@ -9,7 +9,7 @@ from rrpc._call.outgoing import Prepared
 from rrpc.errors import RpcError, Unavailable, goes_elsewhere
 from rrpc.memory import memory_of
 
-from .blocking_driver import Driven, run
+from .blocking_driver import CallbackCall, run
 from .futures import Future, only
 
 
@@ -53,8 +53,8 @@ def start(prepared: Prepared) -> Future[Any]:
 
 def start_course(chain: Chain) -> Future[Any]:
     """Starts a call that isn't plain, and returns its future. Raises the error of a call that can't begin."""
-    driven = Driven(chain)
-    driven.go_on()
-    if driven.done() and not chain.call.attempt:
-        driven.result()  # nothing was begun: better told at once
-    return Future(driven, only)
+    call = CallbackCall(chain)
+    call.go_on()
+    if call.done() and not chain.call.attempt:
+        call.result()  # nothing was begun: better told at once
+    return Future(call, only)

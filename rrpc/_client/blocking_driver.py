@@ -1,7 +1,7 @@
 """Carries out the steps of calls for blocking clients.
 
-``run`` has the calling thread wait for whatever a course asks for. ``Driven`` is for calls that no thread waits for,
-such as futures: they go their course in callbacks. ``run_attempts`` carries out the steps of a call with streams.
+``run`` has the calling thread wait for whatever a course asks for. ``CallbackCall`` is for calls that no thread waits
+for, such as futures: they go their course in callbacks. ``run_attempts`` carries out the steps of a call with streams.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _wait(call: OutgoingCall, asked: Waiting) -> Any:
         call.interrupt_with(None)
 
 
-class Driven(CallbackDriver):
+class CallbackCall(CallbackDriver):
     """Carries out a call in callbacks, on the threads on which they come. It is used like a ``_core.Call``.
 
     ``go_on`` begins it. No thread waits for it, unless somebody waits for its result.
@@ -187,7 +187,7 @@ class Driven(CallbackDriver):
 class _Exchanging(Wait):
     __slots__ = ()
 
-    def begin(self, driver: Driven, asked: Exchange) -> None:
+    def begin(self, driver: CallbackCall, asked: Exchange) -> None:
         handle = self._begun = driver.handle = asked.start()
         driver.call.interrupt_with(handle.cancel)
         handle.on_done(self._over)
@@ -212,7 +212,7 @@ class _Exchanging(Wait):
         return given_up
 
 
-Driven.waits = {Exchange: _Exchanging, Waiting: Waited, Sleep: Slept}
+CallbackCall.waits = {Exchange: _Exchanging, Waiting: Waited, Sleep: Slept}
 
 
 def _call_all(callbacks: list[Callable[[], object]]) -> None:

@@ -15,7 +15,7 @@ from rrpc._options import deadline_after, time_until
 from rrpc.errors import RpcError, goes_elsewhere
 from rrpc.metadata import EMPTY, MetadataLike, unpack
 
-from .blocking_driver import Driven, lock
+from .blocking_driver import CallbackCall, lock
 from .blocking_guard import refuse_blocking
 
 _T = TypeVar("_T")
@@ -33,7 +33,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
 
     def __init__(
         self,
-        call: _core.Call | Driven,
+        call: _core.Call | CallbackCall,
         decode: Callable[..., _T],
         again: Callable[[], Chain] | None = None,
         typed: Callable[[RpcError], RpcError] | None = None,
@@ -167,7 +167,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
                 reply = call.result(time_until(deadline))
                 self._end(decode(*reply), None)
             except RpcError as error:
-                if not self._moves_on(call, error, Driven.go_on):
+                if not self._moves_on(call, error, CallbackCall.go_on):
                     self._end(None, error if self._typed is None else self._typed(error))
 
     def _end(self, value: Any, error: BaseException | None) -> None:
@@ -186,27 +186,27 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
         try:
             call.result(0.0)
         except RpcError as error:
-            return self._moves_on(call, error, lambda driven: elsewhere(driven.go_on))
+            return self._moves_on(call, error, lambda other: elsewhere(other.go_on))
         return False
 
-    def _moves_on(self, call: Any, error: RpcError, go: Callable[[Driven], object]) -> bool:
+    def _moves_on(self, call: Any, error: RpcError, go: Callable[[CallbackCall], object]) -> bool:
         """Make the call again over another connection, if it may be."""
         if not goes_elsewhere(error):
             return False
         again = self._again
-        driven = None if again is None else Driven(again())
+        other = None if again is None else CallbackCall(again())
         with lock:
             if self._call is not call:
                 return True
-            if driven is None or self._again is None:
+            if other is None or self._again is None:
                 return False
             self._again = None
             self._decode = only
-            self._call = driven
+            self._call = other
             watched = self._callbacks is not None
         if watched:
-            driven.on_done(self._ended)
-        go(driven)
+            other.on_done(self._ended)
+        go(other)
         return True
 
     if not TYPE_CHECKING:  # where they are attributes, as the base has them
@@ -276,7 +276,7 @@ _core.set_future_class(Future)
 
 
 def only(value: Any) -> Any:
-    """Returns the result of a call driven by a chain unchanged, without decoding it."""
+    """Returns the result of a call that went its course, which has decoded it."""
     return value
 
 

@@ -16,7 +16,7 @@ from rrpc._call.steps import Waiting
 from rrpc._channel.timers import Timer, after
 from rrpc.errors import RpcError, StatusCode
 
-from .blocking_driver import Driven
+from .blocking_driver import CallbackCall
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class _Hedge:
         self._policy = policy
         self._call = call
         self._lock = threading.RLock()
-        self._attempts: list[Driven] = []
+        self._attempts: list[CallbackCall] = []
         self._most = policy.max_attempts
         self._ended = 0
         self._error: RpcError | None = None
@@ -91,7 +91,7 @@ class _Hedge:
         If there may be none, and none is under way, the last error is the result.
         """
         branch = self._call.branch()
-        attempt = Driven(Chain((), branch, innermost=over))
+        attempt = CallbackCall(Chain((), branch, innermost=over))
         with self._lock:
             if self._settled or self._result.done() or count != len(self._attempts):
                 return
@@ -121,7 +121,7 @@ class _Hedge:
         count = len(self._attempts)
         self._timer = after(delay, functools.partial(self._begin, count)) if count < self._most else None
 
-    def _answered(self, attempt: Driven, branch: OutgoingCall) -> None:
+    def _answered(self, attempt: CallbackCall, branch: OutgoingCall) -> None:
         with self._lock:
             self._call.may_have_run |= branch.may_have_run
         budget = self._policy.budget

@@ -19,7 +19,7 @@ from rrpc.metadata import MetadataLike
 from .blocking_driver import carry_out
 from .blocking_guard import refuse_blocking
 from .client import Client
-from .stream_call import Opened
+from .stream_call import StreamCall
 from .streams import DuplexStream, RequestStream, ResponseStream
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class StreamRequest(Protocol):
     def open(self, connection: Connection, timeout: float | None, metadata: MetadataLike) -> Any:
         """Send it: the core's stream."""
 
-    def opened(self, attempts: Attempts) -> Opened:
+    def opened(self, attempts: Attempts) -> StreamCall:
         """The call that has begun so."""
 
 
@@ -69,9 +69,9 @@ class OutgoingStream(OutgoingCall):
         """Have ``function(error)`` called once the call has ended; None: it went well."""
         self._hooks.on_end(self.chain.depth, function)
 
-    def opened(self, found: Any) -> Opened:
-        """Checks and returns the chain's result for a driver. Raises TypeError if it isn't an ``Opened``."""
-        if not isinstance(found, Opened):
+    def opened(self, found: Any) -> StreamCall:
+        """Checks and returns the chain's result for a driver. Raises TypeError if it isn't a ``StreamCall``."""
+        if not isinstance(found, StreamCall):
             raise TypeError(
                 f"{self.method}(): an interceptor's stream() returned {type(found).__name__}; "
                 "it returns what its `yield call` gave"
@@ -118,7 +118,7 @@ def begin(
     options: CallOptions,
     timeout: float | None,
     metadata: MetadataLike | None,
-) -> Opened:
+) -> StreamCall:
     """Send the request; a connection is waited for."""
     call = begun_course(channel, request, options, timeout, metadata)
     try:
@@ -135,7 +135,7 @@ def begun_course(
     timeout: float | None,
     metadata: MetadataLike | None,
 ) -> OutgoingStream:
-    """The call, with the course that it is to go in ``chain``; what comes of that is an ``Opened``."""
+    """The call, with the course that it is to go in ``chain``; what comes of that is a ``StreamCall``."""
     call = OutgoingStream(prepare(channel, request, options, timeout, metadata))
     call.retries = None
     links = (*call.links_around, *options.stream_links)
@@ -146,10 +146,10 @@ def begun_course(
     return call
 
 
-def _first(call: OutgoingStream, intercepted: bool) -> Generator[Any, Any, Opened]:
+def _first(call: OutgoingStream, intercepted: bool) -> Generator[Any, Any, StreamCall]:
     """The first attempt."""
     core = yield from _over(call)
-    opened: Opened = cast("StreamRequest", call.request).opened(Attempts(core, call))
+    opened: StreamCall = cast("StreamRequest", call.request).opened(Attempts(core, call))
     _attend(call, opened, intercepted)
     return opened
 
@@ -186,7 +186,7 @@ def _over(call: OutgoingStream) -> Generator[Any, Any, Any]:
             return core
 
 
-def _attend(call: OutgoingStream, opened: Opened, intercepted: bool) -> None:
+def _attend(call: OutgoingStream, opened: StreamCall, intercepted: bool) -> None:
     """Sets up the cleanup at the call's end and, if ``intercepted``, the functions for its items."""
     hooks = call.chain.hooks
     assert hooks is not None
@@ -213,14 +213,14 @@ def _attend(call: OutgoingStream, opened: Opened, intercepted: bool) -> None:
         opened.decode = lambda *item: hooks.received(decode(*item))
 
 
-def opened_by(plan: Plan, attempts: Attempts, sizes: Any) -> Opened:
+def opened_by(plan: Plan, attempts: Attempts, sizes: Any) -> StreamCall:
     """A call that has begun, of a method that is known."""
     sent, received = plan.sent, plan.received
     decode_item: Any = None
     if received is not None:
         decode_item = received.decode if sizes is None else functools.partial(received.decode, sizes=sizes)
     encode_item: Any = None if sent is None else sent.encode
-    opened = Opened(attempts, plan.name, encode_item, decode_item, plan.decode_result, plan.errors.typed)
+    opened = StreamCall(attempts, plan.name, encode_item, decode_item, plan.decode_result, plan.errors.typed)
     opened.encode_plan = None if sent is None else sent.codec
     opened.decode_plan = None if received is None else received.codec
     return opened
@@ -248,8 +248,8 @@ class UntypedStream:
         name, buffers = self.method.encode(errors="replace"), self._message or None
         return connection.core.open(name, self._payload, buffers, timeout, metadata, self._kind)
 
-    def opened(self, attempts: Attempts) -> Opened:
-        return Opened(attempts, self.method, untyped_item, decode, decode)
+    def opened(self, attempts: Attempts) -> StreamCall:
+        return StreamCall(attempts, self.method, untyped_item, decode, decode)
 
 
 def kind_of(sends: bool, receives: bool) -> int:
@@ -308,7 +308,7 @@ def open_stream(
     return _OBJECTS[kind](opened)
 
 
-_OBJECTS: dict[int, Callable[[Opened], Any]] = {
+_OBJECTS: dict[int, Callable[[StreamCall], Any]] = {
     SENDS: RequestStream,
     RECEIVES: ResponseStream,
     SENDS | RECEIVES: DuplexStream,

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rrpc.codec import CompiledPlan
 
 
-class Opened:
-    """Its attempts, and how items and the result are to be read.
+class StreamCall:
+    """A call with streams that has a connection: its attempts, and how items and the result are packed and read.
 
     Interceptors put themselves around ``encode`` and ``decode`` and set ``on_end`` before anything is sent or received.
     """
@@ -66,7 +66,7 @@ class Opened:
         """What the caller's own iterable of items raised."""
 
     @property
-    def opened(self) -> Opened:
+    def opened(self) -> StreamCall:
         """Itself: it has a connection."""
         return self
 

@@ -11,7 +11,7 @@ from rrpc.metadata import MetadataLike
 
 from .blocking_guard import refuse_blocking
 from .outgoing_stream import begin, opened_by
-from .stream_call import Opened
+from .stream_call import StreamCall
 from .streams import DuplexStream, RequestStream, ResponseStream
 from .stubs import RemoteMethod
 
@@ -32,7 +32,7 @@ class StreamMethod(RemoteMethod):
         timeout: float | None,
         metadata: MetadataLike | None,
         depth: int = 3,
-    ) -> Opened:
+    ) -> StreamCall:
         refuse_blocking(f"{self.rpc_name}()", "the method of the asyncio client", depth)
         return begin(self._channel, StubRequest(self, arguments), self._options, timeout, metadata)
 
@@ -64,7 +64,7 @@ class StubRequest:
         self._sizes = message.sizes
         return connection.core.open(name, payload, message or None, timeout, metadata, plan.kind)
 
-    def opened(self, attempts: Attempts) -> Opened:
+    def opened(self, attempts: Attempts) -> StreamCall:
         return opened_by(self._stub._plan, attempts, self._sizes)
 
 

@@ -14,7 +14,7 @@ from rrpc._options import deadline_after
 from .any_stream import AnyStream
 from .blocking_driver import tell_end
 from .blocking_guard import refuse_blocking
-from .stream_call import Opened
+from .stream_call import StreamCall
 
 _OTHER_STYLE = "this stream is a blocking client's: use `for` and `with`, or the asyncio client"
 _ASYNC = "what the asyncio client's stream gives"
@@ -64,7 +64,7 @@ class _Stream(AnyStream):
     Leaving the ``with`` statement of a stream, or dropping the stream, cancels a call that hasn't ended.
     """
 
-    _call: Opened
+    _call: StreamCall
 
     def on_end(self, callback: Callable[[], object]) -> None:
         """Calls ``callback()`` once the call has ended, on a thread of rrpc's own or one that waits for a call.
@@ -107,7 +107,7 @@ class _Stream(AnyStream):
 class _Receiving(_Stream, Generic[_T]):
     """The items that come, once: an iterator that goes on where the last loop was left."""
 
-    def __init__(self, call: Opened) -> None:
+    def __init__(self, call: StreamCall) -> None:
         super().__init__(call)
         self._items = cast("GeneratorType[_T, None, None]", _guarded(call.items()))
 

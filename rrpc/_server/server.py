@@ -88,21 +88,23 @@ class BaseServer:
         self._streams = ServedStreams(core, self._dispatch, tracebacks, self._workers.lend)
         self._core.add_to_hello(introduce(self.interfaces()))
         self._core.serve_apart(apart)
-        self.lane = self._async_lane(core, alone, max_concurrency, tracebacks)
+        self.async_handlers = self._make_async_handlers(core, alone, max_concurrency, tracebacks)
         """For ``rrpc.aio.Server``: what runs the ``async def`` handlers, if there are any."""
 
     def _worker(self, builtin: bool) -> Worker:
         streams = self._streams
         return Worker(streams.core, self._dispatch, streams.tracebacks, streams, builtin)
 
-    def _async_lane(self, core: Any, alone: bool, most: int | None, tracebacks: bool) -> AsyncLane | None:
+    def _make_async_handlers(
+        self, core: Any, alone: bool, most: int | None, tracebacks: bool
+    ) -> AsyncHandlers | None:
         handlers = {**self._dispatch.handlers, **self._dispatch.streams}
         methods = [name for name, handler in handlers.items() if handler.is_async]
         if not methods:
             return None
         most = _ASYNC_CALLS_MAX if most is None else most
-        lane: AsyncLane = upper().async_lane(core, self._dispatch, methods, alone, most, tracebacks)
-        return lane
+        made: AsyncHandlers = upper().async_handlers(core, self._dispatch, methods, alone, most, tracebacks)
+        return made
 
     def authorize(self, authorization: Authorization | None) -> None:
         """Sets who may call what, from the next call on; calls that run go on. None takes the rules back.
@@ -130,12 +132,12 @@ class BaseServer:
     def _start(self) -> None:
         if self.started:
             raise RuntimeError("the server has been started already")
-        if self.lane is not None:
-            self.lane.open()
+        if self.async_handlers is not None:
+            self.async_handlers.open()
         try:
             self._begin()
         except BaseException:
-            self._stop(None)  # the lane's thread, above all, which would keep the process
+            self._stop(None)  # the event loop's thread, above all, which would keep the process
             raise
         _started.add(self)
 
@@ -169,8 +171,8 @@ class BaseServer:
         calls, self.unfetched = self._core.drain(grace)
         self.unanswered = self.running()  # before they are told that nobody waits for them any more
         self._end()
-        if self.lane is not None:
-            self.lane.close(0.0)  # its thread would keep the process
+        if self.async_handlers is not None:
+            self.async_handlers.close(0.0)  # its thread would keep the process
         return calls == self.unfetched == 0
 
     def send_away(self, count: int) -> int:
@@ -184,7 +186,7 @@ class BaseServer:
     def _stop(self, timeout: float | None) -> bool:
         self.health.drain()
         self._end()
-        ended = self.lane is None or self.lane.close(timeout)
+        ended = self.async_handlers is None or self.async_handlers.close(timeout)
         return self._wait(timeout) and ended
 
     def _end(self) -> None:
@@ -194,7 +196,7 @@ class BaseServer:
     def running(self) -> list[str]:
         """The methods whose handlers run at this moment."""
         names = self._workers.running()
-        return sorted(names if self.lane is None else [*names, *self.lane.running()])
+        return sorted(names if self.async_handlers is None else [*names, *self.async_handlers.running()])
 
     def interfaces(self) -> list[Interface]:
         """Returns the interfaces of all services, the built-in ones last."""
@@ -340,21 +342,21 @@ def _addresses(listen: Any) -> list[str]:
 def _stop_all() -> None:
     for server in list(_started):
         server._end()
-        if server.lane is not None:
-            server.lane.close(0.0)
+        if server.async_handlers is not None:
+            server.async_handlers.close(0.0)
 
 
-class AsyncLane(Protocol):
+class AsyncHandlers(Protocol):
     """Runs the ``async def`` handlers of a server in an event loop."""
 
     def open(self) -> None:
         """Before the server listens: in a loop of its own, if it isn't open."""
 
     def open_here(self) -> None:
-        """Opens the lane in the running event loop, before the server listens."""
+        """Opens it in the running event loop, before the server listens."""
 
     async def close_here(self) -> None:
-        """Cancels the running handlers of a lane opened by ``open_here``, and waits for them."""
+        """Cancels the running handlers if it was opened by ``open_here``, and waits for them."""
 
     def running(self) -> list[str]:
         """The methods whose handlers run at this moment."""

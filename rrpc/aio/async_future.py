@@ -11,7 +11,7 @@ from rrpc._call.chain import Chain
 from rrpc.errors import RpcError, goes_elsewhere
 from rrpc.metadata import EMPTY, unpack
 
-from .asyncio_driver import Driven, tell
+from .asyncio_driver import AsyncCallbackCall, tell
 
 if TYPE_CHECKING:
     from rrpc import _core
@@ -51,8 +51,8 @@ class Future(asyncio.Future[_T]):
 
     def _go(self, chain: Chain) -> None:
         self._chain = chain
-        self._call = driven = Driven(chain, self.get_loop(), self._ended)
-        driven.go()
+        self._call = call = AsyncCallbackCall(chain, self.get_loop(), self._ended)
+        call.go()
 
     def _ended(self, value: Any, error: BaseException | None) -> None:
         self._call.call.end()

@@ -24,8 +24,8 @@ class Server(BaseServer):
 
     async def start(self) -> Server:
         """Listen, and take calls from now on, those of async methods in this loop. ``await server`` does the same."""
-        if self.lane is not None:
-            self.lane.open_here()
+        if self.async_handlers is not None:
+            self.async_handlers.open_here()
         await asyncio.to_thread(self._start)
         return self
 
@@ -49,8 +49,8 @@ class Server(BaseServer):
     async def stop(self) -> None:
         """Close everything now; async handlers that run get CancelledError. Waits until all have returned."""
         await asyncio.to_thread(self._stop, None)
-        if self.lane is not None:
-            await self.lane.close_here()
+        if self.async_handlers is not None:
+            await self.async_handlers.close_here()
         self._ended.set()
 
     def __await__(self) -> Generator[Any, None, Server]:

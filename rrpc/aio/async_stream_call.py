@@ -9,7 +9,7 @@ from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from rrpc._call.stream_attempts import Another
-from rrpc._client.stream_call import Opened
+from rrpc._client.stream_call import StreamCall
 from rrpc._core import Awaited
 from rrpc.errors import RpcError
 
@@ -26,14 +26,14 @@ _feeders: set[asyncio.Task[None]] = set()  # which a loop doesn't keep
 _watchers: set[asyncio.Task[None]] = set()
 
 
-class Begun:
+class AsyncStreamCall:
     """A call that is sent at once where there is a connection, else by a task."""
 
     def __init__(self, call: OutgoingStream) -> None:
         running_driver()
         self.call = call
-        self._opened: Opened | None = None
-        self._opening: asyncio.Task[Opened] | None = None
+        self._opened: StreamCall | None = None
+        self._opening: asyncio.Task[StreamCall] | None = None
         self._feeder: asyncio.Task[None] | None = None
         self._feeds_no_more = False
         self._given_up = False  # before it was open
@@ -50,14 +50,14 @@ class Begun:
             self._opening = asyncio.ensure_future(self._open(asked))
             self._opening.add_done_callback(look_at)
 
-    async def _open(self, asked: Any) -> Opened:
+    async def _open(self, asked: Any) -> StreamCall:
         try:
             return self._found(await carry_out(self.call.chain, asked))
         except BaseException as error:
             self.call.failed(error)
             raise
 
-    def _found(self, found: Any) -> Opened:
+    def _found(self, found: Any) -> StreamCall:
         opened = self.call.opened(found)
         opened.failures = self._failures
         if self._allocate is not None:
@@ -76,13 +76,13 @@ class Begun:
         return self.call.method
 
     @property
-    def opened(self) -> Opened | None:
+    def opened(self) -> StreamCall | None:
         """Returns the opened call, or None if it isn't open yet or opening it failed."""
         if self._opening is not None and self._opening.done() and not self._opening.cancelled():
             self._opened = None if self._opening.exception() else self._opening.result()
         return self._opened
 
-    async def get(self) -> Opened:
+    async def get(self) -> StreamCall:
         """Once the request is sent; raises why it wasn't."""
         if self._opened is None:
             assert self._opening is not None
@@ -249,7 +249,7 @@ class Held:
 
     __slots__ = ("_call",)
 
-    def __init__(self, call: Begun) -> None:
+    def __init__(self, call: AsyncStreamCall) -> None:
         self._call = call
 
     def __del__(self) -> None:

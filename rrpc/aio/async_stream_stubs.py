@@ -11,7 +11,7 @@ from rrpc.errors import InvalidArgument
 from rrpc.metadata import MetadataLike
 
 if TYPE_CHECKING:
-    from .async_stream_call import Begun
+    from .async_stream_call import AsyncStreamCall
     from .async_streams import DuplexStream, RequestStream, ResponseStream
 
 _S = TypeVar("_S")
@@ -27,11 +27,11 @@ class _StreamMethod(stream_stubs.StreamMethod):
 
     def _begun(
         self, arguments: tuple[Any, ...], timeout: float | None, metadata: MetadataLike | None
-    ) -> Begun:
-        from .async_stream_call import Begun
+    ) -> AsyncStreamCall:
+        from .async_stream_call import AsyncStreamCall
 
         request = stream_stubs.StubRequest(self, arguments)
-        return Begun(begun_course(self._channel, request, self._options, timeout, metadata))
+        return AsyncStreamCall(begun_course(self._channel, request, self._options, timeout, metadata))
 
     def _checked(self, items: Any) -> Any:
         if isinstance(items, (AsyncIterable, Iterable)):

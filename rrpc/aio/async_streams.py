@@ -11,7 +11,7 @@ from rrpc._client.outgoing_stream import UntypedStream, begun_course, kind_of
 from rrpc._interface import RECEIVES, SENDS
 from rrpc.metadata import MetadataLike
 
-from .async_stream_call import Begun, Held
+from .async_stream_call import AsyncStreamCall, Held
 
 if TYPE_CHECKING:
     from .async_client import Client
@@ -26,10 +26,10 @@ _C = TypeVar("_C", bound="_Stream")
 class _Stream(AnyStream):
     """Base of all streams. Leaving its ``async with`` statement cancels a call that hasn't ended."""
 
-    _call: Begun
+    _call: AsyncStreamCall
     _shown = "rrpc.aio"
 
-    def __init__(self, call: Begun) -> None:
+    def __init__(self, call: AsyncStreamCall) -> None:
         super().__init__(call)
         self._held = Held(call)
 
@@ -65,7 +65,7 @@ class _Stream(AnyStream):
 class _Receiving(_Stream, Generic[_T]):
     """The items that come, once: an async iterator that goes on where the last loop was left."""
 
-    def __init__(self, call: Begun) -> None:
+    def __init__(self, call: AsyncStreamCall) -> None:
         super().__init__(call)
         self._items: Any = call.items(self._held)
 
@@ -146,7 +146,7 @@ class DuplexStream(_Sending[_S], _Receiving[_T], Generic[_S, _T]):
         await self._finish()
 
 
-_OBJECTS: dict[int, Callable[[Begun], Any]] = {
+_OBJECTS: dict[int, Callable[[AsyncStreamCall], Any]] = {
     SENDS: RequestStream,
     RECEIVES: ResponseStream,
     SENDS | RECEIVES: DuplexStream,
@@ -197,4 +197,6 @@ def open_stream(
         )
     kind = kind_of(sends, receives)
     request = UntypedStream(method, kind, args, kwargs)
-    return _OBJECTS[kind](Begun(begun_course(client._channel, request, client._options, timeout, metadata)))
+    return _OBJECTS[kind](
+        AsyncStreamCall(begun_course(client._channel, request, client._options, timeout, metadata))
+    )

@@ -1,7 +1,7 @@
 """Carries out the steps of calls in asyncio, in callbacks of the loop and without a task.
 
-``Driven`` carries out the course of any call, ``carry_out`` one that is awaited. ``run_attempts`` carries out the steps
-of a call with streams.
+``AsyncCallbackCall`` carries out the course of any call, ``carry_out`` one that is awaited. ``run_attempts`` carries
+out the steps of a call with streams.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .stream_waits import changed, delivered
 Tell = Callable[[Any, "BaseException | None"], object]
 
 
-class Driven(CallbackDriver):
+class AsyncCallbackCall(CallbackDriver):
     """Carries out one call, in the context (contextvars) of its creator, and calls ``tell(value, error)`` at its end.
 
     Only a coroutine that an interceptor awaits takes a task, and no longer than it lasts.
@@ -75,7 +75,7 @@ class Driven(CallbackDriver):
 class _Exchanging(Wait):
     __slots__ = ()
 
-    def begin(self, driver: Driven, asked: Exchange) -> None:
+    def begin(self, driver: AsyncCallbackCall, asked: Exchange) -> None:
         loop_driver = running_driver()
         start = asked.connection.core.start_in_loop
         handle = self._begun = asked.handle = start(loop_driver, self, *asked.arguments)
@@ -103,7 +103,7 @@ class _Awaited(Wait):
 
     __slots__ = ("_late",)
 
-    def begin(self, driver: Driven, asked: Any) -> None:
+    def begin(self, driver: AsyncCallbackCall, asked: Any) -> None:
         self._late = False
         future = self._begun = asyncio.ensure_future(asked, loop=driver.loop)
         left = driver.call.time_left()
@@ -137,8 +137,8 @@ class _Awaited(Wait):
         return (self._begun is None or not self._begun.cancel()) and super().give_up()
 
 
-Driven.waits = {Exchange: _Exchanging, Waiting: Waited, Sleep: Slept}
-Driven.other_waits = _Awaited
+AsyncCallbackCall.waits = {Exchange: _Exchanging, Waiting: Waited, Sleep: Slept}
+AsyncCallbackCall.other_waits = _Awaited
 
 
 def tell(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
@@ -158,13 +158,13 @@ class _Carried(asyncio.Future[Any]):
 
     def __init__(self, chain: Chain, asked: Any) -> None:
         super().__init__()
-        self._driven = Driven(chain, self.get_loop(), partial(tell, self))
-        self._driven.go(asked=asked)
+        self._call = AsyncCallbackCall(chain, self.get_loop(), partial(tell, self))
+        self._call.go(asked=asked)
 
     def cancel(self, msg: Any = None) -> bool:
         if self.done():
             return False
-        self._driven.cancel()
+        self._call.cancel()
         return True
 
 

@@ -31,7 +31,7 @@ from .loop_driver import running_driver
 _IDLE_RUNNERS_MAX = 64
 
 
-class Lane:
+class HandlerTasks:
     """The part of a server that runs in an event loop. ``alone`` means that the server has no workers."""
 
     def __init__(
@@ -165,11 +165,11 @@ class Lane:
 class _Runner(CallEnds):
     """A task that handles calls."""
 
-    __slots__ = ("_lane", "_spoilt", "context", "task")
+    __slots__ = ("_spoilt", "_tasks", "context", "task")
 
-    def __init__(self, lane: Lane) -> None:
-        super().__init__(lane.core, lane.dispatch, lane.tracebacks)
-        self._lane = lane
+    def __init__(self, tasks: HandlerTasks) -> None:
+        super().__init__(tasks.core, tasks.dispatch, tasks.tracebacks)
+        self._tasks = tasks
         self._spoilt = False
         self.context: Context | None = None
         self.task: asyncio.Task[None] | None = None
@@ -181,9 +181,9 @@ class _Runner(CallEnds):
             self.task.cancel()
 
     async def run(self) -> None:
-        """Until the handlers have left something behind, or the lane closes."""
-        lane, pending = self._lane, self._lane.pending
-        lane.came()
+        """Handles calls until a handler has left something behind, or the server closes."""
+        tasks, pending = self._tasks, self._tasks.pending
+        tasks.came()
         self.task = asyncio.current_task()  # an eager task runs before its maker has it
         enter(None)
         clean = copy_context()
@@ -192,7 +192,7 @@ class _Runner(CallEnds):
             while not self._spoilt:
                 call = pending.next(self, self.task, clean)
                 if call is None:
-                    if not await lane.rest():
+                    if not await tasks.rest():
                         return
                     end = turn_end()
                     continue
@@ -209,14 +209,14 @@ class _Runner(CallEnds):
                         return
                     if len(pending) == 0 or monotonic() < end:
                         continue
-                end = await lane.go_round()
+                end = await tasks.go_round()
         finally:
-            lane.leave(self)
+            tasks.leave(self)
 
     def _begin(self, request: _core.Request) -> Coroutine[Any, Any, None] | None:
         """Handle the call; where its handler waits, the rest of that is to be awaited."""
         if request.kind:
-            return self._serve(AsyncServedStream(self._lane.streams, request), request.handle)
+            return self._serve(AsyncServedStream(self._tasks.streams, request), request.handle)
         core, handle, name = self._core, request.handle, request.method
         if isinstance(core, ObservedCore):
             core.begin(request)
@@ -260,18 +260,18 @@ class _Runner(CallEnds):
         """A call with streams."""
         self.context = stream.context
         stream.context.task = self.task
-        self._lane.wait(handle, self)
+        self._tasks.wait(handle, self)
         try:
             await stream.serve()
         except asyncio.CancelledError:
             self._spoilt = True
         finally:
-            self._lane.end_wait(handle)
+            self._tasks.end_wait(handle)
 
     async def _finish(
         self, handle: int, handler: Handler, context: Context, rest: Any, out: Any, sizes: Any
     ) -> None:
-        self._lane.wait(handle, self)
+        self._tasks.wait(handle, self)
         try:
             result = await rest
             self._reply(handle, handler, context, result, out, sizes)
@@ -279,7 +279,7 @@ class _Runner(CallEnds):
             self._spoilt = self._spoilt or isinstance(error, asyncio.CancelledError)
             self._fail(handle, context, error)
         finally:
-            self._lane.end_wait(handle)
+            self._tasks.end_wait(handle)
 
     def _reply(
         self, handle: int, handler: Handler, context: Context, result: Any, out: Any, sizes: Any

@@ -7,27 +7,27 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from .handler_tasks import Lane
+from .handler_tasks import HandlerTasks
 
 
-class ThreadedLane:
-    """The lane of a server, in a thread of its own unless it is opened in a loop that runs."""
+class LoopThread:
+    """The async handlers of a server, in a thread of its own unless it is opened in a loop that runs."""
 
     def __init__(self, *parts: Any) -> None:
-        self.lane = Lane(*parts)
-        self.running = self.lane.running
+        self.tasks = HandlerTasks(*parts)
+        self.running = self.tasks.running
         self._opened = threading.Event()
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
     def open_here(self) -> None:
         """In the running loop."""
-        self.lane.open()
+        self.tasks.open()
         self._opened.set()
 
     async def close_here(self) -> None:
         """Cancel what runs in this loop, and wait for it."""
-        await self.lane.close()
+        await self.tasks.close()
 
     def open(self) -> None:
         """In a loop of its own, if it isn't open."""
@@ -64,4 +64,4 @@ class ThreadedLane:
         self._closing = asyncio.Event()
         self.open_here()
         await self._closing.wait()
-        await self.lane.close()
+        await self.tasks.close()

@@ -167,7 +167,7 @@ def test_nothing_is_kept_of_calls_that_have_ended(
     seen: "queue.Queue[ServedCall]", kind: type[Watched]
 ) -> None:
     with rrpc.serve(kind(), listen="tcp://127.0.0.1:0", observer=seen.put) as server:
-        core = server._streams.core if server.lane is None else server.lane.lane.core  # type: ignore[attr-defined]
+        core = server._streams.core if server.async_handlers is None else server.async_handlers.tasks.core  # type: ignore[attr-defined]
         with rrpc.connect(server.addresses[0], timeout=20.0) as client:
             for method in ("Watched.fail", "Watched.none"):
                 with pytest.raises(rrpc.RpcError):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import rrpc
-from rrpc._client.stream_call import Opened
+from rrpc._client.stream_call import StreamCall
 from rrpc._interface import RECEIVES, SENDS, Method, Mismatch, compile_check, item_of
 from rrpc.cli.common import BadInput
 
@@ -41,7 +41,7 @@ def call_stream(
     return result
 
 
-def _result(call: Opened, stream: Any, items: Iterator[Any], method: Method, strict: bool) -> Any:
+def _result(call: StreamCall, stream: Any, items: Iterator[Any], method: Method, strict: bool) -> Any:
     if not method.kind & RECEIVES:
         call.send_all(items)  # unlike send(), it takes a server for done that doesn't want all of them
         return checked(call.result(), method.result)
