@@ -171,7 +171,7 @@ class Unimplemented(RpcError):
 
 
 class Internal(RpcError):
-    """Something that must hold did not."""
+    """An invariant didn't hold."""
 
     code = StatusCode.INTERNAL
 
@@ -228,7 +228,7 @@ def unsent(error: _E) -> _E:
 
 
 def goes_elsewhere(error: RpcError) -> bool:
-    """Whether the call is to be made over another connection: this one takes none, and no handler has seen the call."""
+    """Returns whether to make the call over another connection: this one takes none, and no handler saw the call."""
     return isinstance(error, Unavailable) and error.not_executed and not error._answered
 
 

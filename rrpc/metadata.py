@@ -97,7 +97,7 @@ def pack(metadata: MetadataLike) -> bytes:
 
 
 def _packs_as_is(metadata: MetadataLike) -> bool:
-    """Whether it can be packed as it is, by one quick look."""
+    """Returns whether it can be packed as it is, by one quick look."""
     if type(metadata) is not dict:
         return False
     for name, value in metadata.items():
@@ -108,7 +108,7 @@ def _packs_as_is(metadata: MetadataLike) -> bool:
 
 
 def joined(*given: MetadataLike | None) -> dict[str, Any]:
-    """All of it, as a dict that may be changed; a name that comes again has the values given last."""
+    """Joins metadata into a dict that may be changed. A repeated name gets the values given last."""
     return {name: value for one in given if one is not None for name, value in _checked(one).items()}
 
 

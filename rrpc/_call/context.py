@@ -119,7 +119,7 @@ class Context:
         return metadata
 
     def set_metadata(self, metadata: MetadataLike) -> None:
-        """Have the reply, be it a result or an error, carry this too; a name that was set before gets new values."""
+        """Adds metadata to the reply, result or error. A name that was set before gets the new values."""
         self.sent = pack(merged(unpack(self.sent), metadata) if self.sent else metadata)
 
     def send_initial_metadata(self, metadata: MetadataLike) -> None:
@@ -140,7 +140,7 @@ class Context:
         return cancelled
 
     def add_cancel_callback(self, callback: Callable[[], object]) -> None:
-        """Have ``callback()`` called once the call is cancelled, on whatever thread; at once if it is.
+        """Calls ``callback()`` when the call is cancelled, on any thread; at once if it is cancelled already.
 
         It must not wait for anything. Once the call is answered it's never called.
         """
@@ -294,7 +294,7 @@ class Around:
         self._attached = attached
 
     def with_link(self, link: Link) -> Around:
-        """With this one too, inside of the others, until somebody takes it back."""
+        """Returns a copy with one more link, inside of the others, which stays until it is removed."""
         links = () if self.ended else self.links
         return Around(
             self.context,
@@ -305,7 +305,7 @@ class Around:
         )
 
     def detached(self) -> Around:
-        """With the links alone."""
+        """Returns a copy with the links alone: calls inherit neither deadline nor cancellation."""
         return Around(self.context, links=self.links, inherits=False, lasts=self._lasts)
 
     def attached(self) -> Around:
@@ -353,7 +353,7 @@ def around() -> Around:
 
 
 def context() -> Context:
-    """In a handler: the call that it serves. RuntimeError elsewhere."""
+    """Returns the call that the running handler serves. Raises RuntimeError outside of a handler."""
     found = current()
     if isinstance(found, Around):
         found = found.context
@@ -366,7 +366,7 @@ def context() -> Context:
 
 @contextmanager
 def detached() -> Iterator[None]:
-    """In a ``with`` statement: calls made inherit neither deadline nor cancellation from the call that is served."""
+    """Lets calls made in a ``with`` block inherit neither deadline nor cancellation from the call being served."""
     token = _current.set(around().detached())
     try:
         yield
@@ -376,7 +376,7 @@ def detached() -> Iterator[None]:
 
 @contextmanager
 def attached() -> Iterator[None]:
-    """In a ``with`` statement: calls inherit deadline and cancellation from the handler that started this task.
+    """Lets calls made in a ``with`` block inherit deadline and cancellation from the handler that started this task.
 
     The handler's own calls always do. Tasks that it starts may outlive its call, so theirs don't, except here.
     """

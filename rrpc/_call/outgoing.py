@@ -194,7 +194,7 @@ def prepare(
 
 
 class OutgoingCall:
-    """One call of a client, as links see it."""
+    """A client's call, as links see it."""
 
     __slots__ = (
         "_around",
@@ -258,7 +258,7 @@ class OutgoingCall:
 
     @property
     def arguments(self) -> Mapping[str | int, Any]:
-        """By name, or by place where the parameters' names aren't known; to be read."""
+        """Arguments by name, or by position if the parameters' names aren't known. Links only read them."""
         return self.request.named()
 
     @property
@@ -285,7 +285,7 @@ class OutgoingCall:
         return self._cancelled
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Returns whether it has ended."""
         return self._done
 
     def end(self) -> None:

@@ -33,7 +33,7 @@ class Pace:
         self._since_ns = perf_counter_ns()
 
     def end(self, items: int, with_buffers: bool) -> None:
-        """So many have been dealt with."""
+        """Notes that so many items have been handled, and adapts the size of the next batch."""
         fast = not with_buffers and perf_counter_ns() - self._since_ns < items * _FAST_NS
         self.count = min(2 * self.count, _BATCH_MAX) if fast else 1
 

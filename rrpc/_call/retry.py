@@ -86,7 +86,7 @@ class RetryBudget:
                 self._left = min(self._full, self._left + self._ratio)
 
     def allows(self) -> bool:
-        """Whether calls may be made again."""
+        """Returns whether calls may be made again."""
         return self._left > self._full / 2
 
 
@@ -163,7 +163,7 @@ class RetryPolicy:
         return delay
 
     def link(self, call: OutgoingCall) -> Generator[Any, Any, Any]:
-        """Around the call: see ``rrpc/_call/outgoing.py``."""
+        """Makes the call, several times if needed. It is a link; see ``rrpc/_call/outgoing.py``."""
         attempt = in_a_row = 0
         while True:
             attempt += 1
@@ -183,7 +183,7 @@ class RetryPolicy:
             yield Sleep(delay)
 
     def stream_link(self, call: Any) -> Generator[Any, Any, Any]:
-        """Around the opening of a call with streams."""
+        """Opens a call with streams, several times if needed."""
         retries = call.retries = StreamRetries(self)
         return (yield from retries.link(call))
 
@@ -196,7 +196,7 @@ class StreamRetries:
         self._attempts = 0
 
     def link(self, call: OutgoingCall) -> Generator[Any, Any, Any]:
-        """Around attempts to begin it."""
+        """Begins the call, several times if needed."""
         while True:
             self._attempts += 1
             try:
@@ -218,7 +218,7 @@ class StreamRetries:
         return (yield from self.link(call))
 
     def may_follow(self, call: Any, error: RpcError) -> bool:
-        """Whether another attempt may, as far as that can be told before it is asked for."""
+        """Returns whether another attempt may, as far as that can be told before it is asked for."""
         policy = self._policy
         left = self._attempts < policy.max_attempts and (policy.budget is None or policy.budget.allows())
         return (

@@ -86,7 +86,7 @@ def _origin(type_name: str, traceback: str | None, shown: bool) -> dict[str, Any
 
 
 def _sendable(text: str) -> str:
-    """Without lone surrogates."""
+    """Replaces lone surrogates, which can't be sent."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 

@@ -340,7 +340,7 @@ class Attempts:
                 core.cancel()
 
     def goes_on(self) -> bool:
-        """Whether the attempt has failed, and another is being made, or will be by who waits for the call."""
+        """Returns whether the attempt has failed, and another is being made, or will be by who waits for the call."""
         if self.under_way:
             return True
         own = self._failure(self.core) if self.kept is not None else None

@@ -142,7 +142,7 @@ class Channel(Upkeep):
                 connection.record.succeeded(monotonic())
 
     def admit(self, contract: Contract) -> None:
-        """Have connections agree on the services of the contract; those that are there do it now."""
+        """Makes all connections agree on the contract's services; the existing ones do it now."""
         end = self._connect_end()
         if contract not in self._contracts:
             self._contracts.append(contract)
@@ -192,7 +192,7 @@ class Channel(Upkeep):
             raise
 
     def connections(self) -> list[Connection]:
-        """One for each address that there was a connection to: the last."""
+        """Returns the last connection to each address that was ever connected."""
         with self._lock:
             return [s.connection for s in self._subchannels if s.connection is not None]
 

@@ -23,14 +23,14 @@ _threads: set[threading.Thread] = set()
 
 
 class Task:
-    """Something that takes a while."""
+    """Base of work that takes time, and that a thread may do."""
 
     def __init__(self) -> None:
         self.error: RpcError | None = None
         """Why it came to nothing."""
 
     def run(self) -> None:
-        """In this thread."""
+        """Does the work in the calling thread."""
         try:
             self._work()
         except RpcError as error:
@@ -68,7 +68,7 @@ class Task:
             raise
 
     def start(self, ended: Callable[[Any], object]) -> threading.Thread:
-        """In a thread, which then calls ``ended(self)``."""
+        """Does the work in a new thread, which calls ``ended(self)`` at its end."""
 
         def run() -> None:
             try:

@@ -16,7 +16,7 @@ class Policy(Protocol):
     """Whether it wants a connection to every address, not only to the first that can be had."""
 
     def choose(self, ready: Sequence[Subchannel]) -> Subchannel:
-        """One of those that are ready: at least one, in the order of the addresses. The channel's lock is held."""
+        """Chooses one of the ready addresses, of which there is at least one, in order. The channel's lock is held."""
 
 
 class _PickFirst:

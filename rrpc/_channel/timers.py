@@ -13,7 +13,7 @@ _LINGER_SECONDS = 1.0
 
 
 class Timer:
-    """Something to be done at a time."""
+    """An action to be run at a point in time."""
 
     __slots__ = ("_to_do",)
 
@@ -109,19 +109,19 @@ def _anew() -> None:
 
 
 def after(seconds: float, do: Callable[[], object]) -> Timer:
-    """Have ``do()`` called in so many seconds, on a thread where it mustn't wait for anything."""
+    """Calls ``do()`` in so many seconds, on a thread that it mustn't block."""
     timer = Timer(do)
     start(seconds, timer)
     return timer
 
 
 def start(seconds: float, timer: Timer) -> None:
-    """Have it fire in so many seconds."""
+    """Starts the timer, which fires in so many seconds."""
     _timers.add(seconds, timer)
 
 
 def elsewhere(do: Callable[[], object]) -> None:
-    """Have ``do()`` called now, but not in this thread, which may hold a lock that it wants."""
+    """Calls ``do()`` now in another thread, since this one may hold a lock that it takes."""
     timer = Timer(do)
     try:
         start(0.0, timer)

@@ -149,11 +149,11 @@ class Upkeep:
         return ready
 
     def _has_one(self) -> bool:
-        """Whether it wants one connection and has it."""
+        """Returns whether it wants one connection and has it."""
         return not self._policy.keeps_all and any(s.usable() for s in self._publish())
 
     def _demand(self, now: float) -> None:
-        """Have those connect that should: all, or one after the other."""
+        """Starts to connect to the addresses that are due: all of them, or one after the other."""
         able = [subchannel for subchannel in self._subchannels if subchannel.may_connect(now)]
         if not self._policy.keeps_all:
             connecting = any(subchannel.state == CONNECTING for subchannel in self._subchannels)
@@ -244,7 +244,7 @@ class Upkeep:
         self._go_on()
 
     def _resolve_in(self, seconds: float) -> None:
-        """Have names resolved once more, then or somewhat later."""
+        """Resolves names again after so many seconds or somewhat later."""
         if self._names.fixed is not None or self._closed or any(s.unresolved for s in self._subchannels):
             return
         if self._resolve_timer is not None:
@@ -276,7 +276,7 @@ class Upkeep:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Something has changed: see to what is due, and to who waits."""
+        """Does what is due after a change, and serves the calls that wait."""
 
         def keep_all() -> Choice:
             if self._policy.keeps_all and not self._closed:
@@ -311,7 +311,7 @@ class Upkeep:
 
 
 def _after(seconds: float, do: Callable[[], object]) -> Timer | None:
-    """None where no thread can be had for it."""
+    """Starts a timer. Returns None if no thread can be started for it."""
     try:
         return after(seconds, do)
     except RuntimeError:

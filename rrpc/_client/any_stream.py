@@ -43,7 +43,7 @@ class AnyStream:
 
     @property
     def local_address(self) -> str:
-        """This end of the connection: ``host:port``, or ``pid 4711 uid 1000 (train.py)`` over shared memory.
+        """Address of this end: ``host:port``, or ``pid 4711 uid 1000 (train.py)`` over shared memory.
 
         Empty until the call has a connection.
         """

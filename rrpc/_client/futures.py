@@ -107,11 +107,11 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
         return unpack(packed) if isinstance(packed, bytes) else packed
 
     def done(self) -> bool:
-        """Whether the call has ended, in whatever way."""
+        """Returns whether the call has ended, in whatever way."""
         return self._decode is None or (self._call.done() and not self._goes_on())
 
     def running(self) -> bool:
-        """Whether the call has not ended."""
+        """Returns whether the call has not ended."""
         return not self.done()
 
     def cancel(self) -> bool:
@@ -124,7 +124,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
         return False
 
     def cancelled(self) -> bool:
-        """Whether the call ended by ``cancel``."""
+        """Returns whether the call ended by ``cancel``."""
         return self._call.cancelled()
 
     def add_done_callback(self, fn: Callable[[Future[_T]], object]) -> None:
@@ -178,7 +178,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
                 self._decode = self._again = None
 
     def _goes_on(self) -> bool:
-        """Whether the call, which is done, is to be made again because no handler has seen it, or has been."""
+        """Returns whether the call, which is done, is to be made again because no handler has seen it, or has been."""
         with lock:
             call, again = self._call, self._again
         if again is None:

@@ -58,15 +58,15 @@ class OutgoingStream(OutgoingCall):
     """What ``may_have_run`` was before the last attempt."""
 
     def map_sent(self, function: Callable[[Any], Any]) -> None:
-        """Have what ``function(item)`` gives sent in place of each item."""
+        """Sends ``function(item)`` in place of each item."""
         self._hooks.map_sent(self.chain.depth, function)
 
     def map_received(self, function: Callable[[Any], Any]) -> None:
-        """Have the caller get what ``function(item)`` gives in place of each item that comes."""
+        """Gives the caller ``function(item)`` in place of each item received."""
         self._hooks.map_received(self.chain.depth, function)
 
     def on_end(self, function: Callable[[BaseException | None], object]) -> None:
-        """Have ``function(error)`` called once the call has ended; None: it went well."""
+        """Calls ``function(error)`` when the call has ended, with None if it succeeded."""
         self._hooks.on_end(self.chain.depth, function)
 
     def opened(self, found: Any) -> StreamCall:

@@ -179,7 +179,7 @@ class RequestStream(_Sending[_S], Generic[_S, _R]):
     """
 
     def finish(self) -> _R:
-        """There are no more items: wait for the result."""
+        """Ends the items, and waits for the result."""
         refuse_blocking("finish()", _ASYNC, 1)
         self._finish()
         result: _R = self._call.result()
@@ -190,5 +190,5 @@ class DuplexStream(_Sending[_S], _Receiving[_T], Generic[_S, _T]):
     """Sends items and gives those that the server sends, each in their own time; two threads may share that."""
 
     def finish(self) -> None:
-        """There are no more items to send; those of the server go on."""
+        """Ends the items of this end; the server's go on."""
         self._finish()

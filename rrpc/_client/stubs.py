@@ -306,7 +306,7 @@ def _compile(cls: type[RemoteMethod]) -> Plan:
 
 
 def _plan_of(cls: type[RemoteMethod]) -> Plan:
-    """From the signature of ``__call__``."""
+    """Makes the plan from the signature of ``__call__``."""
     function = cls.__dict__["__call__"]
     hints = typing.get_type_hints(function, include_extras=True)
     _, *parameters = inspect.signature(function).parameters.values()

@@ -98,7 +98,7 @@ def _fields(error: Any) -> dict[str, Any]:
 
 
 def is_declared(cls: Any) -> bool:
-    """Whether it is a class that ``error`` has made."""
+    """Returns whether it is a class that ``error`` has made."""
     return isinstance(cls, type) and issubclass(cls, RpcError) and bool(cls._declared)
 
 

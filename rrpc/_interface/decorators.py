@@ -132,7 +132,7 @@ def _mark_of(cls: type, member: str) -> dict[str, Any] | None:
 
 
 def _member_names(cls: type) -> list[str]:
-    """In order of definition, base classes first."""
+    """Returns a class's member names in the order of their definition, base classes first."""
     return list(dict.fromkeys(member for base in reversed(cls.__mro__) for member in base.__dict__))
 
 

@@ -117,7 +117,7 @@ def _of_itself() -> Any:
 
 
 def _bare(annotation: Any) -> Any:
-    """Without what says whether a key must be there."""
+    """Removes ``Required``, ``NotRequired`` and ``ReadOnly`` from an annotation."""
     while getattr(typing.get_origin(annotation), "_name", None) in _QUALIFIERS:
         (annotation,) = typing.get_args(annotation)
     return annotation

@@ -110,7 +110,7 @@ class OutSpec:
 
     @staticmethod
     def parse(spec: Any) -> OutSpec:
-        """From a request."""
+        """Reads the description from a request."""
         try:
             description, shape = spec
             if any(type(n) is not int or n < 0 for n in shape):

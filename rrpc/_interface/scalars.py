@@ -170,7 +170,7 @@ def numpy_scalar_check(kind: type[np.generic]) -> Check:
 
 
 def _builtins_for(kind: type[np.generic]) -> tuple[bool, tuple[type, ...]]:
-    """Whether ``kind`` has exact values only, and the built-in types that it takes."""
+    """Returns whether ``kind`` has exact values only, and the built-in types that it takes."""
     base = numpy_kind(kind)
     builtins = next((kinds for known, kinds in _BUILTINS_FOR if issubclass(base, known)), ())
     return base is not kind and base is np.int64, builtins

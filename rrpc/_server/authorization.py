@@ -187,7 +187,7 @@ def _compile(texts: Iterable[str]) -> _Compiled:
 
 
 def _resolved(text: str, principal: Principal) -> tuple[str, str | int]:
-    """With the number in place of a user's or a group's name."""
+    """Replaces the name of a user or a group by its number."""
     kind, value = principal
     try:
         if kind == "user":

@@ -97,12 +97,12 @@ class Dispatch:
         return {name: direct for name, direct in found.items() if direct is not None}
 
     def change(self, names: Sequence[bytes], change: Callable[[Handler], None]) -> None:
-        """Have the handlers of these changed."""
+        """Changes the handlers with these names."""
         for name in names:
             change(self.handlers.get(name) or self.streams[name])
 
     def is_async(self) -> bool:
-        """Whether all handlers are for an event loop."""
+        """Returns whether all handlers are for an event loop."""
         return all(handler.is_async for handler in (*self.handlers.values(), *self.streams.values()))
 
     def _add(self, services: Sequence[object]) -> list[bytes]:
@@ -196,7 +196,7 @@ def _interface(instance: object) -> Interface:
 
 
 def _is_async(method: Method, function: Callable[..., Any]) -> bool:
-    """Whether it is for an event loop: so is a synchronous function that hands on the async iterator of another."""
+    """Returns whether a handler is for an event loop, as is a function that returns another's async iterator."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return True
     origin = typing.get_origin(method.result)

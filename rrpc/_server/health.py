@@ -34,14 +34,14 @@ class Health:
         self._tell()
 
     def serving(self, service: str = "") -> bool:
-        """Whether the service can do its work, or with no name: whether all can. Never while the server drains."""
+        """Returns whether a service serves or, with no name, whether all do. While the server drains none does."""
         if service:
             self._known(service)
         states = [self._serving[service]] if service else self._serving.values()
         return not self._draining and all(states)
 
     def drain(self) -> None:
-        """From now on nothing serves."""
+        """Makes all services answer NOT_SERVING from now on."""
         self._draining = True
         self._tell()
 
@@ -52,7 +52,7 @@ class Health:
 
     @contextmanager
     def watching(self, changed: Callable[[], object]) -> Iterator[None]:
-        """Have ``changed()`` called after whatever may have changed a state, as long as this lasts."""
+        """Calls ``changed()`` after each possible change of a state, within a ``with`` block."""
         self._watchers.append(changed)
         try:
             yield

@@ -63,7 +63,7 @@ class _Handlers(dict[bytes, Any]):
 
 
 class IncomingCall:
-    """One call of a server, as its interceptors see it."""
+    """A server's call, as its interceptors see it."""
 
     __slots__ = ("_chain", "_handler", "_hooks", "_peer", "_reached", "context")
     _chain: Chain
@@ -89,7 +89,7 @@ class IncomingCall:
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """By name. They are decoded, and checked, when they are first asked for: InvalidArgument may come of it."""
+        """Arguments by name, decoded and checked when first asked for, which may raise InvalidArgument."""
         values = self._values()  # which raises where there is no such method, nor a plan of it
         return dict(zip(self._handler.plan.names, values, strict=False))
 
@@ -107,7 +107,7 @@ class IncomingCall:
 
     @property
     def deadline(self) -> float | None:
-        """When the caller gives up, by ``time.monotonic``; None: never."""
+        """Deadline of the caller, by ``time.monotonic``; None: there is none."""
         return self.context.deadline
 
     @property
@@ -120,7 +120,7 @@ class IncomingCall:
         return self.context.time_left()
 
     def stamps(self) -> dict[str, int]:
-        """When the request was received, its arguments were fetched and a worker took it: time.monotonic_ns()."""
+        """Returns when the request came, its arguments were fetched and a worker took it, by time.monotonic_ns."""
         context = self.context
         found = context._core.stamps(context._handle)
         return {} if found is None else dict(zip(_STAMPS, found, strict=True))
@@ -236,11 +236,11 @@ class IncomingStream(IncomingCall):
         self._peer = self.context.peer
 
     def map_sent(self, function: Callable[[Any], Any]) -> None:
-        """Have what ``function(item)`` gives sent in place of each item that the handler gives."""
+        """Sends ``function(item)`` in place of each item that the handler yields."""
         self._items.map_sent(self._chain.depth, function)
 
     def map_received(self, function: Callable[[Any], Any]) -> None:
-        """Have the handler get what ``function(item)`` gives in place of each item that the caller sends."""
+        """Gives the handler ``function(item)`` in place of each item that the caller sends."""
         self._items.map_received(self._chain.depth, function)
 
     def _values(self) -> Sequence[Any]:

@@ -111,7 +111,7 @@ class ServedStream:
         self._trace: Any = None
 
     def run(self) -> None:
-        """Until the call has ended or is parked; another worker may have it by then."""
+        """Runs the call until it ends or is parked; another worker may have it when this returns."""
         if not self._variables.run(self._begin if self._items is None else self._send_items):
             return
         self._served.parked[self._handle] = self
@@ -123,7 +123,7 @@ class ServedStream:
             waker.wait(partial(self._core.bring_back, self._handle))
 
     def close(self) -> None:
-        """Have the handler end, whose call has ended."""
+        """Ends the handler, whose call has ended."""
         self._variables.run(self._close)
         if self._seen is not None:
             self._seen.stop()
@@ -340,7 +340,7 @@ class ServedStream:
         self._conclude(error, instead)
 
     def _note_wait(self) -> None:
-        """There is no room for an item."""
+        """Counts a wait for room, for the trace."""
         if self._trace is not None:
             self._trace.window_waits += 1
 

@@ -350,7 +350,7 @@ class AsyncHandlers(Protocol):
     """Runs the ``async def`` handlers of a server in an event loop."""
 
     def open(self) -> None:
-        """Before the server listens: in a loop of its own, if it isn't open."""
+        """Opens it in a loop of its own, before the server listens; nothing if it is open."""
 
     def open_here(self) -> None:
         """Opens it in the running event loop, before the server listens."""
@@ -362,7 +362,7 @@ class AsyncHandlers(Protocol):
         """The methods whose handlers run at this moment."""
 
     def close(self, timeout: float | None) -> bool:
-        """Once the server has stopped: cancel what runs in a loop of its own, and wait; False if it takes longer."""
+        """Cancels the handlers in a loop of its own, once the server has stopped. Returns False if they take longer."""
 
 
 _started: weakref.WeakSet[BaseServer] = weakref.WeakSet()

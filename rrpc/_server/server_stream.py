@@ -88,7 +88,7 @@ class ServerEnd(Generic[_S, _T]):
 
     @property
     def local_address(self) -> str:
-        """This end of the connection: ``host:port``, or ``pid 4711 uid 1000 (serve.py)`` over shared memory."""
+        """Address of this end: ``host:port``, or ``pid 4711 uid 1000 (serve.py)`` over shared memory."""
         return peer_name(self._core.addresses()[0])
 
     @property

@@ -18,7 +18,7 @@ class Waker:
         self._resume: Callable[[], object] | None = None
 
     def wake(self) -> None:
-        """Have the generator go on, from any thread; once it waits, if it doesn't yet."""
+        """Resumes the generator, from any thread: now if it waits, otherwise as soon as it does."""
         with self._lock:
             resume, self._resume = self._resume, None
             self._woken = resume is None

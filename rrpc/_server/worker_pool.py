@@ -81,7 +81,7 @@ class Workers:
                 self._threads.pop(threading.current_thread(), None)
 
     def _may_end(self) -> bool:
-        """Whether a spare thread that has nothing to do isn't needed; it ends then."""
+        """Returns whether a spare thread that has nothing to do isn't needed; it ends then."""
         with self._lock:
             surplus = self._idle_or_running() > self.count
             if surplus:

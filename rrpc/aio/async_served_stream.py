@@ -22,7 +22,7 @@ class AsyncServedStream(ServedStream):
     """One call, in a task that waits where a worker would park it."""
 
     async def serve(self) -> None:
-        """To its end."""
+        """Runs the call to its end."""
         enter(self.context)
         result: Any = None
         try:

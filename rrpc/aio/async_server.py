@@ -34,7 +34,7 @@ class Server(BaseServer):
         return await asyncio.to_thread(self._listen_on, address)
 
     async def wait(self) -> None:
-        """Until the server has been stopped, or drained."""
+        """Waits until the server has been stopped or drained."""
         await self._ended.wait()
 
     async def drain(self, grace: float | None = None) -> bool:

@@ -83,7 +83,7 @@ class AsyncStreamCall:
         return self._opened
 
     async def get(self) -> StreamCall:
-        """Once the request is sent; raises why it wasn't."""
+        """Waits until the request is sent. Raises the error if it can't be."""
         if self._opened is None:
             assert self._opening is not None
             self._opened = await asyncio.shield(self._opening)
@@ -182,7 +182,7 @@ class AsyncStreamCall:
             await changed(attempts.core, Awaited.ROOM)
 
     async def finish(self) -> None:
-        """There are no more items to send."""
+        """Ends the items of this end."""
         (await self.get()).attempts.finish()
 
     async def flush(self) -> None:
@@ -202,7 +202,7 @@ class AsyncStreamCall:
         watcher.add_done_callback(lambda _: callback())
 
     async def send_all(self, items: Items) -> None:
-        """To the last, or until the server has ended the call without waiting for that."""
+        """Sends the items to the last, or until the server has ended the call without waiting for them."""
         try:
             await send_in_turns(items, self._send)
             await self.finish()

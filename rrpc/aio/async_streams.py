@@ -132,7 +132,7 @@ class RequestStream(_Sending[_S], Generic[_S, _R]):
     """
 
     async def finish(self) -> _R:
-        """There are no more items: wait for the result."""
+        """Ends the items, and waits for the result."""
         await self._finish()
         result: _R = await self._call.result()
         return result
@@ -142,7 +142,7 @@ class DuplexStream(_Sending[_S], _Receiving[_T], Generic[_S, _T]):
     """Sends items and gives those that the server sends, each in their own time; two tasks may share that."""
 
     async def finish(self) -> None:
-        """There are no more items to send; those of the server go on."""
+        """Ends the items of this end; the server's go on."""
         await self._finish()
 
 

@@ -11,7 +11,7 @@ _SLICE_S = 0.002
 
 
 def turn_end() -> float:
-    """When, by ``time.monotonic``, whoever goes on now leaves the loop to others."""
+    """Returns the time, by ``time.monotonic``, at which a task that continues now must yield to others."""
     return monotonic() + _SLICE_S
 
 

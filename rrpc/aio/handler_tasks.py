@@ -61,7 +61,7 @@ class HandlerTasks:
         self._waiting: dict[int, _Runner] = {}
 
     def open(self) -> None:
-        """In the loop, before the server listens: it handles calls from now on."""
+        """Handles calls in the running loop from now on. Called before the server listens."""
         if self._opened:
             raise RuntimeError("the server has been started already")
         self._opened = True
@@ -74,7 +74,7 @@ class HandlerTasks:
             self.pending = _core.LoopCalls(core, self.dispatch.direct(in_loop=True), driver)
 
     def arrived(self, handle: int | None, _: None) -> None:
-        """There are calls; or nobody waits any more for the reply to the one of this handle."""
+        """Takes the news that calls are pending or, given a handle, that nobody waits for the reply to that call."""
         if handle is None:
             self.pending.take()
             self.call_runners(1)
@@ -84,13 +84,13 @@ class HandlerTasks:
                 runner.cancel()
 
     def call_runners(self, most: int) -> None:
-        """Have runners take what is pending: each goes on until there is nothing, or its handler waits."""
+        """Starts runners for pending calls; each goes on until none is left or its handler waits."""
         for _ in range(min(most, len(self.pending)) - self._called):
             self._called += 1
             self._call_runner()
 
     def came(self) -> None:
-        """One that was called is there."""
+        """Notes that a runner that was called has begun."""
         self._called -= 1
 
     def _call_runner(self) -> None:
@@ -129,13 +129,13 @@ class HandlerTasks:
         self.call_runners(1)
 
     def wait(self, handle: int, runner: _Runner) -> None:
-        """Its handler waits for something: others go on with what is pending."""
+        """Notes that a runner's handler waits, and lets others take the pending calls."""
         self._waiting[handle] = runner
         self.core.notify_given_up(handle)
         self.call_runners(len(self.pending))
 
     def end_wait(self, handle: int) -> None:
-        """Its handler has ended."""
+        """Notes that a handler that waited has ended."""
         del self._waiting[handle]
 
     def running(self) -> list[str]:

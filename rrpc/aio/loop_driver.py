@@ -18,7 +18,7 @@ class Target(Protocol):
     """Receiver of events from a loop's queue."""
 
     def arrived(self, first: Any, second: Any, /) -> object:
-        """In the loop, as a callback of it. What the two are is between the target and what it awaits."""
+        """Takes an event, in a callback of the loop. What the arguments are depends on what the target awaits."""
 
 
 _drivers: dict[AbstractEventLoop, _core.LoopDriver] = {}

@@ -21,7 +21,7 @@ class LoopThread:
         self._thread: threading.Thread | None = None
 
     def open_here(self) -> None:
-        """In the running loop."""
+        """Opens it in the running loop."""
         self.tasks.open()
         self._opened.set()
 
@@ -30,7 +30,7 @@ class LoopThread:
         await self.tasks.close()
 
     def open(self) -> None:
-        """In a loop of its own, if it isn't open."""
+        """Opens it in a thread with a loop of its own; nothing if it is open."""
         if self._opened.is_set():
             return
         self._thread = threading.Thread(target=self._run, name="rrpc-loop")

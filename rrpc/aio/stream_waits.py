@@ -24,7 +24,7 @@ class _News(asyncio.Future[None]):
 
 
 async def changed(stream: _core.Stream, what: _core.Awaited) -> None:
-    """Until that may have come, or the call has ended."""
+    """Waits until ``what`` may have come, or the call has ended."""
     driver = running_driver()
     news = _News(loop=driver.loop)
     stream.notify(driver, news, what)

@@ -163,7 +163,7 @@ def _save(trace: Trace, path: str) -> None:
 
 
 def _call(client: rrpc.Client, service: Service, name: str, options: Any) -> Any:
-    """With live types from the server's description."""
+    """Makes the call with types built from the server's description."""
     from rrpc.schema.to_python import to_interface
 
     interface = to_interface(service)

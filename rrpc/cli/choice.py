@@ -120,7 +120,7 @@ def _connected(address: str, scheme: str, timeout: float, tls: Mapping[str, Any]
 
 
 def _reasoned(own: str, their: str, host: str, report: Mapping[str, Any]) -> dict[str, Any]:
-    """From what this end has; of the other end no more is known than whether it is this machine."""
+    """Explains the choice from what this end has; of the other end only its host is known."""
     allowed = (os.environ.get("RRPC_TRANSPORTS") or ",".join(_WHY)).replace(" ", "").split(",")
     why_not = {name: "RRPC_TRANSPORTS leaves it out" for name in _WHY if name not in allowed}
     for transport in allowed:
@@ -132,7 +132,7 @@ def _reasoned(own: str, their: str, host: str, report: Mapping[str, Any]) -> dic
 
 
 def _can(transport: str, own: str, their: str, host: str, report: Mapping[str, Any]) -> tuple[bool, str]:
-    """Whether it may be had, and why or why not."""
+    """Returns whether it may be had, and why or why not."""
     state = report["transports"].get(transport, {"usable": False, "why_not": "there is no such transport"})
     if not state["usable"]:
         return False, state["why_not"]

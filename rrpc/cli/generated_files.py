@@ -69,12 +69,12 @@ class Output:
 
 
 def _is_foreign(path: Path, text: str | None) -> bool:
-    """Whether it's a Python file that somebody wrote."""
+    """Returns whether it's a Python file that somebody wrote."""
     return path.suffix == ".py" and text not in (None, "") and _MARK not in str(text)[:2000]
 
 
 def _read(path: Path) -> str | None:
-    """None where nothing is."""
+    """Returns a file's text, or None if there is no file."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -151,7 +151,7 @@ def _serve(
     arguments: Sequence[str] | None,
     assignment: Assignment | None,
 ) -> int:
-    """Until a signal; gives the exit code."""
+    """Serves until a signal comes. Returns the exit code."""
     notifier = Notifier()
     if options.config is not None or options.access_log is not None:
         signals.take_reloads()  # before anybody is told that this serves: a SIGHUP may follow at once
@@ -185,7 +185,7 @@ def _serve(
 
 
 def _soonest(*seconds: float | None) -> float | None:
-    """None: never."""
+    """Returns the smallest number of seconds; None stands for never."""
     return min((each for each in seconds if each is not None), default=None)
 
 

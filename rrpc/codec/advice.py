@@ -78,7 +78,7 @@ def instead_of(kind: object) -> str:
 
 
 def _way(name: str) -> str:
-    """By the full name, by a package's own (``pandas.core.frame.DataFrame`` is ``pandas.DataFrame``), by a module's."""
+    """Finds the advice by a class's full name, its package's short one (``pandas.DataFrame``), or its module."""
     parts = name.split(".")
     modules = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
     return next((_WAYS[known] for known in (name, f"{parts[0]}.{parts[-1]}", *modules) if known in _WAYS), "")

@@ -15,7 +15,7 @@ __all__: list[str] = []
 
 
 def goes_in_pieces(value: np.ndarray[Any, Any]) -> bool:
-    """Whether ``value``, which isn't contiguous, is in C order a few large pieces that don't overlap."""
+    """Returns whether ``value``, which isn't contiguous, is in C order a few large pieces that don't overlap."""
     piece_bytes = value.itemsize
     outer: list[tuple[int, int]] = []  # (step, count) of the dimensions outside a piece
     for count, step in zip(reversed(value.shape), reversed(value.strides), strict=True):
@@ -60,5 +60,5 @@ _PADDED = (np.longdouble, np.clongdouble)
 
 
 def has_padding(dtype: np.dtype[Any]) -> bool:
-    """Whether copying items may leave bytes as they were: those must not show the peer our memory."""
+    """Returns whether copying items may leave bytes as they were: those must not show the peer our memory."""
     return dtype.names is not None or dtype.type in _PADDED

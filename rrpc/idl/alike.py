@@ -29,7 +29,7 @@ class LookAlikes:
         return None
 
     def alike(self, first: Type, second: Type) -> bool:
-        """Whether a value that arrives could be of either."""
+        """Returns whether a value that arrives could be of either."""
         pair = (repr(first), repr(second))
         if pair not in self._known:
             self._known[pair] = False  # of a union that contains itself

@@ -167,7 +167,7 @@ def _must_be_names(kind: type) -> None:
 
 
 def _typed_dict(kind: type, types: Types) -> str:
-    """Its optional keys stand in a class behind that of the required ones: NotRequired came with Python 3.11."""
+    """Writes optional keys in a class derived from that of the required ones: NotRequired came with Python 3.11."""
     _must_be_names(kind)
     variables: tuple[Any, ...] = getattr(kind, "__parameters__", ())
     if variables:

@@ -32,7 +32,7 @@ _MEMBERS = {"SERVICE": "a method", "ENUM": "a member ('NAME = value;')"}
 
 
 def expected(accepted: set[str], statement: str, spelling: Callable[[str], str | None]) -> str:
-    """In words. ``statement`` is the keyword of the statement, ``spelling`` that of a terminal."""
+    """Says in words what was expected. ``statement`` is its keyword; ``spelling`` gives that of a terminal."""
     rest = accepted - {"DOC", "$END"}
     words = []
     if "RBRACE" in rest and "NAME" in rest and statement in _MEMBERS:

@@ -27,7 +27,7 @@ _KINDS: dict[type, str] = {
 
 
 class Problem(Exception):
-    """Something wrong at a place."""
+    """An error in the source, at a place."""
 
     def __init__(self, at: At, message: str) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class Problem(Exception):
 
 
 class Reported(Problem):
-    """One that is in the diagnostics already."""
+    """A problem that is in the diagnostics already."""
 
     def __init__(self, at: At) -> None:
         super().__init__(at, "")

@@ -24,7 +24,7 @@ class Services:
         self._members = members
 
     def all(self) -> dict[str, Service]:
-        """By full name; what their methods name is added later."""
+        """Returns the services by full name. The declarations of their methods are added later."""
         nodes = self._scope.own.items()
         return {name: self._service(name, node) for name, node in nodes if isinstance(node, syntax.Service)}
 

@@ -1,4 +1,4 @@
-"""From what the parser recognises to the syntax tree. A method here is a rule of the grammar."""
+"""Builds the syntax tree from what the parser recognises. A method here is a rule of the grammar."""
 
 from __future__ import annotations
 

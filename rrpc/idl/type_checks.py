@@ -51,7 +51,7 @@ def endless(structs: Iterable[str], lookup: Lookup) -> Iterator[tuple[str, list[
 
 
 def _ends(kind: Type, unended: AbstractSet[str], lookup: Lookup) -> bool:
-    """Whether a type has a value that isn't infinite, given the structs of which it isn't known."""
+    """Returns whether a type has a value that isn't infinite, given the structs of which it isn't known."""
     for choice in alternatives_of(kind, lookup):
         if isinstance(choice, Tuple) and not choice.variadic:
             if all(_ends(item, unended, lookup) for item in choice.items):
@@ -108,7 +108,7 @@ def deep_unions(unions: Mapping[str, OneOf]) -> set[str]:
 
 
 def contains_itself(union: OneOf, lookup: Lookup) -> bool:
-    """Whether a named union leads back to itself without a struct between."""
+    """Returns whether a named union leads back to itself without a struct between."""
     seen: set[str] = set()
     waiting = [name for kind in union.alternatives for name in names_in(kind)]
     while waiting:

@@ -59,5 +59,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """With what is imported later, too."""
+    """Lists the names of the module, including those imported on first use."""
     return sorted({*globals(), *__all__})

@@ -18,11 +18,11 @@ class Interceptor:
     side: ClassVar[str] = ""
 
     def unary(self, call: Any) -> Steps:
-        """Around a call of one request and one reply."""
+        """Surrounds a call with one request and one reply."""
         return (yield call)
 
     def stream(self, call: Any) -> Steps:
-        """Around a call with a stream in it, from its beginning until the stream is there.
+        """Surrounds the opening of a call with streams.
 
         ``call.map_sent(f)``, ``call.map_received(f)`` and ``call.on_end(f)`` reach what comes after that.
         """

@@ -117,7 +117,7 @@ class ClientSpans(_Spans, ClientInterceptor):
     kind = SpanKind.CLIENT
 
     def unary(self, call: Any) -> Steps:
-        """Has a span around a call, with streams or without."""
+        """Records a span around a call, with streams or without."""
         if within(call.method, self._exempt):
             return super().unary(call)
         span = self._begin(call, None)
@@ -147,7 +147,7 @@ class ServerSpans(_Spans, ServerInterceptor):
         return trace.set_span_in_context(span, parent)
 
     def unary(self, call: Any) -> Steps:
-        """Has a span around a call without streams."""
+        """Records a span around a call without streams."""
         if within(call.method, self._exempt):
             return (yield call)
         before = contexts.attach(self._received(call))
@@ -157,7 +157,7 @@ class ServerSpans(_Spans, ServerInterceptor):
             contexts.detach(before)
 
     def stream(self, call: Any) -> Steps:
-        """Has a span around a call with streams."""
+        """Records a span around a call with streams."""
         if not within(call.method, self._exempt):
             # Not detached here: a handler that yields goes on in this context. It is the call's own.
             contexts.attach(self._received(call))

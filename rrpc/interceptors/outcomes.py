@@ -83,5 +83,5 @@ def printable(text: str) -> str:
 
 
 def within(method: str, names: frozenset[str]) -> bool:
-    """Whether ``names`` has the method or its service."""
+    """Returns whether ``names`` has the method or its service."""
     return method in names or method.rpartition(".")[0] in names

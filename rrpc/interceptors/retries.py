@@ -13,10 +13,10 @@ class Policy(Protocol):
     """Interface of ``rrpc.RetryPolicy``."""
 
     def link(self, call: Any) -> Steps:
-        """Around the call."""
+        """Surrounds a call without streams."""
 
     def stream_link(self, call: Any) -> Steps:
-        """Around the opening of a call with streams."""
+        """Surrounds the opening of a call with streams."""
 
 
 class Retry(ClientInterceptor):

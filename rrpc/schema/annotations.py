@@ -254,7 +254,7 @@ class Declarations:
 
 
 def _is_struct(kind: Any) -> bool:
-    """Whether its fields have names that the language can write."""
+    """Returns whether its fields have names that the language can write."""
     return has_members(kind) and all(member.name.isidentifier() for member in members_of(kind))
 
 
@@ -295,7 +295,7 @@ def _docs_of(kind: type, name: str) -> dict[str, Any]:
 
 
 def _enum(name: str, kind: type[enum.Enum]) -> model.Enum | None:
-    """None for one that the language has no word for: flags, values of several kinds or none at all."""
+    """Describes an enum; None if the language can't: flags, values of several kinds, or no values."""
     kinds = {type(member.value) for member in kind}
     if issubclass(kind, enum.Flag) or kinds not in ({int}, {str}):
         return None

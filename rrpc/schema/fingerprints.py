@@ -32,7 +32,7 @@ def _dump(form: _Form) -> str:
 
 
 def _sorted(forms: list[_Form]) -> list[_Form]:
-    """Without what stands there twice."""
+    """Sorts forms and removes duplicates."""
     return [json.loads(text) for text in sorted(set(map(_dump, forms)))]
 
 

@@ -64,7 +64,7 @@ _ITEMS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class OneOfName:
-    """In an ``Annotated``: the full name of the one-of that the union is."""
+    """Note in an ``Annotated`` with the full name of the one-of that the union is."""
 
     name: str
     doc: str = dataclasses.field(default="", compare=False)
@@ -131,7 +131,7 @@ class PythonTypes:
         return members
 
     def _fill_fields(self) -> None:
-        """Once every class that fields may name can be had: a struct may lead back to itself."""
+        """Fills in the fields once all classes exist, since a struct may lead back to itself."""
         while self._unfilled:
             kind, struct = self._unfilled.pop()
             for member, described in zip(struct.fields, dataclasses.fields(kind), strict=True):
@@ -209,7 +209,7 @@ class PythonTypes:
         return value
 
     def _value_of_one(self, kind: model.Union, value: Any) -> Any:
-        """By the first alternative that has such values."""
+        """Makes the value by the first alternative that has such values."""
         for item in kind.items:
             declared = self._declarations.get(item.name) if isinstance(item, model.Named) else None
             if isinstance(declared, model.Enum) and any(member.name == value for member in declared.members):

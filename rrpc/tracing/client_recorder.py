@@ -167,7 +167,7 @@ class _Attempt:
         return phases + chain(replied_ns or ended_ns, CLIENT, ends)
 
     def _sent_ns(self, traced: TracedCall, said: ServerPart) -> int:
-        """When a call with streams was sent, as the server may have been at it before this thread went on."""
+        """Estimates when a call with streams was sent: the server may begin before this thread goes on."""
         if said.place.host == traced.client.host and self.begin_ns <= said.begin_ns <= self.end_ns:
             return min(self.opened_ns, said.begin_ns)
         served_ns = said.phases[-1].end_ns - said.begin_ns if said.phases else 0

@@ -29,7 +29,7 @@ class ServerPart:
 
 
 def pack(part: ServerPart, bytes_max: int) -> bytes:
-    """With as many of the calls, the first ones, as there is room for; empty where there is none at all."""
+    """Packs as many of the first calls as there is room for; returns no bytes if there is none."""
     if bytes_max <= 0:
         return b""
     kept = len(part.children)
@@ -87,7 +87,7 @@ def _call(call: TracedCall, places: dict[Place, int]) -> list[Any]:
 
 
 def unpack(packed: bytes) -> ServerPart | None:
-    """None where it isn't what a server of this version says: a trace does without."""
+    """Unpacks a server's part; None if it isn't of this version, and the trace goes without it."""
     try:
         version, places, begin_ns, lengths, calls, left_out, waits = msgpack.unpackb(packed)
         if version != _VERSION:
@@ -137,7 +137,7 @@ def _count(number: Any) -> int:
 
 
 def _text(text: Any) -> str:
-    """It is shown on terminals."""
+    """Checks and shortens a text, and replaces what a terminal mustn't get."""
     if not isinstance(text, str):
         raise TypeError
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_TEXT_CHARS])

@@ -1,4 +1,4 @@
-"""From clock readings at both ends to phases on one time line."""
+"""Converts clock readings of both ends to phases on one time line."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Trace:
         return show.as_table(self.calls)
 
     def print(self, file: TextIO | None = None) -> None:
-        """To ``file`` or stdout: in colours where that is a terminal and rich is installed."""
+        """Prints the trace to ``file`` or stdout, in colours if that is a terminal and rich is installed."""
         file = sys.stdout if file is None else file
         if file.isatty():
             try:

@@ -83,7 +83,7 @@ class TracedCall:
 
     @property
     def seconds(self) -> float:
-        """Its whole time, so far if it is under way."""
+        """Duration of the call in seconds, up to now if it is under way."""
         last = self.phases[-1].end_ns if self.phases else self.begin_ns
         return ((self.end_ns or last) - self.begin_ns) * 1e-9
 
@@ -97,7 +97,7 @@ class TracedCall:
         return sum(p.seconds for p in self.phases if p.name == name and side in (None, p.side))
 
     def all_calls(self) -> Iterator[TracedCall]:
-        """This one and those made for it, however deep."""
+        """Yields this call and all calls made for it, at any depth."""
         yield self
         for child in self.children:
             yield from child.all_calls()

@@ -55,7 +55,7 @@ def from_json(data: Any, annotation: Any) -> Any:
 
 
 def unwrapped(annotation: Any) -> Any:
-    """Without ``Annotated``."""
+    """Removes ``Annotated`` from an annotation."""
     while typing.get_origin(annotation) is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
     return annotation
@@ -84,7 +84,7 @@ def _wrong(expected: str, data: Any) -> BadData:
 
 
 def _one_of(data: Any, kind: Any) -> Any:
-    """By the first alternative that takes it."""
+    """Converts data to the first alternative of a union that takes it."""
     items = [item for item in alternatives(kind) if item is not type(None) or data is None]
     if isinstance(data, dict) and TYPE_KEY in data:
         items = [item for item in items if getattr(item, "__name__", "") == data[TYPE_KEY]] or items
@@ -177,7 +177,7 @@ def _tuple(data: Any, kind: Any) -> Any:
 
 
 def _mapping(data: Any, kind: Any) -> Any:
-    """From an object, or a list of pairs for keys that aren't text."""
+    """Converts an object, or a list of pairs for keys that aren't text, to a mapping."""
     key, value = typing.get_args(kind) or (Any, Any)
     pairs = data
     if isinstance(data, dict):
@@ -323,7 +323,7 @@ def _complex_of(found: Any) -> Any:
 
 
 def _finite_or_not(data: Any) -> Any:
-    """With the texts that stand for what JSON has no word for as numbers."""
+    """Replaces the texts for infinities and NaN, which JSON lacks, by numbers."""
     if isinstance(data, list):
         return [_finite_or_not(item) for item in data]
     return float(data) if isinstance(data, str) and data in _NOT_FINITE else data

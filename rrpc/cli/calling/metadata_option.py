@@ -39,7 +39,7 @@ def _bytes(text: str, value: str) -> bytes:
 
 
 def show_metadata(metadata: Mapping[str, Any]) -> None:
-    """On stderr, a line for each value; bytes in base64."""
+    """Prints metadata to stderr, one value a line, bytes in base64."""
     received = metadata if isinstance(metadata, Metadata) else Metadata()
     for name in received:
         for value in received.get_all(name):

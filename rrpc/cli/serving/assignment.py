@@ -63,7 +63,7 @@ class Assignment:
         self._obey(signals, numbers, options.drain_delay + options.grace + _LATE_SECONDS)
 
     def _obey(self, signals: Signals, numbers: Callable[[], dict[str, Any]], patience: float) -> None:
-        """On a thread of its own. A process that lost its supervisor ends, within ``patience`` seconds."""
+        """Obeys the supervisor, in a thread. A process that lost its supervisor ends within ``patience`` seconds."""
 
         def listen() -> None:
             while (message := self._channel.receive()) is not None:

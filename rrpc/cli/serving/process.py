@@ -17,7 +17,7 @@ from .assignment import VARIABLE
 
 
 class Process:
-    """From its start to its end. Its words come by ``channel``; ``exit_fd`` is readable once it has ended."""
+    """A process from start to end. ``channel`` carries its messages; ``exit_fd`` is readable once it has ended."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Process:
         self._popen.kill()
 
     def close(self) -> str:
-        """Once it has ended: how, "" for exit code 0."""
+        """Releases an ended process. Returns how it ended, "" for exit code 0."""
         self.hear()
         self.closed = True
         self.channel.close()

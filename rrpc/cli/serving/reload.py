@@ -41,7 +41,7 @@ class _Server:
             )
 
     def drain(self) -> None:
-        """Once: a second signal would end it at once."""
+        """Tells the process to drain, only once: a second signal would end it at once."""
         if not self._draining:
             self.process.terminate()
         self._draining = True
@@ -62,7 +62,7 @@ class Supervisor:
         self._bound: list[str] = []
 
     def run(self) -> int:
-        """Until a signal; gives the exit code."""
+        """Serves until a signal comes. Returns the exit code."""
         self._begin()
         while True:
             servers = {s.channel.fileno(): s for s in (self._serving, self._next) if s is not None}
@@ -126,7 +126,7 @@ class Supervisor:
         self._say("error", what, f"{what} (exit code {code}); waiting for a change", code=code)
 
     def _discard(self, server: _Server) -> None:
-        """It serves nothing yet."""
+        """Kills a server that serves nothing yet."""
         server.process.kill()
         server.process.wait()
         server.channel.close()

@@ -22,7 +22,7 @@ class Signals:
             signal.signal(number, self._on_end)
 
     def take_reloads(self) -> None:
-        """Until this is called SIGHUP does what it does to any process."""
+        """Takes SIGHUP from now on, which ends the process otherwise."""
         signal.signal(signal.SIGHUP, lambda number, frame: None)
 
     def wait(self, timeout: float | None = None) -> str:

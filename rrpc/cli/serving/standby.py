@@ -62,7 +62,7 @@ class Channel:
 
 
 class Standby:
-    """This process's end, where a supervisor has started it."""
+    """The end of the channel in a process that a supervisor has started."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

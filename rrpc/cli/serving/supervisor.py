@@ -27,7 +27,7 @@ _LATE_SECONDS = 10.0  # after the grace, for a process to say what still runs, a
 
 
 def supervise(options: Settings, signals: Signals, arguments: Sequence[str] | None) -> int:
-    """Until a signal; gives the exit code. Raises BadInput and RpcError where nothing could be begun."""
+    """Runs the processes until a signal comes. Returns the exit code; raises BadInput or RpcError if none can start."""
     return _Supervisor(options, signals, arguments).run()
 
 
@@ -196,7 +196,7 @@ class _Supervisor:
 
 
 def _command(arguments: Sequence[str] | None) -> list[str]:
-    """This process's own, or the one with ``arguments``."""
+    """Returns the command line of this process, or one with ``arguments``."""
     if arguments is None:
         return [sys.executable, *sys.orig_argv[1:]]
     return [sys.executable, "-m", "rrpc.cli.serve", *arguments]

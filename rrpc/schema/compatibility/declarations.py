@@ -104,7 +104,7 @@ def defaults(comparison: Comparison, where: str, old: Any, new: Any, broken: Bro
 
 
 def _renamed(comparison: Comparison, where: str, old: model.Field, new: model.Field) -> bool:
-    """Whether the field is the same under another name, and not another one that got its number."""
+    """Returns whether the field is the same under another name, and not another one that got its number."""
     if comparison.new_takes(new.type, old.type) is comparison.old_takes(old.type, new.type) is Fit.ALL:
         text = f"renamed to {new.name}; fields travel by name"
         comparison.add(Broken.BOTH, f"{where}.{old.name}", text, new, old, where_now=f"{where}.{new.name}")
