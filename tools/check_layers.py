@@ -177,6 +177,7 @@ def check_python_file(path: Path, root: Path) -> Iterator[tuple[int, str]]:
     tree = parsed(path)
     if inside.name == "__init__.py":
         yield from _hidden_modules(tree, path)
+        yield from _own_code(tree)
     for line, name in imported_modules(tree, ("rrpc", *inside.parts[:-1])):
         target = _room_of(name, root)
         if target == "_core":
@@ -215,6 +216,14 @@ def _hidden_modules(tree: ast.Module, path: Path) -> Iterator[tuple[int, str]]:
         for name in names:
             if (path.parent / f"{name}.py").exists() or (path.parent / name).is_dir():
                 yield node.lineno, f"{name} hides the module of that name in {path.parent.name}/"
+
+
+def _own_code(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Classes and functions of a package itself: it only re-exports, some names when they are first asked for."""
+    for node in tree.body:
+        is_definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if is_definition and node.name not in ("__getattr__", "__dir__"):
+            yield node.lineno, f"{node.name} is defined in a package: an __init__.py only re-exports"
 
 
 def check_python_modules(root: Path) -> Iterator[str]:

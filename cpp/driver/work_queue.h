@@ -31,7 +31,7 @@ class WorkQueue {
  public:
   explicit WorkQueue(const Options& options);
 
-  // Calls of these methods, by name or id, go down this lane, which handles so many of them at a time. Before the
+  // Calls of these methods go down this lane, which handles so many of them at a time. Before the
   // first.
   void route(Lane lane, const std::vector<std::string>& methods, uint32_t max_concurrency);
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .diagnostics import Diagnostic, IdlError
 from .emit_python import SIDES, Constant, Unit, emit
 from .units import PythonFiles
 
 if TYPE_CHECKING:
-    from rrpc.schema import Module
+    from .loader import load, parse
+    from .printer import print_module
 
 __all__ = [
     "SIDES",
@@ -27,43 +26,18 @@ __all__ = [
 ]
 
 
-def load(path: str | os.PathLike[str], include: Sequence[str | os.PathLike[str]] = ()) -> Module:
-    """Reads the module of a file.
-
-    Args:
-        path: The ``.rrpc`` file.
-        include: Folders in which imports are looked for that aren't beside the file that has them.
-
-    Raises:
-        IdlError: Something is wrong in this file or in those it imports; it has all of it.
-        OSError: The file can't be read.
-    """
-    from . import loader  # it needs lark
-
-    return loader.load(path, include)
+# The parser needs lark, which takes a while to import: it comes when it is asked for.
+_LATER = {"load": "loader", "parse": "loader", "print_module": "printer"}
 
 
-def parse(text: str | bytes, name: str = "<text>", include: Sequence[str | os.PathLike[str]] = ()) -> Module:
-    """Reads the module of a text.
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
 
-    Args:
-        text: What a ``.rrpc`` file has, in UTF-8 where it is bytes.
-        name: A path by which diagnostics name it; imports are looked for beside it first.
-        include: Folders in which they are looked for then.
-
-    Raises:
-        IdlError: Something is wrong in it or in what it imports; it has all of it.
-    """
-    from . import loader
-
-    return loader.parse(text, name, include)
+    if name not in _LATER:
+        raise AttributeError(f"module 'rrpc.idl' has no attribute {name!r}")
+    return getattr(import_module(f".{_LATER[name]}", __name__), name)
 
 
-def print_module(module: Module) -> str:
-    """The text of an .rrpc file with the module in it, in the one canonical form.
-
-    AnnotationError names the method or field that the language can't express, and why.
-    """
-    from . import printer
-
-    return printer.print_module(module)
+def __dir__() -> list[str]:
+    """Lists the names of the module, including those imported on first use."""
+    return sorted({*globals(), *__all__})

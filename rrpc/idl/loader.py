@@ -17,7 +17,16 @@ _Path = str | os.PathLike[str]
 
 
 def load(path: _Path, include: Sequence[_Path] = ()) -> Module:
-    """Reads the module of a file; ``rrpc.idl.load`` says how."""
+    """Reads the module of a file.
+
+    Args:
+        path: The ``.rrpc`` file.
+        include: Folders in which imports are looked for that aren't beside the file that has them.
+
+    Raises:
+        IdlError: Something is wrong in this file or in those it imports; it has all of it.
+        OSError: The file can't be read.
+    """
     loader = _Loader(include)
     module = loader.file(os.fspath(path), Path(path).read_bytes())
     loader.diagnostics.raise_any()
@@ -25,7 +34,16 @@ def load(path: _Path, include: Sequence[_Path] = ()) -> Module:
 
 
 def parse(text: str | bytes, name: str = "<text>", include: Sequence[_Path] = ()) -> Module:
-    """Reads the module of a text; ``rrpc.idl.parse`` says how."""
+    """Reads the module of a text.
+
+    Args:
+        text: The contents of a ``.rrpc`` file; bytes are UTF-8.
+        name: A path by which diagnostics name it; imports are looked for beside it first.
+        include: Folders in which they are looked for then.
+
+    Raises:
+        IdlError: Something is wrong in it or in what it imports; it has all of it.
+    """
     loader = _Loader(include)
     module = loader.file(name, text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     loader.diagnostics.raise_any()
@@ -108,7 +126,7 @@ class _Loader:
         return None
 
     def _is_new(self, source: Source, node: syntax.Import, key: str) -> bool:
-        """Whether the file must still be read; a file that is being read imports itself."""
+        """Returns whether the file must still be read; a file that is being read imports itself."""
         keys = [known for known, _ in self._open]
         if key in keys:
             names = [name for _, name in self._open[keys.index(key) :]]

@@ -19,9 +19,10 @@ _WIDTH = 100
 
 
 def print_module(module: model.Module) -> str:
-    """The file's text, documentation too; reading it gives the module again.
+    """Returns the text of a ``.rrpc`` file in the one canonical form; reading it gives the module again.
 
-    AnnotationError names the method or field that the language can't express, and why.
+    Raises:
+        AnnotationError: The language can't express something; it names the method or field, and why.
     """
     text = _Printer(module).file()
     again = _read(text, module)

@@ -192,7 +192,7 @@ def test_callbacks_come_when_the_call_has_ended() -> None:
                 futures: list[Any] = []
 
                 def drain(goes: rrpc.Server = goes, drained: threading.Event = drained) -> None:
-                    goes.drain(1.0)
+                    goes.drain(patience(30))
                     drained.set()
 
                 def look(futures: list[Any] = futures, drained: threading.Event = drained) -> None:
