@@ -220,9 +220,9 @@ def _hidden_modules(tree: ast.Module, path: Path) -> Iterator[tuple[int, str]]:
 
 def _own_code(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Classes and functions of a package itself: it only re-exports, some names when they are first asked for."""
-    for node in tree.body:
-        is_definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        if is_definition and node.name not in ("__getattr__", "__dir__"):
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    for node in [node for node in tree.body if isinstance(node, kinds)]:
+        if node.name not in ("__getattr__", "__dir__"):
             yield node.lineno, f"{node.name} is defined in a package: an __init__.py only re-exports"
 
 
