@@ -71,7 +71,7 @@ class RpcError(Exception):
 
     code: ClassVar[StatusCode] = StatusCode.UNKNOWN
     metadata: Mapping[str, Any] = MappingProxyType({})
-    """What the server sent with the error."""
+    """Metadata that the server sent with the error."""
     not_executed: bool = False
     """Whether it is certain that no handler has seen the call: making it again does nothing twice."""
 

@@ -34,7 +34,7 @@ class EndedCall:
     """One call that has ended. What isn't known where the record is made keeps its default."""
 
     method: str
-    """As the caller wrote it, so it may be anything; see ``known``."""
+    """Name as the caller wrote it, so it may be anything; see ``known``."""
     known: bool = True
     """Whether there is such a method here."""
     peer: str = ""
@@ -43,18 +43,18 @@ class EndedCall:
     """How the call ended; 0: with a result. The same as at the caller, but an error that the handler raised stays here
     where the caller had given the call up."""
     fetch_ns: int = 0
-    """From the request's arrival until its buffers were here too."""
+    """Time from the request's arrival until its buffers were here too."""
     queue_ns: int = 0
-    """From there until a worker took it."""
+    """Time from then until a worker took the call."""
     handler_ns: int = 0
     """Decoding, the handler, encoding."""
     request_bytes: int = 0
-    """In the request's message (or, where that is too long for a slot, in its fetched form)."""
+    """Bytes in the request's message (or, where that is too long for a slot, in its fetched form)."""
     request_bytes_read: int = 0
-    """In buffers fetched from the caller by remote read."""
+    """Bytes in buffers fetched from the caller by remote read."""
     reply_bytes: int = 0
     reply_bytes_lifted: int = 0
-    """In buffers that the caller fetches, or that are written into its memory."""
+    """Bytes in buffers that the caller fetches, or that are written into its memory."""
     items_received: int = 0
     """Of a call with streams. Their bytes are counted with those of request and reply, and ``handler_ns`` is all of
     its time from when a worker first took it."""
@@ -155,7 +155,7 @@ class ObservedCore:
         self._observer = observer
         self._unary, self._with_streams = unary, with_streams
         self._calls: dict[int, Observation] = {}
-        """Those under way, by handle. The core gives no handle twice."""
+        """Calls under way, by handle. The core gives no handle twice."""
         # The rest is the core's own; a __getattr__ would slow every attribute down.
         self.stopped, self.out_bytes, self.stream = core.stopped, core.out_bytes, core.stream
         self.call_info, self.stamps, self.peer = core.call_info, core.stamps, core.peer

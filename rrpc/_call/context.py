@@ -64,7 +64,7 @@ class Context:
     _cancel_event: threading.Event
     _token_subject: str
     links: tuple[Link, ...] = ()
-    """For clients: what stands around the calls that the handler makes; see ``Around``."""
+    """Links around the calls that the handler makes, for clients; see ``Around``."""
 
     def __init__(self, core: Any, handle: int, name: bytes, ns_left: int, metadata: bytes) -> None:
         self._core = core
@@ -73,17 +73,17 @@ class Context:
         self._metadata: bytes | Metadata = metadata
         self._children: _Children | None = None
         self.deadline = None if ns_left < 0 else monotonic() + ns_left * 1e-9
-        """When the caller gives up, by ``time.monotonic``; None: never."""
+        """Deadline of the caller, by ``time.monotonic``; None: there is none."""
         self.task: asyncio.Task[Any] | None = None
-        """For servers: the task that the handler runs in, if it is a coroutine."""
+        """Task that the handler runs in, if it is a coroutine. Servers set it."""
         self.ended = False
         """Whether the call is answered. The context stays where it was entered until another one is."""
         self.on_end: Callable[[BaseException | None], object] | None = None
-        """For servers: called once the call is answered, with its error or None."""
+        """Called once the call is answered, with its error or None. Servers set it."""
         self.sent = b""
-        """For servers: the reply's metadata."""
+        """Metadata of the reply, packed. Servers read it."""
         self.not_executed = False
-        """For servers: whether the call failed before a handler saw it."""
+        """Whether the call failed before a handler saw it. Servers read it."""
 
     @property
     def method(self) -> str:

@@ -69,9 +69,9 @@ class CallOptions:
     retry: Retrying | None = None
     hedging: Hedging | None = None
     stream_links: tuple[Link, ...] = ()
-    """What goes around calls with streams: their interceptors."""
+    """Links around calls with streams: their interceptors."""
     links: tuple[Link, ...] = field(init=False)
-    """What goes around each other call: the interceptors, then retries."""
+    """Links around each other call: the interceptors, then retries."""
     innermost: Link = field(init=False)
     plain: bool = field(init=False)
     """Whether calls can go straight to a connection that is there."""
@@ -141,7 +141,7 @@ class Prepared:
         self.options = options
         self.metadata = metadata
         self.connection: Connection | None = None
-        """Where the call goes if it is plain; None if it goes its course."""
+        """Connection of a plain call; None if the call goes its course."""
         around: Any = surrounding()
         if around is None or around.ended:
             self.around: Context | Around | None = None
@@ -222,18 +222,18 @@ class OutgoingCall:
         self.channel = prepared.channel
         self.request = prepared.request
         self.deadline = prepared.deadline
-        """By ``time.monotonic``; it covers connecting, all attempts, and what is slept between them."""
+        """Point in time by ``time.monotonic``; it covers connecting, all attempts, and the waits between them."""
         self.metadata: dict[str, Any] = joined(options.metadata, prepared.metadata)
-        """What is sent; links may change it."""
+        """Metadata to be sent; links may change it."""
         self.wait_for_ready = options.wait_for_ready
         self.attempt = 0
-        """How often it was sent, or nearly."""
+        """Number of attempts started."""
         self.connection: Connection | None = None
-        """That of the last attempt."""
+        """Connection of the last attempt."""
         self.may_have_run = False
         """Whether a handler may have seen it, in any attempt: making it again may do something twice."""
         self.reply_metadata: Metadata = EMPTY
-        """What came with the last reply; an error has its own."""
+        """Metadata of the last reply; an error has its own."""
         self.private_only = False
         """Whether it may go only over connections whose bytes nobody else can read, as it carries a secret."""
         self.traced = False

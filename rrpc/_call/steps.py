@@ -58,9 +58,9 @@ class Exchange:
     def __init__(self, connection: Connection, arguments: tuple[Any, ...]) -> None:
         self.connection = connection
         self.arguments = arguments
-        """For the core's ``start``."""
+        """Arguments of the core's ``start``."""
         self.handle: _core.Call | None = None
-        """What that gave, which drivers set."""
+        """The core's call. Drivers set it."""
 
     def start(self) -> _core.Call:
         self.handle = self.connection.core.start(*self.arguments)

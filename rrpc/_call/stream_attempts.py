@@ -170,7 +170,7 @@ class Attempts:
         self.kept: list[tuple[bytes, Any]] | None = []
         self.state = OPEN
         self.making: Any = None
-        """For drivers: the lock of the thread that makes another attempt, or the task that does."""
+        """Lock of the thread that makes another attempt, or the task that does. Drivers set it."""
         self._call = call
         self._lock = threading.RLock()  # a finalizer that lets go of the call may run wherever it is held
         self._finished = False

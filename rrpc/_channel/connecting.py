@@ -100,7 +100,7 @@ class Attempt(Task):
         super().__init__()
         self.address = address
         self.connection: Connection | None = None
-        """What came of it, or else ``error``."""
+        """The connection made; None if that failed: ``error`` says why."""
         self._options = options
         self._end = end
         self._contracts = list(contracts)

@@ -60,7 +60,7 @@ class Connection:
         self.record: Record
         """Of the calls to its address; the channel's."""
         self.bound: dict[Hashable, Any] = {}
-        """For stubs: what each of them worked out for this connection."""
+        """Results that stubs have worked out for this connection."""
         self._agreements: dict[Contract, Agreement] = {}
         self._private: bool | None = None
 

@@ -69,7 +69,7 @@ class Subchannel:
         self.error: RpcError | None = None
         """Why the last attempt failed."""
         self.ended = ""
-        """What calls over the last connection were told in the end."""
+        """Message of the error that calls over the last connection got at its end."""
         self.failures = 0
         self.failed_at = 0.0
         self.retry_at = 0.0

@@ -26,7 +26,7 @@ class BaseClient:
     """Made by the clients of each style, with their own ways of connecting and calling."""
 
     rpc_fingerprints: ClassVar[dict[str, str]] = {}
-    """Of a generated client: the interface of each service, by its name."""
+    """Fingerprints of a generated client's services, by name."""
     _rpc_contract: ClassVar[Contract | None] = None
 
     def __init__(

@@ -55,7 +55,7 @@ class OutgoingStream(OutgoingCall):
     retries: StreamRetries | None
     """By whose policy it is made again when it has failed and nothing has come of it."""
     ran_before: bool
-    """What ``may_have_run`` was before the last attempt."""
+    """Value of ``may_have_run`` before the last attempt."""
 
     def map_sent(self, function: Callable[[Any], Any]) -> None:
         """Sends ``function(item)`` in place of each item."""

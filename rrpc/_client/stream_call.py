@@ -63,7 +63,7 @@ class StreamCall:
         self.on_end: Callable[[BaseException | None], object] | None = None
         """Called once, when the outcome is known or the caller has let go of the call."""
         self.failures: list[BaseException] = []
-        """What the caller's own iterable of items raised."""
+        """Errors that the caller's own iterable of items raised."""
 
     @property
     def opened(self) -> StreamCall:

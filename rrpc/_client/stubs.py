@@ -55,7 +55,7 @@ class RemoteMethod:
     rpc_name: ClassVar[str]
     rpc_idempotent: ClassVar[bool] = False
     rpc_errors: ClassVar[tuple[type[RpcError], ...]] = ()
-    """Those that the method declares: they are raised as these classes."""
+    """Errors that the method declares: they are raised as these classes."""
     _plan: ClassVar[Plan]
     _is_generated: ClassVar[bool]
     __name__: str

@@ -38,7 +38,7 @@ class Method:
     function: Callable[..., Any] = field(compare=False, repr=False)
     idempotent: bool = False
     errors: tuple[type[RpcError], ...] = ()
-    """Those that it declares, classes that ``error`` made."""
+    """Errors that the method declares, classes that ``error`` made."""
     stream_parameter: str | None = None
     """The parameter for which the handler gets a server stream, once resolved."""
 

@@ -19,7 +19,7 @@ class Library(NamedTuple):
     module: str
     name: str
     alias: str
-    """What generated code calls the module."""
+    """Name of the module in generated code."""
     is_table: bool = False
 
     @property

@@ -72,7 +72,7 @@ class Dispatch:
     def __init__(self, services: Sequence[object]) -> None:
         self.handlers: dict[bytes, Handler] = {}
         self.streams: dict[bytes, Handler] = {}
-        """Of the methods that have a stream; the others are in ``handlers``."""
+        """Handlers of the methods that have a stream; the others are in ``handlers``."""
         self.missing_stream: Callable[[bytes, int], Any] | None = None
         """What gives that which stands for a method with streams that isn't there; takes its name and its kind."""
         self.interfaces: dict[str, Interface] = {}
@@ -80,7 +80,7 @@ class Dispatch:
         """The principals of the methods that the code restricts, by the methods' names."""
         self._add(services)
         self.names = list(self.interfaces)
-        """Of the services, without the built-in ones."""
+        """Names of the services, without the built-in ones."""
         self.metadata_bytes_max = 0
         """Of a reply, as the server's options have it."""
 

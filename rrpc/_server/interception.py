@@ -70,7 +70,7 @@ class IncomingCall:
 
     def __init__(self, handler: Handler, context: Context) -> None:
         self.context = context
-        """What the handler gets from ``rrpc.context``."""
+        """Context that the handler gets from ``rrpc.context``."""
         self._handler = handler
         self._hooks: StreamHooks | None = None
         self._peer = _NOBODY

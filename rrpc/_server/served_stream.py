@@ -93,9 +93,9 @@ class ServedStream:
         self._encode_plan: CompiledPlan | None = None
         self._decode_plan: CompiledPlan | None = None
         self.map_sent: Callable[[Any], Any] | None = None
-        """What gives the item that is sent in place of the handler's."""
+        """Makes the item that is sent in place of the handler's."""
         self.map_received: Callable[[Any], Any] | None = None
-        """What gives the item that the handler gets in place of the client's."""
+        """Makes the item that the handler gets in place of the client's."""
         self._waiting: tuple[bytes, Any] | None = None  # an item that there was no room for
         self._put_off = False  # whether the worker is to go on with other calls first
         self._waker: Waker | None = None  # that is to bring the handler back

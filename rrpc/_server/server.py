@@ -59,7 +59,7 @@ class BaseServer:
         """Then all handlers are the event loop's, those of the built-in services too."""
         workers = 0 if alone else workers
         self.health = Health(self._dispatch.names)
-        """What ``rrpc.Health`` answers: ``server.health.set("Nearest", False)``."""
+        """Answers of ``rrpc.Health``; set them by ``server.health.set("Nearest", False)``."""
         self._listen = _addresses(listen)
         # It knows how many the workers are, so that a call which one of them is about to take doesn't count as waiting.
         every = merged(compile_clients({**options, "max_concurrency": workers, "max_queue": max_queue}))
@@ -68,9 +68,9 @@ class BaseServer:
         log_denials(self._core)
         self._workers = Workers(self._core, workers, builtin and not alone, _workers_cpus(every))
         self.authorization: Authorization | None = None
-        """Who may call what; ``authorize`` changes it."""
+        """Rules about who may call what; ``authorize`` changes them."""
         self.addresses: list[str] = []
-        """What the server really listens on, in the order asked for."""
+        """Addresses that the server listens on, with the real ports, in the order asked for."""
         self.unanswered: list[str] = []
         """The methods whose handlers ran when ``drain`` gave up."""
         self._over = threading.Event()
@@ -89,7 +89,7 @@ class BaseServer:
         self._core.add_to_hello(introduce(self.interfaces()))
         self._core.serve_apart(apart)
         self.async_handlers = self._make_async_handlers(core, alone, max_concurrency, tracebacks)
-        """For ``rrpc.aio.Server``: what runs the ``async def`` handlers, if there are any."""
+        """Runs the ``async def`` handlers, if there are any. ``rrpc.aio.Server`` opens it in its loop."""
 
     def _worker(self, builtin: bool) -> Worker:
         streams = self._streams

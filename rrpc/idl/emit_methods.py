@@ -35,7 +35,7 @@ class Style:
     define: str
     call: str
     stream: Any
-    """What a handler's streams are."""
+    """Type of a handler's streams."""
 
 
 BLOCKING = Style("", "rrpc", "def", "self._call", Iterator)

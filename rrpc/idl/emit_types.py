@@ -69,7 +69,7 @@ class Types:
         self.definitions: dict[str, str] = {}
         """Classes and constants, in the order in which they can stand."""
         self.aliases: dict[str, str] = {}
-        """Those stand behind the classes."""
+        """Aliases, which stand behind the classes."""
         self.taken: set[str] = set()
         """Names that the file has besides."""
         self._define = define

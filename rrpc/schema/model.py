@@ -253,6 +253,6 @@ class Module(_Documented):
 
     package: str
     declarations: dict[str, Declaration]
-    """Those of this file, by full name, in the order of the file."""
+    """Declarations of this file, by full name, in the order of the file."""
     services: dict[str, Service]
     imports: dict[str, Module] = field(default_factory=dict)

@@ -79,7 +79,7 @@ class TracedCall:
     items_sent: int = 0
     items_received: int = 0
     window_waits: int = 0
-    """How often a stream's sender had to wait for the receiver."""
+    """Number of times that a stream's sender waited for the receiver."""
 
     @property
     def seconds(self) -> float:

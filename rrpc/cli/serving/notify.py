@@ -15,7 +15,7 @@ class Notifier:
         address = os.environ.pop("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog_interval = _watchdog_interval() if address else None
-        """How often ``watchdog`` must be called, in seconds; None: never."""
+        """Period in which ``watchdog`` must be called, in seconds; None: never."""
         if address and not address.startswith(("/", "@")):
             _log().warning("NOTIFY_SOCKET is %s, which is no Unix socket: nothing is told", address)
             self._address = ""
