@@ -347,9 +347,9 @@ class Server:
         message: str,
         details: bytes = b"",
         metadata: bytes = b"",
-        not_seen: bool = False,
+        not_executed: bool = False,
     ) -> tuple[int, str] | None:
-        """Replies with an error, like ``reply``. ``not_seen``: no handler saw the call, so it may be made again."""
+        """Replies with an error, like ``reply``. ``not_executed``: no handler saw the call, so it may be made again."""
     def stream(self, handle: int) -> Stream:
         """Returns the streams of a call that is being handled, where its kind has some."""
     def peer(self, handle: int) -> Client:

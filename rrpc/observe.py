@@ -197,11 +197,11 @@ class ObservedCore:
         return self.next(None, builtin)
 
     def reply_error(
-        self, handle: int, code: int, message: str, details: bytes, metadata: bytes, not_seen: bool
+        self, handle: int, code: int, message: str, details: bytes, metadata: bytes, not_executed: bool
     ) -> tuple[int, str] | None:
         """Replies as the core's ``reply_error`` does, and tells the observer."""
         self._calls[handle].stop()
-        instead = self._core.reply_error(handle, code, message, details, metadata, not_seen)
+        instead = self._core.reply_error(handle, code, message, details, metadata, not_executed)
         self.end(handle, code, instead)
         return instead
 

@@ -151,14 +151,14 @@ class PyServer {
   }
 
   py::object reply_error(uint64_t handle, int code, const std::string& message, const py::bytes& details,
-                         const py::bytes& metadata, bool not_seen) {
+                         const py::bytes& metadata, bool not_executed) {
     check_process();
     if (code <= 0 || code > kStatusCodeMax) raise_status(invalid_argument("status code " + std::to_string(code)));
     rpc::Reply reply;
     reply.status = Status(static_cast<StatusCode>(code), message);
     reply.message_details = as_text(bytes_view(details));
     reply.metadata = bytes_view(metadata);
-    reply.not_seen = not_seen;
+    reply.not_executed = not_executed;
     return send(handle, std::move(reply));
   }
 
@@ -412,7 +412,7 @@ void register_server(py::module_& module) {
       .def("reply", &PyServer::reply, py::arg("handle"), py::arg("payload"), py::arg("buffers") = py::none(),
            py::arg("out_index") = -1, py::arg("metadata") = py::bytes())
       .def("reply_error", &PyServer::reply_error, py::arg("handle"), py::arg("code"), py::arg("message"),
-           py::arg("details") = py::bytes(), py::arg("metadata") = py::bytes(), py::arg("not_seen") = false)
+           py::arg("details") = py::bytes(), py::arg("metadata") = py::bytes(), py::arg("not_executed") = false)
       .def("stream", &PyServer::stream, py::arg("handle"), py::keep_alive<0, 1>())
       .def("peer", &PyServer::peer, py::arg("handle"))
       .def("set_aside", &PyServer::set_aside, py::arg("handle"))

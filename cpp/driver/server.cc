@@ -138,7 +138,7 @@ void Server::refuse_displaced() {
     if (!work_.end(handle, work, makes_room)) continue;
     if (makes_room) announce(work.lane);
     endpoint::count(endpoint::counters().calls_refused);
-    (void)answer(work, {.status = work_.no_room(work.lane), .not_seen = true});
+    (void)answer(work, {.status = work_.no_room(work.lane), .not_executed = true});
   }
 }
 

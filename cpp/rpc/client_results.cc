@@ -20,7 +20,7 @@ using provider::WcStatus;
 // A deadline is named as this end names it, whichever end sees it first.
 Status status_of(const ClientCall& call, const ParsedReply& reply) {
   const auto code = static_cast<StatusCode>(reply.fixed.status);
-  const bool waited = code == StatusCode::kDeadlineExceeded && (reply.fixed.flags & kNotSeen) != 0;
+  const bool waited = code == StatusCode::kDeadlineExceeded && (reply.fixed.flags & kNotExecuted) != 0;
   if (!waited || call.deadline() == kNever) return {code, std::string(reply.message)};
   return {code, call.deadline_passed().message() + ": " + std::string(reply.message)};
 }
@@ -50,7 +50,7 @@ Status ClientSide::accept_reply(const ClientCallRef& call, Bytes body) {
   if (!fits.ok()) return give_up(call, fits), Status();
   if (!reply.metadata.empty()) call->seldom_.write().metadata = as_text(reply.metadata);
   if (reply.fixed.status != 0) {
-    if ((reply.fixed.flags & kNotSeen) != 0) call->may_have_run_ = false;
+    if ((reply.fixed.flags & kNotExecuted) != 0) call->may_have_run_ = false;
     call->seldom_.write().details = as_text(reply.payload);
     complete(call, status_of(*call, reply));
     return {};

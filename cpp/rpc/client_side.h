@@ -13,7 +13,7 @@
 // new           | start(), without, or long  | kQueued           | exposes; REQUEST or REQUEST_BULK waits in queue_
 // kQueued       | a credit                   | kSent             | writes the time left, sets may_have_run_, sends
 // kQueued       | cancel                     | kEnded            | leaves queue_, revokes: not_executed() is true
-// kSent         | REPLY, error or no buffers | kEnded            | revokes; kNotSeen clears may_have_run_
+// kSent         | REPLY, error or no buffers | kEnded            | revokes; kNotExecuted clears may_have_run_
 // kSent         | REPLY with buffers         | kFetching         | revokes; READs those not in out= memory already
 // kSent         | REPLY_BULK                 | kFetchingBody     | revokes, sets leased_; READs the body
 // kSent         | either, can't be taken     | kEnded            | revokes; give_up(): an error of the call
@@ -35,8 +35,8 @@
 //
 // A call runs at most once (Birrell and Nelson, "Implementing Remote Procedure Calls", 1984): its request is sent once,
 // under an id of its own, and without a reply it has run once or not at all. Where not_executed() is true it certainly
-// has not run, never sent or refused with kNotSeen: to repeat it is safe. A message without a credit waits here, since
-// each credit is a receive that the peer has posted. The server may touch arguments and out= memory until REPLY,
+// has not run, never sent or refused with kNotExecuted: to repeat it is safe. A message without a credit waits here,
+// since each credit is a receive that the peer has posted. The server may touch arguments and out= memory until REPLY,
 // REPLY_BULK or CANCEL_ACK; what a READ lands in is the device's until the READ ends. Results are leased: the server
 // keeps them until DONE, but no longer than its lease_timeout.
 #pragma once

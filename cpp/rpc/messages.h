@@ -59,10 +59,10 @@ struct RequestFixed {
 static_assert(sizeof(RequestFixed) == 24);
 
 enum ReplyFlag : uint8_t {
-  kOutWritten = 1,  // buffer `out_index` was written into the caller's memory already
-  kNotSeen = 2,     // no handler has seen the call
+  kOutWritten = 1,   // buffer `out_index` was written into the caller's memory already
+  kNotExecuted = 2,  // no handler has seen the call
 };
-constexpr uint8_t kReplyFlags = kOutWritten | kNotSeen;
+constexpr uint8_t kReplyFlags = kOutWritten | kNotExecuted;
 
 constexpr uint16_t kNoOutIndex = 0xffff;
 

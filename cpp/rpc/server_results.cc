@@ -43,7 +43,7 @@ void ServerSide::compose_error(ServerCall& call, Status status, std::string& bod
   call.outcome_ = status;
   Reply error;
   error.status = std::move(status);
-  error.not_seen = call.refused_;
+  error.not_executed = call.refused_;
   body.clear();
   RRPC_CHECK(compose(call, error, false, body).ok(), "an error without buffers can be composed");
 }
@@ -76,7 +76,7 @@ Status ServerSide::compose(ServerCall& call, Reply& reply, bool out_written, std
   ReplyFixed fixed;
   fixed.call_id = call.id_;
   fixed.status = static_cast<uint8_t>(reply.status.code());
-  fixed.flags = static_cast<uint8_t>((out_written ? kOutWritten : 0) | (reply.not_seen ? kNotSeen : 0));
+  fixed.flags = static_cast<uint8_t>((out_written ? kOutWritten : 0) | (reply.not_executed ? kNotExecuted : 0));
   fixed.descriptor_count = static_cast<uint16_t>(descriptors.size());
   fixed.out_index = reply.out_index;
   fixed.metadata_bytes = static_cast<uint16_t>(reply.metadata.size());

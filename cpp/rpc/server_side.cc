@@ -180,7 +180,7 @@ void ServerSide::refuse(const ServerCallRef& call, Refusal refusal, TimeNs now) 
   endpoint_.tally(&endpoint::Counters::calls_refused);
   Reply error;
   error.status = std::move(refusal.why);
-  error.not_seen = true;
+  error.not_executed = true;
   const std::string metadata = retry_after(refusal.retry_after_ms);
   if (metadata.size() <= options_.metadata_bytes_max) error.metadata = as_bytes(metadata);
   reply(call, std::move(error), now);

@@ -12,7 +12,7 @@
 // new, kFetching       | all arguments are here     | kRunning            | on_request(): the driver has the call
 // new, kWaiting        | landing memory is there    | kFetching*          | READs a REQUEST_BULK's body, or the buffers
 // new                  | there is none now          | kWaiting            | keeps its message only, and landing_ticket
-// no handler has it    | refuse()                   | kReplying           | drops the arguments; an error, kNotSeen
+// no handler has it    | refuse()                   | kReplying           | drops the arguments; an error, kNotExecuted
 // kFetchingBody        | READ ended well            | as from new         | admit() decides anew, with the whole body
 // kFetching*           | CANCEL                     | the same            | sets cancelled_, cancels the READ
 // kFetching*           | READ failed, or cancelled_ | gone                | CANCEL_ACK if cancelled_
@@ -20,13 +20,13 @@
 // kRunning             | reply(), fits out= memory  | kWriting            | WRITEs it; the REPLY is pending_reply
 // kRunning, cancelled_ | reply()                    | gone                | drops the reply
 // kRunning             | CANCEL                     | kRunning, gone      | cancelled_, CANCEL_ACK; gone if take_back()
-// kRunning             | the deadline               | kReplying, kRunning | take_back(): error, kNotSeen; else overdue_
-// kWriting             | WRITE ended                | kReplying, gone     | REPLY with kOutWritten; gone if it failed
-// kReplying            | a credit                   | kLeased, gone       | sends the reply; gone if nothing is exposed
-// kWaiting, kReplying  | CANCEL                     | gone                | drops the ticket or the reply; CANCEL_ACK
-// kWriting, kLeased    | CANCEL                     | the same            | nothing: the REPLY ends the client's wait
-// kLeased              | DONE, or the lease's end   | gone                | revokes the results
-// each of these        | the connection failed      | gone                | revokes; a READ or WRITE has to end first
+// kRunning             | the deadline               | kReplying, kRunning | take_back(): error, kNotExecuted; else
+// overdue_ kWriting             | WRITE ended                | kReplying, gone     | REPLY with kOutWritten; gone if it
+// failed kReplying            | a credit                   | kLeased, gone       | sends the reply; gone if nothing is
+// exposed kWaiting, kReplying  | CANCEL                     | gone                | drops the ticket or the reply;
+// CANCEL_ACK kWriting, kLeased    | CANCEL                     | the same            | nothing: the REPLY ends the
+// client's wait kLeased              | DONE, or the lease's end   | gone                | revokes the results each of
+// these        | the connection failed      | gone                | revokes; a READ or WRITE has to end first
 //
 // refuse() is for a call that is too large, one too many, over the rate, without memory, during a drain, or in kWaiting
 // at its deadline; it sets refused_. overdue_ is set kCancelGrace after the deadline; on_given_up runs then, or at the
@@ -37,8 +37,8 @@
 // has the table of those.
 //
 // A call runs at most once (Birrell and Nelson, "Implementing Remote Procedure Calls", 1984): check_new_id() takes only
-// rising ids, so that a repeated request is a protocol error and never runs. kNotSeen says that no handler has seen the
-// call, so that the client may repeat it. Each credit is a receive that the client has posted: a reply without one
+// rising ids, so that a repeated request is a protocol error and never runs. kNotExecuted says that no handler has seen
+// the call, so that the client may repeat it. Each credit is a receive that the client has posted: a reply without one
 // waits in queue_, and too many of them make backed_up() true. The client's memory is its own again with REPLY,
 // REPLY_BULK or CANCEL_ACK, since no READ or WRITE of it is under way then. Results stay exposed until DONE; the lease
 // (lease_timeout) bounds that where a client never sends it.
@@ -159,7 +159,7 @@ struct Reply {
   std::vector<endpoint::Buffer> buffers = {};
   uint16_t out_index = kNoOutIndex;
   Bytes metadata = {};
-  bool not_seen = false;  // by any handler: refused before
+  bool not_executed = false;  // by any handler: refused before
 };
 
 // Why a call is refused, and after how long the client may make it again; 0: that isn't known.
@@ -196,7 +196,7 @@ class ServerSideEvents {
 
 // Of a call that no handler has seen.
 inline Reply waited_too_long() {
-  return {.status = deadline_exceeded("no worker was free before its deadline"), .not_seen = true};
+  return {.status = deadline_exceeded("no worker was free before its deadline"), .not_executed = true};
 }
 
 class ServerSide : private StreamOwner {

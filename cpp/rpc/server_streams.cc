@@ -118,7 +118,7 @@ void ServerSide::answer_for_handler(const ServerCallRef& call, Status why, TimeN
   const bool waited = events_.take_back(call);
   if (waited) drop_arguments(*call);
   call->outcome_ = why;
-  reply_after_items(call, {.status = std::move(why), .not_seen = waited}, now);
+  reply_after_items(call, {.status = std::move(why), .not_executed = waited}, now);
   call->cancelled_ = true;
   tell_given_up(*call);
 }

@@ -38,7 +38,7 @@ struct ClaimedServer : RawWorld {
       const ParsedReply reply = testing::parsed_reply(as_bytes(message.body)).value();
       if (reply.fixed.call_id != call_id) continue;
       EXPECT_EQ(static_cast<StatusCode>(reply.fixed.status), StatusCode::kResourceExhausted);
-      EXPECT_TRUE(reply.fixed.flags & kNotSeen);
+      EXPECT_TRUE(reply.fixed.flags & kNotExecuted);
       return std::string(reply.message);
     }
     return "";

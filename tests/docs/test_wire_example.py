@@ -142,10 +142,10 @@ def test_a_stream_of_items_goes_beyond_its_window(client: Any) -> None:
 def test_errors_have_codes_and_leave_the_connection(client: Any) -> None:
     with pytest.raises(wire.CallError, match="no method 'nothing'") as unknown:
         client.start("Station.nothing").result()
-    assert (unknown.value.code, unknown.value.not_seen) == (12, True)
+    assert (unknown.value.code, unknown.value.not_executed) == (12, True)
     with pytest.raises(wire.CallError, match="argument 'readings'") as invalid:
         client.start("Station.summary", "warm").result()
-    assert (invalid.value.code, invalid.value.not_seen) == (3, False)
+    assert (invalid.value.code, invalid.value.not_executed) == (3, False)
     with pytest.raises(wire.CallError, match="frozen") as raised:
         client.start("Station.thaw").result()
     assert (raised.value.code, raised.value.details) == (9, {"error": "Frozen", "details": {"degrees": -3}})
@@ -178,7 +178,7 @@ def test_a_draining_server_ends_the_calls_under_way_and_takes_no_more(begin: Beg
     client.wait(lambda: client.draining is not None)
     with pytest.raises(wire.CallError, match="takes no new calls") as refused:
         client.start("Station.echo", 1)
-    assert refused.value.not_seen
+    assert refused.value.not_executed
     call.send(doubles((100_000,)))
     call.finish()
     assert list(totals) == [1 + sum(range(100_000))]

@@ -31,7 +31,9 @@ def fail(server: _core.Server, request: tuple[Any, ...]) -> None:
 
 
 def refuse(server: _core.Server, request: tuple[Any, ...]) -> None:
-    server.reply_error(request[0], int(rrpc.StatusCode.UNAUTHENTICATED), "before a handler", not_seen=True)
+    server.reply_error(
+        request[0], int(rrpc.StatusCode.UNAUTHENTICATED), "before a handler", not_executed=True
+    )
 
 
 def much(server: _core.Server, request: tuple[Any, ...]) -> None:
