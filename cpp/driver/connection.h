@@ -117,8 +117,8 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   // must have one, and whose client brings none, is refused.
   std::optional<Introduced> introduced;
   bool needs_introduction = false;
-  bool leads_elsewhere = false;  // at a server: the client is offered other ways to it
-  bool sent_on = false;          // at a server: the client is told to go to another one
+  bool may_prove_user = false;  // at a server: the client is offered shared memory, where the kernel tells who it is
+  bool sent_on = false;         // at a server: the client is told to go to another one
   // As the transport has proved it, or the TLS connection by which the peer was introduced.
   provider::PeerIdentity peer_identity();
   StartPace start_pace;

@@ -147,7 +147,7 @@ class Server : public RequestSink {
   std::string attach(ListenerEntry entry, rpc::HelloFields offers = {}, bool beside_tls = false);
   Status introduce(Connection& connection);
   bool must_be_introduced(const provider::Listener& listener);
-  bool offers_others(const provider::Listener& listener);
+  bool offers_shm(const provider::Listener& listener);
   Result<std::shared_ptr<provider::TlsContext>> tls_for(const Address& address);
   std::shared_ptr<provider::TlsContext> tls();
   // Listens in the other ways that clients of the address may move to; gives what HELLO says of them.

@@ -250,10 +250,10 @@ bool Server::must_be_introduced(const provider::Listener& listener) {
   return beside_tls_.contains(&listener);
 }
 
-bool Server::offers_others(const provider::Listener& listener) {
+bool Server::offers_shm(const provider::Listener& listener) {
   std::lock_guard lock(mutex_);
   const auto it = offers_.find(&listener);
-  return it != offers_.end() && !it->second.empty();
+  return it != offers_.end() && it->second.contains("shm");
 }
 
 void Server::prepare(Connection& connection) {
@@ -311,7 +311,7 @@ Status Server::admit_known(Connection& connection) {
   if (options_.clients && !connection.sent_on) {
     const provider::PeerIdentity client = connection.peer_identity();
     if (!any_proves(*options_.clients, client)) {
-      if (!connection.leads_elsewhere) return authorization_.refuse_client(client);
+      if (!connection.may_prove_user) return authorization_.refuse_client(client);
       // It may prove who it is where it moves to, and can make no calls here.
       connection.session().server().refuse_new_calls(why_client_refused(client));
     }
@@ -359,7 +359,7 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
     connection->engine = &engine_for(device.scheme, connection->session().endpoint().queue_pair().peer_description());
     connection->needs_introduction = must_be_introduced(listener);
     connection->sent_on = for_others;
-    connection->leads_elsewhere = offers_others(listener);
+    connection->may_prove_user = offers_shm(listener);
     prepare(*connection);
     const TimeNs now = now_ns();
     connection->last_active = now;

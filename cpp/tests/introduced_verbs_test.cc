@@ -157,6 +157,29 @@ TEST_F(IntroducedVerbsTest, ProtectionWithoutTlsIsRefused) {
   EXPECT_TRUE(server.listen("tcp://127.0.0.1:0").ok()) << "which never uses RDMA";
 }
 
+// A client of whom no other way to the server would tell more.
+TEST_F(IntroducedVerbsTest, WhoMayNotConnectIsToldByTls) {
+  setenv("RRPC_FAKE_VERBS", "unreachable", 1);  // nobody comes as far as RDMA
+  const auto server_for = [](const std::string& name) {
+    Options options = server_options(Protection::kSign);
+    options.clients = Principals{{Principal::Kind::kUri, 0, name}};
+    options.transports = {"verbs", "tcp"};
+    return options;
+  };
+  for (const std::string scheme : {"verbs", "verbs+tcp", "rrpcs"}) {
+    TestServer server(std::in_place, scheme + "://127.0.0.1:0", 1, server_for("spiffe://example.org/stranger"));
+    const Status why = refusal(server.address(), client_options(Protection::kSign));
+    EXPECT_EQ(why.code(), StatusCode::kPermissionDenied) << why.to_string();
+    EXPECT_NE(why.message().find("allow_clients: the server takes no connection of"), std::string::npos)
+        << why.message();
+  }
+  unsetenv("RRPC_FAKE_VERBS");
+  TestServer server(std::in_place, "verbs://127.0.0.1:0", 1, server_for("spiffe://example.org/client"));
+  const auto client = connect_to(server.address(), client_options(Protection::kSign));
+  ASSERT_NE(client, nullptr);
+  expect_calls_work(*client);
+}
+
 TEST_F(IntroducedVerbsTest, ClientsAreSentOnThroughTlsToo) {
   Server front(server_options(Protection::kSign));
   const auto bound = front.listen_for_others("verbs://127.0.0.1:0");
