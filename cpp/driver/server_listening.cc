@@ -149,7 +149,11 @@ Result<rpc::HelloFields> Server::listen_beside(const Address& address, const std
     }
     if (address.secure && transport == "verbs") hello[kRdmaSecurity] = protection_name(options_.rdma_security);
     const Status offered = transport == "shm" ? offer_shm(hello, beside) : offer_verbs(address, bound, hello, beside);
-    if (!offered.ok()) reasons.push_back(transport + ": " + offered.message());
+    if (offered.ok()) continue;
+    // Refused as it is without TLS.
+    if (address.is_verbs())
+      return Status(offered.code(), "cannot listen on " + address.to_string() + ": " + offered.message());
+    reasons.push_back(transport + ": " + offered.message());
   }
   if (lists(allowed, "tcp")) return hello;
   if (beside.empty())
@@ -174,7 +178,7 @@ Status Server::offer_verbs(const Address& address, const std::string& bound, rpc
   RRPC_RETURN_IF_ERROR(device.status());
   const VerbsPlan plan = plan_verbs((*device)->device->describe(), bound, address.scheme);
   hello["no_verbs"] = "it listens on " + host_of(bound) + ", where no adapter can be reached";
-  Status why = unavailable(host_of(bound) + " is no adapter's address");
+  Status why = invalid_argument(host_of(bound) + " is no adapter's address");
   for (const std::string& host : plan.hosts) {
     auto entry = open_listener("verbs", host + ":0" + address.options());
     if (!entry.ok()) why = entry.status();

@@ -180,6 +180,32 @@ TEST_F(IntroducedVerbsTest, WhoMayNotConnectIsToldByTls) {
   expect_calls_work(*client);
 }
 
+TEST_F(IntroducedVerbsTest, AnAdapterThatCanNotBeHadIsRefusedAsWithoutTls) {
+  struct Ends {
+    Options server;
+    Options client;
+  };
+  for (const Ends& ends : {Ends{}, Ends{server_options(Protection::kSign), client_options(Protection::kSign)}}) {
+    for (const std::string scheme : {"verbs", "verbs+tcp"}) {
+      const auto refused = [](const Status& why) {
+        EXPECT_EQ(why.code(), StatusCode::kInvalidArgument) << why.to_string();
+        EXPECT_NE(why.message().find("no adapter for '?device=other'"), std::string::npos) << why.message();
+      };
+      Server nowhere(ends.server);
+      refused(nowhere.listen(scheme + "://127.0.0.1:0?device=other").status());
+      TestServer server(std::in_place, scheme + "://127.0.0.1:0?device=fake0", 1, ends.server);
+      refused(refusal(server.address() + "?device=other", ends.client));
+      const auto client = connect_to(server.address() + "?device=fake0", ends.client);
+      ASSERT_NE(client, nullptr);
+      expect_calls_work(*client);
+    }
+  }
+  Server server(server_options(Protection::kSign));
+  const Status why = server.listen("verbs://127.0.0.2:0").status();
+  EXPECT_EQ(why.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(why.message().find("127.0.0.2 is no adapter's address"), std::string::npos) << why.message();
+}
+
 TEST_F(IntroducedVerbsTest, ClientsAreSentOnThroughTlsToo) {
   Server front(server_options(Protection::kSign));
   const auto bound = front.listen_for_others("verbs://127.0.0.1:0");

@@ -16,6 +16,14 @@ std::string mood() {
   return text == nullptr ? "" : text;
 }
 
+// The address without the options that may follow it.
+Result<std::string> place_of(const std::string& address) {
+  const std::string place = address.substr(0, address.find('?'));
+  const std::string asked = address.substr(place.size());
+  if (!asked.empty() && asked != "?device=fake0") return invalid_argument("there is no adapter for '" + asked + "'");
+  return place;
+}
+
 class FakeVerbs final : public Device {
  public:
   explicit FakeVerbs(std::string name) : name_(std::move(name)) {}
@@ -34,13 +42,15 @@ class FakeVerbs final : public Device {
     return tcp_->create_completion_queue(depth);
   }
   Result<std::unique_ptr<Listener>> listen(const std::string& address, const ListenOptions& options) override {
-    return tcp_->listen(address, options);
+    RRPC_ASSIGN_OR_RETURN(const std::string place, place_of(address));
+    return tcp_->listen(place, options);
   }
   Result<std::unique_ptr<QueuePair>> open(CompletionQueue& cq, const std::string& address,
                                           const QueuePairConfig& config, TimeNs deadline) override {
+    RRPC_ASSIGN_OR_RETURN(const std::string place, place_of(address));
     const bool fails = mood() == "unreachable" || (mood() == "flaky" && dials_++ % 2 == 0);
-    if (fails) return unavailable("no route from fake0 to " + address);
-    return tcp_->open(cq, address, config, deadline);
+    if (fails) return unavailable("no route from fake0 to " + place);
+    return tcp_->open(cq, place, config, deadline);
   }
 
  private:
