@@ -24,8 +24,10 @@ class Admissions {
   // A client has begun to connect: it is half-open until it has said HELLO.
   void begin(const ConnectionRef& connection, TimeNs now);
   // It has said HELLO. False: as many are let in as may be.
-  bool establish(Connection& connection);
-  // It is gone. Does nothing for one that never began here.
+  // A client that comes again by another way counts once: if `introducer` (may be null) is counted, the connection
+  // takes over its place, and the introducer counts as half-open and leaves at `leave_at`.
+  bool establish(Connection& connection, const ConnectionRef& introducer, TimeNs leave_at);
+  // It is gone. An introducer that is still there has its place back. Does nothing for one that never began here.
   void end(Connection& connection);
   // The one that began first, if that is `age_min` ago, else null with the time when it will be in `may_go_at` (0:
   // there is none). It no longer counts.

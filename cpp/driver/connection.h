@@ -140,6 +140,8 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   TimeNs retire_at = kNever;
   TimeNs close_at = kNever;
   bool retirable = false;  // a client's, which hasn't been told yet
+  // At a server: when a connection is closed whose client has come again by another way. Written by Admissions.
+  std::atomic<TimeNs> leave_at{kNever};
   // Tells the client to make new calls over another connection (GOAWAY). Calls under way go on until close_at.
   void retire(TimeNs now, const std::string& reason);
   // At a server: its client is not let in yet, or was refused.
@@ -162,6 +164,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   std::vector<std::function<void()>> on_unusable;  // run once, under the mutex
   bool in_hot_list = false;                        // guarded by the engine's token
   bool counted = false;                            // as let in, by Admissions, which guards it
+  std::weak_ptr<Connection> place_of;              // whose it counts in; written once, by Admissions
 
   // Callers that sleep. Taken after `mutex`, never before it.
   std::mutex wait_mutex;

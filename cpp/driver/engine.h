@@ -125,7 +125,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void see_off(const ConnectionRef& connection);
   void add_listener(ListenerEntry entry);
   void close_listeners();
-  // From any thread, whatever it holds: the connection is progressed soon by whoever polls.
+  // From any thread, whatever it holds: the connection is progressed soon by whoever polls, and its deadlines noted.
   void rouse(ConnectionRef connection);
   std::vector<ConnectionRef> connections() const;
   size_t connection_count() const;

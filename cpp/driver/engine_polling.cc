@@ -187,21 +187,6 @@ void Engine::rouse(ConnectionRef connection) {
   kick();
 }
 
-void Engine::progress_roused(TimeNs now) {
-  if (!has_roused_.load(std::memory_order_relaxed)) return;
-  std::vector<ConnectionRef> roused;
-  {
-    std::lock_guard lock(list_mutex_);
-    roused.swap(roused_);
-    has_roused_ = false;
-  }
-  for (const ConnectionRef& connection : roused) {
-    std::lock_guard lock(connection->mutex);
-    connection->session().progress(now);
-    settle(connection, now);
-  }
-}
-
 void Engine::stir_loops(const ConnectionRef& connection) {
   for (const auto& asleep : std::exchange(connection->loops_asleep, {})) {
     if (const auto loop = asleep.lock()) loop->stir(connection, weak_from_this().lock());
@@ -266,7 +251,7 @@ void Engine::arm_unless_bit(Connection& connection) {
 }
 
 size_t Engine::poll_hot(TimeNs now) {
-  progress_roused(now);
+  if (has_roused_.load(std::memory_order_relaxed)) progress_roused(now);
   adopt_new_hot();
   if (has_chores_.load(std::memory_order_relaxed) && has_chores_.exchange(false)) hooks_.chores();
   ready_sets_.take([this](uint64_t id) { make_hot(id, false); });

@@ -15,15 +15,16 @@ constexpr TimeNs kTimerStep = 5 * kMillisecond;
 // Nearly always what it was set for is over: the call was answered long before its deadline.
 bool is_due(Connection& connection, TimeNs now) {
   return now >= connection.session().next_tick() || connection.session().failed() ||
-         (connection.half_open() ? now >= std::min(connection.handshake_deadline, connection.look_again_at)
-                                 : now >= std::min(connection.retire_at, connection.close_at));
+         (connection.half_open()
+              ? now >= std::min(connection.handshake_deadline, connection.look_again_at)
+              : now >= std::min({connection.retire_at, connection.close_at, connection.leave_at.load()}));
 }
 
 TimeNs next_deadline(Connection& connection) {
   const TimeNs of_session = connection.session().next_tick();
   if (connection.session().failed()) return of_session;
-  return connection.half_open() ? std::min({of_session, connection.handshake_deadline, connection.look_again_at})
-                                : std::min({of_session, connection.retire_at, connection.close_at});
+  if (connection.half_open()) return std::min({of_session, connection.handshake_deadline, connection.look_again_at});
+  return std::min({of_session, connection.retire_at, connection.close_at, connection.leave_at.load()});
 }
 
 }  // namespace
@@ -44,6 +45,8 @@ void Engine::tend(const ConnectionRef& connection, TimeNs now) {
     if (now >= connection->retire_at) connection->retire(now, "max_connection_age: connect again");
     if (now >= connection->close_at)
       session.close(unavailable("max_connection_age_grace: the call took longer after its connection reached its age"));
+    if (now >= connection->leave_at)
+      session.close(unavailable("the client has come again by another way, and doesn't need this connection any more"));
   }
   if (session.next_tick() <= now || now >= std::exchange(connection->look_again_at, kNever)) {
     session.progress(now);
@@ -59,6 +62,21 @@ void Engine::run_timer(uint64_t id, TimeNs now) {
   if (!lock) return timers_.set(connection->timer, now + kTimerStep);
   if (is_due(*connection, now)) tend(connection, now);
   if (connection->attendance != Attendance::kGone) timers_.set(connection->timer, next_deadline(*connection));
+}
+
+void Engine::progress_roused(TimeNs now) {
+  std::vector<ConnectionRef> roused;
+  {
+    std::lock_guard lock(list_mutex_);
+    roused.swap(roused_);
+    has_roused_ = false;
+  }
+  for (const ConnectionRef& connection : roused) {
+    std::lock_guard lock(connection->mutex);
+    connection->session().progress(now);
+    settle(connection, now);
+    if (connection->attendance != Attendance::kGone) note_deadline(*connection, next_deadline(*connection));
+  }
 }
 
 // Giving memory back takes milliseconds, which the helper thread has. Gives when to look again.

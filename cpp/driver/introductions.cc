@@ -40,7 +40,7 @@ std::optional<Introduction> introduction_by(const provider::QueuePair& queue_pai
   const auto id = queue_pair.export_key(kIdLabel);
   const auto key = queue_pair.export_key(kKeyLabel);
   if (!id || !key || tls == nullptr) return std::nullopt;
-  return Introduction{hexadecimal(Bytes(*id).first(kIdBytes)), *key, std::move(tls), queue_pair.peer_identity()};
+  return Introduction{hexadecimal(Bytes(*id).first(kIdBytes)), *key, std::move(tls), queue_pair.peer_identity(), {}};
 }
 
 std::string introduction_id(const rpc::HelloFields& hello) {

@@ -19,12 +19,15 @@
 
 namespace rrpc::driver {
 
+class Connection;
+
 // What both ends of one TLS connection know.
 struct Introduction {
   std::string id;  // names it to the server; tells nothing of the key
   provider::ExportedKey key{};
   std::shared_ptr<provider::TlsContext> tls;
   provider::PeerIdentity peer;
+  std::weak_ptr<Connection> introducer;  // that connection, at a server
 };
 // None without TLS. With the mutex of the queue pair's connection.
 std::optional<Introduction> introduction_by(const provider::QueuePair& queue_pair,
@@ -52,6 +55,7 @@ class Introduced {
   // Has the session protect what follows its HELLOs, as agreed.
   Status protect(rpc::Session& session) const;
   const provider::PeerIdentity& peer() const { return introduction_.peer; }
+  std::shared_ptr<Connection> introducer() const { return introduction_.introducer.lock(); }
 
  private:
   std::string proof(rpc::Role of, const provider::EndNames& ends) const;

@@ -145,7 +145,7 @@ class Server : public RequestSink {
   Result<ListenerEntry> open_listener(const std::string& scheme, const std::string& rest,
                                       std::shared_ptr<provider::TlsContext> tls = nullptr) const;
   std::string attach(ListenerEntry entry, rpc::HelloFields offers = {}, bool beside_tls = false);
-  Status introduce(Connection& connection);
+  Status meet_again(Connection& connection);
   bool must_be_introduced(const provider::Listener& listener);
   bool offers_shm(const provider::Listener& listener);
   Result<std::shared_ptr<provider::TlsContext>> tls_for(const Address& address);

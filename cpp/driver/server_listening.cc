@@ -266,14 +266,10 @@ void Server::prepare(Connection& connection) {
   if (in_loop_) connection.loops_asleep.push_back(loop_);
 }
 
-// A client that TLS has let in may come again by another way, with a proof that it is the same.
-Status Server::introduce(Connection& connection) {
+// Who comes beside a TLS listener proves to be a client that TLS has let in.
+Status Server::meet_again(Connection& connection) {
+  if (!connection.needs_introduction) return {};
   const provider::QueuePair& queue_pair = connection.session().endpoint().queue_pair();
-  if (!connection.needs_introduction) {
-    auto introduction = introduction_by(queue_pair, tls());
-    if (introduction) introductions_.add(std::move(*introduction), now_ns());
-    return {};
-  }
   RRPC_ASSIGN_OR_RETURN(auto introduced, introductions_.take(connection.session().peer_hello(), connection.transport(),
                                                              queue_pair.end_names(), options_.rdma_security, now_ns()));
   return connection.introduced.emplace(std::move(introduced)).protect(connection.session());
@@ -311,7 +307,7 @@ std::optional<Status> Server::admit(Connection& connection) {
 }
 
 Status Server::admit_known(Connection& connection) {
-  RRPC_RETURN_IF_ERROR(introduce(connection));
+  RRPC_RETURN_IF_ERROR(meet_again(connection));
   if (options_.clients && !connection.sent_on) {
     const provider::PeerIdentity client = connection.peer_identity();
     if (!any_proves(*options_.clients, client)) {
@@ -320,14 +316,22 @@ Status Server::admit_known(Connection& connection) {
       connection.session().server().refuse_new_calls(why_client_refused(client));
     }
   }
-  if (admissions_->establish(connection)) {
-    // The timers look at it only once the client is let in.
-    connection.engine->note_deadline(connection, connection.retire_at);
-    return {};
+  const ConnectionRef introducer = connection.introduced ? connection.introduced->introducer() : nullptr;
+  const TimeNs now = now_ns();
+  if (!admissions_->establish(connection, introducer, deadline_after(now, options_.handshake_timeout))) {
+    const std::string limit = std::to_string(options_.connections_max);
+    return resource_exhausted("connections_max: the server has " + limit +
+                              " clients, as many as may connect (--connections-max " + limit + ")");
   }
-  const std::string limit = std::to_string(options_.connections_max);
-  return resource_exhausted("connections_max: the server has " + limit +
-                            " clients, as many as may connect (--connections-max " + limit + ")");
+  // The timers look at it only once the client is let in.
+  connection.engine->note_deadline(connection, connection.retire_at);
+  if (introducer != nullptr) introducer->engine->rouse(introducer);  // for when it leaves
+  if (connection.needs_introduction) return {};
+  if (auto introduction = introduction_by(connection.session().endpoint().queue_pair(), tls())) {
+    introduction->introducer = connection.weak_from_this();
+    introductions_.add(std::move(*introduction), now);
+  }
+  return {};
 }
 
 Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& listener, uint64_t id) {

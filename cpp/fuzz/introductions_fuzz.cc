@@ -54,7 +54,7 @@ Introduction introduction(std::byte key) {
   static const auto tls = std::make_shared<FakeTls>();
   provider::ExportedKey filled{};
   filled.fill(key);
-  return {.id = "waits", .key = filled, .tls = tls, .peer = {}};
+  return {.id = "waits", .key = filled, .tls = tls, .peer = {}, .introducer = {}};
 }
 
 // What a proof is made for, or shown for.

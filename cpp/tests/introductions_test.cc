@@ -26,7 +26,7 @@ struct FakeTls : provider::TlsContext {
 };
 
 Introduction introduction(const std::string& id) {
-  return {.id = id, .key = {}, .tls = std::make_shared<FakeTls>(), .peer = {}};
+  return {.id = id, .key = {}, .tls = std::make_shared<FakeTls>(), .peer = {}, .introducer = {}};
 }
 
 TEST(Introductions, AskedProtectionIsOneShortLine) {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from certificates import Parties
-from processes import ServeFactory, run_command, run_serve
+from processes import ServeFactory, eventually, patience, run_command, run_serve
 from tls_service import port_of
 
 import rrpc
@@ -138,3 +138,28 @@ def test_openssl_connects_and_shows_the_chain(serve: ServeFactory, tmp_path: Pat
     assert "TLSv1.3" in done.stdout
     with socket.create_connection(("127.0.0.1", port_of(served.address))):
         pass
+
+
+def test_a_client_that_moves_to_shared_memory_counts_once(serve: ServeFactory, tmp_path: Path) -> None:
+    parties = Parties.meet(tmp_path)
+    limit = ["--connections-max", "1"]
+    served = serve(
+        VAULT, "Vault", listen="rrpc", args=[*_flags(parties.of_server(), "tls-client-ca"), *limit]
+    )
+
+    def connect() -> rrpc.Client:
+        return rrpc.connect(served.address, connect_timeout=patience(20.0), **parties.of_client())
+
+    def lets_in() -> bool:
+        try:
+            connect().close()
+        except rrpc.ResourceExhausted:
+            return False
+        return True
+
+    with connect() as client:
+        assert client.info()["transport"] == "shm"
+        with pytest.raises(rrpc.ResourceExhausted, match="connections_max: the server has 1 clients"):
+            connect()
+        assert client.call("Vault.add", 1, 2) == 3
+    eventually(lets_in)
