@@ -16,6 +16,8 @@ from distributed.protocol import to_serialize
 from distributed.utils_test import gen_test
 from test_comm import ADDRESS, Pair
 
+import rrpc
+
 WAIT_SECONDS = 90.0
 ROLES = ("scheduler", "worker", "client")
 
@@ -81,6 +83,25 @@ async def test_encryption_that_the_configuration_requires(unset: dict[str, Any])
     required = dask.config.set({"distributed.comm.require-encryption": True, "distributed.comm.rrpc": unset})
     with required, pytest.raises(FatalCommClosedError, match="encryption is wanted"):
         await connect("rrpc://127.0.0.1:1")
+
+
+@gen_test()
+async def test_protection_of_rdma_needs_certificates(security: Security) -> None:
+    protected = {"rdma-security": "sign"}
+    async with Pair() as (near, _):
+        with dask.config.set({"distributed.comm.rrpc": protected}):
+            with pytest.raises(FatalCommClosedError, match="has no TLS, from which the keys come"):
+                await connect(near.peer_address)
+            with pytest.raises(rrpc.InvalidArgument, match="has no TLS, from which the keys come"):
+                await listen(ADDRESS, print)
+    for transports, arguments in (
+        ("shm,tcp", {}),
+        ("shm,verbs,tcp", security.get_connection_args("worker")),
+    ):
+        with dask.config.set({"distributed.comm.rrpc": protected | {"transports": transports}}):
+            async with Pair(**arguments) as (near, far):
+                await near.write("x")
+                assert await far.read() == "x"
 
 
 def sum_elsewhere(client: Client) -> int:
