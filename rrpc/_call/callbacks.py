@@ -4,6 +4,9 @@ A course asks for something (``Exchange``, ``Waiting``, ``Sleep``, in asyncio al
 ``Wait``. The wait ends once, and with it the course goes on: with its outcome, or because it was given up.
 """
 
+# Outcomes come on any thread, also while the thread that began the wait is still in `begin`. The thread that takes
+# the wait's owner (`Wait.take`) goes on with the course, so one thread at a time runs it.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -74,6 +77,8 @@ class CallbackDriver:
         kind = self.waits.get(type(asked), self.other_waits)
         if kind is None:
             return self._chain.refuse(asked)
+        # Set before the wait begins, since its outcome may go on with the course from another thread and set the next
+        # wait.
         wait = self._wait = kind(self)
         try:
             wait.begin(self, asked)
@@ -91,6 +96,7 @@ class Wait:
     __slots__ = ("_begun", "_owner", "_timer")
 
     def __init__(self, driver: CallbackDriver) -> None:
+        # list.pop is atomic, also without the GIL: of several callers of take() one gets the driver.
         self._owner = [driver]  # the caller of take() that pops it goes on with the course
         self._begun: Any = None
         """The core's call or the future that is waited for, once it has begun."""
@@ -110,6 +116,7 @@ class Wait:
             driver = self._owner.pop()
         except IndexError:
             return None
+        # A timer that fires all the same calls take() in vain.
         if self._timer is not None:
             self._timer.cancel()
         driver.call.interrupt_with(None)
@@ -123,6 +130,7 @@ class Slept(Wait):
 
     def begin(self, driver: CallbackDriver, asked: Sleep) -> None:
         seconds, self._late = driver.call.nap(asked.seconds)
+        # `soon`, and not a direct call: a call that was cancelled already runs this within interrupt_with().
         driver.call.interrupt_with(partial(driver.soon, self._over))
         self._timer = driver.later(seconds, self._over)
 
@@ -150,6 +158,7 @@ class Waited(Wait):
         left = driver.call.time_left()
         self._timer = None if left is None else driver.later(left, future.cancel)
         driver.call.interrupt_with(partial(driver.soon, future.cancel))
+        # Comes last: if the future is done the callback runs here and now, and cancels the timer.
         future.add_done_callback(partial(driver.come_back, self._over))
 
     def _over(self, future: Any) -> None:

@@ -1,5 +1,8 @@
 """One call's way through its interceptors. The chain has no I/O, so that one serves every style of calling."""
 
+# A chain belongs to one call and has no lock. One thread at a time carries it out, though not always the same one: a
+# driver in callbacks goes on where the last wait ended.
+
 from __future__ import annotations
 
 import types
@@ -12,6 +15,7 @@ from .stream_hooks import StreamHooks
 Steps = Generator[Any, Any, Any]
 Link = Callable[[Any], Steps]
 
+# Bounds a link that yields its call for ever. Retries are a link, so it bounds `max_attempts` of a policy too.
 _CALLS_MAX = 1000
 _ENDED = object()
 REFUSED = object()
@@ -61,16 +65,20 @@ class Chain:
             if not self._begun:
                 self._begun = True
                 error = self._enter()
+            # Each round resumes the innermost generator. What it ends with goes to the next one outside; where it
+            # yields the call, the next one inside begins.
             while self._stack:
                 asked, value, error = self._resume(value, error)
                 if asked is _ENDED:
                     continue
+                # Nothing checks the innermost link: it isn't a user's, and what it yields is for the driver.
                 if len(self._stack) > self._outer or type(asked) is Sleep:
                     return asked
                 if asked is not self.call and isinstance(asked, Awaitable):
                     return asked
                 error = self._fault(asked)
                 if error is not None:
+                    # The faulty link is closed without being told; those outside of it get the error.
                     self._leave()
                 elif len(self._stack) == len(self._links):
                     return asked
@@ -106,6 +114,7 @@ class Chain:
     def _enter(self) -> BaseException | None:
         """Begin the next interceptor; gives the error where there can be none."""
         link = self._links[len(self._stack)]
+        # Nothing of a generator function runs here. Anything else that was given as a link may raise.
         try:
             steps = link(self.call)
         except BaseException as raised:
@@ -136,6 +145,7 @@ class Chain:
     def _leave(self) -> None:
         steps = self._stack.pop()
         self._counts.pop()
+        # A `finally` of the user's code runs here. What it raises is logged, as the call's own outcome has to go on.
         try:
             steps.close()
         except BaseException as error:
@@ -239,6 +249,7 @@ def _name(link: Link) -> str:
 def _no_generator(link: Link, got: Any) -> TypeError:
     if isinstance(got, Awaitable):
         if isinstance(got, types.CoroutineType):
+            # A coroutine that is dropped without this warns that it was never awaited.
             got.close()
         why = "is `async def`: leave out `async`, and yield what would be awaited"
     elif isinstance(got, types.AsyncGeneratorType):

@@ -1,5 +1,8 @@
 """The ``context`` of a handler: caller, metadata, deadline and cancellation of the call that it serves."""
 
+# The worker or loop that runs the handler makes the Context and ends it. Handlers may pass it on, so any thread may
+# use it.
+
 from __future__ import annotations
 
 import threading
@@ -27,6 +30,7 @@ surrounding = _current.get
 """For clients: gives None, or what says by ``ended`` that calls made here inherit nothing."""
 enter = _current.set
 """For servers: this thread or task runs the handler of this call from now on, until the context has ended."""
+# Seconds after which `wait_cancelled` notices an end of which no callback told it.
 _WAIT_STEP = 0.25
 
 
@@ -61,6 +65,7 @@ class Context:
         "sent",
         "task",
     )
+    # Unset until something asks for them: most calls use neither.
     _cancel_event: threading.Event
     _token_subject: str
     links: tuple[Link, ...] = ()
@@ -72,6 +77,7 @@ class Context:
         self._name = name
         self._metadata: bytes | Metadata = metadata
         self._children: _Children | None = None
+        # A negative `ns_left` stands for no deadline.
         self.deadline = None if ns_left < 0 else monotonic() + ns_left * 1e-9
         """Deadline of the caller, by ``time.monotonic``; None: there is none."""
         self.task: asyncio.Task[Any] | None = None
@@ -237,6 +243,7 @@ class Context:
 
     def end(self) -> None:
         """Marks the call as answered, for servers; they call this when it is answered or is about to be."""
+        # Calls that the handler has left under way are forgotten and not cancelled.
         self.ended = True
         self._children = None
 
@@ -244,6 +251,7 @@ class Context:
         return f"<rrpc.Context of {self.method}>"
 
 
+# From here on the variable holds a `CurrentCall` in handlers that the core calls by itself.
 _core.set_context(_current, Context)
 _making = process_lock()
 
@@ -259,7 +267,9 @@ class _Children:
         self.sweep_at = 16
 
     def add(self, call: Cancellable) -> None:
+        # Ended calls are swept when the set has doubled since the last sweep, which costs little for each call.
         if len(self.calls) >= self.sweep_at:
+            # Copied, as other threads add and discard calls meanwhile.
             self.calls.difference_update([other for other in list(self.calls) if other.done()])
             self.sweep_at = 2 * len(self.calls) + 16
         self.calls.add(call)

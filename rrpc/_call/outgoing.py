@@ -18,6 +18,8 @@ What surrounds the caller, the handler of a call that it makes calls in, is foun
 context variable that every call looks at; where there is something, calls leave the fast path.
 """
 
+# One thread at a time uses an `OutgoingCall`, the one that carries out its course. Any thread may call `cancel`.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from rrpc._channel import Channel, Connection
 
 
+# In the order of the six values of the core's `Call.stamps`.
 STAMPS = ("begun", "arguments exposed", "request sent", "reply received", "results fetched", "results taken")
 
 
@@ -146,6 +149,8 @@ class Prepared:
         if around is None or around.ended:
             self.around: Context | Around | None = None
         else:
+            # Makes the handler's Context if the core has called the handler by itself. Calls outside of handlers never
+            # come here.
             self.around = around = current()
             deadline = around.deadline_of(deadline)
         self.deadline = deadline
@@ -188,6 +193,7 @@ def prepare(
     """Prepares a call that a user makes, and decides whether it is plain."""
     wait = options.timeout if timeout is None else seconds(timeout)
     prepared = Prepared(channel, request, options, deadline_after(wait), metadata)
+    # A timeout of 0 goes its course, which raises the error of a call that was never sent.
     if options.plain and prepared.around is None and wait != 0.0:
         prepared.connection = channel.ready
     return prepared
@@ -296,6 +302,8 @@ class OutgoingCall:
 
     def cancel(self) -> None:
         """End it with Cancelled, from any thread, whatever it waits for; nothing if it has ended."""
+        # No lock: this writes `_cancelled` and then reads `_interrupt`, and interrupt_with() writes and reads in the
+        # other order. So at least one of the two sees what the other wrote.
         self._cancelled = True
         interrupt = self._interrupt
         if interrupt is not None:
@@ -332,6 +340,7 @@ class OutgoingCall:
 
     def branch(self) -> OutgoingCall:
         """The same call, to be made beside this one."""
+        # Without the options' metadata, which `self.metadata` has in it already.
         options = CallOptions(wait_for_ready=self.wait_for_ready)
         prepared = Prepared(self.channel, self.request, options, self.deadline, self.metadata)
         prepared.around, prepared.deadline = None, self.deadline  # what surrounds the caller has this one
@@ -361,6 +370,7 @@ def course(call: OutgoingCall, options: CallOptions) -> Chain:
 def _conforming(call: OutgoingCall) -> Generator[Any, Any, Any]:
     """The outermost link, where there are others: what they made of the result is still what the interface says."""
     result = yield call
+    # Dropped here: interceptors may keep the call, which is not to keep the memory of its result.
     own, call._result = call._result, None
     return result if result is own else call.request.check(result)
 
@@ -383,11 +393,13 @@ def over(call: OutgoingCall) -> Generator[Any, Any, Any]:
     while True:
         call.check()
         connection = yield from connected(call)
+        # Checked for each attempt, as the next connection may go over another transport.
         if call.private_only:
             connection.check_private(call.method)
         name, payload, message = request.encode(connection)
         call.attempt += 1
         call.connection = connection
+        # Stamps of an earlier attempt say nothing about this one.
         call._stamps = ()
         sent: tuple[Any, ...] = name, payload, message or None, memory_of(request.out), call.time_left()
         if call.metadata or call.traced:
@@ -396,6 +408,7 @@ def over(call: OutgoingCall) -> Generator[Any, Any, Any]:
         try:
             payload, blocks, packed = yield exchange
         except RpcError as error:
+            # Never reset: an earlier attempt may have run where this one didn't.
             call.may_have_run |= not error.not_executed
             call.channel.failed(connection, error)
             if not goes_elsewhere(error):

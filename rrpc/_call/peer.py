@@ -1,5 +1,7 @@
 """The caller of a call, as its transport has proved it."""
 
+# Any thread may call these: a Peer never changes, and lru_cache has a lock of its own.
+
 from __future__ import annotations
 
 from functools import lru_cache
@@ -63,6 +65,7 @@ class Peer(str):
             raise ValueError(f'kind must be "process", "certificate" or "anonymous", not {kind!r:.60}')
         made = super().__new__(cls, text)
         values = (tuple(dns_names), gid, kind, name, pid, subject, token, uid, tuple(uris))
+        # Not by plain assignment, which __setattr__ refuses.
         for slot, value in zip(cls.__slots__, values, strict=True):
             object.__setattr__(made, slot, value)
         return made
@@ -109,6 +112,7 @@ def peer_of(text: str, identity: tuple[Process | None, Certificate | None] | Non
     return peer.with_token(token) if token else peer
 
 
+# `period` is part of the key, so entries end with it. The size is bounded, as a server may see any number of peers.
 @lru_cache(maxsize=1024)
 def _peer(text: str, process: Process | None, certificate: Certificate | None, period: int) -> Peer:
     pid, uid, gid = process or (None, None, None)

@@ -9,6 +9,7 @@ from time import monotonic
 _LOCAL = "peer pid "  # so begins the core's text for a peer on this host; otherwise it is an address
 _REMEMBERED_S = 10.0  # a process may execute another program, and its number goes to another process later
 _PROGRAM_CHARS = 60
+# The peer chooses its command line, so only this much of it is read.
 _CMDLINE_BYTES = 4096
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
@@ -37,6 +38,7 @@ def _program(pid: str) -> str:
     name = os.path.basename(words[0])
     if name.startswith("python"):
         name = _python_program(words[1:]) or name
+    # The name goes to logs and terminals, which get no control characters of another process's choice.
     return "".join(char if char.isprintable() else "?" for char in name[:_PROGRAM_CHARS])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from rrpc.codec import Unread
 
 _BATCH_MAX = 128
+# Nanoseconds for each item above which a receiver counts as slow.
 _FAST_NS = 50_000
 
 Decode = Callable[..., Any]
@@ -57,8 +58,10 @@ def received(
     pace = Pace()
     batch = receive(pace.count, None) if first is None else first
     while batch:
+        # From here on: the time that receive() waited for the sender doesn't count.
         pace.begin()
         items, with_buffers = len(batch), batch[-1][1] is not None
+        # Reversed, since only pop() from the end takes constant time.
         batch.reverse()
         take = batch.pop  # so that nothing here keeps an item's memory
         while batch:

@@ -27,6 +27,7 @@ class Upper(Protocol):
         """Converts a synchronous handler in place to one that runs in the event loop."""
 
 
+# Set once while rrpc is imported, and only read afterwards: it needs no lock.
 _upper: Upper | None = None
 
 

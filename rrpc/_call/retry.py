@@ -5,6 +5,9 @@ made), and any call of a method that the interface calls idempotent. Rules and n
 (its proposal A6), with full jitter.
 """
 
+# Any thread uses policies and budgets, and clients share them; the generators of `link` belong to one call each. A
+# server may send anything as PUSH_BACK.
+
 from __future__ import annotations
 
 import os
@@ -27,6 +30,7 @@ PUSH_BACK = "retry-after-ms"
 """What a server may send with an error: call again after so many milliseconds, or not at all if it's below 0."""
 
 CODES = frozenset({StatusCode.UNAVAILABLE})
+# For `_anew` alone, and weak: it keeps no budget alive.
 _budgets: weakref.WeakSet[RetryBudget] = weakref.WeakSet()
 
 
@@ -51,6 +55,7 @@ class RetryBudget:
         self._full = float(tokens)
         self._ratio = ratio
         self._left = float(tokens)
+        # Connections whose loss has been counted. The budget doesn't keep them.
         self._lost: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._lock = threading.RLock()  # a finalizer that ends a call may run wherever it is held
         _budgets.add(self)
@@ -81,6 +86,7 @@ class RetryBudget:
 
     def succeeded(self) -> None:
         """A call succeeded."""
+        # Read without the lock, so that calls take none while the bucket is full.
         if self._left < self._full:
             with self._lock:
                 self._left = min(self._full, self._left + self._ratio)
@@ -133,6 +139,7 @@ class RetryPolicy:
 
     def backoff(self, attempt: int) -> float:
         """Seconds to wait after so many attempts."""
+        # The exponent has a limit, as a float that grows too large raises OverflowError.
         most = min(self.max_backoff, self.initial_backoff * self.multiplier ** min(attempt - 1, 100))
         return most * random.uniform(1 - self.jitter, 1)
 
@@ -145,6 +152,7 @@ class RetryPolicy:
         """
         if error.code not in self.codes:
             return None
+        # Counted also where no retry follows: the bucket measures failures.
         allowed = self.budget is None or self.budget.failed(call, error)
         if attempt >= self.max_attempts or (call.may_have_run and not call.idempotent):
             return None
@@ -154,9 +162,11 @@ class RetryPolicy:
             if asked is None:
                 return None
             delay = asked
+        # A retry that can't begin before the deadline would only delay the error.
         left = call.time_left()
         if left is not None and delay >= left:
             return None
+        # Comes last, so that the message names the budget only where nothing else forbids the retry.
         if self.budget is not None and not allowed:
             self.budget.name_in(error)
             return None
@@ -174,12 +184,14 @@ class RetryPolicy:
                 delay = self.delay(call, error, attempt, in_a_row)
                 if delay is None:
                     raise
+                # The server has set the pace, so the backoff begins anew.
                 if PUSH_BACK in error.metadata:
                     in_a_row = 0
             else:
                 if self.budget is not None:
                     self.budget.succeeded()
                 return result
+            # Outside of the `except` block: nothing keeps the error and its frames while the call sleeps.
             yield Sleep(delay)
 
     def stream_link(self, call: Any) -> Generator[Any, Any, Any]:
@@ -259,6 +271,7 @@ def pushed_back(text: str | bytes) -> float | None:
 
 
 def _anew() -> None:
+    # A forked child has only the thread that forked: another one may have held a lock, and nobody would release it.
     for budget in _budgets:
         budget._lock = threading.RLock()
 

@@ -1,5 +1,8 @@
 """Conversion of a call's exception to a status code, message and details for the wire, and back."""
 
+# `status_of` and `conclude` run on a server, in the worker or loop that has run the handler. `from_status` runs in
+# whichever thread the core raises an error in; all that it is given is the peer's, and may be of any type.
+
 from __future__ import annotations
 
 from contextlib import suppress
@@ -13,6 +16,7 @@ from rrpc.metadata import unpack
 if TYPE_CHECKING:
     from .context import Context
 
+# In characters. A handler's exception may have a text of any length.
 _MESSAGE_CHARS = 16_384
 _TRACEBACK_CHARS = 65_536
 
@@ -81,6 +85,7 @@ def _status(code: StatusCode, message: str, facts: dict[str, Any], method: str =
 def _origin(type_name: str, traceback: str | None, shown: bool) -> dict[str, Any]:
     origin = {_TYPE: type_name}
     if shown and traceback:
+        # The end of a traceback is kept, as the error and the innermost frames are there.
         origin[_TRACEBACK] = _sendable(traceback[-_TRACEBACK_CHARS:])
     return origin
 
@@ -94,6 +99,7 @@ def _encode(facts: dict[str, Any], method: str) -> bytes:
     message = Message()
     try:
         encoded = encode(facts, message)
+        # A status has no buffers beside it: what would be sent as one can't go with it.
         reason = "it has a buffer of 16 KiB or more" if message else ""
     except Refused as refused:
         reason = "".join([*refused.path, ": ", refused.reason])
@@ -116,6 +122,7 @@ def _format(error: BaseException, own_frames: int) -> str:
 
 
 def _text(error: BaseException) -> str:
+    # `__str__` may be the user's code.
     try:
         return str(error)
     except Exception:
@@ -148,10 +155,12 @@ def _error(code: int, message: str, protocol_error: bool, facts: dict[Any, Any])
         return RemoteError(type_name, message, traceback if isinstance(traceback, str) else None)
     error = class_of(code)(message)
     details, name = facts.get(_DETAILS), facts.get(_DECLARED)
+    # An entry of the wrong type is left out: code and message count all the same.
     if isinstance(details, dict):
         error.details = details
     if isinstance(name, str):
         error._declared = name
+    # Set where a handler raised Unavailable itself: such an error is no sign that the connection or the server is lost.
     error._answered = facts.get(_ANSWERED) is True
     return error
 

@@ -1,5 +1,8 @@
 """Steps of a course, which drivers carry out: what is to be waited for, or exchanged with the server."""
 
+# A step belongs to one course. The thread or task that carries the course out is the only one that uses it; other
+# threads reach no further than the core's call, by `cancel`.
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -22,6 +25,7 @@ class Sleep:
     __slots__ = ("seconds",)
 
     def __init__(self, seconds: float) -> None:
+        # Negated, so that NaN is refused too: every comparison with it is False.
         if not seconds >= 0:
             raise ValueError(f"Sleep takes a number of seconds from 0 up, not {seconds!r}")
         self.seconds = float(seconds)

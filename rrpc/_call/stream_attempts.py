@@ -172,6 +172,8 @@ class Attempts:
         self.making: Any = None
         """Lock of the thread that makes another attempt, or the task that does. Drivers set it."""
         self._call = call
+        # The lock guards the state and what goes with it. Some look at `core`, `state` and `kept` without it first;
+        # whoever changes one of them looks again while holding it.
         self._lock = threading.RLock()  # a finalizer that lets go of the call may run wherever it is held
         self._finished = False
         self._allocate: Callable[[int], Any] | None = None
@@ -197,11 +199,14 @@ class Attempts:
     def send(self, payload: bytes, buffers: Any) -> Steps:
         """Sends an item, waiting for room."""
         while True:
+            # Another thread may replace the attempt during any wait, so each method compares this with `self.core`
+            # afterwards.
             core = self.core
             try:
                 if self.try_send(payload, buffers):
                     return
                 yield Send(core, (payload, buffers))
+                # The server made room, so a handler has seen the attempt.
                 if self.settle(core):
                     return
             except RpcError as error:
@@ -259,6 +264,7 @@ class Attempts:
             raise
         finally:
             with self._lock:
+                # Still under way only if it was interrupted: BEGUN or FAILED has ended it in all other cases.
                 if self.under_way:
                     self._on(DROPPED)
 
@@ -308,6 +314,7 @@ class Attempts:
 
     def settle(self, core: _core.Stream) -> bool:
         """Notes that a handler has seen the attempt. Returns False if there is another, or will be."""
+        # Needs no lock: in this state `core` is never replaced.
         if self.state is SETTLED:
             return core is self.core
         with self._lock:
@@ -317,6 +324,7 @@ class Attempts:
             return True
 
     def move_to(self, core: _core.Stream) -> None:
+        # The items go while the lock is held, so that an item which the caller sends meanwhile comes after them.
         """Goes on with the next attempt, which has begun: it gets what the others got."""
         with self._lock:
             if self._allocate is not None:

@@ -1,5 +1,8 @@
 """Functions that interceptors run on the items of a stream and at its end."""
 
+# The thread or task that sends or receives an item runs its functions; whoever notices the end of the call runs
+# `end`.
+
 from __future__ import annotations
 
 from collections.abc import Callable
