@@ -1,5 +1,7 @@
 """Base of the streams that callers have, in every style."""
 
+# None of these methods waits, so any thread, or the loop, may call them.
+
 from __future__ import annotations
 
 from typing import Any
@@ -28,6 +30,7 @@ class AnyStream:
 
     def close(self) -> None:
         """Lets go of the call: cancels it if it hasn't ended. The stream can't be used any more."""
+        # Set first: a thread that iterates sees it as soon as the call's end wakes it.
         self._closed = True
         self._call.let_go()
 

@@ -1,5 +1,7 @@
 """A debug mode that finds arrays which are changed while a peer may read them."""
 
+# `_watch` runs in the thread that sends, whose stack it looks at.
+
 from __future__ import annotations
 
 import functools

@@ -19,6 +19,7 @@ from .hedging import HedgingPolicy
 from .stubs import contract_of
 
 _C = TypeVar("_C", bound="BaseClient")
+# Stands for an option that wasn't given, as None has a meaning.
 _KEEP: Any = object()
 
 
@@ -47,6 +48,7 @@ class BaseClient:
             self._channel = address
         else:
             self._channel = Channel(address, **options)
+        # Connections that a shared channel has already must agree now, as their calls would fail later.
         if self._contract is not None:
             self._channel.admit(self._contract)
 
@@ -72,6 +74,7 @@ class BaseClient:
         }
         _check_policies(given)
         changes = {name: value for name, value in given.items() if value is not _KEEP}
+        # Past the constructor, which would connect again.
         clone = object.__new__(type(self))
         clone._options = replace(self._options, **changes)
         clone._contract = self._contract

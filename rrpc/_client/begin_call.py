@@ -1,5 +1,7 @@
 """Begins the calls of blocking clients that have no streams."""
 
+# Runs in the thread that makes the call.
+
 from __future__ import annotations
 
 from typing import Any

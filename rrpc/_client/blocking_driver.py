@@ -4,6 +4,10 @@
 for, such as futures: they go their course in callbacks. ``run_attempts`` carries out the steps of a call with streams.
 """
 
+# `run` and `run_attempts` hold the calling thread until the end. A `CallbackCall` has no thread of its own: it goes
+# on in whichever thread brings an outcome, a thread of rrpc's or one that waits for a call, so nothing here may
+# block.
+
 from __future__ import annotations
 
 import concurrent.futures
@@ -25,10 +29,13 @@ from rrpc._options import deadline_after, time_until
 from rrpc.errors import Cancelled, RpcError, unsent
 from rrpc.metadata import Metadata
 
+# Held for a few assignments only. Callbacks are called after it was released.
 lock = process_lock()
 """Guards the ends of calls, of futures too."""
+# Seconds that a waiting thread gives the callback, which ends the call on another thread, once the reply is here.
 _CALLBACK_SECONDS = 0.001
 _making = process_lock()  # guards the making of locks
+# Seconds between two looks at an attempt that another thread is making.
 _FOLLOW_S = 0.01
 
 
@@ -56,8 +63,10 @@ def _do(call: OutgoingCall, asked: Any) -> Any:
 def _exchange(call: OutgoingCall, exchange: Exchange) -> tuple[bytes, Any, bytes]:
     handle = exchange.start()
     try:
+        # An earlier cancel of the call takes effect here at once.
         call.interrupt_with(handle.cancel)
         payload, blocks = handle.result()
+    # An Exception is the outcome of the core's call, which has ended.
     except Exception:
         raise
     except BaseException:  # Ctrl-C: the caller goes, so the call does
@@ -72,6 +81,7 @@ def _sleep(call: OutgoingCall, seconds: float) -> None:
     seconds, late = call.nap(seconds)
     woken = threading.Event()
     call.interrupt_with(woken.set)
+    # `cancel` sets the event too, so check() finds out what ended the sleep.
     woken.wait(seconds)
     call.interrupt_with(None)
     call.check(late)
@@ -82,6 +92,7 @@ def _wait(call: OutgoingCall, asked: Waiting) -> Any:
     call.interrupt_with(future.cancel)
     try:
         if asked.drive is not None:
+            # Polls the connection in this thread for a while, which saves waking another one for the reply.
             asked.drive(call.time_left())
         return future.result(call.time_left())
     except (concurrent.futures.CancelledError, concurrent.futures.TimeoutError):
@@ -118,6 +129,7 @@ class CallbackCall(CallbackDriver):
         deadline = deadline_after(timeout)
         while not self._ended.is_set():
             left = time_until(deadline)
+            # Read once: the thread that brings the outcome sets it to None.
             handle = self.handle
             if handle is None or left == 0.0:
                 return self._ended.wait(left)
@@ -158,6 +170,7 @@ class CallbackCall(CallbackDriver):
             if not self._ended.is_set():
                 self._callbacks.append(callback)
                 return
+        # Called without the lock, as users' code may take any lock of its own.
         callback()
 
     def later(self, seconds: float, do: Callable[[], object]) -> Any:
@@ -188,6 +201,7 @@ class _Exchanging(Wait):
     __slots__ = ()
 
     def begin(self, driver: CallbackCall, asked: Exchange) -> None:
+        # Set before on_done(), whose callback resets it.
         handle = self._begun = driver.handle = asked.start()
         driver.call.interrupt_with(handle.cancel)
         handle.on_done(self._over)
@@ -197,6 +211,7 @@ class _Exchanging(Wait):
         if driver is None:
             return  # it was given up
         driver.handle = None
+        # The call has ended, so a timeout of 0 never expires.
         try:
             reply = (*handle.result(0.0), handle.metadata())
         except RpcError as error:
@@ -235,6 +250,8 @@ def _another(asked: Another) -> None:
         if attempts.making is None:
             attempts.making = threading.RLock()
     with attempts.making:
+        # Any thread that meets the failed attempt may come here: the first one makes the next attempt, and the others
+        # wait.
         if asked.core is not attempts.core:
             return  # another thread has made it
         if attempts.under_way:

@@ -1,5 +1,7 @@
 """Blocking calls in coroutines: they hold up the event loop, so that they are refused, with what to do instead."""
 
+# Blocking calls look here in their own thread, before they wait for anything.
+
 from __future__ import annotations
 
 import inspect
@@ -7,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+# Flags of code objects whose frames an event loop runs.
 _WAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _running: Callable[[], Any] | None = None
 

@@ -1,5 +1,7 @@
 """Clients: the base of generated ones, usable untyped too."""
 
+# Any thread may use a client. All that changes is in its channel, which has a lock.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -81,6 +83,7 @@ class Client(BaseClient):
         )
         try:
             self._channel.connect()
+        # A client whose constructor raises is never closed by its user.
         except BaseException:
             self._channel.close()
             raise
@@ -207,6 +210,7 @@ class Untyped:
         self._encoded: tuple[bytes, bytes, Any] | None = None
 
     def encode(self, connection: Connection) -> tuple[bytes, bytes, Any]:
+        # Encoded once, since the payload depends on no connection: the server sorts out the arguments by itself.
         if self._encoded is None:
             spec = None if self.out is None else OutSpec.of(self.out)
             payload, message = untyped_request(self._args, self._kwargs, spec, self.borrow)

@@ -1,5 +1,7 @@
 """The futures that calls give, and calls that go their course in callbacks."""
 
+# Any thread may use a future. Its fields change while `blocking_driver.lock` is held, one lock for all futures.
+
 from __future__ import annotations
 
 import concurrent.futures
@@ -21,6 +23,7 @@ from .blocking_guard import refuse_blocking
 _T = TypeVar("_T")
 
 
+# Fields that a future of the core's lacks until Python asks for one of them.
 _OWN = frozenset({"_call", "_decode", "_typed", "_again", "_error", "_value", "_callbacks"})
 
 
@@ -139,6 +142,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
             if self._callbacks is None:
                 self._callbacks = []
             self._callbacks.append(fn)
+        # Only the first callback subscribes to the call, which takes them all at its end.
         if first:
             self._call.on_done(self._ended)
         elif self.done():
@@ -201,6 +205,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
             if other is None or self._again is None:
                 return False
             self._again = None
+            # `_decode` comes first: readers without the lock take the call and then its decoder.
             self._decode = only
             self._call = other
             watched = self._callbacks is not None
@@ -255,6 +260,7 @@ class Future(_core.DirectFuture, concurrent.futures.Future[_T]):
     def _run_callbacks(self) -> None:
         with lock:
             callbacks, self._callbacks = self._callbacks or [], []
+        # Shared by both loops, so that each callback runs once.
         left = iter(callbacks)
         try:
             for callback in left:

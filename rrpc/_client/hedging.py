@@ -1,5 +1,8 @@
 """Calls that are made a second time before the first attempt has ended (``HedgingPolicy``)."""
 
+# Attempts end, and timers fire, on threads of rrpc's own or on one that waits for a call. The lock of a `_Hedge`
+# guards its state; attempts begin, end and are cancelled without it.
+
 from __future__ import annotations
 
 import concurrent.futures
@@ -66,17 +69,21 @@ class _Hedge:
     def __init__(self, policy: HedgingPolicy, call: OutgoingCall) -> None:
         self._policy = policy
         self._call = call
+        # Reentrant: a finalizer that ends a call may run wherever it is held.
         self._lock = threading.RLock()
         self._attempts: list[CallbackCall] = []
+        # The server may lower it by PUSH_BACK.
         self._most = policy.max_attempts
         self._ended = 0
         self._error: RpcError | None = None
         self._settled = False
         self._timer: Timer | None = None
+        # Resolved once. Cancelling it, as drivers do at the deadline, stops all attempts.
         self._result: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
     def go(self) -> concurrent.futures.Future[Any]:
         self._begin(0)
+        # Also where a driver cancels the future.
         self._result.add_done_callback(lambda _: self.stop())
         return self._result
 
@@ -90,9 +97,11 @@ class _Hedge:
 
         If there may be none, and none is under way, the last error is the result.
         """
+        # A branch has its own connection and metadata; it takes the deadline of the call.
         branch = self._call.branch()
         attempt = CallbackCall(Chain((), branch, innermost=over))
         with self._lock:
+            # The timer and a failure may both ask for the same attempt: `count` tells which request came late.
             if self._settled or self._result.done() or count != len(self._attempts):
                 return
             allowed = self._may_begin(count)
@@ -123,6 +132,7 @@ class _Hedge:
 
     def _answered(self, attempt: CallbackCall, branch: OutgoingCall) -> None:
         with self._lock:
+            # Also set by attempts that lose: making the call again would repeat what they did.
             self._call.may_have_run |= branch.may_have_run
         budget = self._policy.budget
         try:
@@ -146,6 +156,7 @@ class _Hedge:
             self._ended += 1
             self._error = error
             count = len(self._attempts)
+            # The server forbids more attempts, or asks for more time than the call has.
             if delay is None or (left is not None and delay >= left):
                 self._most = count
             waits = bool(delay) and count < self._most
@@ -161,6 +172,7 @@ class _Hedge:
             first, self._settled = not self._settled, True
             if first and branch is not None:
                 self._call.take_from(branch)
+        # A driver that cancelled the future has told the caller already.
         if not first or not self._result.set_running_or_notify_cancel():
             return
         if error is None:
@@ -175,5 +187,6 @@ class _Hedge:
             if self._timer is not None:
                 self._timer.cancel()
             attempts = list(self._attempts)
+        # Without the lock, which their callbacks take.
         for attempt in attempts:
             attempt.cancel()

@@ -1,5 +1,8 @@
 """Calls with streams on their way out: the one way in which they begin, for stubs and by name, with interceptors."""
 
+# The thread that begins a call runs its interceptors, as far as their `yield call`. Functions for items run in the
+# threads that send and receive, and whichever thread notices the end runs what `on_end` was given.
+
 from __future__ import annotations
 
 import functools
@@ -94,6 +97,7 @@ class OutgoingStream(OutgoingCall):
         """Returns the course of another attempt after ``error``; the interceptors have done their part."""
         retries = self.retries
         if error.not_executed:
+            # This attempt reached no handler, so it doesn't count.
             self.may_have_run = self.ran_before
         links: tuple[Any, ...] = ()
         if goes_elsewhere(error):
@@ -140,6 +144,7 @@ def begun_course(
     call.retries = None
     links = (*call.links_around, *options.stream_links)
     innermost = functools.partial(_first, intercepted=bool(links))
+    # Retries stand inside of the interceptors, which see one call.
     if options.retry is not None:
         links = (*links, options.retry.stream_link)
     call.chain = Chain(links, call, innermost=innermost, hooks=StreamHooks(serving=False))
@@ -159,6 +164,7 @@ def _moved(attempts: Attempts, call: OutgoingStream) -> Generator[Any, Any, None
     core = yield from _over(call)
     try:
         attempts.move_to(core)
+    # `attempts` didn't take this one over, so nobody else would end it.
     except BaseException:
         core.cancel()
         raise
@@ -181,6 +187,7 @@ def _over(call: OutgoingStream) -> Generator[Any, Any, Any]:
             if not goes_elsewhere(error):
                 raise
         else:
+            # From now on a handler may see it; `again` takes that back where the server says that none has.
             call.ran_before, call.may_have_run = call.may_have_run, True
             call.interrupt_with(core.cancel)
             return core
@@ -208,6 +215,7 @@ def _attend(call: OutgoingStream, opened: StreamCall, intercepted: bool) -> None
     opened.on_end = ended
     if intercepted:
         encode, decode = opened.encode, opened.decode
+        # The core must not read and pack items by itself here, since each has to pass the interceptors' functions.
         opened.encode_plan = opened.decode_plan = None
         opened.encode = lambda item: encode(hooks.sent(item))
         opened.decode = lambda *item: hooks.received(decode(*item))

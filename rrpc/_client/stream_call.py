@@ -1,5 +1,7 @@
 """A call with streams that is under way, beneath the objects that its caller has."""
 
+# One thread may send while another one receives; any thread may cancel. The attempts have a lock for what they share.
+
 from __future__ import annotations
 
 import contextvars
@@ -83,6 +85,7 @@ class StreamCall:
         """Wait until there is room, and send it."""
         encoded, attempts = self.encode(item), self.attempts
         try:
+            # An attempt that is settled keeps no items: the core's own send() waits for room without any steps here.
             if attempts.kept is None:
                 attempts.core.send(*encoded)
             elif not attempts.send_now(*encoded):
@@ -119,6 +122,7 @@ class StreamCall:
         """Yields the items that the server sends; raises the call's error if the call failed."""
         try:
             first = run_attempts(self.attempts.first_items(1))
+            # Settled now: this is the last attempt, and `core` isn't replaced any more.
             core, plan = self.attempts.core, self.decode_plan
             values = None if plan is None else partial(core.receive_values, plan)
             yield from received(core.receive, self.decode, first=first, receive_values=values)
@@ -155,6 +159,7 @@ class StreamCall:
             return
         failed: BaseException | None = None
         try:
+            # The call has ended, so this doesn't wait.
             self.core.result(0)
         except RpcError as error:
             failed = self._typed(self.attempts.outcome(error))
@@ -171,6 +176,7 @@ class StreamCall:
         return self._typed(error)
 
     def outcome(self, error: BaseException) -> BaseException:
+        # The caller has left its loop, which is no failure.
         """End the call for this; gives what is to be raised."""
         if isinstance(error, GeneratorExit):
             self.let_go()
@@ -187,6 +193,7 @@ class StreamCall:
         return error if self.typed is None else self.typed(error)
 
     def ended(self, error: BaseException | None) -> None:
+        # Swapped first: a callback that lets go of the call comes here again and finds nothing to do.
         on_end, self.on_end = self.on_end, None
         if on_end is not None:
             on_end(error)
@@ -204,6 +211,7 @@ def _send_all(
 ) -> None:
     source = iter(items)
     try:
+        # Item by item while the attempt may still be replaced: each item is kept for the next attempt.
         while attempts.kept is not None:
             for item in source:
                 encoded = encode(item)
@@ -213,6 +221,7 @@ def _send_all(
             else:
                 attempts.finish()
                 return
+        # From here on the attempt is the last one, so the core may send all that is left by itself.
         core = attempts.core
         for item in source if plan is None else _left_over(core, plan, source):
             core.send(*encode(item))

@@ -94,6 +94,7 @@ class RequestStreamMethod(StreamMethod, Generic[_S, _R]):
     def _send_all(
         self, items: Iterable[_S], timeout: float | None, metadata: MetadataLike | None = None
     ) -> _R:
+        # Before the call begins, so that an object that is no iterable costs no call.
         source = iter(self._checked(items))
         call = self._begin((), timeout, metadata)
         call.send_all(source)

@@ -1,5 +1,8 @@
 """Calls with streams, as their caller has them."""
 
+# The methods block, and refuse to in a coroutine. One thread at a time may send, and one may receive; `close` and
+# `cancel` are for any thread.
+
 from __future__ import annotations
 
 import sys
@@ -45,6 +48,7 @@ class _Guarded:
             return next(self._generator)
 
     def close(self) -> None:
+        # Never waits: the thread that runs the generator may be waiting for an item without end.
         if not self._lock.acquire(blocking=False):
             raise ValueError("generator already executing")
         try:
@@ -54,6 +58,7 @@ class _Guarded:
 
 
 def _guarded(generator: Generator[Any, None, None]) -> Any:
+    # With the GIL CPython itself raises "generator already executing".
     has_gil = getattr(sys, "_is_gil_enabled", None)
     return generator if has_gil is None or has_gil() else _Guarded(generator)
 
@@ -109,6 +114,7 @@ class _Receiving(_Stream, Generic[_T]):
 
     def __init__(self, call: StreamCall) -> None:
         super().__init__(call)
+        # A generator: nothing is received or decoded before the first next().
         self._items = cast("GeneratorType[_T, None, None]", _guarded(call.items()))
 
     def __iter__(self) -> Iterator[_T]:

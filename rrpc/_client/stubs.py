@@ -1,5 +1,8 @@
 """Methods of generated clients: one class per method, which ``stub`` puts into the client's class."""
 
+# Any thread of the client's process may call a stub. What stubs work out (`_last`, `_binding`, plans) is replaced as
+# a whole and never changed in place, so two threads at worst do the same work twice.
+
 from __future__ import annotations
 
 import functools
@@ -32,6 +35,7 @@ _ITERATOR: Any = Iterator
 _modules = sys.modules
 _OPTIONS = ("timeout", "metadata", "out")
 """Of a call, in the order in which ``_call`` takes them."""
+# Stands for no connection: no real one is this object.
 _UNBOUND: tuple[Any, ...] = (object(), None, b"")
 
 
@@ -63,6 +67,7 @@ class RemoteMethod:
 
     def __init__(self, client: Caller) -> None:
         cls = type(self)
+        # The checks come from the class's annotations, which are read when a client first uses the method.
         _compile(cls)
         self.__name__ = cls.rpc_name.rpartition(".")[2]
         self._typed = cls._plan.errors.typed
@@ -93,12 +98,14 @@ class RemoteMethod:
 
     def _bind(self, connection: Connection) -> tuple[Any, ...]:
         key = self._contract, type(self)
+        # Shared by all clients of the class over this connection.
         found = connection.bound.get(key)
         if found is None:
             agreement = connection.agreement(self._contract)
             found = agreement.encoder(self._plan), self.rpc_name.encode()
             connection.bound[key] = found
         self._last = last = (connection, *found)
+        # A server with other parameters needs Python's encoder, so the core isn't told of this connection.
         if self._binding is not None and found[0] == self._plan.encode_arguments:
             self._binding.bind(connection, connection.core, found[1])
         return last
@@ -145,6 +152,7 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
         metadata: MetadataLike | None = None,
         out: Any = None,
     ) -> _R:
+        # Two cheap looks on each call: no loop can run before somebody has imported asyncio.
         if self._loop_here is None and "asyncio" in _modules:
             self._loop_here = loop_here()  # it was imported after the method was first used
         if self._loop_here is not None and self._loop_here() is not None:
@@ -161,6 +169,7 @@ class UnaryMethod(RemoteMethod, Generic[_R]):
                 raise self._typed(error) from None
             finally:
                 del error  # what is raised knows this frame
+        # The core's call was plain until here; what is left of its time is the deadline of the course.
         value: _R = self._go_course(self.within(arguments, left, metadata).course())
         return value
 
@@ -282,6 +291,7 @@ def _is_generated(cls: type[RemoteMethod], method: str, callee: str, kind: str =
     doc = "" if function.__doc__ is None else f"{function.__doc__!r}; "
     for body in (f"return {call}", call):  # the second one where there is no result
         made: dict[str, Any] = {}
+        # The text holds names and the docstring of a class in this process, nothing that a peer sent.
         exec(f"{kind}def made({parameters}): {doc}{body}", {}, made)
         if _same(code, made["made"].__code__):
             return True
@@ -379,6 +389,7 @@ def _interface_of(cls: type[Caller], service: str) -> Interface:
     """Builds the interface of a service from the methods of the client's class."""
     methods: dict[str, Method] = {}
     for member in [member for base in reversed(cls.__mro__) for member in base.__dict__.values()]:
+        # A client class may have the methods of several services.
         if isinstance(member, _Stub) and member.kind.rpc_name.rpartition(".")[0] == service:
             plan = _compile(member.kind)
             function = member.kind.__dict__["__call__"]
