@@ -1,5 +1,8 @@
 """Policies of servers: they say who may call what."""
 
+# Rules are compiled where they are set. The core's threads apply them to calls without running Python, but for
+# `why_denied`, which an interceptor asks.
+
 from __future__ import annotations
 
 import fnmatch
@@ -139,6 +142,7 @@ def compile_clients(options: dict[str, Any]) -> dict[str, Any]:
     if any(kind == "token" for kind, _ in compiled):
         raise ValueError("allow_clients: tokens come with calls, and prove nothing when a client connects")
     own = [("same-user", ""), ("uid", os.geteuid())]
+    # Any but these two kinds may stand for processes of other users.
     others = any(one not in own and one[0] not in ("dns", "uri") for one in compiled)
     return options | {"allow_clients": compiled, "any_user": options.get("any_user", False) or others}
 
@@ -186,6 +190,7 @@ def _compile(texts: Iterable[str]) -> _Compiled:
     return [_resolved(text, parse_principal(text)) for text in texts]
 
 
+# Names are looked up once, when the rule is set: later changes of users and groups aren't seen.
 def _resolved(text: str, principal: Principal) -> tuple[str, str | int]:
     """Replaces the name of a user or a group by its number."""
     kind, value = principal

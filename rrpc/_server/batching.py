@@ -4,6 +4,9 @@ Triton's dynamic batcher and Ray Serve's ``serve.batch`` work in the same way. T
 loop, so they hold no workers; a synchronous handler runs in a thread of the loop's executor.
 """
 
+# All of this runs in the thread of the server's event loop, so nothing has a lock; only synchronous handlers and
+# `batch_sizes` run elsewhere.
+
 from __future__ import annotations
 
 import asyncio
@@ -134,6 +137,7 @@ def _batcher_of(service: Any, rules: _Rules) -> _Batcher:
     loop = asyncio.get_running_loop()
     found = batchers.get((rules.function, loop))
     if found is None:
+        # An instance may be served again, in another loop.
         for key in [key for key in batchers if key[1].is_closed()]:
             del batchers[key]
         found = batchers[rules.function, loop] = _Batcher(service, rules, loop)
@@ -175,10 +179,12 @@ class _Batcher:
         try:
             return await call.future
         finally:
+            # Frees the arguments, although the batch may refer to the call for longer.
             call.values = {}
 
     def _begin(self) -> None:
         """Begins the batches that are due, as many as may run."""
+        # There is one timer, for the calls that are due first. It is set anew below.
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -264,6 +270,7 @@ def _for_one(error: BaseException) -> BaseException:
     if isinstance(error, asyncio.CancelledError):
         return Internal("the batch was cancelled by its handler")
     try:
+        # Past __init__, whose parameters aren't known.
         copy = error.__class__.__new__(error.__class__, *error.args)
         copy.__dict__.update(error.__dict__)
         copy.__cause__ = error.__cause__
@@ -296,6 +303,7 @@ def _group_of(rules: _Rules, values: dict[str, Any]) -> Hashable:
     group: list[Hashable] = []
     for name, value in values.items():
         if not rules.is_batched(name, value):
+            # The type counts: 1, 1.0 and True are equal, but not the same argument.
             group.append((name, type(value), value))
         elif isinstance(value, np.ndarray):
             group.append((name, value.dtype, value.shape[1:]))

@@ -1,5 +1,7 @@
 """Dispatch of calls: the handlers of a server's services, by the method's name."""
 
+# A server fills its `Dispatch` while it is made. Workers and the event loop only read it afterwards, without a lock.
+
 from __future__ import annotations
 
 import inspect
@@ -59,6 +61,7 @@ class Handler:
         ``in_loop`` says whether an event loop's calls are meant, or a worker's.
         """
         plan = self.plan
+        # Tests for equality, since each access makes another bound method. Whatever replaced one of them must run.
         unchanged = self.decode == plan.decode_arguments and self.encode == plan.encode_result
         fits = inspect.iscoroutinefunction(self._given) if in_loop else not self.is_async
         if not unchanged or not fits or plan.compiled is None:
@@ -90,6 +93,7 @@ class Dispatch:
 
     def direct(self, in_loop: bool = False) -> dict[bytes, Direct]:
         """Returns what ``Handler.direct`` gives of the unary methods, by their names."""
+        # A handler with interceptors has no `direct`: its calls always go through Python.
         found = {
             name: getattr(handler, "direct", lambda _: None)(in_loop)
             for name, handler in self.handlers.items()
@@ -150,10 +154,12 @@ class Dispatch:
             if method in self.interfaces[service].methods:
                 here = self.streams[name.encode()].plan.kind if name.encode() in self.streams else 0
                 how = _how_to_call(name, here)
+                # 6 is SENDS | RECEIVES; a request's kind has other bits too.
                 return Unimplemented(
                     f"{name}() takes {_KINDS[here]}; the call has {_KINDS[kind & 6]}: use {how}"
                 )
             there = ", ".join(self.interfaces[service].methods)
+            # The caller chose the name, which may be of any length.
             return Unimplemented(f"{service} has no method {method[:80]!r}; it has {there}")
         if not service:
             return Unimplemented(f"{name[:80]!r} names no service: write {self.names[0]}.method")

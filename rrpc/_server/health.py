@@ -1,5 +1,8 @@
 """Whether a server's services take calls, as the application says."""
 
+# Any thread may call it: handlers, the thread that drains, and workers that answer `rrpc.Health`. Each field changes
+# by one operation of a dict or list, without a lock.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
@@ -60,6 +63,7 @@ class Health:
             self._watchers.remove(changed)
 
     def _tell(self) -> None:
+        # Copied, as a watcher may leave while others are told.
         for changed in list(self._watchers):
             changed()
 

@@ -1,5 +1,7 @@
 """A server's calls with interceptors around their handlers."""
 
+# Interceptors run where the handler does, in the worker or the event loop. One call's chain is used there alone.
+
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -46,6 +48,7 @@ def _gate(call: IncomingCall) -> Steps:
     """The innermost link, where tokens name callers: refuses what the policy doesn't permit even with the token."""
     context = call.context
     subject = getattr(context, "_token_subject", "")
+    # The core has asked the policy before, but without the token, which an interceptor has checked since.
     if why := context._core.why_denied(context._handle, subject):
         raise PermissionDenied(
             why + (f", with the token of {subject!r:.80}" if subject else ", without a token")
@@ -58,6 +61,7 @@ class _Handlers(dict[bytes, Any]):
         super().__init__(known)
         self._missing = missing
 
+    # Only `handlers[name]` comes here. get() and `in` find the methods that there are.
     def __missing__(self, name: bytes) -> Any:
         return self._missing(name)
 
@@ -162,6 +166,7 @@ class IncomingCall:
         return await (self._sleep_async(asked.seconds) if type(asked) is Sleep else asked)
 
     def _sleep(self, seconds: float) -> None:
+        # Holds the worker, and ends early with the call.
         self.context.wait_cancelled(seconds)
         self._check()
 
@@ -201,6 +206,7 @@ class _Unary(IncomingCall):
             if decoded[1] is not None:
                 check_memory(self.context._core, self.context._handle, decoded[1])
             self._decoded = decoded
+            # The arguments hold the memory from now on.
             self._blocks = None
         return self._decoded
 
@@ -293,6 +299,7 @@ def _drive(chain: Chain, call: IncomingCall) -> Any:
     try:
         return drive(chain, call._do)
     except BaseException:
+        # Where the chain never came to the handler, repeating the call is safe.
         call.context.not_executed = not call._reached
         raise
 

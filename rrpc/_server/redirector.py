@@ -24,6 +24,7 @@ class Redirector:
 
     def redirect(self, bound: str, addresses: Sequence[str]) -> None:
         """Sends clients of ``bound`` on to ``addresses`` in turn, each one that ``beside`` gave, as bound."""
+        # The core takes the part in which the processes' addresses differ: a port, or the end of a socket's name.
         after = "." if bound.startswith("shm://") else ":"
         self._core.redirect(bound, [address.partition("?")[0].rpartition(after)[2] for address in addresses])
 

@@ -6,6 +6,9 @@ iterates over its client's items can't be suspended in the middle of its ``for``
 millisecond without an item it lends its place to other calls, which run in a spare thread (``Workers.lend``).
 """
 
+# One worker at a time runs a call, though not always the same one. Handlers that have the stream as an object may end
+# it from any thread, and so may the client's end.
+
 from __future__ import annotations
 
 import contextvars
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 PARKED = 8
 """The kind of what comes out of the core's ``next``: a parked stream can go on."""
 
+# Seconds for which a worker sends the items of one stream before it looks at other calls.
 _SLICE_S = 0.005
 _LEND_AFTER_S = 0.001
 
@@ -52,6 +56,7 @@ class ServedStreams:
         self.lend = lend
         self.dispatch = dispatch
         self.tracebacks = tracebacks
+        # By the core's handle. Workers add and take streams by single operations of a dict, which need no lock.
         self.parked: dict[int, ServedStream] = {}
         self.detached: set[ServedStream] = set()
         """Calls that go on without a handler."""
@@ -114,11 +119,14 @@ class ServedStream:
         """Runs the call until it ends or is parked; another worker may have it when this returns."""
         if not self._variables.run(self._begin if self._items is None else self._send_items):
             return
+        # Comes before park() and wait(): another worker may have the stream before they return, so nothing below uses
+        # what that worker changes.
         self._served.parked[self._handle] = self
         waker, self._waker = self._waker, None
         if waker is None:
             self._stream.park()
         else:
+            # Comes before the wait, as a wake that came already brings the call back at once.
             self._core.set_aside(self._handle)
             waker.wait(partial(self._core.bring_back, self._handle))
 
@@ -127,6 +135,7 @@ class ServedStream:
         self._variables.run(self._close)
         if self._seen is not None:
             self._seen.stop()
+            # The core ended the call together with the server, so only the observer has to be told.
             self._core.end(self._handle, StatusCode.CANCELLED)
         self._variables.run(self._conclude, Cancelled("the server was stopped"))
 
@@ -150,6 +159,7 @@ class ServedStream:
     def _find_handler(self) -> Handler:
         if self._traced:
             self._trace = self._served.dispatch.trace(self.context, self._core.stamps(self._handle))
+        # What stream_of() raises reaches no handler, and the client learns that.
         self.context.not_executed = True
         self._handler = self._served.dispatch.stream_of(self._name, self._kind)
         self.context.not_executed = False
@@ -199,6 +209,7 @@ class ServedStream:
 
     def _receive(self, receive: Callable[..., Any], count: int, timeout: None) -> Any:
         """Receives up to ``count`` items by a function of the core's; lends the handler's place while none comes."""
+        # A call without its handler has no worker's place to lend.
         if self.detached:
             return receive(count, timeout)
         with suppress(TimeoutError):
@@ -224,6 +235,7 @@ class ServedStream:
 
     def finish(self) -> bool:
         """Ends the call after the items sent; returns False if the server has ended it."""
+        # 0xc0 is None in msgpack: the result of a call whose server sends items.
         return self._answer_once(partial(self._reply, b"\xc0", None))
 
     def fail(self, error: BaseException) -> bool:
@@ -322,6 +334,7 @@ class ServedStream:
             raise Cancelled("nobody waits for the items any more")
         if self._sleeping is not waker:
             self._sleeping = waker
+            # Once for each waker, since a callback can't be taken back.
             self.context.add_cancel_callback(waker.wake)
         self._waker = waker
         return True

@@ -1,5 +1,8 @@
 """The blocking server: listens, and has workers run the handlers of its services."""
 
+# Any thread may make, start and stop a server; handlers run in its workers, and its event loop if there are async
+# ones. `authorize` and `health` may be used while it serves, by handlers too.
+
 from __future__ import annotations
 
 import threading
@@ -24,6 +27,7 @@ from .served_stream import ServedStreams
 from .worker import Worker
 from .worker_pool import Workers
 
+# Bounds the async handlers that run at a time where `max_concurrency` isn't given.
 _ASYNC_CALLS_MAX = 1024
 
 
@@ -81,12 +85,16 @@ class BaseServer:
             self._dispatch.change(apart, upper().run_in_loop)
         self._methods = [name.decode() for name in (*self._dispatch.handlers, *self._dispatch.streams)]
         self._tokens = any(one.names_callers for one in around)
+        # Comes after the built-in services, whose methods the rules may name.
         self.authorize(authorization)
+        # Replaces the dict of handlers, so all that keep it are made below.
         intercept(self._dispatch, around)
         handlers, streams = self._dispatch.handlers, self._dispatch.streams
         core = self._core if observer is None else ObservedCore(self._core, observer, handlers, streams)
         self._streams = ServedStreams(core, self._dispatch, tracebacks, self._workers.lend)
+        # Before the server listens, as each client gets this once, when it connects.
         self._core.add_to_hello(introduce(self.interfaces()))
+        # A worker of their own runs these, so that Health answers while all others are in handlers.
         self._core.serve_apart(apart)
         self.async_handlers = self._make_async_handlers(core, alone, max_concurrency, tracebacks)
         """Runs the ``async def`` handlers, if there are any. ``rrpc.aio.Server`` opens it in its loop."""
@@ -167,6 +175,7 @@ class BaseServer:
         self._core.stop_listening()
 
     def _drain(self, grace: float | None) -> bool:
+        # Health says so before the core refuses calls.
         self.health.drain()
         calls, self.unfetched = self._core.drain(grace)
         self.unanswered = self.running()  # before they are told that nobody waits for them any more

@@ -122,6 +122,7 @@ class ServerStream(ServerEnd[_S, _T]):
 
     def __init__(self, call: _Call) -> None:
         super().__init__(call)
+        # One thread at a time may iterate, as this is a generator.
         self._items: Iterator[Any] = call.received()
 
     def send(self, item: _T, timeout: float | None = None) -> None:

@@ -1,5 +1,7 @@
 """Handlers that wait without a worker."""
 
+# A worker waits; any thread may wake.
+
 from __future__ import annotations
 
 import threading
@@ -21,7 +23,9 @@ class Waker:
         """Resumes the generator, from any thread: now if it waits, otherwise as soon as it does."""
         with self._lock:
             resume, self._resume = self._resume, None
+            # Remembers a wake that comes before the wait.
             self._woken = resume is None
+        # Without the lock: the handler may go on in another worker, and wait again, before resume() returns.
         if resume is not None:
             resume()
 

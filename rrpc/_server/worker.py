@@ -54,6 +54,7 @@ class CallEnds:
 
     def _fail(self, handle: int, context: Context, error: BaseException, own_frames: int = 1) -> None:
         shown = context.method
+        # The lookup of the method failed. A KeyError out of a handler comes with a method that is there.
         if isinstance(error, KeyError) and shown.encode() not in self._dispatch.handlers:
             error = self._dispatch.unimplemented(shown)  # it may have streams
             context.not_executed = True
@@ -123,6 +124,8 @@ class Worker(CallEnds):
                     check_memory(core, handle, out)
                 result = handler.function(*arguments)
                 payload, buffers = handler.encode(result, out, sizes)
+                # Nothing is to be told of a short result without metadata once it is sent, so a worker replies and takes its
+                # next call in one crossing into the core. A spare thread waits for that call for a limited time only.
                 long = bool(buffers or context.sent or context.on_end) or len(payload) > _SHORT_BYTES
                 short = idle_s is None and not long
                 if not short:
@@ -140,6 +143,7 @@ class Worker(CallEnds):
                 conclude(context, None, instead)
             request = take(idle_s, builtin)
         self._direct = None  # it holds the handlers, and with them whatever these hold
+        # Each worker does this; the first one ends the streams.
         self._streams.close()
 
     def _taking(self) -> tuple[Callable[..., _core.Request | None], Callable[..., _core.Request | None]]:

@@ -3,6 +3,9 @@
 They are its workers, spare ones in the place of those whose handlers wait, and one for the built-in services.
 """
 
+# `lend` runs in the thread of the handler that waits, `_run` and `_may_end` in the pool's own threads, all else in
+# any. The lock guards the dict and the counts.
+
 from __future__ import annotations
 
 import logging
@@ -13,6 +16,7 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Protocol
 
+# Seconds without a call after which a spare thread may end.
 _SPARE_IDLE_S = 2.0
 
 
@@ -53,7 +57,9 @@ class Workers:
     def _start(self, name: str, idle_s: float | None, builtin: bool = False) -> None:
         assert self._make is not None
         worker = self._make(builtin)
+        # No daemon: the interpreter's end stops the servers and then waits for handlers.
         thread = threading.Thread(target=self._run, args=(worker, idle_s), name=name)
+        # Before it runs, since a spare thread takes itself out again.
         with self._lock:
             self._threads[thread] = worker
         try:
@@ -82,6 +88,7 @@ class Workers:
 
     def _may_end(self) -> bool:
         """Returns whether a spare thread that has nothing to do isn't needed; it ends then."""
+        # One step under the lock: of two idle threads, each might otherwise count on the other to stay.
         with self._lock:
             surplus = self._idle_or_running() > self.count
             if surplus:
