@@ -1,5 +1,7 @@
 """The future of a call in flight."""
 
+# A future belongs to the thread of its loop, as all of asyncio's do.
+
 from __future__ import annotations
 
 import asyncio
@@ -33,6 +35,7 @@ class Future(asyncio.Future[_T]):
         """Cancels the call. Returns False if it had ended."""
         if not super().cancel(msg):
             return False
+        # A cancelled call isn't made again, and nothing here keeps its arguments.
         self._again = None
         self._call.cancel()
         return True

@@ -1,5 +1,7 @@
 """Calls with streams whose handlers are coroutines or async generators."""
 
+# A runner's task, in the server's loop, runs the call from its beginning to its end. It is never parked.
+
 from __future__ import annotations
 
 import asyncio

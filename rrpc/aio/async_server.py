@@ -1,5 +1,8 @@
 """The asyncio server: async handlers run in the loop that starts it, synchronous ones in worker threads."""
 
+# The methods run in the loop. What blocks in the core (listening, draining, stopping) runs in threads of its
+# executor.
+
 from __future__ import annotations
 
 import asyncio
@@ -24,6 +27,7 @@ class Server(BaseServer):
 
     async def start(self) -> Server:
         """Listen, and take calls from now on, those of async methods in this loop. ``await server`` does the same."""
+        # Not left to `_start`, which runs in another thread and would open a loop of its own.
         if self.async_handlers is not None:
             self.async_handlers.open_here()
         await asyncio.to_thread(self._start)

@@ -1,5 +1,7 @@
 """A call with streams that is under way in a loop, beneath the objects that its caller has."""
 
+# All of this runs in the thread of the call's loop, but for `let_go`: a finalizer may call it on any thread.
+
 from __future__ import annotations
 
 import asyncio
@@ -86,6 +88,7 @@ class AsyncStreamCall:
         """Waits until the request is sent. Raises the error if it can't be."""
         if self._opened is None:
             assert self._opening is not None
+            # Cancelling one of those who wait doesn't end the opening, for which others may wait too.
             self._opened = await asyncio.shield(self._opening)
         return self._opened
 
@@ -124,6 +127,7 @@ class AsyncStreamCall:
             return self._opening is None or self._opening.done()
         core = opened.core
         ended = opened.attempts.ended()
+        # The next attempt needs a running loop, which a thread that only looks doesn't have.
         if ended is not None or asyncio._get_running_loop() is None:
             return ended is not False
         make_another(Another(opened.attempts, core, RpcError()))
@@ -207,6 +211,7 @@ class AsyncStreamCall:
             await send_in_turns(items, self._send)
             await self.finish()
         except BaseException as error:
+            # `_stop_feeding` has cancelled the task: the call's outcome is known, and this error isn't it.
             if self._feeds_no_more:
                 raise
             opened = self.opened
@@ -232,6 +237,7 @@ class AsyncStreamCall:
         feeder, self._feeder = self._feeder, None
         if feeder is None or feeder.done():
             return
+        # Set before the task is cancelled, which looks at it.
         self._feeds_no_more = True
         with suppress(RuntimeError):  # its loop is closed
             feeder.get_loop().call_soon_threadsafe(feeder.cancel)

@@ -1,5 +1,7 @@
 """Calls with streams, as coroutines have them."""
 
+# The methods run in the thread of the call's loop, but for a finalizer: see `Held`.
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
@@ -67,6 +69,7 @@ class _Receiving(_Stream, Generic[_T]):
 
     def __init__(self, call: AsyncStreamCall) -> None:
         super().__init__(call)
+        # The items keep `_held` too, so a loop over them goes on when the stream itself is dropped.
         self._items: Any = call.items(self._held)
 
     def __aiter__(self) -> AsyncIterator[_T]:

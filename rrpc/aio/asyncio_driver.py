@@ -4,6 +4,8 @@
 out the steps of a call with streams.
 """
 
+# All of this runs in the thread of the call's loop, but for `soon` and `come_back`, by which other threads reach it.
+
 from __future__ import annotations
 
 import asyncio
@@ -68,6 +70,7 @@ class AsyncCallbackCall(CallbackDriver):
         tell, self._tell = self._tell, None
         if tell is not None:
             tell(value, error)
+        # asyncio lets these two end the loop, whichever callback raises them.
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise error
 
@@ -146,6 +149,7 @@ def tell(future: asyncio.Future[Any], value: Any, error: BaseException | None) -
     if future.done():
         return
     if isinstance(error, asyncio.CancelledError):
+        # Past the cancel() of a subclass, which would cancel the call.
         asyncio.Future.cancel(future)
     elif error is not None:
         future.set_exception(error)
@@ -187,6 +191,7 @@ def _do_attempts(asked: Any) -> Awaitable[Any]:
 
 async def _another(asked: Another) -> None:
     if asked.attempts.core is asked.core:
+        # Others may wait for the same attempt, which goes on where one of them is cancelled.
         await asyncio.shield(make_another(asked))
 
 
@@ -219,6 +224,7 @@ def look_at(task: asyncio.Task[Any]) -> None:
 
 
 async def _send(asked: Send) -> None:
+    # News may come without room, as where another task took it: so this tries again each time.
     while not asked.core.try_send(*asked.argument):
         await changed(asked.core, Awaited.ROOM)
 

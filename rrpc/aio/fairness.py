@@ -1,5 +1,7 @@
 """A loop goes round while a stream never waits: it has others to see to."""
 
+# For tasks of any loop; nothing here has a state.
+
 from __future__ import annotations
 
 import asyncio
@@ -7,6 +9,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from time import monotonic
 from typing import Any
 
+# Seconds for which a task may hold the loop.
 _SLICE_S = 0.002
 
 

@@ -5,6 +5,9 @@ something it is busy with that alone, and others go on. What a handler leaves be
 as a cancellation, goes with its runner: that one ends, and the next call gets a new one.
 """
 
+# All of this runs in the thread of the server's loop, but for `running`, which any thread may call. So nothing has a
+# lock.
+
 from __future__ import annotations
 
 import asyncio
@@ -28,6 +31,7 @@ from .async_served_stream import AsyncServedStream
 from .fairness import others_turn, turn_end
 from .loop_driver import running_driver
 
+# Runners that are kept without a call. Others end.
 _IDLE_RUNNERS_MAX = 64
 
 
@@ -54,10 +58,12 @@ class HandlerTasks:
         self.pending: _core.LoopCalls | _Requests = _Requests(core)
         """Calls that no runner has yet."""
         self.closing = False
+        # Runners that were called and haven't begun: each will take one of the pending calls.
         self._called = 0
         self._opened = False
         self._idle: list[asyncio.Future[None]] = []
         self._runners: set[_Runner] = set()
+        # By the call's handle.
         self._waiting: dict[int, _Runner] = {}
 
     def open(self) -> None:
@@ -111,6 +117,7 @@ class HandlerTasks:
         try:
             await waker
         finally:
+            # A cancelled waker was never called, and isn't counted.
             if not waker.cancelled():
                 self.came()
         return not self.closing
@@ -131,6 +138,7 @@ class HandlerTasks:
     def wait(self, handle: int, runner: _Runner) -> None:
         """Notes that a runner's handler waits, and lets others take the pending calls."""
         self._waiting[handle] = runner
+        # Asked for only now: a handler that never waits can't be cancelled in its middle.
         self.core.notify_given_up(handle)
         self.call_runners(len(self.pending))
 
@@ -185,6 +193,7 @@ class _Runner(CallEnds):
         tasks, pending = self._tasks, self._tasks.pending
         tasks.came()
         self.task = asyncio.current_task()  # an eager task runs before its maker has it
+        # Whoever opened the server may have been a handler, in whose context this is.
         enter(None)
         clean = copy_context()
         end = turn_end()
@@ -232,6 +241,7 @@ class _Runner(CallEnds):
                 check_memory(core, handle, out)
             coroutine = handler.function(*arguments)
             try:
+                # The first step runs here, in the runner's task, so a handler that doesn't wait costs nothing more.
                 waits_for = coroutine.send(None)
             except StopIteration as stop:
                 self._reply(handle, handler, context, stop.value, out, sizes)
@@ -264,6 +274,7 @@ class _Runner(CallEnds):
         try:
             await stream.serve()
         except asyncio.CancelledError:
+            # The handler may have been cancelled in any place, so the task takes no other call.
             self._spoilt = True
         finally:
             self._tasks.end_wait(handle)

@@ -21,6 +21,7 @@ class Target(Protocol):
         """Takes an event, in a callback of the loop. What the arguments are depends on what the target awaits."""
 
 
+# The core looks here too. Only a loop's own thread uses its driver.
 _drivers: dict[AbstractEventLoop, _core.LoopDriver] = {}
 _core.set_loop_drivers(_drivers, CancelledError)
 
@@ -39,7 +40,9 @@ def running_driver() -> _core.LoopDriver:
 
 
 def _open(loop: AbstractEventLoop) -> _core.LoopDriver:
+    # A closed loop can't do this any more, so the next one to open does.
     for other in list(_drivers):
+        # pop() gives the driver to one of several threads that open loops at the same time.
         if other.is_closed() and (left := _drivers.pop(other, None)) is not None:
             left.close()
     driver = _drivers[loop] = _core.LoopDriver(loop)

@@ -1,5 +1,7 @@
 """Runs a server's async handlers, in a running loop or in a thread with a loop of its own."""
 
+# Any thread may call `open` and `close`, also a handler of the loop itself. `_run` and `_main` are the thread's own.
+
 from __future__ import annotations
 
 import asyncio
@@ -33,8 +35,10 @@ class LoopThread:
         """Opens it in a thread with a loop of its own; nothing if it is open."""
         if self._opened.is_set():
             return
+        # No daemon: the interpreter's end stops the server, which closes this.
         self._thread = threading.Thread(target=self._run, name="rrpc-loop")
         self._thread.start()
+        # `_run` sets it also where opening failed.
         self._opened.wait()
         if self._error is not None:
             raise self._error

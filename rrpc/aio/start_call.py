@@ -1,5 +1,8 @@
 """Starts calls without streams in an event loop."""
 
+# Runs in the thread of the loop in which the call is made. Loops may share a client and its connections, never a
+# future.
+
 from __future__ import annotations
 
 import asyncio
@@ -96,6 +99,7 @@ def start(prepared: Prepared) -> Future[Any]:
         watched = _WatchedFuture(prepared, connection, driver.loop)
     try:
         name, payload, message = request.encode(connection)
+    # The arguments are at fault, and would be again in a course.
     except (InvalidArgument, ResourceExhausted):
         raise
     except RpcError:  # the two ends don't agree on the interface, which the course tells

@@ -1,5 +1,7 @@
 """The core's streams in an event loop: what isn't possible yet is awaited."""
 
+# Runs in the thread of the loop that awaits the stream. One task may send while another one receives.
+
 from __future__ import annotations
 
 import asyncio

@@ -41,5 +41,6 @@ def _items(function: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
 
 async def _woken(waker: Waker) -> None:
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    # wake() may come from any thread.
     waker.wait(lambda: loop.call_soon_threadsafe(woken.set))
     await woken.wait()
