@@ -1,5 +1,7 @@
 """Channels: the way to a service, wherever it is and however often it restarts."""
 
+# Any thread may use a channel. `Upkeep`, its inner half, says at its head what may run while its lock is held.
+
 from __future__ import annotations
 
 import functools
@@ -100,6 +102,8 @@ class Channel(Upkeep):
         Raises Unavailable, or what else keeps it from connecting, unless ``wait_for_ready``.
         """
         self.check_process()
+        # Without the lock, which the fast path spares: `ready` is replaced as a whole, and a connection that has just
+        # ended is noticed by the next look.
         ready = self.ready
         if ready is not None:
             if ready.usable():
@@ -127,6 +131,7 @@ class Channel(Upkeep):
 
     def failed(self, connection: Connection, error: RpcError) -> None:
         """A call over the connection ended so."""
+        # Where one address serves all calls there is no other to prefer.
         if self._ejection is not None and self._policy.keeps_all:
             with self._lock:
                 connection.record.failed(error, monotonic(), self._ejection)
@@ -137,6 +142,7 @@ class Channel(Upkeep):
 
     def succeeded(self, connection: Connection) -> None:
         """A call over the connection had its reply."""
+        # Read without the lock: mostly there is nothing to reset.
         if connection.record.strikes or connection.record.ejections:
             with self._lock:
                 connection.record.succeeded(monotonic())
@@ -144,6 +150,7 @@ class Channel(Upkeep):
     def admit(self, contract: Contract) -> None:
         """Makes all connections agree on the contract's services; the existing ones do it now."""
         end = self._connect_end()
+        # Comes before the loop, so that connections made meanwhile agree on it too.
         if contract not in self._contracts:
             self._contracts.append(contract)
         for connection in self.connections():
@@ -158,11 +165,13 @@ class Channel(Upkeep):
         subchannel = self._subchannels[0]
         with self._lock:
             alone = self._names.fixed is not None and len(self._subchannels) == 1
+            # With one address that nobody connects to yet, this thread connects and gets the error itself.
             here = alone and not self._closed and subchannel.state not in (CONNECTING, READY)
             if here:
                 subchannel.state = CONNECTING
         if not here:
             timeout = self._connect_timeout
+            # Each further address is begun that much later (`pick_first`), and has its whole timeout too.
             more = NEXT_ADDRESS_SECONDS * (len(self._subchannels) - 1)
             self._wait(self.pick_soon(), None if timeout is None else timeout + more)
             return
@@ -235,6 +244,7 @@ class Channel(Upkeep):
             connections = list(self._live)
         for connection in connections:
             connection.close()
+        # Calls that wait get their error.
         self._go_on()
 
     def __enter__(self: _C) -> _C:

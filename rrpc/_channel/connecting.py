@@ -18,6 +18,7 @@ from rrpc.errors import DeadlineExceeded, Internal, RpcError
 from .connection import Connection, Contract
 from .name_resolver import Names
 
+# Seconds that the interpreter's end waits for threads that are about to end.
 _EXIT_WAIT_SECONDS = 1.0
 _threads: set[threading.Thread] = set()
 
@@ -103,6 +104,7 @@ class Attempt(Task):
         """The connection made; None if that failed: ``error`` says why."""
         self._options = options
         self._end = end
+        # Copied now. The first call of a client whose contract comes later agrees on that one.
         self._contracts = list(contracts)
 
     def _work(self) -> None:
@@ -114,6 +116,7 @@ class Attempt(Task):
             for contract in self._contracts:
                 connection.agreement(contract, self._end)
             self.connection = connection
+        # Nobody else knows the connection yet.
         finally:
             if self.connection is None:
                 connection.close()

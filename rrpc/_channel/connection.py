@@ -1,5 +1,8 @@
 """One connection, and what its two ends agreed on."""
 
+# Any thread may use a connection. Its dicts change by single operations, so two threads at worst work out the same
+# twice.
+
 from __future__ import annotations
 
 import sys
@@ -17,6 +20,7 @@ from .ejection import Record
 from .privacy import is_private
 from .versions import Agreement, agree
 
+# Shared, as it holds nothing and isn't changed.
 _BY_NAME = Agreement()
 
 
@@ -112,6 +116,7 @@ class Connection:
         if not self.usable():
             try:
                 self.core.start(b"", b"", None, None, 0.0)  # refused before anything is sent
+            # It is kept, and its frames aren't to be.
             except RpcError as error:
                 return error.with_traceback(None)
         return None

@@ -1,5 +1,7 @@
 """Ejection of addresses at which calls fail one after the other."""
 
+# The channel's lock guards the records.
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -38,10 +40,12 @@ class Record:
         self.ejected_until = 0.0
 
     def failed(self, error: RpcError, now: float, ejection: Ejection) -> None:
+        # Calls that were under way when the address was left out don't count again.
         if error.code not in _STRIKES or now < self.ejected_until:
             return
         self.strikes += 1
         if self.strikes >= ejection.failures:
+            # Bounded, as a float that grows too large raises OverflowError.
             grown = ejection.initial * ejection.multiplier ** min(self.ejections, 64)
             self.ejections += 1
             self.ejected_until = now + min(ejection.maximum, grown)
@@ -49,5 +53,6 @@ class Record:
 
     def succeeded(self, now: float) -> None:
         self.strikes = 0
+        # Until then a success is that of an older call.
         if now >= self.ejected_until:
             self.ejections = 0

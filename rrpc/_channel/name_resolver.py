@@ -2,6 +2,9 @@
 
 Addresses are given directly, or come from DNS or from a resolver that the user registered.
 """
+# Any thread may register a resolver. Resolving may wait, so channels do it in a task (`connecting.Resolution`) and
+# never under their lock.
+
 
 from __future__ import annotations
 
@@ -90,6 +93,7 @@ def _split(target: str) -> list[str]:
     """``rrpc://a:1,b:2`` as two."""
     scheme, separator, rest = target.partition("://")
     if not separator or scheme not in _BUILT_IN or scheme == "shm":
+        # A path may have commas in it.
         return [target]
     return [one if "://" in one else f"{scheme}://{one}" for one in rest.split(",")]
 
@@ -139,6 +143,7 @@ def _dns(target: str) -> list[str]:
     """An address for each A and AAAA record, in the order that the system prefers."""
     scheme, (host, port) = _scheme(target), _host_and_port(target)
     try:
+        # One type of socket, since each address would otherwise be there once for each type.
         found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise Unavailable(f"{target}: {host!r} can't be resolved: {error}") from None

@@ -1,5 +1,7 @@
 """The way back: calls to a client, over the connection that it made."""
 
+# Handlers use it, and whatever threads they pass it to. Nothing in it changes.
+
 from __future__ import annotations
 
 import os
@@ -23,6 +25,7 @@ class PeerChannel(Channel):
     metadata_bytes_max = 8192  # what both ends take unless they are told otherwise
 
     def __init__(self, core: _core.Client) -> None:
+        # Past the base's constructor: there is no upkeep, as only the client can connect.
         self._connection = Connection(core.info()["address"], core)
         self.ready = self._connection
         self._pid = os.getpid()

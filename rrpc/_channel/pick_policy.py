@@ -1,5 +1,7 @@
 """Policies that pick one of several connections for a call."""
 
+# A channel has a policy of its own, and calls it while holding its lock.
+
 from __future__ import annotations
 
 import itertools

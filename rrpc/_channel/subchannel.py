@@ -1,5 +1,7 @@
 """One address of a channel: its connection, or when to try again."""
 
+# The channel's lock guards all of this. Nothing here waits, or calls the core but for what is cheap.
+
 from __future__ import annotations
 
 import random
@@ -39,6 +41,7 @@ class Backoff:
 
     def delay(self, failures: int) -> float:
         """Seconds, after 1 failure or more."""
+        # Bounded, as a float that grows too large raises OverflowError.
         grown: float = self.initial * self.multiplier ** min(failures - 1, 64)
         return min(self.maximum, grown) * random.uniform(1 - self.jitter, 1 + self.jitter)
 
@@ -103,6 +106,7 @@ class Subchannel:
         """The connection takes no more calls. One that was lost at once counts as a failed attempt."""
         assert self.connection is not None
         self.ended = "" if error is None else error.message
+        # Without this, a server that accepts connections and closes them would be connected to without a pause.
         if now - self.connection.since < backoff.initial:
             ended = f"{self.address}: a new connection takes no calls; the server may be shutting down"
             self.failed(Unavailable(ended) if error is None else error, now, backoff)
@@ -125,6 +129,7 @@ def failure(subchannels: Sequence[Subchannel]) -> RpcError:
     errors = [subchannel.error for subchannel in subchannels if subchannel.error is not None]
     if len(errors) == 1:
         error = errors[0]
+        # The time that has passed is connect_timeout, which isn't the call's deadline.
         kind = Unavailable if isinstance(error, DeadlineExceeded) else type(error)
         return unsent(kind(error.message))
     reasons = "; ".join(dict.fromkeys(error.message for error in errors))

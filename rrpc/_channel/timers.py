@@ -1,5 +1,8 @@
 """Things to be done later: one thread for the process, while there are any."""
 
+# Any thread sets and cancels timers. Their functions run in the one thread `rrpc-timers`, one after the other; the
+# condition's lock guards the heap.
+
 from __future__ import annotations
 
 import heapq
@@ -9,6 +12,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
+# Seconds without a timer after which the thread ends.
 _LINGER_SECONDS = 1.0
 
 
@@ -47,6 +51,7 @@ class _Timers:
     def __init__(self) -> None:
         self._changed = threading.Condition()  # whose lock a finalizer may take again that sets a timer
         self._heap: list[tuple[float, int, Timer]] = []
+        # Decides between entries of one time, as timers can't be compared.
         self._order = itertools.count()
         self._thread: threading.Thread | None = None
         self.ending = False
@@ -89,6 +94,7 @@ class _Timers:
             wait = self._heap[0][0] - monotonic() if self._heap else _LINGER_SECONDS
             if self._heap and wait <= 0:
                 return heapq.heappop(self._heap)[2]
+            # Nothing was added for a while: cancelled timers go, and what they hold.
             if not self._changed.wait(min(wait, _LINGER_SECONDS)):
                 rest: list[tuple[float, int, Timer]] = []
                 self._heap, heap = rest, self._heap
@@ -103,6 +109,7 @@ class _Timers:
 _timers = _Timers()
 
 
+# The child has no such thread, and the lock may have been held when it was forked.
 def _anew() -> None:
     global _timers
     _timers = _Timers()
@@ -128,6 +135,7 @@ def elsewhere(do: Callable[[], object]) -> None:
     except RuntimeError:  # no thread can be had for it
         do()
     else:
+        # At the interpreter's end the thread fires no more timers.
         if _timers.ending:
             timer.fire()
 

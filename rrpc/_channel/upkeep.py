@@ -67,7 +67,9 @@ class Upkeep:
         self._live: weakref.WeakSet[Connection] = weakref.WeakSet()
         """All that there are, also those that take no more calls but still have some."""
         self._lock = threading.RLock()
+        # Tasks that are started once the lock is released.
         self._due: list[tuple[Task, Subchannel]] = []
+        # Calls that wait for a connection: the future, whether they wait for ready, and since when (`time.monotonic`).
         self._waiters: list[tuple[Future[Connection], bool, float]] = []
         self._retry_timer: Timer | None = None
         self._retry_timer_at = 0.0
@@ -102,6 +104,7 @@ class Upkeep:
     def _changed(self, choose: Callable[[], Choice]) -> Choice:
         """Calls ``choose`` under the lock, starts the tasks that became due, and returns the choice."""
         self.check_process()
+        # Made before: making a list may run finalizers, which must not come here between the two assignments below.
         next_due: list[tuple[Task, Subchannel]] = []
         with self._lock:
             found = choose()
@@ -122,6 +125,7 @@ class Upkeep:
         if self._closed:
             return None, unsent(Unavailable("the client is closed"))
         now = monotonic()
+        # A connection may have ended without its callback having come yet.
         for subchannel in self._subchannels:
             if subchannel.state == READY and not subchannel.usable():
                 assert subchannel.connection is not None
@@ -130,8 +134,10 @@ class Upkeep:
         if ready:
             if self._policy.keeps_all:
                 self._demand(now)
+            # If every address is left out, all are used: a doubtful one is better than none.
             admitted = [s for s in ready if s.record.ejected_until <= now]
             return self._policy.choose(admitted or ready).connection, None
+        # Each address has failed since the call began to wait.
         if not wait_for_ready and all(subchannel.failed_at >= since for subchannel in self._subchannels):
             return None, failure(self._subchannels)
         self._demand(now)
@@ -157,6 +163,7 @@ class Upkeep:
         able = [subchannel for subchannel in self._subchannels if subchannel.may_connect(now)]
         if not self._policy.keeps_all:
             connecting = any(subchannel.state == CONNECTING for subchannel in self._subchannels)
+            # Addresses that haven't failed come first.
             able.sort(key=lambda s: s.state != IDLE)
             if connecting and now < self._next_at:
                 able.clear()
@@ -219,6 +226,7 @@ class Upkeep:
             elif wanted:
                 why = Unavailable("interrupted") if task.error is None else task.error
                 subchannel.failed(why, monotonic(), self._backoff)
+                # The service may have other addresses by now.
                 self._resolve_in(0.0)
             self._publish()
         if connection is not None:
@@ -263,6 +271,7 @@ class Upkeep:
 
     def _lost(self, connection: Connection, error: RpcError | None = None) -> None:
         """No more calls over this one, where the last ended so."""
+        # A finalizer runs within the lock: see the head of this module.
         if self._lock._is_owned():  # type: ignore[attr-defined]
             after(0.0, functools.partial(_lost, weakref.ref(self), weakref.ref(connection), error))
             return
@@ -285,6 +294,7 @@ class Upkeep:
             return None, None
 
         self._changed(keep_all)
+        # Made before the lock is taken, as in `_changed`.
         next_waiters: list[tuple[Future[Connection], bool, float]] = []
         with self._lock:
             waiters, self._waiters = self._waiters, next_waiters

@@ -4,6 +4,9 @@ A server's HELLO has the fingerprints of its services. Where a client's own is a
 interface, and nothing is asked. Where it isn't, the client asks for the server's description, compares
 the two and goes on, with the arguments that the server knows, or fails at once. docs/protocol.md has the bytes.
 """
+# Runs in the thread that connects, or in one that makes the first call over a connection. All of `hello` and the
+# description is the server's, and may be anything.
+
 
 from __future__ import annotations
 
@@ -36,6 +39,7 @@ DESCRIPTION_VERSION = 1
 
 _PRINT_BYTES = 16
 _NOTHING = bytes(_PRINT_BYTES)  # of a service that can't be described: nobody has this fingerprint
+# Bounds the field of HELLO. Services beyond it are compared by their descriptions.
 _SERVICES_MAX = 256
 _SHOWN_MAX = 3
 
@@ -98,6 +102,7 @@ def agree(
             continue
         try:
             theirs = _described(describe(service))
+        # These tell of the connection and not of the interface.
         except (Cancelled, DeadlineExceeded, ProtocolError, ResourceExhausted, Unavailable):
             raise
         except NotFound:
@@ -125,6 +130,7 @@ def _described(description: Any) -> Service:
 
 def _unknown(service: str, fingerprint: str, address: str, why: str) -> FailedPrecondition:
     """Refuses to connect: nothing is called on the chance that it fits."""
+    # No call is made on the chance that it fits.
     return FailedPrecondition(
         f"{service}: the server at {address} doesn't have this client's version of the interface ({fingerprint}), "
         f"and whether its own fits can't be told: {why}. Generate the client from the server's version with "
