@@ -11,6 +11,7 @@ from .unsendable import scanned
 
 _VIEW = bytes((wire.KIND_VIEW, 0))
 _BULK = struct.Struct("<BBBI2s")  # an extension of 6 bytes: the index, then what the buffer is
+# 0xC7 and 0xC8 are MessagePack's extensions with a length of one byte or two.
 _SHORT = struct.Struct(">BBB2s")
 _LONG = struct.Struct(">BHB2s")
 _LIST_16, _LIST_32 = struct.Struct(">BH"), struct.Struct(">BI")
@@ -33,6 +34,7 @@ def encode_frames(frames: list[Any]) -> tuple[bytes, Message | None]:
             parts.append(_BULK.pack(0xC7, 6, wire.BULK_BYTES_LIKE, len(message), _VIEW))
             message.append(view)
             continue
+        # The length counts two bytes more, and has to fit into one byte.
         if nbytes < 254:
             parts.append(_SHORT.pack(0xC7, nbytes + 2, wire.BYTES, _VIEW))
         else:
@@ -56,6 +58,7 @@ def decode_frames(payload: bytes, blocks: list[Any] | None) -> list[memoryview] 
     bulk = blocks or []
     taken, end = 0, len(payload)
     for _ in range(count):
+        # Whatever looks otherwise is left to the decoder, which says what is wrong with it.
         if at + 4 > end or (first := payload[at]) not in (0xC7, 0xC8):
             return None
         at += first - 0xC5

@@ -31,6 +31,7 @@ def has_fields(kind: Any) -> bool:
 
 def has_attrs(kind: Any) -> bool:
     """Returns whether ``kind`` is a class that attrs made."""
+    # In the class itself: a subclass inherits the attribute although attrs hasn't made it.
     return isinstance(kind, type) and "__attrs_attrs__" in kind.__dict__
 
 

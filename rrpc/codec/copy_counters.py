@@ -6,6 +6,7 @@ from rrpc._fork import process_lock
 
 __all__: list[str] = []
 
+# Any thread may count. An addition to a dict's value isn't atomic.
 _lock = process_lock()
 _counts = {"packs": 0, "bytes_packed": 0, "unpacks": 0, "bytes_unpacked": 0}
 _counts |= {"device_copies": 0, "bytes_from_devices": 0}

@@ -1,5 +1,8 @@
 """Payloads to values. Every byte may be a stranger's: what is wrong raises ProtocolError and says what."""
 
+# Any thread decodes. The caches change by single operations of dicts, so two threads at worst parse the same header
+# twice.
+
 from __future__ import annotations
 
 import array
@@ -71,8 +74,10 @@ def decode_part(payload: bytes, blocks: list[Any] | None, taken: int) -> tuple[A
     if not blocks:
         return _decoded(payload, _WITHOUT_BLOCKS), taken
     reader = _Reader(blocks, None, False)
+    # Buffers of earlier values count as used, so a second use of one is refused.
     reader.used.update(range(taken))
     value = _decoded(payload, reader.extension)
+    # There is a gap: the value left out a buffer.
     if reader.used and max(reader.used) >= len(reader.used):
         raise ProtocolError("malformed payload: buffers out of order")
     return value, len(reader.used)
@@ -94,6 +99,7 @@ def _decoded(payload: bytes, hook: Callable[[int, bytes], Any]) -> Any:
         raise
     except IndexError:
         raise ProtocolError("malformed payload: it is empty") from None
+    # Whatever a stranger's bytes make msgpack, numpy or struct raise.
     except Exception as error:
         reason = str(error) or type(error).__name__
         raise ProtocolError(f"malformed payload: {reason}") from None
@@ -149,6 +155,7 @@ class _Reader:
             array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, block)
         else:
             array = np.ndarray(shape, dtype, block, order="F" if flags & wire.FORTRAN else "C")
+        # Memory stays lent only for arrays that the caller borrows, never for scalars and memoryviews.
         if not array.flags.writeable and not (self.borrow and not flags & ~wire.FORTRAN):
             array = owned(array)
         return _present(array, flags) if flags else array
@@ -157,11 +164,13 @@ class _Reader:
         out, self.out = self.out, None
         if out is None:
             raise ProtocolError("malformed payload: an out= mark without out=, or a second one")
+        # The core puts None in the place of the buffer that was written into out=.
         if out.nbytes and None not in self.blocks:
             raise ProtocolError("malformed payload: an out= mark, but nothing was written to out=")
         return out
 
 
+# All messages without buffers share this one, as nothing in it changes.
 _WITHOUT_BLOCKS = _Reader(None, None, False).extension
 
 
@@ -222,6 +231,7 @@ def _array_head(data: bytes, start: int) -> tuple[_Head, int]:
 
 def _parse_head(head: bytes, length: int) -> _Head:
     _, flags, rank = wire.ARRAY_HEAD.unpack_from(head)
+    # numpy's arrays have at most 64 dimensions.
     if rank > 64 or flags > wire.FORTRAN | wire.SCALAR | wire.VIEW or len(head) != length:
         raise ProtocolError(f"malformed payload: an array of rank {rank} with flags {flags:#x}")
     dimensions = wire.DIMENSIONS[rank]

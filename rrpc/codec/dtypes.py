@@ -16,6 +16,7 @@ import numpy as np
 
 from rrpc.errors import FailedPrecondition
 
+# A description has to match before numpy sees it, as numpy takes many texts more, objects among them.
 _TEXT = re.compile(
     rb"[<>|](?:b1|[iu][1248]|f(?:2|4|8|12|16)|c(?:8|16|24|32)|[mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?|[SUV]\d{1,9})"
 )
@@ -57,6 +58,7 @@ def parse(description: bytes) -> np.dtype[Any]:
     known = _parsed.get(description)
     if known is not None:
         return known
+    # Not all of them are kept: a peer chooses how long a description is.
     dtype = _simple(description) if description[:1] in b"<>|=" else _build(msgpack.unpackb(description), 0)
     return _remember(_parsed, description, dtype) if len(description) <= 256 else dtype
 
@@ -129,5 +131,6 @@ def _build(description: Any, depth: int) -> np.dtype[Any]:
     spec: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
     if any(title is not None for title in titles):
         spec["titles"] = titles
+    # numpy itself refuses fields that reach beyond the item.
     built: np.dtype[Any] = np.dtype(spec, align=bool(aligned))
     return built

@@ -134,6 +134,7 @@ def _items(values: Any, message: Message, depth: int, prepared: list[Any]) -> li
 
 
 def _int(value: int) -> Any:
+    # MessagePack's own integers hold these.
     if -(1 << 63) <= value < 1 << 64:
         return value
     nbytes = value.bit_length() // 8 + 1
@@ -237,6 +238,7 @@ def _array_as(value: np.ndarray[Any, Any], message: Message, flags: int) -> Any:
     head = _heads.get((value.dtype, value.shape, flags)) or _array_head(value, flags)
     if value.nbytes < wire.BULK_BYTES:
         if not contiguous and not flags & wire.FORTRAN and has_padding(value.dtype):
+            # Into zeros, so that no bytes of this process travel in the padding.
             value = copied(value, np.zeros(value.shape, value.dtype))
         return _ext(wire.ARRAY, head + value.tobytes("F" if flags & wire.FORTRAN else "C"))
     if flags & wire.FORTRAN:
@@ -248,6 +250,7 @@ def _array_as(value: np.ndarray[Any, Any], message: Message, flags: int) -> Any:
     return _ext(wire.BULK_ARRAY, wire.INDEX.pack(len(message) - 1) + head)
 
 
+# Bounded, as each shape and dtype that is sent adds an entry.
 _HEADS_LIMIT = 1024
 _heads: dict[tuple[np.dtype[Any], tuple[int, ...], int], bytes] = {}
 
@@ -259,6 +262,7 @@ def _array_head(value: np.ndarray[Any, Any], flags: int) -> bytes:
     except TypeError as error:
         raise Refused(str(error)) from None
     body = wire.DIMENSIONS[rank].pack(*value.shape) + description
+    # The header's length is a u16 and counts two bytes more.
     if len(body) > 0xFFFD:
         raise Refused(f"a dtype of {len(dtype.names or ())} fields is too long to be described")
     head = wire.ARRAY_HEAD.pack(len(body) + 2, flags, rank) + body

@@ -28,6 +28,8 @@ def goes_in_pieces(value: np.ndarray[Any, Any]) -> bool:
     if value.nbytes > wire.PIECES_MAX * piece_bytes:
         return False
     span = piece_bytes
+    # From the smallest step on, each dimension must step over all that lies within it, so that no two items share
+    # bytes.
     for step, count in sorted(outer):
         if step < span:
             return False
@@ -45,6 +47,7 @@ def strided(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _pack_array(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     packed = empty(value.shape, value.dtype)
     if has_padding(value.dtype):
+        # The pool's memory has old bytes in it, which would travel in the padding.
         packed.reshape(-1).view(np.uint8)[...] = 0
     count_pack(value.nbytes)
     return copied(value, packed)

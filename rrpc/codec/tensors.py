@@ -114,6 +114,7 @@ def _of_torch(tensor: Any, torch: Any) -> np.ndarray[Any, Any]:
         )
     if tensor.requires_grad:
         raise Refused("it requires grad, which doesn't travel: send .detach()")
+    # Torch negates or conjugates such a tensor when it is read: its memory has other values.
     if tensor.is_conj() or tensor.is_neg():
         count_pack(tensor.nbytes)
         tensor = tensor.resolve_conj().resolve_neg()

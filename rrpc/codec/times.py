@@ -21,6 +21,7 @@ def _datetime(value: datetime.datetime) -> str:
             f"{text} has nanoseconds, which a datetime can't hold: send a numpy.datetime64 "
             "(value.to_datetime64()), or round it (value.floor('us'))"
         )
+    # NaT and years that a datetime doesn't reach have no text that this takes.
     try:
         datetime.datetime.fromisoformat(text)
     except ValueError:

@@ -92,6 +92,7 @@ def _count(field: Any, depth: int) -> int:
     if depth > NESTING_MAX:
         raise ValueError(f"nested deeper than {NESTING_MAX} levels")
     kind = field.type
+    # Reading them decodes them, which is where text that isn't UTF-8 is found.
     str(field.name)
     str(getattr(kind, "tz", ""))
     return 1 + sum(_count(inner, depth + 1) for inner in _inner_fields(kind))

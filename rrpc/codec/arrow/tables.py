@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Arrow's own checks come last (`_chunked`). The ones before them are for what would make Arrow read out of bounds,
+# take memory without end or end the process.
+
 from typing import Any
 
 from rrpc.codec.copy_counters import count_pack
