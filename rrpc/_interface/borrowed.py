@@ -72,6 +72,7 @@ def _lent(value: Any, out: Any) -> Any:
 def _read_only(value: Any, out: Any) -> Any:
     if value is out or not isinstance(value, np.ndarray) or not value.flags.writeable:
         return value
+    # A view: the array itself may be somebody's own, who goes on writing to it.
     view = value.view()
     view.flags.writeable = False
     return view

@@ -5,6 +5,9 @@ dataclass, a value into its enum, an int into a float), or raises ``Mismatch``. 
 same checks: before a value is sent, and again when it has arrived.
 """
 
+# Checks have no state but what they compile at first use, so any thread may run them. `lru_cache` has a lock of its
+# own.
+
 from __future__ import annotations
 
 import collections.abc

@@ -87,6 +87,7 @@ class _Place:
     ) -> None:
         self.classes = classes
         self.depth = depth
+        # Shared by all places of one plan, so it counts the nodes of the whole plan.
         self._nodes = [0] if nodes is None else nodes
 
     def inside(self, kind: type | None = None) -> _Place:
@@ -203,6 +204,7 @@ def _class(kind: Any, at: _Place) -> _Description:
         return _record(kind, at)
     if issubclass(kind, enum.Enum):
         members = {member.value: member for member in kind}
+        # Members of a Flag combine, so its values aren't only these.
         if {*map(type, members)} <= {int, str} and not issubclass(kind, enum.Flag):
             return ("enum", kind, members)
     if is_named_tuple(kind) and not getattr(kind, "__parameters__", ()):
@@ -220,6 +222,7 @@ def _members(annotations: Sequence[Any], at: _Place) -> list[_Description]:
 
 def _literal(arguments: tuple[Any, ...]) -> _Description:
     values = {value: value for value in arguments}
+    # Of equal values, such as 1 and True, the dict has kept one.
     if len(values) != len(arguments) or not {*map(type, arguments)} <= {int, str, bool}:
         raise _Unknown
     return ("literal", None, values)

@@ -51,6 +51,7 @@ def error(cls: _E, /) -> _E:
         )
     if "__init__" in cls.__dict__:
         raise TypeError(f"{cls.__name__}: @rrpc.error makes __init__ of the fields; leave it out")
+    # Exceptions are told apart by identity, as Python's own are.
     made: Any = dataclasses.dataclass(eq=False)(cls)
     for field in dataclasses.fields(made):
         if field.name in OF_EVERY_ERROR:
@@ -75,6 +76,7 @@ def _constructor(make: Any) -> Any:
 
 
 def _reduce(self: Any) -> Any:
+    # Past __init__, which would make details and message anew.
     return _blank, (type(self),), self.__dict__
 
 
@@ -130,6 +132,7 @@ class DeclaredErrors:
     def typed(self, error: RpcError) -> RpcError:
         """``error`` as the class that it is declared as. One that isn't, or doesn't fit, stays what it is."""
         cls: Any = self._classes.get(error._declared)
+        # Name and code are the peer's, which may send a pair that doesn't go together.
         if cls is None or cls.code is not error.code or isinstance(error, cls):
             return error
         fields = Record(error.details)

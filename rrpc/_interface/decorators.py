@@ -93,6 +93,7 @@ def allowed_by(cls: type, member: str) -> tuple[str, ...] | None:
 
     The innermost ``allow`` wins: that of the method in the class, then in its bases, then that of the service.
     """
+    # `__dict__` and not getattr(): a method that overrides another has the mark of the nearest class that set one.
     of_methods = (getattr(base.__dict__.get(member), _ALLOW, None) for base in cls.__mro__)
     of_services = (base.__dict__.get(_ALLOW) for base in cls.__mro__)
     return next((allow for allow in (*of_methods, *of_services) if allow is not None), None)

@@ -65,6 +65,7 @@ class Scope:
         ``Mismatch`` says where two differ.
         """
         sizes: Sizes = {}
+        # Numbers come first, so that messages tell which number an array doesn't fit.
         for index, where, name in self._numbers:
             if values[index] is not None:
                 sizes[name] = (int(values[index]), where, True)
@@ -114,6 +115,7 @@ class Dimensions:
         if self._visit_result is None:
             return
         try:
+            # Copied, as names that only the result has are added.
             self._visit_result(value, self._label, dict(sizes or {}))
         except Mismatch as clash:
             raise fault(f"{self._name}(): {clash.path} isn't as declared: {clash}") from None
@@ -185,6 +187,7 @@ def _visit_union(arguments: tuple[Any, ...], compile_inner: Compile) -> _Visit:
 
     def visit(value: Any, where: str, sizes: Sizes) -> None:
         for check, inner in choices:
+            # A checked value doesn't say which alternative it is, so the checks find out again.
             try:
                 check(value)
             except Mismatch:

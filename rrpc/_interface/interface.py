@@ -66,6 +66,7 @@ class Method:
         """Resolves the annotations that the method has here: its function's own may be a stub's."""
         declared = {parameter.name: parameter.annotation for parameter in self.parameters}
         holder = types.SimpleNamespace(__annotations__=declared | {"return": self.result})
+        # The module of the function itself, whatever decorators are around it, says what names in annotations mean.
         names = inspect.unwrap(self.function).__globals__
         try:
             hints = typing.get_type_hints(holder, names, include_extras=True)

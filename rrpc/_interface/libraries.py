@@ -42,6 +42,7 @@ def library_of(annotation: Any) -> Library | None:
     if not isinstance(annotation, type):
         return None
     for library in _LIBRARIES:
+        # A class whose module nobody has imported can't be in an annotation.
         if annotation is getattr(sys.modules.get(library.module), library.name, None):
             return library
     return None

@@ -134,6 +134,7 @@ def hints_of(annotation: Any) -> dict[str, Any]:
     except (NameError, AttributeError, TypeError) as error:
         raise AnnotationError(f"{kind.__name__}: {error}") from None
     done: set[str] = set()
+    # Each class's own annotations, as a name may mean another type in a base with other arguments.
     for owner, meaning in _meanings(kind, typing.get_args(annotation)):
         for name in inspect.get_annotations(owner):
             if name in hints and name not in done:

@@ -39,6 +39,7 @@ class Mismatch(Exception):
     def __init__(self, expected: str, value: Any, hint: str = "") -> None:
         super().__init__(expected)
         self.expected = expected
+        # Text and not the value: an error that somebody keeps would keep the caller's arrays.
         self.got = value_text(value)
         self.hint = hint
         self.path = ""

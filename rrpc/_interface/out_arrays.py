@@ -40,6 +40,7 @@ class Target(np.ndarray[Any, Any]):
             items = [self.in_place(item) for item in result]
             if all(new is old for new, old in zip(items, result, strict=True)):
                 return result
+            # Named tuples take their items one by one.
             return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
         if isinstance(result, dict):
             for key, item in result.items():
@@ -48,6 +49,7 @@ class Target(np.ndarray[Any, Any]):
             for member in members_of(type(result)):
                 item = getattr(result, member.attribute)
                 if (new := self.in_place(item)) is not item:
+                    # A frozen dataclass refuses a plain assignment.
                     object.__setattr__(result, member.attribute, new)
         return result
 
@@ -113,6 +115,7 @@ class OutSpec:
         """Reads the description from a request."""
         try:
             description, shape = spec
+            # A caller wrote this: bool is an int too, and isn't meant.
             if any(type(n) is not int or n < 0 for n in shape):
                 raise ValueError(f"shape {shape}")
             return OutSpec(parse_dtype(description), tuple(shape))

@@ -4,6 +4,8 @@ Both sides use the same plan: the caller encodes arguments and decodes the resul
 way round, and both check values against the annotations.
 """
 
+# Any thread may use a plan: it doesn't change, but for the two cached properties, which at worst are computed twice.
+
 from __future__ import annotations
 
 import functools

@@ -10,6 +10,7 @@ SYNTAX = (
     "any, authenticated, same-user, user:NAME, uid:NUMBER, group:NAME, gid:NUMBER, dns:NAME, spiffe://DOMAIN/PATH "
     "and token:SUBJECT"
 )
+# The highest number, -1, is no user's and no group's.
 _NUMBER_MAX = 0xFFFF_FFFE
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 _SPIFFE = re.compile(r"spiffe://[a-z0-9._-]+(/[A-Za-z0-9._-]+)*(/\*)?")
@@ -61,6 +62,7 @@ def principal_texts(given: object, where: str, what: str = "allow") -> tuple[str
 
 
 def _number(text: str, value: str) -> int:
+    # isdecimal() alone takes digits of other scripts too.
     if not (value.isascii() and value.isdecimal()) or int(value) > _NUMBER_MAX:
         raise ValueError(f"{text!r:.80} needs a number from 0 to {_NUMBER_MAX}, as in uid:1000")
     return int(value)

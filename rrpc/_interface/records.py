@@ -48,6 +48,7 @@ class RecordCheck:
         self._scope = Scope.of_fields(hints, self._compile)
         if all(hint in EXACT for hint in hints.values()):
             self._names, self._kinds = tuple(hints), tuple(hints.values())
+        # Set last: a thread that finds it finds all other results too.
         self._fields = fields
         return fields
 
@@ -71,6 +72,7 @@ class RecordCheck:
                 name: member for name, member in members.items() if name in fields
             }  # of a newer version
         checked = _members(fields, members)
+        # Names of dimensions within a class are its own, so each instance is looked at by itself.
         if self._scope is not None:
             self._scope.sizes([checked.get(name) for name in fields])
         if isinstance(value, kind) and all(checked[name] is members[name] for name in checked):
@@ -157,6 +159,7 @@ class _TypedDictCheck:
         self._required = {member.name for member in members if member.required}
         self._never_none = {m.name for m in members if m.optional and not _takes_none(fields[m.name])}
         self._scope = Scope.of_fields(hints, self._compile)
+        # Set last: a thread that finds it finds all other results too.
         self._fields = fields
         return fields
 

@@ -49,6 +49,7 @@ def _str(value: Any) -> str:
     if type(value) is str:
         return value
     if isinstance(value, str):
+        # Past the __str__ of a subclass, which may give another text.
         return str.__str__(value)
     raise Mismatch("str", value)
 
@@ -189,7 +190,9 @@ def enum_check(kind: type[enum.Enum]) -> Check:
 
 
 def literal_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Compile) -> Check:
+    # With the types, as 1 and True are equal.
     choices = {(type(a), a): a for a in arguments}
+    # Enums travel as their values.
     choices |= {(type(a.value), a.value): a for a in arguments if isinstance(a, enum.Enum)}
     expected = "one of " + ", ".join(map(repr, arguments))
 

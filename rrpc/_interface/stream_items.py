@@ -28,6 +28,8 @@ from .dimensions import Dimensions, Sizes
 from .mismatch import EXACT, Mismatch
 from .senders import sender
 
+# Both ends use the same `Items`, in any thread: what is worked out when it is made doesn't change.
+
 _BUILTINS = (*EXACT, bytes)
 _NO_BUFFERS = Message()  # of built-in values, which are packed without a look at it
 _unpack = msgpack.unpackb

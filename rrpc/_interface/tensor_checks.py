@@ -58,6 +58,7 @@ def _dtype_of(item: Any) -> np.dtype[Any]:
 
 def _to_torch(array: np.ndarray[Any, Any], expected: str) -> Any:
     torch = sys.modules["torch"]
+    # Torch takes no memory that is walked backwards.
     backwards = min(array.strides, default=0) < 0
     if backwards or not array.flags.writeable:  # given, not landed: torch can't say so
         array = array.copy()
