@@ -234,6 +234,7 @@ class Declarations:
             key, item = (kind.key, kind.value) if isinstance(kind, model.Map) else (_ANY, _ANY)
             return {self._built_in(k, key): self._built_in(v, item) for k, v in value.items()}
         if type(value) in (set, frozenset):
+            # Sets have no order of their own, and fingerprints need one.
             value = sorted(value, key=repr)
         if type(value) in (list, tuple):
             return tuple(

@@ -6,6 +6,9 @@ how it travels is the sender's affair.
 
 from __future__ import annotations
 
+# A client reads a server's description here while it connects. The data chooses among the functions of this module's
+# tables, and nothing else of it is run or imported.
+
 import base64
 import keyword
 import math
@@ -61,6 +64,7 @@ def _may(data: Any, key: str, default: Any) -> Any:
 
 
 def _of(step: str, value: Any, *kinds: type) -> Any:
+    # By the very class: bool is an int to isinstance().
     if kinds and type(value) not in kinds:
         with at(step):
             names = " or ".join(kind.__name__ for kind in kinds)
@@ -337,6 +341,7 @@ def _value(data: Any, depth: int = 0) -> Any:
         raise BadData(f"nested deeper than {DEPTH_MAX} levels")
     if data is None or type(data) in (bool, int, str):
         return data
+    # nan and the infinities, which JSON hasn't, have a form of their own.
     if type(data) is float and math.isfinite(data):
         return data
     if type(data) is list:
@@ -355,6 +360,7 @@ def _pairs(data: Any, depth: int) -> dict[Any, Any]:
 
 
 def _float(data: Any) -> float:
+    # A table of three, as float() takes many texts more.
     return float({"nan": "nan", "inf": "inf", "-inf": "-inf"}[data])
 
 

@@ -98,4 +98,5 @@ def _visit(
         elif name not in opened:
             opened.add(name)
             inner = [n for kind in types_in(lookup(name)) for n in names_in(kind)]
+            # Reversed, as the stack gives back the last one first.
             waiting += (name, True), *((n, False) for n in reversed(inner))

@@ -9,6 +9,9 @@ positions; constants; field numbers and what is reserved; packages of declaratio
 whether a struct is frozen; which errors a method declares. ``f64`` is ``float``.
 """
 
+# Two releases of rrpc must come to the same form of an interface: whatever changes a form here makes both ends
+# compare descriptions each time they connect.
+
 from __future__ import annotations
 
 import hashlib
@@ -110,6 +113,7 @@ class _Canonical:
                 return [["literal", _value(value)] for value in values]
             case model.Named(name) if isinstance(one_of := self._service.declarations[name], model.OneOf):
                 if name in self._open:
+                    # Counted from the innermost one-of, so that the form is the same wherever this one stands.
                     return [["one-of", self._open.index(name) - len(self._open)]]
                 self._open.append(name)
                 found = [form for item in one_of.alternatives for form in self._alternatives(item)]
@@ -140,6 +144,7 @@ class _Canonical:
             case model.Map() if not value and value is not None:
                 return {}
             case model.Set() if isinstance(value, (tuple, list)):
+                # Sets have no order of their own.
                 return tuple(sorted(value, key=repr))
         return value
 

@@ -1,5 +1,7 @@
 """The values that describe interfaces. Immutable, compared by meaning: positions and documentation don't count."""
 
+# Nothing here is changed once it is made, so any thread may share it.
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field

@@ -3,6 +3,8 @@
 Nothing is generated or imported, so that a client that learns of a service only when it runs can use it too.
 """
 
+# One thread at a time uses a `PythonTypes`, as making one class may make and fill others.
+
 from __future__ import annotations
 
 import collections.abc
@@ -143,6 +145,7 @@ class PythonTypes:
         value = self.value(member.type, member.default)
         if not isinstance(value, (list, dict, set)):
             return {"default": value}
+        # A copy of the default for each instance.
         return {"default_factory": functools.partial(type(value), value) if value else type(value)}
 
     def _one_of(self, name: str, one_of: model.OneOf) -> Any:

@@ -82,6 +82,7 @@ class Comparison:
         written: tuple[Type, Type] | None = None,
     ) -> None:
         """A type that may have changed, shown as ``written``; ``what`` it is of if ``where`` doesn't say."""
+        # kept: the new version takes what the old one sends. grown: the old one takes what the new one sends.
         kept, grown = self.new_takes(new, old), self.old_takes(old, new)
         if kept is grown is Fit.ALL:
             return

@@ -26,6 +26,7 @@ def uses_of(services: Iterable[model.Service], declared: Mapping[str, model.Decl
             walk(inner, use)
 
     def visit(name: str, use: Use) -> None:
+        # Ends here where the use is known already, as structs may lead back to themselves.
         if use not in uses.get(name, Use.NONE):
             uses[name] = uses.get(name, Use.NONE) | use
             for inner in types_in(declared[name]):
@@ -49,6 +50,7 @@ def compare_declarations(
 ) -> None:
     """Compares the declarations used in both versions, and all those in ``all_of`` of each version."""
     old_names, new_names = dict.fromkeys([*old_uses, *all_of[0]]), dict.fromkeys([*new_uses, *all_of[1]])
+    # Packages of declarations don't travel, so one may have moved to another.
     by_bare = {bare(name): name for name in new_names}
     for name in old_names:
         old = comparison.old[name]
@@ -74,6 +76,7 @@ def _structs(
     for field in old.fields:
         if field.name in after:
             _fields(comparison, f"{where}.{field.name}", field, after[field.name], use)
+    # A list of them, as the loop deletes some.
     for number in [number for number in gone if number in come]:
         if _renamed(comparison, where, gone[number], come[number]):
             del gone[number], come[number]

@@ -128,6 +128,7 @@ def _meant(comparison: Comparison, old: model.Method, new: model.Method) -> tupl
     """
     free = [_free_names(method, decls) for method, decls in ((old, comparison.old), (new, comparison.new))]
     counts = [Counter(_dims(method)) for method in (old, new)]
+    # Names that tie several places together, and that only one of the versions has: they may have been renamed.
     only = [
         [name for name in count if count[name] > 1 and name in names and name not in other]
         for count, names, other in zip(counts, free, counts[::-1], strict=True)
