@@ -42,6 +42,7 @@ class _Lane:
 
 def events(calls: Iterable[TracedCall]) -> list[Event]:
     """Everything about the calls, the names of processes and threads first."""
+    # Of those that begin at once the longer comes first, so a parent comes before what is inside it.
     groups = sorted((g for call in calls for g in _groups(call, None)), key=lambda g: (g.begin_ns, -g.end_ns))
     if not groups:
         return []
@@ -55,6 +56,7 @@ def events(calls: Iterable[TracedCall]) -> list[Event]:
 
 def _groups(call: TracedCall, parent: _Group | None) -> Iterator[_Group]:
     ours = [phase for phase in call.phases if phase.side == CLIENT]
+    # A call that is under way is shown up to its last phase.
     end_ns = call.end_ns or (call.phases[-1].end_ns if call.phases else call.begin_ns)
     yield _Group(call, call.client, call.begin_ns, end_ns, ours, parent=parent)
     theirs = [phase for phase in call.phases if phase.side == SERVER and phase.name != "reply"]
@@ -169,6 +171,7 @@ def _flows(groups: Iterable[_Group], start_ns: int) -> Iterator[Event]:
             continue
         times = [phase.begin_ns for phase in source.phases if phase.name == "send"]
         if times and not source.waiting:
+            # id() is unique among them, as all groups live until the events are made.
             flow = {"cat": "rrpc", "name": "request", "id": id(group)}
             yield {"ph": "s", **flow, **_where(source), "ts": _us(times[0] - start_ns)}
             yield {"ph": "f", "bp": "e", **flow, **_where(group), "ts": _us(group.begin_ns - start_ns)}

@@ -1,5 +1,7 @@
 """Clock readings around the calls of a client, from which their phases are made."""
 
+# Clocks are read where the call goes on: in the threads or the loop of its driver, one at a time.
+
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
@@ -29,7 +31,9 @@ def record(call: Any) -> Recording:
     if isinstance(request, _Noted):
         return request.recording
     recording = Recording(call)
+    # Takes the request's place, as every driver encodes and decodes by it.
     call.request = _Noted(request, recording)
+    # Tells the server that the caller traces, and how many bytes its part of the reply may have.
     call.metadata[TRACE] = str(int(call.channel.metadata_bytes_max * _ANSWER_PART))
     call.traced = True
     return recording
@@ -114,6 +118,7 @@ class Recording:
             self._end_attempt(traced.end_ns)
             traced.error = _code_name(error)
             traced.phases = self._phases(self._said(error))
+            # A trace may be kept for long, and isn't to keep the core's stream.
             self._stream = None
         return traced
 
@@ -156,6 +161,7 @@ class _Attempt:
             return opened + join(traced, said, sent_ns, self.end_ns, ("stream", CLIENT))
         at = [self.stamps.get(name, 0) for name in STAMPS]
         begun_ns, exposed_ns, sent_ns, replied_ns, ended_ns, taken_ns = at
+        # The core has no readings of an attempt that it didn't begin.
         if not begun_ns:
             encoded_ns = self.encoded_ns or self.end_ns
             return chain(self.begin_ns, CLIENT, [("encode", encoded_ns), ("away", self.end_ns)])

@@ -1,5 +1,8 @@
 """Server's part of a trace in the reply's metadata: its phases, and the calls that the handler made."""
 
+# The worker or task that answers packs; the thread or task that ends the client's call unpacks. What is unpacked is
+# the server's, and may be anything.
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,6 +14,7 @@ import msgpack
 from .traced_call import CLIENT, PHASES, SERVER, Phase, Place, TracedCall
 
 _VERSION = 1
+# Characters of each text that are kept of what a server sends.
 _TEXT_CHARS = 200
 _NUMBERS = {name: number for number, name in enumerate(PHASES)}
 _SIDES = (CLIENT, SERVER)
@@ -39,6 +43,7 @@ def pack(part: ServerPart, bytes_max: int) -> bytes:
             return packed
         if not kept:
             return b""
+        # In proportion, and by one at least, so a few rounds are enough.
         kept = min(kept - 1, kept * bytes_max // len(packed))
 
 

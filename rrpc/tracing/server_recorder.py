@@ -1,5 +1,7 @@
 """The server's part of a traced call: its clock readings, the calls that its handler makes, the answer."""
 
+# Runs in the worker or task that handles the call.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
@@ -34,6 +36,7 @@ class _Part:
         self._ends = [("remote read", ready_ns), ("queue", taken_ns), ("GIL wait", reached_ns)]
         self._calls: list[TracedCall] = []
         self.window_waits = 0
+        # From here on the handler's own calls are recorded too.
         enter(Around(context, links=(self._link,)))
 
     def around(self, handler: Any) -> _TracedHandler:
@@ -66,6 +69,7 @@ def traced_call(
     asked = context.metadata.get(TRACE)
     if not isinstance(asked, str) or not asked.isdecimal() or stamps is None:
         return None
+    # The server's own limit holds too, whatever the caller asks for.
     return _Part(context, stamps, reached_ns, min(int(asked), bytes_max))
 
 

@@ -35,6 +35,7 @@ def join(
     same_clock = part.place.host == call.client.host
     # A container may have a clock of its own (a time namespace), under the same kernel.
     if not same_clock or end_ns < sent_ns or part.begin_ns > replied_ns:
+        # In the middle, as if both ways took the same time.
         offset_ns = sent_ns + (room_ns - took_ns) // 2 - part.begin_ns
     call.estimated = offset_ns != 0
     call.server = part.place

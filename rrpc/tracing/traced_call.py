@@ -1,5 +1,7 @@
 """Data of a traced call: its phases on one time line, and the calls that its handler made."""
 
+# The thread or task that ends a call fills in its phases. Who looks earlier sees a call under way, without phases.
+
 from __future__ import annotations
 
 import os
