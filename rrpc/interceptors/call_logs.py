@@ -37,6 +37,7 @@ class _Logging(Interceptor):
         return (yield from until_end(call, partial(self._ended, seen=seen), perf_counter()))
 
     def _ended(self, call: Any, began: float, error: BaseException | None, seen: Any = None) -> None:
+        # Comes first, so that a call that isn't logged costs little.
         level = self._levels[code_of(error)]
         if not self._log.isEnabledFor(level):
             return

@@ -56,10 +56,12 @@ class JwtTokens:
     def __call__(self, token: str, call: Any) -> str:
         """Returns the token's subject. Raises Unauthenticated if the token isn't good."""
         try:
+            # Nothing is verified yet: the header only chooses the key, and the signature is checked with that.
             key = self._key_of(self._jwt.get_unverified_header(token))
             claims = self._jwt.decode(
                 token,
                 key,
+                # These only, whatever algorithm the token's header names.
                 algorithms=self._algorithms,
                 audience=self._audience,
                 issuer=self._issuer,

@@ -98,6 +98,7 @@ class _Spans(Interceptor):
 
 def _moments(stamps: dict[str, int]) -> dict[str, int]:
     """Converts monotonic stamps to ``time.time_ns()`` values; leaves out stamps that aren't set."""
+    # Taken anew each time, as the wall clock may have been set.
     offset = time.time_ns() - time.monotonic_ns()
     return {name: stamp + offset for name, stamp in stamps.items() if stamp}
 

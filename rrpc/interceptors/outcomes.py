@@ -1,5 +1,7 @@
 """Calls' ends, as the ready-made interceptors see and report them."""
 
+# Runs where the call does; `on_end` may come on any thread.
+
 from __future__ import annotations
 
 import sys
@@ -11,12 +13,14 @@ from rrpc._call.chain import Steps
 from rrpc.errors import RpcError, StatusCode
 from rrpc.observe import EndedCall
 
+# Characters. The text may be a peer's.
 _CHARS_MAX = 300
 _OK = StatusCode.OK  # which takes longer to look up than to return
 
 
 def until_end(call: Any, ended: Callable[..., object], begun: Any) -> Steps:
     """Makes the call, and once it has ended calls ``ended(call, begun, error)``; the error may be None."""
+    # Such calls end after their yield: those with streams, and all at a server.
     if hasattr(call, "on_end"):
         call.on_end(partial(ended, call, begun))
         return (yield call)
@@ -57,6 +61,7 @@ def code_of(error: BaseException | None) -> StatusCode:
         return _OK
     if isinstance(error, RpcError):
         return error.code
+    # Not imported for this: where nobody has imported it, no task was cancelled.
     asyncio = sys.modules.get("asyncio")
     if isinstance(error, GeneratorExit) or (
         asyncio is not None and isinstance(error, asyncio.CancelledError)

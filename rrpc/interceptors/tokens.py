@@ -1,5 +1,8 @@
 """Authenticates callers by a token in the metadata of each call, like HTTP's ``Authorization: Bearer``."""
 
+# Any thread and loop may share one object. Nothing is locked: two calls that need a new token at the same time both
+# get one, and the later one is kept.
+
 from __future__ import annotations
 
 import hashlib
@@ -48,6 +51,7 @@ class ClientToken(ClientInterceptor):
         self._max_age = max_age
         self._allow_clear = allow_clear
         self._token = _checked(token) if isinstance(token, str) else ""
+        # The time, by time.monotonic, from which on a new token is to be got; never for a fixed one.
         self._until = float("inf") if isinstance(token, str) else -1.0
 
     def unary(self, call: Any) -> Steps:
@@ -72,6 +76,7 @@ class ClientToken(ClientInterceptor):
 
     def _add_to(self, call: Any) -> Steps:
         """Gives the token that the call is to send."""
+        # The call checks each connection before it is sent, so a retry doesn't leak the token either.
         call.private_only |= not self._allow_clear
         used = (yield from self._renew()) if monotonic() >= self._until else self._token
         call.metadata[_NAME] = _SCHEME + used
@@ -79,6 +84,7 @@ class ClientToken(ClientInterceptor):
 
     def _ended(self, used: str, error: BaseException | None) -> None:
         """A call that isn't made again; if it was refused, the next one gets another token."""
+        # Unless another call has got a new one meanwhile.
         if isinstance(error, Unauthenticated) and self._get is not None and self._token == used:
             self._until = -1.0
 
