@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Any thread may call this. It reads a small file of /proc, once in ten seconds for each peer.
+
 import os
 from functools import lru_cache
 from time import monotonic

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Runs in the thread that iterates, and waits there for items.
+
 from collections.abc import Callable, Generator
 from time import perf_counter_ns
 from typing import Any

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Any thread may make a client, and use it within the rules of its style.
+
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, TypeVar

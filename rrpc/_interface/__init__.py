@@ -14,6 +14,9 @@ named tuples, Literal, Any, and lists, tuples, dicts, sets, Optional and Union o
 of a shape (``rrpc.types``).
 """
 
+# Decorators run when users' modules are imported. Any thread, worker or event loop runs what is made of a signature
+# (checks, plans, items), at both ends; it changes only by what is compiled at first use.
+
 from .checks import compile_check
 from .declared_errors import OF_EVERY_ERROR, DeclaredErrors, declared, error, is_declared
 from .decorators import interface_of, method, service

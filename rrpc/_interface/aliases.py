@@ -28,6 +28,7 @@ def expanded(annotation: Any, within: tuple[Any, ...] = ()) -> Any:
     found = tuple(expanded(argument, within) for argument in arguments)
     if all(new is old for new, old in zip(found, arguments, strict=True)):
         return annotation
+    # types.UnionType can't be subscripted.
     if isinstance(origin, type) and origin.__module__ != "types":
         return origin[found]  # type: ignore[index]
     return typing.Union[found]  # noqa: UP007

@@ -102,6 +102,7 @@ def _compile(annotation: Any) -> Check:
     return builder(annotation, typing.get_args(annotation), compile_check)
 
 
+# Bounded: interfaces that are learned at run time bring classes of their own, which a cache would keep.
 _cached = functools.lru_cache(maxsize=1024)(_compile)
 
 

@@ -58,6 +58,7 @@ def item_note(notes: Sequence[Any]) -> Any:
     for note in notes:
         if isinstance(note, type) and issubclass(note, np.generic):
             return note
+        # The types of jax.numpy are no types of numpy's, but have a dtype.
         if isinstance(jax_dtype := getattr(note, "dtype", None), np.dtype):
             return jax_dtype.type
         if isinstance(note, getattr(torch, "dtype", ())):

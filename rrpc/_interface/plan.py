@@ -186,6 +186,7 @@ class Plan:
                 return packed[0], Message(packed[1] or ())
         message = Message()
         try:
+            # Checked and made packable in one go, as nothing has to look at the checked value in between.
             if out is None and (self._dimensions is None or self.received is not None):
                 return pack(self._send_result(value, message), message), message
             checked = self._check_result(value)
@@ -252,6 +253,7 @@ def untyped_request(
 ) -> tuple[bytes, Message]:
     """The request of a caller that knows nothing of the method's signature; with ``lend`` its arrays are lent."""
     message = Message()
+    # Nothing is known of the method, so this holds for all arrays.
     message.lend = lend
     prepared = [_untyped(f"argument {i}", value, message) for i, value in enumerate(values)]
     request: Any = prepared

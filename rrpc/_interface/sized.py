@@ -55,6 +55,7 @@ def _sized_check(name: str, base: Any, check: Check) -> Check:
         number = value if type(value) is int else check(value)
         if low <= number <= high:
             return number
+        # An int may have more digits than str() writes.
         shown = number if number.bit_length() < 128 else f"a number of {number.bit_length()} bits"
         raise Mismatch(name, value, f"{shown} is out of range, {low} to {high}")
 

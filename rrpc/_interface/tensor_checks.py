@@ -66,6 +66,7 @@ def _to_torch(array: np.ndarray[Any, Any], expected: str) -> Any:
         if array.dtype.type.__module__ != "ml_dtypes":
             tensor = torch.from_numpy(array)
         else:
+            # Torch takes no items of ml_dtypes from numpy, but views integers of their size as its own type.
             ints = torch.from_numpy(array.view(_SAME_SIZE[array.itemsize]))
             tensor = ints.view(getattr(torch, array.dtype.name))
     except (TypeError, ValueError, KeyError, AttributeError):
@@ -82,6 +83,7 @@ def _torch_has(tensor: Any, dtype: np.dtype[Any]) -> bool:
 def _to_jax(array: np.ndarray[Any, Any], expected: str) -> Any:
     jax = sys.modules["jax"]
     try:
+        # Unless jax_enable_x64 is set JAX would silently halve items of 64 bits, which is refused.
         kept = jax.dtypes.canonicalize_dtype(array.dtype)
         if kept == array.dtype:
             return _jax_array(array, jax)

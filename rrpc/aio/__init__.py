@@ -9,6 +9,9 @@
         await server.wait()
 """
 
+# Loops and threads may share a client. All else belongs to the loop in which it was made: futures, streams, and a
+# server with its async handlers.
+
 from typing import TYPE_CHECKING, Any
 
 from .async_client import Client, connect

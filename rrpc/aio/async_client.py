@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Calls belong to the loop that runs in the calling thread. `close` is for any thread, in a loop or not.
+
 from collections.abc import Coroutine, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Called in the thread of a running loop, to which the stream then belongs.
+
 from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 

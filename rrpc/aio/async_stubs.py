@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Called in the thread of a running loop. The core makes plain calls without coming here.
+
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Runs in the thread of the server's loop, which these functions must not hold up.
+
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any

@@ -16,6 +16,9 @@ A payload that holds tuples, sets or dataclasses starts with the byte 0xC1, whic
 uses: the rest is decoded with a hook for every list. Others do without that cost.
 """
 
+# Any thread may call what is here, several at once too. The modules keep caches that change by single operations, a
+# packer for each thread, counters with a lock, and what `set_device_tensors` was told.
+
 from rrpc._core import HAS_COMPILED_PLANS, CompiledPlan, Lent, Unread
 
 from .advice import instead_of

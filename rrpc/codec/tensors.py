@@ -22,6 +22,7 @@ _CURE = "copy it to the host, e.g. .cpu(), or call rrpc.set_device_tensors('stag
 _SAME_SIZE = {1: "uint8", 2: "int16", 4: "int32"}
 """torch's integers, by bytes, that stand in for floats which numpy has only by ml_dtypes."""
 
+# Of the process. Any thread may set it, and it holds for the tensors after that.
 _device_tensors: DeviceTensors = "refuse"
 
 

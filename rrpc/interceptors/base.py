@@ -1,5 +1,8 @@
 """Base classes of interceptors, whose generator methods run around a call of any style."""
 
+# One interceptor serves all calls of a client or a server, in many threads and loops at the same time. Each generator
+# that its methods give belongs to one call.
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

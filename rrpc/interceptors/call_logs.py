@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# A call is logged where it ends, which may be any thread.
+
 import logging
 from collections.abc import Mapping
 from functools import partial

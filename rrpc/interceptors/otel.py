@@ -7,6 +7,8 @@ propagator that is set (W3C's ``traceparent``, ``tracestate`` and ``baggage`` wh
 
 from __future__ import annotations
 
+# A span begins where its call does. It may end on any thread, wherever `on_end` is told.
+
 import re
 import time
 from collections.abc import Iterable

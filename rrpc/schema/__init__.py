@@ -4,6 +4,9 @@
 of versions, fingerprints and reflection are made from them.
 """
 
+# Functions of values that don't change, so any thread may call them: servers do when they are made and in
+# `rrpc.Reflection`, clients where a server's version of an interface is another one.
+
 from .canonical import from_data, to_data
 from .docstrings import join_docstring, split_docstring
 from .fingerprints import fingerprint

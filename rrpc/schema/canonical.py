@@ -43,6 +43,7 @@ def _described(thing: Any, **more: Any) -> Data:
         data["doc"] = thing.doc
     if thing.deprecated is not None:
         data["deprecated"] = thing.deprecated
+    # 0 equals False and would be left out, so nothing that may be 0 is given here; numbers of fields begin at 1.
     return data | {key: value for key, value in more.items() if value not in ("", [], {}, False)}
 
 
@@ -94,6 +95,7 @@ def _declaration(declaration: model.Declaration) -> Data:
 
 
 def _const(const: model.Const) -> Data:
+    # The value stands apart, as it may be 0, False or empty.
     return _described(const, kind="const", type=type_to_data(const.type)) | {"value": _value(const.value)}
 
 

@@ -266,6 +266,7 @@ def type_of_data(data: Any, depth: int = 0) -> model.Type:
 
 
 def _array(data: Any, item: Any, depth: int) -> model.Type:
+    # Its type comes first: a list can't be looked up in a set.
     if type(item) is not str or item not in model.ARRAY_ITEMS:
         raise BadData(f"there are no arrays of {_shown(item)}")
     dims = _each(data, "dims", _dim) if "dims" in data else None
@@ -350,6 +351,7 @@ def _value(data: Any, depth: int = 0) -> Any:
         ((word, inner),) = data.items()
         try:
             return _VALUES[word](inner, depth + 1)
+        # What the table's functions raise for data of another form.
         except (KeyError, TypeError, ValueError):
             raise BadData(f"{_shown(data)} is no value") from None
     raise BadData(f"{_shown(data)} is no value")

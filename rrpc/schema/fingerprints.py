@@ -66,6 +66,7 @@ class _Canonical:
         match kind:
             case model.Scalar(name):
                 return "float" if name == "f64" else name
+            # Whether it is borrowed doesn't count: that is a way of transport.
             case model.Array(item, dims):
                 return ["array", item, None if dims is None else list(dims)]
             case model.List(item):

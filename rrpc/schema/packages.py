@@ -28,6 +28,7 @@ def modules_of(services: Sequence[Service]) -> dict[str, Module]:
     for service in services:
         needs[_package(service.name)] |= _used_by(service)
     modules: dict[str, Module] = {}
+    # Without itself, which the sorter would call a circle.
     for package in _in_order({name: inner - {name} for name, inner in needs.items()}):
         imports = [_path(inner) for inner in packages if inner in needs[package] and inner != package]
         modules[_path(package)] = Module(

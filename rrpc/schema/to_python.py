@@ -115,6 +115,7 @@ class PythonTypes:
     def _error(self, name: str, declared: model.Error) -> Any:
         members = self._members(declared)
         namespace = {**_namespace(name, declared), **members, "__annotations__": dict.fromkeys(members, Any)}
+        # A description of a later release may name a code that isn't known here.
         code = getattr(StatusCode, declared.code.upper(), StatusCode.UNKNOWN)
         kind: Any = error(type(bare(name), (class_of(code),), namespace))
         self._unfilled.append((kind, declared))

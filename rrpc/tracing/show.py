@@ -1,5 +1,7 @@
 """A trace as a table, as text or by rich."""
 
+# Runs in whichever thread shows a trace, and changes nothing of it.
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator

@@ -57,6 +57,7 @@ def _node(array: Any) -> Node:
     if kind == has.NULL:
         return [length, nulls, [None], []]
     own = array.buffers()
+    # Without nulls no bitmap travels, even where Arrow has one.
     buffers = [_bits(own[0], first, length) if nulls else None]
     children: list[Node] = []
     if kind == has.BITS:
@@ -65,10 +66,12 @@ def _node(array: Any) -> Node:
         buffers.append(_view(own[1])[first * width : (first + length) * width])
     elif kind == has.VIEW:
         buffers.append(_view(own[1])[first * _VIEW_BYTES : (first + length) * _VIEW_BYTES])
+        # These go as a whole, as the views may point to any place in them.
         buffers += map(_view, own[2:])
     elif kind == has.STRUCT:
         children = [_node(array.field(index)) for index in range(array.type.num_fields)]
     elif kind == has.FIXED_LIST:
+        # `values` is that of the whole array, whatever part of it is sent.
         children = [_node(array.values.slice(first * width, length * width))]
     else:
         offsets, start, end = _offsets(own[1], first, length, width)

@@ -126,6 +126,7 @@ def _removed(
         text += f'; reserve {field.number} and "{field.name}"'
     breaks = Broken.NONE
     if field.default is model.MISSING:
+        # New clients leave it out of arguments, and new servers out of results.
         breaks |= Broken.NEW_CLIENT if Use.ARGUMENT in use else Broken.NONE
         breaks |= Broken.OLD_CLIENT if Use.RESULT in use else Broken.NONE
         text += ", and peers of the old version need it"
@@ -135,6 +136,7 @@ def _removed(
 def _added(comparison: Comparison, where: str, field: model.Field, use: Use) -> None:
     text, breaks = "the field is new", Broken.NONE
     if field.default is model.MISSING:
+        # Old clients leave it out of arguments, and old servers out of results.
         breaks |= Broken.OLD_CLIENT if Use.ARGUMENT in use else Broken.NONE
         breaks |= Broken.NEW_CLIENT if Use.RESULT in use else Broken.NONE
         text += " and has no default, and peers of the old version don't send it"
@@ -181,6 +183,7 @@ def _lost_member(
         text = f"{value_text(old.value)} is called {same_value.name} now"
         comparison.add(Broken.NONE, f"{where}.{old.name}", text, same_value)
         return
+    # Old clients may send it in arguments, and old servers in results.
     breaks = Broken.OLD_CLIENT if Use.ARGUMENT in use else Broken.NONE
     breaks |= Broken.NEW_CLIENT if Use.RESULT in use else Broken.NONE
     text = f"the member is gone; reserve {value_text(old.value)} and {value_text(old.name)}"

@@ -78,12 +78,15 @@ def _parameters(
         comparison.types(place, types[0][name], types[1][other], Use.ARGUMENT, now, was, written=written)
     for parameter in old:
         if parameter.name not in pairs:
+            # New clients don't send it, which only old servers with a default bear. Old clients may send it, and new
+            # servers refuse it.
             breaks = Broken.BOTH if parameter.default is model.MISSING else Broken.OLD_CLIENT
             comparison.add(breaks, f"{where}({parameter.name})", "the parameter is gone", parameter)
     for parameter in new:
         if parameter.name not in pairs.values():
             text, breaks = "the parameter is new", Broken.NONE
             if parameter.default is model.MISSING:
+                # Old clients don't send it, and old servers refuse it.
                 text, breaks = f"{text} and has no default", Broken.BOTH
             comparison.add(breaks, f"{where}({parameter.name})", text, parameter)
 
