@@ -1,8 +1,8 @@
 """Names the process at the other end of a connection for users."""
 
-from __future__ import annotations
-
 # Any thread may call this. It reads a small file of /proc, once in ten seconds for each peer.
+
+from __future__ import annotations
 
 import os
 from functools import lru_cache

@@ -1,8 +1,8 @@
 """Items out of a stream of the core, one by one."""
 
-from __future__ import annotations
-
 # Runs in the thread that iterates, and waits there for items.
+
+from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from time import perf_counter_ns

@@ -324,8 +324,8 @@ class Attempts:
             return True
 
     def move_to(self, core: _core.Stream) -> None:
-        # The items go while the lock is held, so that an item which the caller sends meanwhile comes after them.
         """Goes on with the next attempt, which has begun: it gets what the others got."""
+        # The items go while the lock is held, so that an item which the caller sends meanwhile comes after them.
         with self._lock:
             if self._allocate is not None:
                 core.land_in(self._allocate)

@@ -116,8 +116,8 @@ class Attempt(Task):
             for contract in self._contracts:
                 connection.agreement(contract, self._end)
             self.connection = connection
-        # Nobody else knows the connection yet.
         finally:
+            # Nobody else knows the connection yet.
             if self.connection is None:
                 connection.close()
 

@@ -116,8 +116,8 @@ class Connection:
         if not self.usable():
             try:
                 self.core.start(b"", b"", None, None, 0.0)  # refused before anything is sent
-            # It is kept, and its frames aren't to be.
             except RpcError as error:
+                # It is kept, and its frames aren't to be.
                 return error.with_traceback(None)
         return None
 

@@ -102,8 +102,8 @@ def agree(
             continue
         try:
             theirs = _described(describe(service))
-        # These tell of the connection and not of the interface.
         except (Cancelled, DeadlineExceeded, ProtocolError, ResourceExhausted, Unavailable):
+            # These tell of the connection and not of the interface.
             raise
         except NotFound:
             continue  # no such service there: its calls will say so

@@ -1,8 +1,8 @@
 """Base of the clients of every style: a channel, and the options of the calls over it."""
 
-from __future__ import annotations
-
 # Any thread may make a client, and use it within the rules of its style.
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -66,8 +66,8 @@ def _exchange(call: OutgoingCall, exchange: Exchange) -> tuple[bytes, Any, bytes
         # An earlier cancel of the call takes effect here at once.
         call.interrupt_with(handle.cancel)
         payload, blocks = handle.result()
-    # An Exception is the outcome of the core's call, which has ended.
     except Exception:
+        # An Exception is the outcome of the core's call, which has ended.
         raise
     except BaseException:  # Ctrl-C: the caller goes, so the call does
         handle.cancel()

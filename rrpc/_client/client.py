@@ -83,8 +83,8 @@ class Client(BaseClient):
         )
         try:
             self._channel.connect()
-        # A client whose constructor raises is never closed by its user.
         except BaseException:
+            # A client whose constructor raises is never closed by its user.
             self._channel.close()
             raise
 

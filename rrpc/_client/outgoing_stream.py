@@ -164,8 +164,8 @@ def _moved(attempts: Attempts, call: OutgoingStream) -> Generator[Any, Any, None
     core = yield from _over(call)
     try:
         attempts.move_to(core)
-    # `attempts` didn't take this one over, so nobody else would end it.
     except BaseException:
+        # `attempts` didn't take this one over, so nobody else would end it.
         core.cancel()
         raise
 

@@ -176,8 +176,8 @@ class StreamCall:
         return self._typed(error)
 
     def outcome(self, error: BaseException) -> BaseException:
-        # The caller has left its loop, which is no failure.
         """End the call for this; gives what is to be raised."""
+        # The caller has left its loop, which is no failure.
         if isinstance(error, GeneratorExit):
             self.let_go()
             return error

@@ -1,8 +1,8 @@
 """Clients for coroutines: the base of generated ones, usable untyped too."""
 
-from __future__ import annotations
-
 # Calls belong to the loop that runs in the calling thread. `close` is for any thread, in a loop or not.
+
+from __future__ import annotations
 
 from collections.abc import Coroutine, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar

@@ -1,8 +1,8 @@
 """Base classes of the methods with streams in generated asyncio clients."""
 
-from __future__ import annotations
-
 # Called in the thread of a running loop, to which the stream then belongs.
+
+from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar

@@ -1,8 +1,8 @@
 """Base class of the methods without streams in generated asyncio clients."""
 
-from __future__ import annotations
-
 # Called in the thread of a running loop. The core makes plain calls without coming here.
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar

@@ -99,8 +99,8 @@ def start(prepared: Prepared) -> Future[Any]:
         watched = _WatchedFuture(prepared, connection, driver.loop)
     try:
         name, payload, message = request.encode(connection)
-    # The arguments are at fault, and would be again in a course.
     except (InvalidArgument, ResourceExhausted):
+        # The arguments are at fault, and would be again in a course.
         raise
     except RpcError:  # the two ends don't agree on the interface, which the course tells
         return future_of(prepared.course(), driver.loop)

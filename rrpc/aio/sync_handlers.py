@@ -1,8 +1,8 @@
 """Synchronous functions where coroutines are expected: the built-in services' in a server that has no worker."""
 
-from __future__ import annotations
-
 # Runs in the thread of the server's loop, which these functions must not hold up.
+
+from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -99,8 +99,8 @@ def _decoded(payload: bytes, hook: Callable[[int, bytes], Any]) -> Any:
         raise
     except IndexError:
         raise ProtocolError("malformed payload: it is empty") from None
-    # Whatever a stranger's bytes make msgpack, numpy or struct raise.
     except Exception as error:
+        # Whatever a stranger's bytes make msgpack, numpy or struct raise.
         reason = str(error) or type(error).__name__
         raise ProtocolError(f"malformed payload: {reason}") from None
 

@@ -1,8 +1,8 @@
 """A line in the log for each call, on either side."""
 
-from __future__ import annotations
-
 # A call is logged where it ends, which may be any thread.
+
+from __future__ import annotations
 
 import logging
 from collections.abc import Mapping

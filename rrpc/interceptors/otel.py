@@ -5,9 +5,9 @@ and ``rpc.service`` of the older ones for what still looks for them. The context
 propagator that is set (W3C's ``traceparent``, ``tracestate`` and ``baggage`` where none was chosen).
 """
 
-from __future__ import annotations
-
 # A span begins where its call does. It may end on any thread, wherever `on_end` is told.
+
+from __future__ import annotations
 
 import re
 import time

@@ -4,10 +4,10 @@ An array that is borrowed where this version can't borrow one, such as in a stru
 how it travels is the sender's affair.
 """
 
-from __future__ import annotations
-
 # A client reads a server's description here while it connects. The data chooses among the functions of this module's
 # tables, and nothing else of it is run or imported.
+
+from __future__ import annotations
 
 import base64
 import keyword
@@ -351,8 +351,8 @@ def _value(data: Any, depth: int = 0) -> Any:
         ((word, inner),) = data.items()
         try:
             return _VALUES[word](inner, depth + 1)
-        # What the table's functions raise for data of another form.
         except (KeyError, TypeError, ValueError):
+            # What the table's functions raise for data of another form.
             raise BadData(f"{_shown(data)} is no value") from None
     raise BadData(f"{_shown(data)} is no value")
 

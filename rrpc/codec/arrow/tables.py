@@ -1,9 +1,9 @@
 """A table that has arrived, in the memory where it landed. Every byte may be a stranger's."""
 
-from __future__ import annotations
-
 # Arrow's own checks come last (`_chunked`). The ones before them are for what would make Arrow read out of bounds,
 # take memory without end or end the process.
+
+from __future__ import annotations
 
 from typing import Any
 
