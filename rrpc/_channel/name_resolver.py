@@ -5,7 +5,6 @@ Addresses are given directly, or come from DNS or from a resolver that the user 
 # Any thread may register a resolver. Resolving may wait, so channels do it in a task (`connecting.Resolution`) and
 # never under their lock.
 
-
 from __future__ import annotations
 
 import ipaddress

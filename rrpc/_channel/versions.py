@@ -7,7 +7,6 @@ the two and goes on, with the arguments that the server knows, or fails at once.
 # Runs in the thread that connects, or in one that makes the first call over a connection. All of `hello` and the
 # description is the server's, and may be anything.
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
