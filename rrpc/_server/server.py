@@ -85,17 +85,13 @@ class BaseServer:
             self._dispatch.change(apart, upper().run_in_loop)
         self._methods = [name.decode() for name in (*self._dispatch.handlers, *self._dispatch.streams)]
         self._tokens = any(one.names_callers for one in around)
-        # Comes after the built-in services, whose methods the rules may name.
-        self.authorize(authorization)
-        # Replaces the dict of handlers, so all that keep it are made below.
-        intercept(self._dispatch, around)
+        self.authorize(authorization)  # after the built-in services, whose methods rules may name
+        intercept(self._dispatch, around)  # replaces the dict of handlers: what keeps it is made below
         handlers, streams = self._dispatch.handlers, self._dispatch.streams
         core = self._core if observer is None else ObservedCore(self._core, observer, handlers, streams)
         self._streams = ServedStreams(core, self._dispatch, tracebacks, self._workers.lend)
-        # Before the server listens, as each client gets this once, when it connects.
-        self._core.add_to_hello(introduce(self.interfaces()))
-        # A worker of their own runs these, so that Health answers while all others are in handlers.
-        self._core.serve_apart(apart)
+        self._core.add_to_hello(introduce(self.interfaces()))  # for clients that connect
+        self._core.serve_apart(apart)  # so that Health answers while all workers are in handlers
         self.async_handlers = self._make_async_handlers(core, alone, max_concurrency, tracebacks)
         """Runs the ``async def`` handlers, if there are any. ``rrpc.aio.Server`` opens it in its loop."""
 

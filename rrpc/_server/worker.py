@@ -124,8 +124,8 @@ class Worker(CallEnds):
                     check_memory(core, handle, out)
                 result = handler.function(*arguments)
                 payload, buffers = handler.encode(result, out, sizes)
-                # Nothing is to be told of a short result without metadata once it is sent, so a worker replies and takes
-                # its next call in one crossing into the core. A spare thread waits for that call for a limited time only.
+                # Nothing is to be told of a short result without metadata once it is sent, so a worker replies and
+                # takes its next call in one crossing into the core. A spare thread waits for a limited time only.
                 long = bool(buffers or context.sent or context.on_end) or len(payload) > _SHORT_BYTES
                 short = idle_s is None and not long
                 if not short:
