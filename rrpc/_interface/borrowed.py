@@ -113,6 +113,7 @@ def _step(annotation: Any, borrowed: _Step, rest: _Step) -> _Step:
 
 def _of_tuple(inner: list[_Step], rest: _Step) -> _Step:
     def step(value: Any, out: Any) -> Any:
+        # Borrowers run before the check, which refuses such a value.
         if not isinstance(value, tuple) or len(value) != len(inner):
             return rest(value, out)
         return tuple(each(item, out) for each, item in zip(inner, value, strict=True))

@@ -108,6 +108,7 @@ def _decorate(cls: Any, name: str | None) -> Any:
     methods: dict[str, Method] = {}
     for member in _member_names(cls):
         found = getattr(cls, member)
+        # getattr() gives the function within a staticmethod; the class's dict has the decorator's object.
         static = cls.__dict__.get(member)
         mark = _mark_of(cls, member)
         if isinstance(static, (staticmethod, classmethod)) and mark is not None:
@@ -153,6 +154,7 @@ def interface_of(thing: Any) -> Interface | None:
     interfaces = {base: base.__dict__[_INTERFACE] for base in cls.__mro__ if _INTERFACE in base.__dict__}
     if not interfaces:
         return None
+    # In the order of the MRO, so the nearest class comes first.
     nearest, interface = next(iter(interfaces.items()))
     if nearest is not cls:
         _check_inherited(cls, nearest, interfaces)

@@ -175,6 +175,7 @@ def _visit_array(shape: Shape) -> _Visit:
     def visit(value: Any, where: str, sizes: Sizes) -> None:
         for axis, name in named:
             size = value.shape[axis]
+            # The first place decides, and messages name it.
             known = sizes.setdefault(name, (size, where, False))
             if known[0] != size:
                 raise _Clash(where, name, size, known)

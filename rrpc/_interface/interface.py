@@ -245,6 +245,7 @@ def _server_stream(method: Method, hints: dict[str, Any]) -> Method | None:
         raise AnnotationError(f"{what}a call has one server stream")
     if hints["return"] not in (None, types.NoneType):
         raise AnnotationError(f"{what}a method with a server stream gives its items by it: write -> None")
+    # The other kind would hold up the loop, or be awaited where nothing can be.
     if inspect.iscoroutinefunction(method.function) != _awaits(hints[found[0].name]):
         raise AnnotationError(
             f"{what}an async def takes rrpc.aio.ServerStream, any other method rrpc.ServerStream"

@@ -82,6 +82,7 @@ def fields_of(annotation: Any) -> dict[str, Any]:
 def _of_attrs(field: Any, hints: dict[str, Any]) -> Member:
     default: Any = field.default
     factory: Any = MISSING
+    # By their names, as attrs isn't imported here.
     if type(default).__name__ == "Factory":
         factory, default = default.factory if not default.takes_self else _of_itself, MISSING
     elif getattr(default, "name", "") == "NOTHING":
@@ -147,6 +148,7 @@ def _meanings(kind: Any, arguments: tuple[Any, ...]) -> Iterator[tuple[Any, Mapp
     """The class and its generic bases, each with what its type parameters stand for there."""
     meaning = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
     yield kind, meaning
+    # In its own dict: a class that isn't generic inherits the attribute from a base that is.
     for base in kind.__dict__.get("__orig_bases__", kind.__bases__):
         origin = typing.get_origin(base) or base
         if isinstance(origin, type) and origin not in (object, typing.Generic):

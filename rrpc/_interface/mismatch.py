@@ -83,6 +83,7 @@ def _annotated_text(base: Any, notes: tuple[Any, ...]) -> str:
     others = tuple(note for note in notes if not isinstance(note, Lending))
     if len(others) < len(notes):
         return f"rrpc.Borrowed[{_annotated_text(base, others)}]"
+    # The first note counts, as it does in checks.
     for note in notes:
         if isinstance(note, Sized):
             return note.name

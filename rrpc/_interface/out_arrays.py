@@ -135,6 +135,7 @@ class OutSpec:
         """Returns the one array or tensor of ``result`` that fits; InvalidArgument if none or several do."""
         found = list(_arrays(result))
         arrays = [array for _, array in found]
+        # By dtype and shape, as the request doesn't say in which place of the result it is.
         fitting = [v for v, array in found if array.dtype == self.dtype and array.shape == self.shape]
         if len(fitting) == 1:
             return fitting[0]

@@ -103,6 +103,7 @@ class Plan:
 
         ``arrange`` makes a request of them for a server whose parameters are others.
         """
+        # The core packs the short form of a request only.
         if out is None and arrange is None and self._codec is not None:
             packed = self._codec.pack_arguments(tuple(arguments))
             if packed is not None:

@@ -25,6 +25,7 @@ def sender(annotation: Any, check: Check) -> Sender:
     if annotation is bytes:
 
         def send_bytes(value: Any, message: Message) -> Any:
+            # Longer ones become buffers, which prepare() sees to.
             if type(value) is bytes and len(value) < BULK_BYTES:
                 return value
             return prepare(check(value), message)

@@ -27,6 +27,7 @@ def annotated_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: 
     library = library_of(base)
     if library is not None and not library.is_table and (item := item_note(notes)) is not np.generic:
         check = tensor_check(library, base, item)
+    # The first of them counts. Compiled plans do the same.
     for note in notes:
         if isinstance(note, Sized):
             return _sized_check(note.name, base, check)
@@ -65,6 +66,7 @@ def _sized_check(name: str, base: Any, check: Check) -> Check:
 def _f32_check(check: Check) -> Check:
     def check_f32(value: Any) -> Any:
         number = value if type(value) is float else check(value)
+        # nan and the infinities pass, as an f32 has them too.
         if -_F32_OVERFLOWS < number < _F32_OVERFLOWS or not math.isfinite(number):
             return number
         raise Mismatch("f32", value, f"{number} is out of range, about -3.4e38 to 3.4e38")

@@ -38,6 +38,7 @@ def item_of(annotation: Any) -> tuple[Any, bool]:
     arguments = typing.get_args(annotation)
     if not arguments:
         raise AnnotationError(f"{origin.__name__} of what? Write {origin.__name__}[...]")
+    # Generator[T, S, R] is one too: the type of its items comes first.
     return arguments[0], True
 
 

@@ -90,7 +90,7 @@ class BaseServer:
         handlers, streams = self._dispatch.handlers, self._dispatch.streams
         core = self._core if observer is None else ObservedCore(self._core, observer, handlers, streams)
         self._streams = ServedStreams(core, self._dispatch, tracebacks, self._workers.lend)
-        self._core.add_to_hello(introduce(self.interfaces()))  # for clients that connect
+        self._core.add_to_hello(introduce(self.interfaces()))
         self._core.serve_apart(apart)  # so that Health answers while all workers are in handlers
         self.async_handlers = self._make_async_handlers(core, alone, max_concurrency, tracebacks)
         """Runs the ``async def`` handlers, if there are any. ``rrpc.aio.Server`` opens it in its loop."""

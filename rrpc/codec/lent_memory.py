@@ -33,6 +33,7 @@ def own(value: Any) -> Any:
     if type(value) is list:
         value[:] = map(own, value)
     elif isinstance(value, dict):
+        # The keys stay as they are, so the dict may change while it is walked.
         for key, item in value.items():
             value[key] = own(item)
     return value

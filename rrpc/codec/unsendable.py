@@ -23,6 +23,7 @@ def refusal(refused: Refused, what: str) -> InvalidArgument:
 
 def scanned(payload: bytes) -> bytes:
     """Gives a payload that receivers take."""
+    # A shorter payload can't have more objects than receivers take, as each has a byte at least.
     if len(payload) > _core.OBJECTS_ALWAYS:
         try:
             _core.scan_payload(payload)

@@ -96,6 +96,7 @@ def _visit(
         if done:
             found[name] = lookup(name)
         elif name not in opened:
+            # Marked before what it needs, which may lead back to it.
             opened.add(name)
             inner = [n for kind in types_in(lookup(name)) for n in names_in(kind)]
             # Reversed, as the stack gives back the last one first.

@@ -31,6 +31,7 @@ def service_of(thing: Any) -> Service:
     if interface is None:
         name = thing.__name__ if isinstance(thing, type) else type(thing).__name__
         raise TypeError(f"{name} is no service: decorate the class with @rrpc.service")
+    # Annotations may have been texts until here.
     interface = interface.resolved()
     declarations = Declarations(interface.name.rpartition(".")[0])
     methods = [_method(name, method, declarations) for name, method in interface.methods.items()]
@@ -93,6 +94,7 @@ def module_of(services: Sequence[Any]) -> Module:
     declarations: dict[str, Declaration] = {}
     for schema in schemas:
         for name, declaration in schema.declarations.items():
+            # Compared by meaning: positions and documentation don't count.
             if declarations.setdefault(name, declaration) != declaration:
                 raise AnnotationError(f"two classes are called {name}: {schema.name} has another")
     by_name: dict[str, Service] = {}

@@ -105,6 +105,7 @@ class PythonTypes:
         return self._made[name]
 
     def _struct(self, name: str, struct: model.Struct) -> Any:
+        # Any for now: a field's class may not be made yet.
         members = [(member, Any, field) for member, field in self._members(struct).items()]
         kind: Any = dataclasses.make_dataclass(
             bare(name), members, namespace=_namespace(name, struct), frozen=struct.frozen
@@ -163,6 +164,7 @@ class PythonTypes:
             return _SCALARS[kind.name]
         if isinstance(kind, model.Named):
             return self[kind.name]
+        # Never evaluated: the text may be a stranger's.
         if isinstance(kind, model.Opaque):
             return Any
         if isinstance(kind, model.Literal):
@@ -236,6 +238,7 @@ class PythonTypes:
         name = f"{service}.{method.name}"
         annotations = {parameter.name: parameter.annotation for parameter in parameters}
 
+        # Never called: it carries the signature for whatever looks at a method's function.
         def function(self: object, *arguments: object, **named: object) -> None:
             raise NotImplementedError(name)
 

@@ -13,6 +13,7 @@ __all__ = ["NAME", "Layout", "check_schema", "is_tabular", "layout_of", "pyarrow
 
 NAME: Final = "ArrowTable"
 """The name under which a table's parts travel."""
+# A peer chooses the schema: the limits bound the time and the stack that reading it takes.
 FIELDS_MAX: Final = 16_384
 NESTING_MAX: Final = 32
 EMPTY_ITEMS_MAX: Final = 1 << 24

@@ -55,6 +55,7 @@ def _without_columns(schema: Any, rows: int) -> Any:
     if not 0 <= rows <= EMPTY_ITEMS_MAX:
         raise ValueError(f"{rows} rows without columns")
     pa = pyarrow()
+    # A table has its number of rows from a column, which is left out again.
     return pa.table({"none": pa.nulls(rows)}, metadata=schema.metadata).select([])
 
 
@@ -109,6 +110,7 @@ def _checked(kind: Any, layout: int, width: int, node: Any) -> tuple[int, int, l
     if without_bytes and length > EMPTY_ITEMS_MAX:
         raise ValueError(f"{length} items without bytes")
     count = kind.num_buffers
+    # Views may have any number of data buffers behind the others.
     if len(given) != count if layout != has.VIEW else len(given) < count:
         raise ValueError(f"{len(given)} buffers for a {kind!s:.80}")
     buffers = [_buffer(each) for each in given]

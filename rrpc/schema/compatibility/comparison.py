@@ -87,10 +87,12 @@ class Comparison:
         if kept is grown is Fit.ALL:
             return
         breaks = Broken.NONE
+        # Arguments go from the client to the server: the new version must take those of old clients.
         if Use.ARGUMENT in use and kept is not Fit.ALL:
             breaks |= Broken.OLD_CLIENT
             if grown is Fit.NO:
                 breaks |= Broken.NEW_CLIENT
+        # Results go the other way: old clients must take those of the new version.
         if Use.RESULT in use:
             breaks |= Broken.NONE if kept is Fit.ALL else Broken.NEW_CLIENT
             breaks |= Broken.OLD_CLIENT if grown is Fit.NO else Broken.NONE

@@ -78,6 +78,7 @@ class Receiver:
 
     def _takes_one(self, own: model.Type, sent: model.Type) -> Fit:
         values, sent_values = _values(own, self._here), _values(sent, self._there)
+        # An enum travels as its values, so a literal or a scalar may take it too.
         if sent_values is not None:
             return _takes_values(own, values, sent_values)
         match own, sent:
@@ -145,6 +146,7 @@ def _takes_values(own: model.Type, values: list[Any] | None, sent: list[Any]) ->
         return _when(
             isinstance(own, model.Scalar) and all(_scalar_takes_value(own.name, each) for each in sent)
         )
+    # With the types, as 1 and True are equal and travel differently.
     known = {(type(value), value) for value in values}
     fitting = sum((type(each), each) in known for each in sent)
     return Fit.ALL if fitting == len(sent) else Fit.MOST if fitting else Fit.NO
