@@ -37,6 +37,7 @@ NOT_ON_THE_WIRE = {
     "kRefusedAs",
     "kMagic",  # text: shm's preamble
     "kPollAgain",
+    "kNoCompletion",
     "kCiphersEntryName",  # text: of a shared object
 }
 ENUMS = {
