@@ -7,7 +7,7 @@
 //    in that order, and so do those of the receive queue.
 //  - Every posted receive and every signalled send-queue request ends in exactly one completion, also when
 //    the queue pair dies or is disconnected: then with kFlushed. An unsignalled request completes only
-//    when it fails.
+//    when it fails, and a message of reserve_message() not even then.
 //  - Memory named by a posted request belongs to the device until its completion (for an inline send:
 //    until post_send returns).
 //  - READ and WRITE name (remote address, rkey) and are refused with kRemoteAccess outside the exposed range or

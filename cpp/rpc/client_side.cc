@@ -107,7 +107,8 @@ inline Status ClientSide::send_parts(ClientCall& call, std::span<const Bytes> pa
   return {};
 }
 
-// Of a request that exposes nothing: written to where the peer reads it, or the socket. False: it goes another way.
+// Of a request that exposes nothing: written to where the peer, the socket or the adapter reads it. False: it goes
+// another way.
 [[gnu::always_inline]] inline bool ClientSide::send_at_once(ClientCall& call, const RequestFixed& fixed,
                                                             const CallRequest& request) {
   if (!queue_.empty()) return false;

@@ -293,7 +293,7 @@ Status ServerSide::on_done(Bytes body, TimeNs now) {
   return {};
 }
 
-// A small result goes straight from the caller's bytes into the peer's slot.
+// A small result goes straight from the caller's bytes to where the peer, the socket or the adapter reads it.
 [[gnu::always_inline]] inline bool ServerSide::send_inline(ServerCall& call, const Reply& reply) {
   if (!queue_.empty() || reply.payload.size() > options_.message_bytes_max) return false;
   ReplyFixed fixed;

@@ -12,8 +12,8 @@
 
 namespace rrpc::provider::verbs {
 
-// What costs system calls (connection events) is looked at so often while completions alone are polled for. Who sleeps
-// on the wait handles is kept awake by such an event until then.
+// What costs system calls (connection events) is looked at so often while completions alone are polled for, and at once
+// where a wait handle has told of it.
 static constexpr TimeNs kLookEvery = kMillisecond;
 static constexpr uint32_t kPollsPerClock = 8;  // the clock costs as much as a poll that finds nothing
 

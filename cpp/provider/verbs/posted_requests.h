@@ -1,4 +1,5 @@
-// For tests: counts what this process posts to its adapters, in the place of their own function, which then does it.
+// For tests: counts what this process posts to its adapters, in the place of their own function, which then does it, or
+// has them refuse some.
 #pragma once
 
 #include <dlfcn.h>
@@ -6,7 +7,9 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <map>
+#include <utility>
 
 namespace rrpc::provider::verbs {
 
@@ -38,8 +41,20 @@ class PostedRequests {
   int sends_with_invalidate() const { return counts()[IBV_WR_SEND_WITH_INV]; }
   int reads() const { return counts()[IBV_WR_RDMA_READ]; }
 
+  // The next call takes so many of its requests, and refuses the one after them.
+  static void refuse_after(int count) { taken_of_next() = count; }
+  // The next call takes all, and says that the queue pair isn't connected, as Soft-iWARP's library does.
+  static void take_and_complain() { taken_of_next() = kAllAndComplain; }
+
  private:
   using PostSend = int (*)(ibv_qp*, ibv_send_wr*, ibv_send_wr**);
+  static constexpr int kAll = -1;
+  static constexpr int kAllAndComplain = -2;
+
+  static int& taken_of_next() {
+    static int count = kAll;
+    return count;
+  }
 
   static std::map<ibv_context*, PostSend>& own() {
     static std::map<ibv_context*, PostSend> functions;
@@ -52,7 +67,16 @@ class PostedRequests {
   static int count_and_post(ibv_qp* queue_pair, ibv_send_wr* first, ibv_send_wr** refused) {
     for (const ibv_send_wr* request = first; request != nullptr; request = request->next)
       ++counts().at(request->opcode);
-    return own().at(queue_pair->context)(queue_pair, first, refused);
+    const PostSend post = own().at(queue_pair->context);
+    const int taken = std::exchange(taken_of_next(), kAll);
+    if (taken == kAll) return post(queue_pair, first, refused);
+    if (taken == kAllAndComplain) return post(queue_pair, first, refused), *refused = nullptr, ENOTCONN;
+    ibv_send_wr* last = first;
+    for (int i = 1; i < taken; ++i) last = last->next;
+    ibv_send_wr* const rest = std::exchange(last->next, nullptr);
+    (void)post(queue_pair, first, refused);
+    *refused = last->next = rest;
+    return EINVAL;
   }
 };
 

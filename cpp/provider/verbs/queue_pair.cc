@@ -240,16 +240,18 @@ bool VerbsQueuePair::taken_all_the_same(const ibv_send_wr* refused) {
 Status VerbsQueuePair::post_chain(size_t held_count) {
   give_receives();
   if (chain_.empty()) return {};  // the queue pair has died of that, and flushes them
-  ibv_sge* sges = chain_sges_.data();
-  for (size_t i = 0; i < chain_.size(); ++i) {
-    chain_[i].sg_list = sges;
-    sges += chain_[i].num_sge;
-    chain_[i].next = i + 1 < chain_.size() ? &chain_[i + 1] : nullptr;
+  // Those that wait are none any more: should the device refuse some, only these are flushed by this end.
+  given_.swap(chain_);
+  given_sges_.swap(chain_sges_);
+  ibv_sge* sges = given_sges_.data();
+  for (size_t i = 0; i < given_.size(); ++i) {
+    given_[i].sg_list = sges;
+    sges += given_[i].num_sge;
+    given_[i].next = i + 1 < given_.size() ? &given_[i + 1] : nullptr;
   }
-  const auto chain = std::span(chain_);
-  const Status status = give_requests(chain, held_count > 0);
-  chain_.clear();
-  chain_sges_.clear();
+  const Status status = give_requests(given_, held_count > 0);
+  given_.clear();
+  given_sges_.clear();
   return status;
 }
 

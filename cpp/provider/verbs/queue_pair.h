@@ -129,11 +129,11 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   // queue_pair_messages.cc
   Result<PostedReceive> resolve(const ReceiveRequest& request);
   Status give_receives_now();
-  // To the device, those that wait. Where it takes them no more the queue pair dies.
+  // To the device, those that wait. Where it takes them no more the queue pair has died, or does so.
   void give_receives() {
-    if (receives_.waiting_count() == 0) return;
-    if (const Status status = give_receives_now(); !status.ok()) die(status);
+    if (receives_.waiting_count() > 0) give_receives_or_die();
   }
+  void give_receives_or_die();
   void drop_waiting_receives();
   void make_held_places();
   std::byte* held_place(size_t index) { return held_bytes_.data() + index * limits_.inline_bytes_max; }
@@ -143,7 +143,8 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   size_t poll_whatever(std::span<Completion> out, bool look);
   size_t take_stash(std::span<Completion> out);
   size_t poll_device(std::span<Completion> out);
-  size_t take_sends(std::span<Completion> out);
+  size_t take_sends(std::span<Completion> out) { return sends_.front_done() != nullptr ? take_done_sends(out) : 0; }
+  size_t take_done_sends(std::span<Completion> out);
   bool stash_completions();
   bool digest(const ibv_wc& completion, Completion& receive);
   void digest_send(uint64_t sequence, const ibv_wc& completion);
@@ -200,6 +201,8 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   // calls those that wait for another one.
   std::vector<ibv_send_wr> chain_;
   std::vector<ibv_sge> chain_sges_;
+  std::vector<ibv_send_wr> given_;  // the same, while the device is given them
+  std::vector<ibv_sge> given_sges_;
   static constexpr size_t kHeldMax = 16;
   std::vector<std::byte> held_bytes_;  // places for the bytes of those that go inline, one each
   uint32_t reserved_bytes_ = 0;        // by reserve_message()

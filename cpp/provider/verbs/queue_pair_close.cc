@@ -45,7 +45,6 @@ void VerbsQueuePair::flush_held() {
 
 void VerbsQueuePair::begin_flush(const std::string& reason) {
   flush_held();
-  if (!give_receives_now().ok()) drop_waiting_receives();
   ending_ = Ending::kFlushing;
   flush_progress_ = now_ns();
   if (connector_->phase() != Connector::Phase::kEnded) connector_->disconnect(reason);
@@ -56,7 +55,7 @@ void VerbsQueuePair::begin_flush(const std::string& reason) {
 }
 
 bool VerbsQueuePair::flushed() const {
-  if (!sends_.all_done() || !receives_.empty()) return false;
+  if (!sends_.all_done() || !receives_.all_done()) return false;
   const bool tells =
       shared_receives_ != nullptr && was_connected_ && adapter_.tells_last_receive() && !adapter_.failed();
   return !tells || last_receive_taken_.load(std::memory_order_acquire);
@@ -96,6 +95,7 @@ void VerbsQueuePair::advance_ending(TimeNs now) {
       if (connector_->unanswered()) return;  // Soft-iWARP gives a peer ten seconds
       if (flushed()) {
         finish();
+        drop_waiting_receives();
       } else if (now - flush_progress_ > kFlushPatience) {
         give_up_flush();
       }

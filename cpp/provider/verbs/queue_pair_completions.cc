@@ -22,8 +22,8 @@ size_t VerbsQueuePair::poll_calm(std::span<Completion> out) {
 
 size_t VerbsQueuePair::poll_whatever(std::span<Completion> out, bool look) {
   const TimeNs now = now_ns();
-  give_receives();
   if (doomed_.load(std::memory_order_acquire)) obey_doom();
+  if (connected()) give_receives();
   const bool awaits_news = state_ == QueuePairState::kConnecting || asking_why();
   if ((look || awaits_news) && state_ != QueuePairState::kInit && handle_ != nullptr && !holds_device()) {
     connector_->drive();
@@ -51,7 +51,7 @@ size_t VerbsQueuePair::take_stash(std::span<Completion> out) {
 
 // Until `out` is full or the device has no more: fewer than asked for means that the queue has run dry.
 size_t VerbsQueuePair::poll_device(std::span<Completion> out) {
-  size_t count = sends_.front_done() != nullptr ? take_sends(out) : 0;
+  size_t count = take_sends(out);
   if (completions_ == nullptr) return count;
   std::array<ibv_wc, kBatch> polled;
   while (count < out.size()) {
@@ -66,10 +66,7 @@ size_t VerbsQueuePair::poll_device(std::span<Completion> out) {
       else
         ++count;
     }
-    if (sends_.front_done() != nullptr) {
-      count += take_sends(out.subspan(count));
-      exposures_->post_deferred();  // there is room for them now
-    }
+    count += take_sends(out.subspan(count));
     if (ending_ == Ending::kFlushing) flush_progress_ = now_ns();
     if (static_cast<size_t>(polled_count) < wanted) break;
   }
@@ -77,7 +74,7 @@ size_t VerbsQueuePair::poll_device(std::span<Completion> out) {
 }
 
 // Of the send queue, what is done, in the order posted.
-size_t VerbsQueuePair::take_sends(std::span<Completion> out) {
+size_t VerbsQueuePair::take_done_sends(std::span<Completion> out) {
   size_t count = 0;
   for (const SendEntry* entry = sends_.front_done(); entry != nullptr; entry = sends_.front_done()) {
     if (entry->status != WcStatus::kSuccess && asking_why()) break;
@@ -91,6 +88,7 @@ size_t VerbsQueuePair::take_sends(std::span<Completion> out) {
     }
     sends_.pop();
   }
+  exposures_->post_deferred();  // there is room for them now
   return count;
 }
 

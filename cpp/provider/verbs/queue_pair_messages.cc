@@ -1,4 +1,5 @@
 // Receives, and messages that are written where they are sent from: what each small call needs.
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -35,7 +36,7 @@ Status VerbsQueuePair::post_receives(std::span<const ReceiveRequest> requests) {
     return resource_exhausted("the receive queue is full (" + std::to_string(limits_.receive_depth) + " receives)");
   }
   give_receives();
-  if (state_ == QueuePairState::kError) return error_;
+  const size_t waiting_before = receives_.waiting_count();  // of a queue pair that has died
   Status status;
   for (const ReceiveRequest& request : requests) {
     auto receive = resolve(request);
@@ -45,8 +46,9 @@ Status VerbsQueuePair::post_receives(std::span<const ReceiveRequest> requests) {
     }
     receives_.push(*receive);
   }
+  if (status.ok() && asking_why()) return {};  // they are flushed with the others
   if (!status.ok() || !(status = give_receives_now()).ok()) {
-    while (receives_.waiting_count() > 0) receives_.drop_newest();
+    while (receives_.waiting_count() > waiting_before) receives_.drop_newest();
   }
   return status;
 }
@@ -67,15 +69,21 @@ Status VerbsQueuePair::give_receives_now() {
   return {};
 }
 
-// Those that the device doesn't get any more end as those that it has.
+// Some drivers take none for a queue pair that has died: its connector or its watcher knows why.
+void VerbsQueuePair::give_receives_or_die() {
+  if (const Status status = give_receives_now(); !status.ok()) ask_why(status);
+}
+
+// Those that the device didn't get end as those that it had, after them.
 void VerbsQueuePair::drop_waiting_receives() {
-  while (receives_.waiting_count() > 0) {
-    stash_.push_back({.wr_id = receives_.drop_newest(),
+  for (size_t i = 0; i < receives_.waiting_count(); ++i) {
+    stash_.push_back({.wr_id = receives_.waiting(i).wr_id,
                       .opcode = Opcode::kReceive,
                       .status = WcStatus::kFlushed,
                       .length_bytes = 0,
                       .qp_number = number()});
   }
+  while (receives_.waiting_count() > 0) receives_.drop_newest();
 }
 
 // --- messages --------------------------------------------------------------------------------------
@@ -90,7 +98,7 @@ std::byte* VerbsQueuePair::reserve_message(uint32_t length_bytes) {
   if (!fits || !connected()) return nullptr;
   make_held_places();
   chain_.reserve(kHeldMax);
-  chain_sges_.reserve(chain_sges_.size() + 1);
+  chain_sges_.reserve(std::max(kHeldMax, chain_sges_.size() + 1));
   reserved_bytes_ = length_bytes;
   return held_place(chain_.size());
 }
@@ -113,7 +121,7 @@ bool VerbsQueuePair::commit_message(bool more, uint64_t wr_id) {
     return false;
   }
   give_receives();
-  if (state_ != QueuePairState::kConnected) [[unlikely]]
+  if (!connected()) [[unlikely]]
     sends_.fail(sequence_of(message_.wr_id));
   else
     (void)give_requests({&message_, 1}, true);

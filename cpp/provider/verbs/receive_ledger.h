@@ -25,13 +25,16 @@ class ReceiveLedger {
       : capacity_(capacity), slots_(capacity == 0 ? 0 : std::bit_ceil(capacity)) {}
 
   bool empty() const { return first_ == end_; }
+  // Whether the device has nothing of it any more.
+  bool all_done() const { return first_ == given_; }
   size_t room() const { return capacity_ - static_cast<size_t>(end_ - first_); }
   bool full() const { return room() == 0; }
   void push(const PostedReceive& receive) {
     RRPC_CHECK(!full(), "the receive ledger is full");
     at(end_++) = receive;
   }
-  // The receive that completed and comes back to its place, as a full queue's do where they are posted again in order.
+  // The receive that completed and comes back to its place, as those of a full queue do where its capacity is a power
+  // of two and they are posted again in order. False: it isn't that.
   bool push_again(uint64_t wr_id) {
     if (full() || slots_.empty() || at(end_).wr_id != wr_id) return false;
     ++end_;

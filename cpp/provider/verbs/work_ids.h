@@ -1,4 +1,5 @@
-// The wr_id that a device gets: which queue, and the sequence number there. A completion in error has no valid opcode.
+// The wr_id that a device gets: which queue, and of a request the sequence number there, of a shared receive its slot
+// (a queue pair's own receives complete in order and need no number). A completion in error has no valid opcode.
 #pragma once
 
 #include <cstdint>
