@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rrpc import idl  # load and print_module need lark, and import it when they are asked for
 from rrpc._interface import AnnotationError
 from rrpc.errors import RpcError
-from rrpc.idl import SIDES, IdlError, PythonFiles, load
+from rrpc.idl import SIDES, IdlError, PythonFiles
 from rrpc.schema import Module, Service, modules_of
 
 from .common import BadInput, Parser, command, debugging, find_service, problem, takes_files, tool_version
@@ -150,7 +151,6 @@ def _python_texts(options: argparse.Namespace, output: Output) -> dict[str, str]
 
 
 def _idl_texts(options: argparse.Namespace, output: Output) -> dict[str, str]:
-    from rrpc.idl import print_module
     from rrpc.schema import module_of
 
     if output.is_folder:
@@ -160,12 +160,12 @@ def _idl_texts(options: argparse.Namespace, output: Output) -> dict[str, str]:
         if given.endswith(".rrpc"):
             raise BadInput(f"{given}: --idl is for Python services and servers; see rrpc-gen format --help")
         services += _services_of(given, options) if _is_address(given) else [find_service(given)[1]]
-    return {"": print_module(module_of(services))}
+    return {"": idl.print_module(module_of(services))}
 
 
 def _load(path: str, include: Sequence[Path]) -> Module:
     try:
-        return load(path, include)
+        return idl.load(path, include)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from None
 
@@ -230,11 +230,9 @@ def _format(arguments: Sequence[str]) -> int:
         "--check", action="store_true", help="write nothing; exit code 1 if a file isn't in that form"
     )
     options = parser.parse_args(arguments)
-    from rrpc.idl import print_module
-
     code = 0
     for path in options.files:
-        output, texts = Output(path), {"": print_module(_load(path, options.include))}
+        output, texts = Output(path), {"": idl.print_module(_load(path, options.include))}
         _refuse_comments(path)
         code = max(code, output.check(texts) if options.check else output.write(texts))
     return code

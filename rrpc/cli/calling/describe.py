@@ -6,9 +6,9 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
+from rrpc import idl  # its printer needs lark, which may be missing where none is asked for
 from rrpc._interface import AnnotationError, signature_text
 from rrpc.cli.common import BadInput, one_line
-from rrpc.idl import print_module
 from rrpc.schema import Method, Service, modules_of, to_data
 from rrpc.schema.closure import closure
 from rrpc.schema.to_python import to_interface
@@ -70,7 +70,7 @@ def _with_methods(service: Service, methods: Sequence[Method]) -> Service:
 def _files(service: Service) -> str:
     """Returns the text of the service's .rrpc file, or of one file for each package that it uses."""
     modules = modules_of([service])
-    texts = [(path, print_module(module).rstrip()) for path, module in modules.items()]
+    texts = [(path, idl.print_module(module).rstrip()) for path, module in modules.items()]
     return "\n\n".join(text if len(texts) == 1 else f"// {path}\n{text}" for path, text in texts)
 
 
