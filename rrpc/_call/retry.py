@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import threading
 import weakref
 from collections.abc import Collection, Generator
@@ -27,9 +28,16 @@ if TYPE_CHECKING:
     from rrpc._channel import Connection
 
 PUSH_BACK = "retry-after-ms"
-"""What a server may send with an error: call again after so many milliseconds, or not at all if it's below 0."""
+"""What a server may send with an error: call again after so many milliseconds, or not at all.
+
+Anything but a decimal number of milliseconds up to ``PUSH_BACK_SECONDS_MAX`` means not at all, as in gRPC.
+"""
+
+PUSH_BACK_SECONDS_MAX = 3600.0
+"""The longest wait that a server may ask for: it holds up calls that have no deadline."""
 
 CODES = frozenset({StatusCode.UNAVAILABLE})
+_MILLISECONDS = re.compile("[0-9]{1,10}")
 # For `_anew` alone, and weak: it keeps no budget alive.
 _budgets: weakref.WeakSet[RetryBudget] = weakref.WeakSet()
 
@@ -106,9 +114,10 @@ class RetryPolicy:
     and all that was sent is kept.
 
     Args:
-        max_attempts: The most attempts of one call, the first one included; at least 1.
+        max_attempts: The most attempts of one call, the first one included; from 1 to 1000.
         initial_backoff: The longest wait before the second attempt, in seconds; at least 0.
-        max_backoff: The longest wait before any attempt, in seconds; at least 0. A server may ask for a longer one.
+        max_backoff: The longest wait before any attempt, in seconds; at least 0. A server may ask for a longer one, up
+            to an hour.
         multiplier: The factor by which the longest wait grows with each attempt; at least 1.
         jitter: The part of the wait that is random, from 0 (none of it) to 1 (all of it).
         codes: Status codes of failures that may pass. A call that fails with another one isn't made again.
@@ -263,11 +272,12 @@ def codes_of(codes: Collection[StatusCode]) -> frozenset[StatusCode]:
 
 
 def pushed_back(text: str | bytes) -> float | None:
-    try:
-        milliseconds = int(text)
-    except ValueError:
+    """Returns the seconds that a server's PUSH_BACK asks for, or None if the call must not be made again."""
+    # The pattern comes before int(), which takes any number of digits: the quotient would raise OverflowError.
+    if not isinstance(text, str) or _MILLISECONDS.fullmatch(text) is None:
         return None
-    return milliseconds / 1000 if milliseconds >= 0 else None
+    seconds = int(text) / 1000
+    return seconds if seconds <= PUSH_BACK_SECONDS_MAX else None
 
 
 def _anew() -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,8 @@ class Sleep:
         # Negated, so that NaN is refused too: every comparison with it is False.
         if not seconds >= 0:
             raise ValueError(f"Sleep takes a number of seconds from 0 up, not {seconds!r}")
-        self.seconds = float(seconds)
+        # Events refuse to wait for longer.
+        self.seconds = min(float(seconds), threading.TIMEOUT_MAX)
 
     def __repr__(self) -> str:
         return f"Sleep({self.seconds:g})"

@@ -211,10 +211,10 @@ class _Exchanging(Wait):
         if driver is None:
             return  # it was given up
         driver.handle = None
-        # The call has ended, so a timeout of 0 never expires.
+        # The call has ended, so a timeout of 0 never expires. Any error goes to the course: nobody else would end it.
         try:
             reply = (*handle.result(0.0), handle.metadata())
-        except RpcError as error:
+        except BaseException as error:
             driver.go_on(None, error)
             del self, driver  # which the error's traceback would hold
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import threading
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,7 +112,7 @@ class _Hedge:
             elif self._ended < count:
                 return
         if allowed:
-            attempt.on_done(functools.partial(self._answered, attempt, branch))
+            attempt.on_done(functools.partial(self._guarded, self._answered, attempt, branch))
             attempt.go_on()
         else:
             if count < self._most and self._policy.budget is not None and self._error is not None:
@@ -128,7 +128,15 @@ class _Hedge:
         if self._timer is not None:
             self._timer.cancel()
         count = len(self._attempts)
-        self._timer = after(delay, functools.partial(self._begin, count)) if count < self._most else None
+        again = functools.partial(self._guarded, self._begin, count)
+        self._timer = after(delay, again) if count < self._most else None
+
+    def _guarded(self, do: Callable[..., object], *arguments: Any) -> None:
+        """Runs a callback of a timer or an attempt. What it raises ends the call, which may have no other end."""
+        try:
+            do(*arguments)
+        except BaseException as error:
+            self._resolve(None, error)
 
     def _answered(self, attempt: CallbackCall, branch: OutgoingCall) -> None:
         with self._lock:
