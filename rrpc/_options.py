@@ -78,6 +78,16 @@ def seconds(timeout: float, name: str = "timeout") -> float:
     )
 
 
+def grown(initial: float, multiplier: float, steps: int, most: float) -> float:
+    """Returns ``initial * multiplier ** steps``, at most ``most``, for any numbers from 0 up."""
+    if not initial:
+        return 0.0
+    try:
+        return min(most, initial * float(multiplier) ** steps)
+    except OverflowError:
+        return most
+
+
 def deadline_after(timeout: float | None) -> float | None:
     """Returns the time, by ``time.monotonic``, at which a timeout that begins now ends; None: never."""
     return None if timeout is None or timeout == inf else monotonic() + timeout

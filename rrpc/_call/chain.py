@@ -15,8 +15,8 @@ from .stream_hooks import StreamHooks
 Steps = Generator[Any, Any, Any]
 Link = Callable[[Any], Steps]
 
-# Bounds a link that yields its call for ever. Retries are a link, so it bounds `max_attempts` of a policy too.
-_CALLS_MAX = 1000
+CALLS_MAX = 1000
+"""How often a link may yield its call, and so the most attempts of a retry policy, which is a link."""
 _ENDED = object()
 REFUSED = object()
 """Given to ``drive`` for an awaitable, where nothing can be awaited."""
@@ -166,8 +166,8 @@ class Chain:
         self._counts[-1] += 1
         if self._once and self._counts[-1] > 1:
             return RuntimeError(f"{self._where()} yielded the call a second time, but a handler runs once")
-        if self._counts[-1] > _CALLS_MAX:
-            return RuntimeError(f"{self._where()} yielded the call {_CALLS_MAX} times without returning")
+        if self._counts[-1] > CALLS_MAX:
+            return RuntimeError(f"{self._where()} yielded the call {CALLS_MAX} times without returning")
         if self.hooks is not None:
             self.hooks.keep_to(len(self._stack))
         return None

@@ -19,8 +19,10 @@ from collections.abc import Collection, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rrpc._options import grown
 from rrpc.errors import RpcError, StatusCode, Unavailable, goes_elsewhere
 
+from .chain import CALLS_MAX
 from .outgoing import OutgoingCall
 from .steps import Sleep
 
@@ -137,19 +139,19 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         check_attempts(self.max_attempts)
-        if (
-            self.initial_backoff < 0
-            or self.max_backoff < 0
-            or self.multiplier < 1
-            or not 0 <= self.jitter <= 1
+        # Each as what it must be, so that NaN is refused too: every comparison with it is False.
+        if not (
+            self.initial_backoff >= 0
+            and self.max_backoff >= 0
+            and self.multiplier >= 1
+            and 0 <= self.jitter <= 1
         ):
             raise ValueError("backoffs must be 0 or more, multiplier 1 or more, and jitter from 0 to 1")
         object.__setattr__(self, "codes", codes_of(self.codes))
 
     def backoff(self, attempt: int) -> float:
         """Seconds to wait after so many attempts."""
-        # The exponent has a limit, as a float that grows too large raises OverflowError.
-        most = min(self.max_backoff, self.initial_backoff * self.multiplier ** min(attempt - 1, 100))
+        most = grown(self.initial_backoff, self.multiplier, attempt - 1, self.max_backoff)
         return most * random.uniform(1 - self.jitter, 1)
 
     def delay(
@@ -263,8 +265,8 @@ def _lost_connection(call: OutgoingCall, error: RpcError) -> Connection | None:
 
 
 def check_attempts(count: int) -> None:
-    if not isinstance(count, int) or count < 1:
-        raise ValueError(f"max_attempts must be 1 or more, not {count!r}")
+    if not isinstance(count, int) or not 1 <= count <= CALLS_MAX:
+        raise ValueError(f"max_attempts must be a whole number from 1 to {CALLS_MAX}, not {count!r:.60}")
 
 
 def codes_of(codes: Collection[StatusCode]) -> frozenset[StatusCode]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rrpc._options import grown
 from rrpc.errors import RpcError, StatusCode
 
 _STRIKES = frozenset({StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED})
@@ -45,10 +46,10 @@ class Record:
             return
         self.strikes += 1
         if self.strikes >= ejection.failures:
-            # Bounded, as a float that grows too large raises OverflowError.
-            grown = ejection.initial * ejection.multiplier ** min(self.ejections, 64)
+            self.ejected_until = now + grown(
+                ejection.initial, ejection.multiplier, self.ejections, ejection.maximum
+            )
             self.ejections += 1
-            self.ejected_until = now + min(ejection.maximum, grown)
             self.strikes = ejection.failures - 1  # let in again, it has one try
 
     def succeeded(self, now: float) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rrpc._options import grown
 from rrpc.errors import DeadlineExceeded, RpcError, Unavailable, unsent
 
 from .connection import Connection
@@ -41,9 +42,8 @@ class Backoff:
 
     def delay(self, failures: int) -> float:
         """Seconds, after 1 failure or more."""
-        # Bounded, as a float that grows too large raises OverflowError.
-        grown: float = self.initial * self.multiplier ** min(failures - 1, 64)
-        return min(self.maximum, grown) * random.uniform(1 - self.jitter, 1 + self.jitter)
+        wait = grown(self.initial, self.multiplier, failures - 1, self.maximum)
+        return wait * random.uniform(1 - self.jitter, 1 + self.jitter)
 
 
 class Subchannel:

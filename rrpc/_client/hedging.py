@@ -33,7 +33,7 @@ class HedgingPolicy:
 
     Args:
         delay: Seconds without an answer after which the next attempt begins; at least 0.
-        max_attempts: The most attempts of one call, the first one included; at least 1.
+        max_attempts: The most attempts of one call, the first one included; from 1 to 1000.
         codes: Status codes of failures that may pass.
         budget: The budget for all calls with this policy; None: no limit. By default it is one of the policy's own.
 
@@ -48,7 +48,7 @@ class HedgingPolicy:
 
     def __post_init__(self) -> None:
         check_attempts(self.max_attempts)
-        if self.delay < 0:
+        if not self.delay >= 0:
             raise ValueError(f"delay must be 0 or more, not {self.delay!r}")
         object.__setattr__(self, "codes", codes_of(self.codes))
 

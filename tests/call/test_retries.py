@@ -14,6 +14,7 @@ from processes import eventually, patience
 import rrpc
 from rrpc import HedgingPolicy, RetryBudget, RetryPolicy, StatusCode
 from rrpc._call.retry import PUSH_BACK
+from rrpc._channel.ejection import Record
 
 __all__ = ["fleet", "nursery", "scheme"]
 
@@ -83,6 +84,18 @@ def test_how_long_to_wait() -> None:
     assert max(full) <= 1.0
     assert delay(policy, rrpc.Unavailable("x"), left=0.01) is None  # it would pass the deadline
     assert delay(policy, rrpc.Unavailable("x"), left=5.0) is not None
+
+
+@pytest.mark.parametrize("multiplier", [1e300, float("inf"), 10**300])
+def test_waits_grow_up_to_their_limit_by_any_factor(multiplier: float) -> None:
+    policy = RetryPolicy(max_backoff=1.0, multiplier=multiplier, jitter=0.0)
+    assert [policy.backoff(attempt) for attempt in (1, 2, 900)] == [0.05, 1.0, 1.0]
+    assert RetryPolicy(initial_backoff=0.0, multiplier=multiplier).backoff(9) == 0.0
+    assert rrpc.Backoff(multiplier=multiplier, jitter=0.0).delay(9) == 15.0
+    record, ejection = Record(), rrpc.Ejection(failures=1, multiplier=multiplier)
+    for now in (100.0, 200.0, 300.0):
+        record.failed(rrpc.Unavailable("x"), now, ejection)
+    assert record.ejected_until == 360.0
 
 
 def test_a_server_may_say_when() -> None:
@@ -157,10 +170,15 @@ def test_calls_that_reach_no_server_cost_the_budget_nothing() -> None:
     "wrong",
     [
         lambda: RetryPolicy(max_attempts=0),
+        lambda: RetryPolicy(max_attempts=1001),
+        lambda: RetryPolicy(initial_backoff=float("nan")),
+        lambda: RetryPolicy(multiplier=float("nan")),
         lambda: RetryPolicy(jitter=2),
         lambda: RetryPolicy(codes=[99]),  # type: ignore[list-item]
         lambda: RetryBudget(tokens=0),
         lambda: HedgingPolicy(delay=-1),
+        lambda: HedgingPolicy(delay=float("nan")),
+        lambda: HedgingPolicy(delay=1.0, max_attempts=1001),
         lambda: rrpc.Client("shm://x", lazy=True, retry=RetryPolicy(), hedging=HedgingPolicy(1.0)),
     ],
 )
@@ -241,7 +259,7 @@ def test_what_never_left_is_made_again(fleet: Fleet, scheme: str, use: Use) -> N
 def test_never_past_the_deadline(fleet: Fleet, scheme: str, use: Use) -> None:
     (server,) = fleet.members(1, scheme)
     server.told("fail")
-    policy = RetryPolicy(max_attempts=10_000, initial_backoff=0.05, multiplier=1.0, jitter=0.0, budget=None)
+    policy = RetryPolicy(max_attempts=1000, initial_backoff=0.05, multiplier=1.0, jitter=0.0, budget=None)
     with CountedClient(server.address, retry=policy) as client:
         start = time.monotonic()
         with pytest.raises((rrpc.Unavailable, rrpc.DeadlineExceeded)):
