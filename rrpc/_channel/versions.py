@@ -54,10 +54,11 @@ def introduce(interfaces: Sequence[Interface]) -> dict[str, bytes]:
 
 def _fingerprint(interface: Interface) -> bytes:
     from rrpc.schema import fingerprint, service_of
+    from rrpc.schema.effort import TooIntricate
 
     try:
         return bytes.fromhex(fingerprint(service_of(interface)))
-    except AnnotationError:  # two classes of one name
+    except (AnnotationError, TooIntricate):  # two classes of one name among them
         return _NOTHING
 
 
@@ -110,7 +111,15 @@ def agree(
             describes_none = isinstance(error, Unimplemented)
             why = "it describes none (builtin=False, --no-builtin)" if describes_none else str(error)
             raise _unknown(service, fingerprint, address, why) from None
-        if problem := _compare(agreement, interface(service), theirs, fingerprint, address):
+        from rrpc.schema.effort import TooIntricate
+
+        try:
+            problem = _compare(agreement, interface(service), theirs, fingerprint, address)
+        except TooIntricate as error:
+            raise _unknown(
+                service, fingerprint, address, f"its description can't be compared: {error}"
+            ) from None
+        if problem:
             raise FailedPrecondition(problem)
     return agreement
 

@@ -214,6 +214,8 @@ def _member(data: Any) -> model.EnumMember:
 
 def _oneof(data: Any) -> model.OneOf:
     alternatives = tuple(map(owned, _each(data, "alternatives", type_of_data)))
+    if not alternatives:
+        raise BadData("it has no alternatives")
     return model.OneOf(alternatives=alternatives, **_described(data, True))
 
 

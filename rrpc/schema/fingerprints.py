@@ -19,24 +19,26 @@ import json
 from typing import Any
 
 from . import model
+from .effort import Effort, check_levels
 from .idl_text import bare
 
 _Form = Any  # what json.dumps takes
 _FLOATS = ("float", "f64", "f32")
+# One-ofs are written out wherever they are named, which a description can make exponential in its length. Text counts
+# each time that it is written: so many characters, such as those of an enum's members, as one type.
+_TYPES_MAX = 80_000
+_TYPE_CHARS = 200
+# Of types and alternatives, through the one-ofs that they name; each takes two frames of Python's stack or three.
+_LEVELS_MAX = 200
 
 
 def fingerprint(service: model.Service) -> str:
-    """32 hex digits."""
+    """32 hex digits; TooIntricate for an interface that is too long to be written out."""
     return hashlib.sha256(_dump(_Canonical(service).form()).encode()).hexdigest()[:32]
 
 
 def _dump(form: _Form) -> str:
     return json.dumps(form, sort_keys=True, separators=(",", ":"))
-
-
-def _sorted(forms: list[_Form]) -> list[_Form]:
-    """Sorts forms and removes duplicates."""
-    return [json.loads(text) for text in sorted(set(map(_dump, forms)))]
 
 
 class _Canonical:
@@ -45,11 +47,19 @@ class _Canonical:
     def __init__(self, service: model.Service) -> None:
         self._service = service
         self._structs: dict[str, _Form] = {}  # by full name
+        self._enums: dict[str, _Form] = {}
+        self._waiting: list[model.Struct] = []  # named, and not written out yet
         self._open: list[str] = []  # one-ofs that are being written out
+        self._effort = Effort(_TYPES_MAX)
+        self._levels = 0
 
     def form(self) -> _Form:
-        methods = _sorted([self._method(method) for method in self._service.methods])
-        structs = _sorted(list(self._structs.values()))
+        methods = self._sorted([self._method(method) for method in self._service.methods])
+        # Not by recursion: a chain of structs may be long. The form of one is the same whatever leads to it.
+        while self._waiting:
+            struct = self._waiting.pop()
+            self._structs[struct.name] = self._struct(struct)
+        structs = self._sorted(list(self._structs.values()))
         return [self._service.name, methods, structs]
 
     def _method(self, method: model.Method) -> _Form:
@@ -62,7 +72,25 @@ class _Canonical:
         default = self._default(parameter.default, parameter.type)
         return [parameter.name, self._type(parameter.type), default, kind, parameter.stream]
 
+    def _sorted(self, forms: list[_Form]) -> list[_Form]:
+        """Sorts forms and removes duplicates."""
+        texts = {_dump(form) for form in forms}
+        self._effort.spend(sum(map(len, texts)) // _TYPE_CHARS)
+        return [json.loads(text) for text in sorted(texts)]
+
+    def _enter(self, kind: model.Type) -> None:
+        """Begins a type, or alternatives of one. An error ends all of it, so only success leaves the level."""
+        self._levels += 1
+        check_levels(self._levels, _LEVELS_MAX)
+        self._effort.spend(1 + _own_chars(kind) // _TYPE_CHARS)
+
     def _type(self, kind: model.Type) -> _Form:
+        self._enter(kind)
+        form = self._written(kind)
+        self._levels -= 1
+        return form
+
+    def _written(self, kind: model.Type) -> _Form:
         match kind:
             case model.Scalar(name):
                 return "float" if name == "f64" else name
@@ -86,25 +114,31 @@ class _Canonical:
 
     def _named(self, declaration: model.Declaration) -> _Form:
         if isinstance(declaration, model.Enum):
-            members = [[member.name, _value(member.value)] for member in declaration.members]
-            return ["enum", *_sorted(members)]
+            if declaration.name not in self._enums:
+                members = [[member.name, _value(member.value)] for member in declaration.members]
+                self._enums[declaration.name] = ["enum", *self._sorted(members)]
+            return self._enums[declaration.name]
         if isinstance(declaration, model.OneOf):
             return self._one_of(self._alternatives(model.Named(declaration.name)))
         if not isinstance(declaration, model.Struct):
             raise ValueError(f"{declaration.name} is no type")
         if declaration.name not in self._structs:
-            self._structs[declaration.name] = None  # it may name itself
-            around, self._open = self._open, []  # the same whatever leads to it
-            self._structs[declaration.name] = self._struct(declaration)
-            self._open = around
+            self._structs[declaration.name] = None  # until its turn comes
+            self._waiting.append(declaration)
         return ["struct", bare(declaration.name)]
 
     def _struct(self, struct: model.Struct) -> _Form:
         fields = [[f.name, self._type(f.type), self._default(f.default, f.type)] for f in struct.fields]
-        return [bare(struct.name), *_sorted(fields)]
+        return [bare(struct.name), *self._sorted(fields)]
 
     def _alternatives(self, kind: model.Type) -> list[_Form]:
         """Returns the forms of a type's alternatives: one per literal value, with nested one-ofs expanded."""
+        self._enter(kind)
+        forms = self._expanded(kind)
+        self._levels -= 1
+        return forms
+
+    def _expanded(self, kind: model.Type) -> list[_Form]:
         match kind:
             case model.Optional(item):
                 return ["none", *self._alternatives(item)]
@@ -123,7 +157,7 @@ class _Canonical:
         return [self._type(kind)]
 
     def _one_of(self, alternatives: list[_Form]) -> _Form:
-        forms = _sorted(alternatives)
+        forms = self._sorted(alternatives)
         return forms[0] if len(forms) == 1 else ["one-of", *forms]
 
     def _default(self, value: Any, kind: model.Type) -> _Form:
@@ -148,6 +182,18 @@ class _Canonical:
                 # Sets have no order of their own.
                 return tuple(sorted(value, key=repr))
         return value
+
+
+def _own_chars(kind: model.Type) -> int:
+    """Returns about the characters that a type is written in, without those of the types that it is made of."""
+    match kind:
+        case model.Array(dims=dims):
+            return sum(len(str(dim)) for dim in dims or ())
+        case model.Named(text) | model.Opaque(text):
+            return len(text)
+        case model.Literal(values):
+            return sum(len(repr(value)) for value in values)
+    return 0
 
 
 def _value(value: Any) -> _Form:

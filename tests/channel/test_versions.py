@@ -349,6 +349,30 @@ def test_odd_descriptions(odd_server: Callable[..., str], what: str) -> None:
         connect_as("old", odd_server(hello(), DESCRIPTIONS[what]))
 
 
+def _one_ofs(count: int, alternatives: Callable[[Any], list[Any]]) -> dict[str, Any]:
+    """A description with one-ofs, each with such alternatives of the next one."""
+    declared: dict[str, Any] = {
+        f"X{i}": {"kind": "oneof", "name": f"X{i}", "alternatives": alternatives({"named": f"X{i + 1}"})}
+        for i in range(count)
+    }
+    declared[f"X{count}"] = {"kind": "enum", "name": f"X{count}", "members": [{"name": "a", "value": 1}]}
+    return _description(methods=[{"name": "find", "result": {"named": "X0"}}], declarations=declared)
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "why"),
+    [
+        (lambda following: [following, following], "expand to more than"),
+        (lambda following: [{"list": {"optional": following}}], "nested deeper than"),
+    ],
+)
+def test_descriptions_that_expand_without_end(
+    odd_server: Callable[..., str], alternatives: Callable[[Any], list[Any]], why: str
+) -> None:
+    with pytest.raises(rrpc.FailedPrecondition, match=f"its description can't be compared: types .*{why}"):
+        connect_as("old", odd_server(hello(), _one_ofs(60, alternatives)))
+
+
 def test_a_description_is_heeded(odd_server: Callable[..., str]) -> None:
     with connect_as("old", odd_server(hello(), _description())) as client:
         assert client.find("p") == "hi"

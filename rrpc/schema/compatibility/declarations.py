@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rrpc.schema import model
-from rrpc.schema.closure import inner_types, types_in
+from rrpc.schema.closure import names_in, types_in
 from rrpc.schema.idl_text import bare, value_text
 
 from .comparison import Broken, Comparison, Use
@@ -19,26 +19,23 @@ def uses_of(services: Iterable[model.Service], declared: Mapping[str, model.Decl
     """Returns the uses (argument, result or both) of each declaration that services use, by full name."""
     uses: Uses = {}
 
-    def walk(kind: model.Type, use: Use) -> None:
-        if isinstance(kind, model.Named):
-            visit(kind.name, use)
-        for inner in inner_types(kind):
-            walk(inner, use)
-
-    def visit(name: str, use: Use) -> None:
-        # Ends here where the use is known already, as structs may lead back to themselves.
-        if use not in uses.get(name, Use.NONE):
-            uses[name] = uses.get(name, Use.NONE) | use
-            for inner in types_in(declared[name]):
-                walk(inner, use)
+    def visit(names: Iterable[str], use: Use) -> None:
+        # Not by recursion: a chain of declarations may be long.
+        waiting = [*names][::-1]
+        while waiting:
+            name = waiting.pop()
+            # Ends here where the use is known already, as structs may lead back to themselves.
+            if use not in uses.get(name, Use.NONE):
+                uses[name] = uses.get(name, Use.NONE) | use
+                # Reversed, as the stack gives back the last one first.
+                waiting += [inner for kind in types_in(declared[name]) for inner in names_in(kind)][::-1]
 
     for service in services:
         for method in service.methods:
             for parameter in method.parameters:
-                walk(parameter.type, Use.ARGUMENT)
-            walk(method.result, Use.RESULT)
-            for name in method.errors:
-                visit(name, Use.RESULT)
+                visit(names_in(parameter.type), Use.ARGUMENT)
+            visit(names_in(method.result), Use.RESULT)
+            visit(method.errors, Use.RESULT)
     return uses
 
 

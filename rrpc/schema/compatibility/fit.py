@@ -7,10 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from rrpc.schema import model
+from rrpc.schema.closure import inner_types
+from rrpc.schema.effort import Effort, check_levels
 from rrpc.schema.idl_text import bare
 from rrpc.types import INTEGER_BOUNDS
 
 _NONE = model.Scalar("none")
+# Each pair of types is judged wherever it stands, which a description can make exponential in its length.
+_TYPES_MAX = 200_000
+# Through the one-ofs that types name; each takes five frames of Python's stack at most.
+_LEVELS_MAX = 100
 # What a check takes besides its own kind (rrpc/_interface/scalars.py).
 _TAKES = {
     "int": {"bool", *INTEGER_BOUNDS},
@@ -43,24 +49,33 @@ class Receiver:
     def __init__(self, here: Mapping[str, model.Declaration], there: Mapping[str, model.Declaration]) -> None:
         self._here = here
         self._there = there
-        self._open: list[tuple[model.Type, model.Type]] = []
+        self._open: set[tuple[model.Type, model.Type]] = set()
+        self._effort = Effort(_TYPES_MAX)
 
     def takes(self, own: model.Type, sent: model.Type) -> Fit:
-        """Returns which part of the values of ``sent`` fits ``own``."""
-        if (own, sent) in self._open:
+        """Returns which part of the values of ``sent`` fits ``own``; TooIntricate if that takes too long to tell."""
+        self._effort.spend(1)
+        check_levels(len(self._open), _LEVELS_MAX)
+        pair = own, sent
+        if pair in self._open:
             return Fit.ALL  # of one-ofs that name themselves
-        self._open.append((own, sent))
+        self._open.add(pair)
         try:
             return self._takes(own, sent)
         finally:
-            self._open.pop()
+            self._open.remove(pair)
 
     def _takes(self, own: model.Type, sent: model.Type) -> Fit:
         if own == model.Scalar("any") or self._same_declaration(own, sent):
             return Fit.ALL
         ours, theirs = _alternatives(own, self._here), _alternatives(sent, self._there)
+        # What it takes to hash them, here and in `takes`.
+        self._effort.spend(sum(map(_size, ours)) + sum(map(_size, theirs)))
         if len(ours) == len(theirs) == 1:
             return self._takes_one(ours[0], theirs[0])
+        # One-ofs of nothing but themselves have no alternatives.
+        if not ours or not theirs:
+            return _when(not theirs)
         fits = {i: max(self.takes(mine, each) for mine in ours) for i, each in enumerate(theirs)}
         worst = min(fits.values())
         if worst > Fit.NO:
@@ -78,6 +93,7 @@ class Receiver:
 
     def _takes_one(self, own: model.Type, sent: model.Type) -> Fit:
         values, sent_values = _values(own, self._here), _values(sent, self._there)
+        self._effort.spend(len(values or ()) + len(sent_values or ()))
         # An enum travels as its values, so a literal or a scalar may take it too.
         if sent_values is not None:
             return _takes_values(own, values, sent_values)
@@ -110,24 +126,35 @@ def _when(fits: bool) -> Fit:
     return Fit.ALL if fits else Fit.NO
 
 
-def _alternatives(
-    kind: model.Type, declared: Mapping[str, model.Declaration], seen: tuple[str, ...] = ()
-) -> list[model.Type]:
+def _size(kind: model.Type) -> int:
+    """Returns the number of types that a type is made of, itself included."""
+    return 1 + sum(map(_size, inner_types(kind)))
+
+
+def _alternatives(kind: model.Type, declared: Mapping[str, model.Declaration]) -> list[model.Type]:
     """Returns the types that a value may have; expands nested one-ofs and merges all literals into one."""
-    found: list[model.Type] = []
-    match kind:
-        case model.Optional(item):
-            found = [_NONE, *_alternatives(item, declared, seen)]
-        case model.Union(items):
-            found = [each for item in items for each in _alternatives(item, declared, seen)]
-        case model.Named(name) if isinstance(one_of := declared[name], model.OneOf):
-            inner = () if name in seen else one_of.alternatives
-            found = [each for item in inner for each in _alternatives(item, declared, (*seen, name))]
-        case _:
-            return [kind]
-    literals = [value for each in found if isinstance(each, model.Literal) for value in each.values]
-    others: list[model.Type] = [each for each in dict.fromkeys(found) if not isinstance(each, model.Literal)]
-    return [*others, model.Literal(tuple(literals))] if literals else others
+    found: dict[model.Type, None] = {}
+    literals: list[Any] = []
+    # Each one-of is expanded once: what it stands for is here then, whatever else names it. Not by recursion, as a
+    # chain of them may be long.
+    expanded: set[str] = set()
+    waiting = [kind]
+    while waiting:
+        match waiting.pop():
+            case model.Optional(item):
+                found[_NONE] = None
+                waiting.append(item)
+            case model.Union(items):
+                waiting += reversed(items)
+            case model.Literal(values):
+                literals += values
+            case model.Named(name) if isinstance(one_of := declared[name], model.OneOf):
+                if name not in expanded:
+                    expanded.add(name)
+                    waiting += reversed(one_of.alternatives)
+            case other:
+                found[other] = None
+    return [*found, model.Literal(tuple(literals))] if literals else [*found]
 
 
 def _values(kind: model.Type, declared: Mapping[str, model.Declaration]) -> list[Any] | None:

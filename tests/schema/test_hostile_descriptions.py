@@ -1,0 +1,108 @@
+"""Descriptions whose types expand to exponentially many, or nest without end: the work that they make is bounded."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rrpc.schema import Service, fingerprint, from_data
+from rrpc.schema.compatibility import compare_services
+from rrpc.schema.effort import TooIntricate
+
+Alternatives = Callable[[int], list[Any]]
+MEMBERS = [{"name": f"a{i}", "value": i} for i in range(2000)]
+TOO_MUCH = "types expand to more than "
+TOO_DEEP = "types are nested deeper than "
+
+
+def _named(number: int) -> dict[str, str]:
+    return {"named": f"X{number}"}
+
+
+def described(count: int, alternatives: Alternatives, members: list[Any] = MEMBERS[:1]) -> Service:
+    """A service with one-ofs X0, X1 ... and the enum that they come to."""
+    declared: dict[str, Any] = {
+        f"X{i}": {"kind": "oneof", "name": f"X{i}", "alternatives": alternatives(i)} for i in range(count)
+    }
+    declared[f"X{count}"] = {"kind": "enum", "name": f"X{count}", "members": members}
+    method = {"name": "m", "parameters": [{"name": "p", "type": _named(0)}], "result": _named(0)}
+    return from_data({"name": "S", "methods": [method], "declarations": declared})
+
+
+# A one-of that takes about anything, so that the whole of the other is looked at.
+OWN = described(
+    1, lambda i: ["none", "string", {"list": _named(0)}, {"set": _named(0)}, {"tuple": [_named(0)] * 9}]
+)
+# The service; what is wrong for its fingerprint, and for the comparison ("" for nothing).
+HOSTILE: dict[str, tuple[Callable[[], Service], str, str]] = {
+    "twice": (lambda: described(40, lambda i: [_named(i + 1), _named(i + 1)]), TOO_MUCH, ""),
+    "all name all": (lambda: described(12, lambda i: [_named(j) for j in range(13)]), TOO_MUCH, ""),
+    "twice within": (
+        lambda: described(40, lambda i: [{"list": _named(i + 1)}, {"set": _named(i + 1)}]),
+        TOO_MUCH,
+        TOO_MUCH,
+    ),
+    "lists of all": (
+        lambda: described(12, lambda i: [{"list": _named(j)} for j in range(13)]),
+        TOO_MUCH,
+        TOO_MUCH,
+    ),
+    "a long enum": (
+        lambda: described(14, lambda i: [{"list": _named(i + 1)}, {"set": _named(i + 1)}], MEMBERS),
+        TOO_MUCH,
+        TOO_MUCH,
+    ),
+    "a chain": (lambda: described(2000, lambda i: [_named(i + 1)]), TOO_DEEP, ""),
+    "a chain of lists": (lambda: described(2000, lambda i: [{"list": _named(i + 1)}]), TOO_DEEP, TOO_DEEP),
+    "itself alone": (lambda: described(1, lambda i: [_named(i)]), "", ""),
+}
+
+
+def _outcome(do: Callable[[], object]) -> str:
+    try:
+        do()
+    except TooIntricate as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_the_work_is_bounded(what: str) -> None:
+    make, of_print, of_comparison = HOSTILE[what]
+    service = make()
+    found = _outcome(lambda: fingerprint(service))
+    assert found.startswith(of_print), found
+    assert bool(found) == bool(of_print)
+    for pair in ((OWN, service), (service, OWN)):
+        found = _outcome(lambda pair=pair: compare_services(*pair))  # type: ignore[misc]
+        assert found.startswith(of_comparison), found
+        assert bool(found) == bool(of_comparison)
+
+
+def test_a_chain_of_structs_may_be_long() -> None:
+    count = 2000
+    declared: dict[str, Any] = {
+        f"X{i}": {
+            "kind": "struct",
+            "name": f"X{i}",
+            "fields": [{"number": 1, "name": "x", "type": _named(i + 1)}],
+        }
+        for i in range(count)
+    }
+    declared[f"X{count}"] = {"kind": "enum", "name": f"X{count}", "members": MEMBERS[:1]}
+    services = []
+    for default in (1, 2):
+        method = {
+            "name": "m",
+            "parameters": [{"name": "p", "type": "int", "default": default}],
+            "result": _named(0),
+        }
+        services.append(from_data({"name": "S", "methods": [method], "declarations": declared}))
+    assert fingerprint(services[0]) != fingerprint(services[1])
+    (change,) = compare_services(*services)
+    assert not change.breaking
+
+
+def test_a_one_of_has_alternatives() -> None:
+    with pytest.raises(ValueError, match="it has no alternatives"):
+        described(1, lambda i: [])
