@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from rrpc.errors import RpcError, Unavailable, unsent
@@ -19,16 +20,22 @@ if TYPE_CHECKING:
     from rrpc import _core
 
 
+# A peer may never describe its interface, and the handler's worker waits meanwhile. Connecting has the same limit.
+_AGREE_SECONDS = 10.0
+
+
 class PeerChannel(Channel):
     """One connection, which this end can't make again, and doesn't close."""
 
     metadata_bytes_max = 8192  # what both ends take unless they are told otherwise
 
-    def __init__(self, core: _core.Client) -> None:
+    def __init__(self, core: _core.Client, end: float | None = None) -> None:
+        """``end``: a point in time that bounds how long ``admit`` waits for the peer's description."""
         # Past the base's constructor: there is no upkeep, as only the client can connect.
         self._connection = Connection(core.info()["address"], core)
         self.ready = self._connection
         self._pid = os.getpid()
+        self._end = end
 
     @property
     def target(self) -> str:
@@ -62,7 +69,8 @@ class PeerChannel(Channel):
     def succeeded(self, connection: Connection) -> None: ...
 
     def admit(self, contract: Contract) -> None:
-        self._connection.agreement(contract)
+        latest = monotonic() + _AGREE_SECONDS
+        self._connection.agreement(contract, latest if self._end is None else min(self._end, latest))
 
     def connect(self) -> None:
         self.pick_nowait()
