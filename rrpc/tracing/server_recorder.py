@@ -19,6 +19,7 @@ from .traced_call import SERVER, TracedCall, here
 if TYPE_CHECKING:
     from rrpc._call.context import Context
 
+_DIGITS_MAX = 10  # of the bytes that a caller has room for
 _OVERHEAD_BYTES = 16  # of a name and a value in the metadata
 
 
@@ -67,7 +68,8 @@ def traced_call(
 ) -> _Part | None:
     """``reached_ns``: when Python had the call. None where the caller doesn't ask where the call's time goes."""
     asked = context.metadata.get(TRACE)
-    if not isinstance(asked, str) or not asked.isdecimal() or stamps is None:
+    # A caller may send any text. int() refuses some thousands of digits, and is slow before it does.
+    if not isinstance(asked, str) or len(asked) > _DIGITS_MAX or not asked.isdecimal() or stamps is None:
         return None
     # The server's own limit holds too, whatever the caller asks for.
     return _Part(context, stamps, reached_ns, min(int(asked), bytes_max))
