@@ -129,8 +129,12 @@ def _described(description: Any) -> Service:
     from rrpc.schema import from_data
 
     try:
-        if description["version"] != DESCRIPTION_VERSION:
-            raise ValueError(f"version {description['version']!r:.20}")
+        # By the very class: an array has its own errors for a name, and numbers of other kinds for a comparison.
+        if type(description) is not dict:
+            raise TypeError(f"it is {type(description).__name__}")
+        version = description["version"]
+        if type(version) is not int or version != DESCRIPTION_VERSION:
+            raise ValueError(f"version {version!r:.20}")
         return from_data(description["service"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"its description can't be read: {error!r:.200}") from None

@@ -15,16 +15,23 @@ from typing import Any
 
 from . import model
 from .canonical_read import DEPTH_MAX, BadData, read_service
+from .fingerprints import fingerprint
 
 Data = dict[str, Any]
 
 
 def from_data(data: Any) -> model.Service:
-    """The service that ``to_data`` turned into ``data``. ValueError says what is wrong with it, and where."""
+    """The service that ``to_data`` turned into ``data``. ValueError says what is wrong with it, and where.
+
+    It raises TooIntricate, which is one, where the types expand to more than ``fingerprint`` works through: whatever
+    is made of a service expands them in the same way.
+    """
     try:
-        return read_service(data)
+        service = read_service(data)
     except BadData as error:
         raise ValueError(f"not a service's description: {error}") from None
+    fingerprint(service)
+    return service
 
 
 def to_data(service: model.Service) -> Data:

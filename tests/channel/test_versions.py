@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import decimal
 import logging
 import socket
 import sys
@@ -30,6 +31,7 @@ from two_versions import (
 )
 
 import rrpc
+from rrpc.codec import Message, encode
 from rrpc.schema import fingerprint, service_of
 
 TRANSPORTS = ("shm", "tcp", "rrpc")
@@ -280,7 +282,7 @@ def odd_server() -> Iterator[Callable[[bytes, Any], str]]:
             try:
                 while True:
                     connection = listener.accept()[0]
-                    arguments = (connection, setup() + greeting, msgpack.packb(description))
+                    arguments = (connection, setup() + greeting, encode(description, Message()))
                     threading.Thread(target=_answer, args=arguments, daemon=True).start()
             except OSError:
                 return
@@ -335,6 +337,8 @@ DESCRIPTIONS = {
     "a number": 3,
     "an empty map": {},
     "a list": [1, 2],
+    "an array": np.zeros(3),
+    "a version that compares with nothing": {"version": decimal.Decimal("sNaN")},
     "no service": {"version": 1, "service": {}},
     "a later version": {"version": 9, "service": {"name": "x", "kinds": "unknown"}},
     "an unknown type": _description(methods=[{"name": "find", "result": {"tensor": "f32"}}]),
@@ -369,7 +373,7 @@ def _one_ofs(count: int, alternatives: Callable[[Any], list[Any]]) -> dict[str, 
 def test_descriptions_that_expand_without_end(
     odd_server: Callable[..., str], alternatives: Callable[[Any], list[Any]], why: str
 ) -> None:
-    with pytest.raises(rrpc.FailedPrecondition, match=f"its description can't be compared: types .*{why}"):
+    with pytest.raises(rrpc.FailedPrecondition, match=f"its description can't be read: .*types .*{why}"):
         connect_as("old", odd_server(hello(), _one_ofs(60, alternatives)))
 
 

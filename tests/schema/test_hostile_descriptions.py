@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from rrpc.schema import Service, fingerprint, from_data
+from rrpc.schema import Service, fingerprint, from_data, to_data
+from rrpc.schema.canonical_read import BadData, read_service
 from rrpc.schema.compatibility import compare_services
 from rrpc.schema.effort import TooIntricate
 
@@ -26,7 +27,7 @@ def described(count: int, alternatives: Alternatives, members: list[Any] = MEMBE
     }
     declared[f"X{count}"] = {"kind": "enum", "name": f"X{count}", "members": members}
     method = {"name": "m", "parameters": [{"name": "p", "type": _named(0)}], "result": _named(0)}
-    return from_data({"name": "S", "methods": [method], "declarations": declared})
+    return read_service({"name": "S", "methods": [method], "declarations": declared})
 
 
 # A one-of that takes about anything, so that the whole of the other is looked at.
@@ -73,6 +74,7 @@ def test_the_work_is_bounded(what: str) -> None:
     found = _outcome(lambda: fingerprint(service))
     assert found.startswith(of_print), found
     assert bool(found) == bool(of_print)
+    assert _outcome(lambda: from_data(to_data(service))) == found
     for pair in ((OWN, service), (service, OWN)):
         found = _outcome(lambda pair=pair: compare_services(*pair))  # type: ignore[misc]
         assert found.startswith(of_comparison), found
@@ -104,5 +106,5 @@ def test_a_chain_of_structs_may_be_long() -> None:
 
 
 def test_a_one_of_has_alternatives() -> None:
-    with pytest.raises(ValueError, match="it has no alternatives"):
+    with pytest.raises(BadData, match="it has no alternatives"):
         described(1, lambda i: [])

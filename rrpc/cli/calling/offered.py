@@ -30,6 +30,8 @@ class Offered:
             raise BadInput(f"there is no service {name!r}{did_you_mean(name, self.names())}")
         described = self._client.call("rrpc.Reflection.describe", name)
         try:
+            if type(described) is not dict:
+                raise TypeError(f"it is {type(described).__name__}")
             return schema.from_data(described["service"])
         except (KeyError, TypeError, ValueError) as error:
             raise rrpc.Internal(f"what the server says of {name} can't be read: {error}") from None
