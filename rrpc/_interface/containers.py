@@ -12,7 +12,7 @@ import numpy as np
 from rrpc.codec import Record, has_fields
 
 from .libraries import library_of
-from .mismatch import EXACT, AnnotationError, Builder, Check, Compile, Mismatch, type_text
+from .mismatch import EXACT, AnnotationError, Builder, Check, Compile, Mismatch, shown, type_text
 
 
 def _each(check: Check, values: Any, exact: Any) -> Any:
@@ -101,7 +101,7 @@ def mapping_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Co
             for key, item in value.items():
                 checked[check_key(key)] = check_value(item)
         except Mismatch as mismatch:
-            mismatch.path = f"[{key!r:.60}]{mismatch.path}"
+            mismatch.path = f"[{shown(key)}]{mismatch.path}"
             raise
         return checked
 

@@ -18,7 +18,7 @@ from typing import Any
 from rrpc.errors import Internal, InvalidArgument, RpcError
 from rrpc.types import Shape
 
-from .mismatch import Compile, Mismatch
+from .mismatch import Compile, Mismatch, shown
 
 Sizes = dict[str, tuple[int, str, bool]]
 """Of each dimension the size, where it was found, and whether a number says so there."""
@@ -226,6 +226,6 @@ def _visit_map(inner: _Visit | None) -> _Visit | None:
 
     def visit(value: Any, where: str, sizes: Sizes) -> None:
         for key, item in value.items():
-            inner(item, f"{where}[{key!r:.60}]", sizes)
+            inner(item, f"{where}[{shown(key)}]", sizes)
 
     return visit

@@ -59,6 +59,20 @@ def value_text(value: Any) -> str:
     return type(value).__name__
 
 
+def shown(value: Any) -> str:
+    """Shows a value briefly; an int in it may have more digits than str() writes, which raises ValueError."""
+    try:
+        return f"{value!r:.60}"
+    except ValueError:
+        return number_text(value) if isinstance(value, int) else "one with very long numbers"
+
+
+def number_text(number: Any) -> str:
+    """Shows a number; a long int, which str() may refuse to write, by its length."""
+    long = isinstance(number, int) and number.bit_length() >= 128
+    return f"a number of {number.bit_length()} bits" if long else str(number)
+
+
 def type_text(annotation: Any) -> str:
     """An annotation as a user would write it."""
     if annotation is None or annotation is type(None):

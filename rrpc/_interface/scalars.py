@@ -17,7 +17,7 @@ import numpy as np
 from rrpc.codec import numpy_kind
 
 from .foreign_arrays import view_of
-from .mismatch import AnnotationError, Check, Compile, Mismatch, type_text
+from .mismatch import AnnotationError, Check, Compile, Mismatch, number_text, shown, type_text
 
 
 def _int(value: Any) -> int:
@@ -56,7 +56,10 @@ def _str(value: Any) -> str:
 
 def _complex(value: Any) -> complex:
     if isinstance(value, (complex, float, int, np.number)):
-        return complex(value)
+        try:
+            return complex(value)
+        except OverflowError:
+            raise Mismatch("complex", value, "too large") from None
     raise Mismatch("complex", value)
 
 
@@ -161,10 +164,10 @@ def numpy_scalar_check(kind: type[np.generic]) -> Check:
             try:
                 made = kind(value)
             except (OverflowError, TypeError, ValueError):
-                raise Mismatch(kind.__name__, value, f"{value} doesn't fit") from None
+                raise Mismatch(kind.__name__, value, f"{number_text(value)} doesn't fit") from None
             if not exact or int(made) == value:  # ml_dtypes' integers wrap around
                 return made
-            raise Mismatch(kind.__name__, value, f"{value} doesn't fit")
+            raise Mismatch(kind.__name__, value, f"{number_text(value)} doesn't fit")
         raise Mismatch(kind.__name__, value)
 
     return check
@@ -184,7 +187,7 @@ def enum_check(kind: type[enum.Enum]) -> Check:
         try:
             return kind(value)
         except ValueError:
-            raise Mismatch(kind.__name__, value, f"it is {value!r:.60}") from None
+            raise Mismatch(kind.__name__, value, f"it is {shown(value)}") from None
 
     return check
 
@@ -200,6 +203,6 @@ def literal_check(annotation: Any, arguments: tuple[Any, ...], compile_inner: Co
         try:
             return choices[type(value), value]
         except (KeyError, TypeError):
-            raise Mismatch(expected, value, f"it is {value!r:.60}") from None
+            raise Mismatch(expected, value, f"it is {shown(value)}") from None
 
     return check

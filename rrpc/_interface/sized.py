@@ -12,7 +12,7 @@ from rrpc.types import INTEGER_BOUNDS, Shape, Sized
 
 from .borrowed import is_lending
 from .libraries import item_note, library_of
-from .mismatch import AnnotationError, Check, Compile, Mismatch, item_type, type_text
+from .mismatch import AnnotationError, Check, Compile, Mismatch, item_type, number_text, type_text
 from .tensor_checks import tensor_check
 
 _F32_OVERFLOWS = 2.0**128 - 2.0**103
@@ -56,9 +56,7 @@ def _sized_check(name: str, base: Any, check: Check) -> Check:
         number = value if type(value) is int else check(value)
         if low <= number <= high:
             return number
-        # An int may have more digits than str() writes.
-        shown = number if number.bit_length() < 128 else f"a number of {number.bit_length()} bits"
-        raise Mismatch(name, value, f"{shown} is out of range, {low} to {high}")
+        raise Mismatch(name, value, f"{number_text(number)} is out of range, {low} to {high}")
 
     return check_int
 

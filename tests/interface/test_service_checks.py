@@ -38,6 +38,7 @@ class Hit(NamedTuple):
 
 
 UserId = NewType("UserId", int)
+HUGE = 10**5000
 
 
 f32 = np.zeros(2, np.float32)
@@ -135,6 +136,22 @@ def test_mismatches_say_what_and_where(annotation: Any, value: Any, message: str
         compile_check(annotation)(value)
     path = f"{caught.value.path}: " if caught.value.path else ""
     assert message in path + str(caught.value)
+
+
+# Not by parametrize, which writes the values into the tests' names.
+UNWRITABLE: list[tuple[Any, Any, str]] = [
+    (np.float32, HUGE, "expected float32, got int (a number of 16610 bits doesn't fit)"),
+    (complex, HUGE, "expected complex, got int (too large)"),
+    (Literal[1], HUGE, "expected one of 1, got int (it is a number of 16610 bits)"),
+    (Literal[1], [HUGE], "expected one of 1, got list (it is one with very long numbers)"),
+    (Colour, HUGE, "expected Colour, got int (it is a number of 16610 bits)"),
+    (dict[int, str], {HUGE: 1}, "[a number of 16610 bits]: expected str, got int"),
+]
+
+
+def test_errors_show_ints_of_more_digits_than_str_writes() -> None:
+    for annotation, value, message in UNWRITABLE:
+        test_mismatches_say_what_and_where(annotation, value, message)
 
 
 @dataclass(frozen=True)
