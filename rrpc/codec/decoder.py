@@ -84,6 +84,8 @@ def decode_part(payload: bytes, blocks: list[Any] | None, taken: int) -> tuple[A
 
 
 def _decoded(payload: bytes, hook: Callable[[int, bytes], Any]) -> Any:
+    if not payload:
+        raise ProtocolError("malformed payload: it is empty")
     try:
         marked = payload[0] == wire.MARKED
         value: Any = memoryview(payload)[1:] if marked else payload
@@ -97,8 +99,6 @@ def _decoded(payload: bytes, hook: Callable[[int, bytes], Any]) -> Any:
         )
     except RpcError:
         raise
-    except IndexError:
-        raise ProtocolError("malformed payload: it is empty") from None
     except Exception as error:
         # Whatever a stranger's bytes make msgpack, numpy or struct raise.
         reason = str(error) or type(error).__name__

@@ -1,7 +1,7 @@
 """Values to payloads.
 
 ``prepare`` turns a value into one that MessagePack's C packer takes as it is, so that no Python code
-runs while it packs: that is why one packer serves all threads under the GIL.
+runs while it packs. Each thread has a packer of its own (``packers.py``).
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ MALFORMED = [
     (b"\x91" * 4000 + b"\xc0", "malformed"),
     (b"\xa1\xff", "utf-8"),
     (ext(99, b""), "extension code 99"),
-    (ext(1, b"\x00"), "malformed"),
+    (ext(1, b"\x00"), "index out of range"),
     (ext(1, head(b"<f4", 2) + bytes(7)), "doesn't fill 7 bytes"),
     (ext(1, head(b"<f4", HUGE, HUGE) + bytes(8)), "doesn't fill"),
     (ext(1, head(b"<f4", 0, HUGE, HUGE)), "malformed"),
