@@ -41,6 +41,7 @@ _NOTHING = bytes(_PRINT_BYTES)  # of a service that can't be described: nobody h
 # Bounds the field of HELLO. Services beyond it are compared by their descriptions.
 _SERVICES_MAX = 256
 _SHOWN_MAX = 3
+_SHOWN_CHARS = 500
 
 Encoder = Callable[..., tuple[bytes, Message]]
 Describe = Callable[[str], Any]
@@ -162,7 +163,8 @@ def _compare(agreement: Agreement, own: Interface, theirs: Service, fingerprint:
     ours = service_of(own)
     found = obstacles(ours, theirs)
     if found:
-        shown = "; ".join(map(str, found[:_SHOWN_MAX]))
+        # Types are shown whole, and those of the server may be of any length.
+        shown = "; ".join(f"{change!s:.{_SHOWN_CHARS}}" for change in found[:_SHOWN_MAX])
         more = f"; and {len(found) - _SHOWN_MAX} more" if len(found) > _SHOWN_MAX else ""
         return (
             f"{own.name}: this client's version of the interface ({fingerprint}) doesn't fit the one at {address} "

@@ -377,6 +377,15 @@ def test_descriptions_that_expand_without_end(
         connect_as("old", odd_server(hello(), _one_ofs(60, alternatives)))
 
 
+def test_errors_show_long_types_in_part(odd_server: Callable[..., str]) -> None:
+    result = {"tuple": ["int"] * 1000}
+    parameters = [{"name": "prefix", "type": "string"}]
+    long = _description(methods=[{"name": "find", "parameters": parameters, "result": result}])
+    with pytest.raises(rrpc.FailedPrecondition, match="string is now tuple<int, int") as caught:
+        connect_as("old", odd_server(hello(), long))
+    assert len(str(caught.value)) < 2500
+
+
 def test_a_description_is_heeded(odd_server: Callable[..., str]) -> None:
     with connect_as("old", odd_server(hello(), _description())) as client:
         assert client.find("p") == "hi"
