@@ -37,11 +37,11 @@ BYTES_LIKE: tuple[Any, ...] = (bytes, bytearray, memoryview)
 
 
 class CallError(Exception):
-    """A call or the connection failed, with gRPC's code. ``not_seen``: no handler has seen the call."""
+    """A call or the connection failed, with gRPC's code. ``not_executed``: no handler has seen the call."""
 
-    def __init__(self, code: int, text: str, details: Any = None, not_seen: bool = False) -> None:
+    def __init__(self, code: int, text: str, details: Any = None, not_executed: bool = False) -> None:
         super().__init__(f"{code}: {text}")
-        self.code, self.text, self.details, self.not_seen = code, text, details or {}, not_seen
+        self.code, self.text, self.details, self.not_executed = code, text, details or {}, not_executed
 
 
 def texts(data: bytes, length: Struct) -> Iterator[bytes]:
@@ -224,7 +224,7 @@ class Wire:
         self.send_data(HELLO, b"".join(U16.pack(len(text)) + text for text in fields))
         self.wait(lambda: self.hello)
         if b"refused" in self.hello or b"go_to" in self.hello:  # the port in go_to takes the calls
-            raise CallError(UNAVAILABLE, str(self.hello), not_seen=True)
+            raise CallError(UNAVAILABLE, str(self.hello), not_executed=True)
         self.peer_window = [int(number) for number in self.hello[b"window"].split(b",")]
 
     def _on_setup(self, version: int, body: bytes) -> None:
@@ -381,7 +381,7 @@ class Wire:
         """Begins a call. ``streams``: 2 if this end sends items, 4 if the server does, 6 if both do."""
         self.wait(lambda: self._has_credit(0))
         if self.draining is not None:
-            raise CallError(UNAVAILABLE, f"the server takes no new calls: {self.draining}", not_seen=True)
+            raise CallError(UNAVAILABLE, f"the server takes no new calls: {self.draining}", not_executed=True)
         buffers: list[memoryview] = []
         payload, call = encode(list(args), buffers), Call(self, next(self._numbers), timeout)
         left = -1 if timeout is None else int(timeout * 1e9)
