@@ -268,6 +268,8 @@ class Endpoint {
   size_t let_go_of_revoked();
   MessageHeader take_credit(uint8_t type, size_t body_bytes);
   void post_message(const MessageHeader& header, std::span<const Bytes> parts, Pushes pushes);
+  // Whether nothing but its bytes goes with the next message, so that its place may be reserved.
+  bool bytes_alone(Pushes pushes) const { return pushes.empty() && next_invalidates_ == 0; }
   void commit_counted();
   struct SendId {
     uint64_t wr_id;

@@ -36,8 +36,8 @@ void Endpoint::send_protected(MessageHeader& header, std::span<const Bytes> part
   RRPC_CHECK(protector_ != nullptr && header.body_bytes <= body_bytes_max_, "a message larger than a slot");
   const Bytes message = protector_->seal_message(header, parts);
   if (message.empty()) return fail(out_of_memory());
-  const bool alone = pushes.empty() && next_invalidates_ == 0;
-  std::byte* const slot = alone ? qp_->reserve_message(static_cast<uint32_t>(message.size())) : nullptr;
+  const auto length_bytes = static_cast<uint32_t>(message.size());
+  std::byte* const slot = bytes_alone(pushes) ? qp_->reserve_message(length_bytes) : nullptr;
   if (slot == nullptr) {
     const Bytes rest = message.subspan(sizeof(header));
     return post_message(header, {&rest, 1}, pushes);

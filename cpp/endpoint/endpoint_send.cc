@@ -41,8 +41,7 @@ void Endpoint::send(uint8_t type, std::span<const Bytes> parts, Pushes pushes) {
   RRPC_CHECK(parts.size() < kMessagePartsMax, "too many message parts");
   size_t body_bytes = 0;
   for (const Bytes part : parts) body_bytes += part.size();
-  const bool alone = pushes.empty() && next_invalidates_ == 0;  // else more than bytes goes with it
-  if (std::byte* body = alone ? begin_message(type, body_bytes) : nullptr; body != nullptr) {
+  if (std::byte* body = bytes_alone(pushes) ? begin_message(type, body_bytes) : nullptr; body != nullptr) {
     for (const Bytes part : parts) body = append(body, part);
     return commit_message();
   }

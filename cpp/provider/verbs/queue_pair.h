@@ -129,11 +129,11 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   // queue_pair_messages.cc
   Result<PostedReceive> resolve(const ReceiveRequest& request);
   Status give_receives_now();
-  // To the device, those that wait. Where it takes them no more the queue pair has died, or does so.
+  // To the device, those that wait. Where it takes none the queue pair has died, and ask_why() finds out of what.
   void give_receives() {
-    if (receives_.waiting_count() > 0) give_receives_or_die();
+    if (receives_.waiting_count() > 0) give_receives_or_ask_why();
   }
-  void give_receives_or_die();
+  void give_receives_or_ask_why();
   void drop_waiting_receives();
   void make_held_places();
   std::byte* held_place(size_t index) { return held_bytes_.data() + index * limits_.inline_bytes_max; }

@@ -70,7 +70,7 @@ Status VerbsQueuePair::give_receives_now() {
 }
 
 // Some drivers take none for a queue pair that has died: its connector or its watcher knows why.
-void VerbsQueuePair::give_receives_or_die() {
+void VerbsQueuePair::give_receives_or_ask_why() {
   if (const Status status = give_receives_now(); !status.ok()) ask_why(status);
 }
 
