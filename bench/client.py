@@ -89,10 +89,13 @@ class Job:
     def small(self) -> bytes:
         return bytes(i % 256 for i in range(self.small_bytes))
 
+    def server_cpu(self, connection: Connection | None = None) -> float:
+        """CPU seconds of the process that answers the connection's calls."""
+        return cpu_seconds((connection and connection.server_pid()) or self.server_pid)
+
     def cpu(self, connection: Connection | None = None) -> float:
         """CPU seconds of both processes: this one, and the one that answers the connection's calls."""
-        pid = (connection and connection.server_pid()) or self.server_pid
-        return time.process_time() + cpu_seconds(pid)
+        return time.process_time() + self.server_cpu(connection)
 
 
 def say(results: object) -> None:
@@ -122,8 +125,10 @@ def arrays(job: Job) -> None:
     connection, results = job.connect(), []
     for size in job.sizes_mib:
         nbytes = int(size * MIB)
-        call = send_call(connection, nbytes) if job.task == "argument" else fetch_call(connection, nbytes)
-        metrics = bandwidth(call, nbytes, job.seconds, functools.partial(job.cpu, connection))
+        sends = job.task == "argument"
+        call = send_call(connection, nbytes) if sends else fetch_call(connection, nbytes)
+        owner_cpu = time.process_time if sends else functools.partial(job.server_cpu, connection)
+        metrics = bandwidth(call, nbytes, job.seconds, functools.partial(job.cpu, connection), owner_cpu)
         metrics |= copies(connection, call, nbytes)
         results.append({"case": case_name(size), "metrics": metrics})
     say(results)

@@ -38,11 +38,21 @@ def latency(call: Callable[[], object], seconds: float) -> dict[str, float]:
 
 
 def bandwidth(
-    call: Callable[[], object], nbytes: int, seconds: float, cpu: Callable[[], float] = time.process_time
+    call: Callable[[], object],
+    nbytes: int,
+    seconds: float,
+    cpu: Callable[[], float] = time.process_time,
+    owner_cpu: Callable[[], float] | None = None,
 ) -> dict[str, float]:
-    """GB/s of the median call, and CPU seconds per GB over all of them."""
+    """GB/s of the median call, and CPU seconds per GB over all of them.
+
+    ``owner_cpu``, if given, is that of the process whose array is fetched: then also its share of a core meanwhile.
+    """
     time_calls(call, seconds / 5)
-    cpu_before = cpu()
+    before = cpu(), owner_cpu() if owner_cpu else 0.0
     times = time_calls(call, seconds)
-    cpu_spent = cpu() - cpu_before
-    return {"gbps": nbytes / median(times), "cpu_s_per_gb": cpu_spent / (nbytes * len(times) / 1e9)}
+    spent = cpu() - before[0]
+    metrics = {"gbps": nbytes / median(times), "cpu_s_per_gb": spent / (nbytes * len(times) / 1e9)}
+    if owner_cpu:
+        metrics["owner_cpu_percent"] = (owner_cpu() - before[1]) / (sum(times) / 1e9) * 100
+    return metrics

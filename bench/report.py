@@ -29,6 +29,7 @@ UNITS = {
     "cpu_us_per_item": "CPU µs an item",
     "gbps": "GB/s",
     "cpu_s_per_gb": "CPU s/GB",
+    "owner_cpu_percent": "owner's CPU %",
     "copies": "copies",
     "connect_p50_ms": "connect p50 ms",
     "connect_p99_ms": "connect p99 ms",

@@ -23,6 +23,7 @@ DESCRIPTORS_MAX = 16
 CONNECTION_DESCRIPTORS_MAX = 2
 GROWN_MIB_MAX = 64
 LENT_US_MAX = 100
+OWNER_PERCENT_MAX = 5
 TURNS_ALONE_MIN = 1 / 1.5
 TURNS_TOGETHER_MIN = 0.9
 
@@ -127,6 +128,8 @@ def arrays(found: Medians) -> Iterator[Target]:
         for kind, subject in (("ordinary", "rrpc shm"), ("pool", "rrpc shm pool")):
             counted = found.get(workload, "16 MiB", subject, "copies")
             yield Target(f"copies of a 16 MiB {name}, {kind}", counted and round(counted, 2), 1, "at most")
+            owner = found.get(workload, "16 MiB", subject, "owner_cpu_percent")
+            yield Target(f"owner's CPU % for a 16 MiB {name}, {kind}", owner, OWNER_PERCENT_MAX, "at most")
 
 
 def connections(found: Medians) -> Iterator[Target]:

@@ -18,11 +18,6 @@ int g_fork_generation = 0;  // written in a forked child before it has threads
 
 }  // namespace
 
-size_t Budget::held() const {
-  const std::lock_guard lock(mutex_);
-  return held_;
-}
-
 bool Budget::fits(const Account& account, size_t bytes, size_t limit, size_t own_limit) const {
   if (account.held_ + bytes > own_limit) return false;
   if (held_ == 0) return true;  // however large: it shares with nobody
