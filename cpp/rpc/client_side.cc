@@ -223,7 +223,8 @@ bool ClientSide::seal_body(ClientCall& call, QueuedRequest& request) {
 void ClientSide::on_stream_idle(uint64_t call_id, TimeNs) {
   const ClientCallRef call = find(call_id);
   if (call == nullptr) return;
-  if (call->state_ == ClientCall::State::kFetchingItems) complete(call, std::move(call->status_));
+  // One that the connection's end has ended keeps its status, though its state is still this.
+  if (call->state_ == ClientCall::State::kFetchingItems && !call->done()) complete(call, std::move(call->status_));
   if (call->state_ == ClientCall::State::kDraining) leave(call);
 }
 

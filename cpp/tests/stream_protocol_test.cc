@@ -321,5 +321,32 @@ TEST(StreamEnds, AReplyWakesASenderThatWaitsForRoom) {
   EXPECT_NE(refused.message().find("the call has ended"), std::string::npos) << refused.to_string();
 }
 
+// Its reply had come and said that all is well, an item had not: it waited for another call's to be read.
+TEST(StreamEnds, ACallWhoseItemsWereOnTheirWayHasTheErrorOfItsConnection) {
+  SessionOptions options = small_windows();
+  options.geometry.read_depth = 1;
+  RawWorld raw(Role::kClient, RawPeer::offer(), options);
+  raw.world.network.plan().late_read_probability = 1;
+  raw.world.network.plan().late_read_delay_ns_max = 1000 * kSecond;
+  raw.peer.send(kHello, hello_with_window("4,1000"));
+  raw.run();
+  const std::vector<ClientCallRef> calls = {start_stream(raw), start_stream(raw)};
+  raw.run();
+  for (const uint64_t id : {2, 1}) {
+    const auto [address, rkey] = raw.peer.expose_some();
+    raw.peer.send(kItem, item(id | kAnsweringBit, 0, 0, "x", {{address, 100, rkey}}));
+    raw.peer.send(kReply, reply_body(id));
+    raw.run();
+    ASSERT_FALSE(calls[id - 1]->done());
+  }
+  raw.session().close(unavailable("the client leaves"));
+  raw.run();
+  for (const ClientCallRef& call : calls) {
+    ASSERT_TRUE(call->done());
+    EXPECT_EQ(call->status().code(), StatusCode::kUnavailable) << call->status().to_string();
+    EXPECT_TRUE(call->stream()->ended());
+  }
+}
+
 }  // namespace
 }  // namespace rrpc::rpc
