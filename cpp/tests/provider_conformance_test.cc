@@ -76,7 +76,9 @@ class TlsUnderTest final : public ProviderUnderTest {
 };
 #endif
 
-// sim: without its scribbling, since the suite looks at memory that the contract leaves undefined.
+// sim: without its scribbling, since the suite looks at memory that the contract leaves undefined. With `kReserves` its
+// messages are written where they are sent from, as those of verbs are.
+template <bool kReserves>
 class SimUnderTest final : public ProviderUnderTest {
  public:
   Device& server_device() override { return *server_; }
@@ -87,7 +89,12 @@ class SimUnderTest final : public ProviderUnderTest {
   bool has_wait_handles() const override { return false; }
 
  private:
-  sim::SimNetwork network_{1, {.scribble = false}};
+  static sim::FaultPlan plan() {
+    sim::FaultPlan plan{.scribble = false};
+    plan.limits_max.messages_complete = kReserves;
+    return plan;
+  }
+  sim::SimNetwork network_{1, plan()};
   std::unique_ptr<Device> server_ = network_.create_device("server");
   std::unique_ptr<Device> client_ = network_.create_device("client");
 };
@@ -112,9 +119,10 @@ ProviderFactory factory(const char* name) {
 
 // A provider joins here.
 const auto kProviders =
-    ::testing::Values(factory<TcpUnderTest>("tcp"), factory<ShmUnderTest>("shm"), factory<SimUnderTest>("sim")
+    ::testing::Values(factory<TcpUnderTest>("tcp"), factory<ShmUnderTest>("shm"), factory<SimUnderTest<false>>("sim"),
+                      factory<SimUnderTest<true>>("sim_reserving")
 #ifdef RRPC_TEST_CERTIFICATES
-                                                                                      ,
+                          ,
                       factory<TlsUnderTest>("tls")
 #endif
     );

@@ -36,6 +36,7 @@ Scenario ordinary(Rng& rng) {
   scenario.lazy_probability = rng.chance(0.5) ? 0.5 : rng.chance(0.3) ? 0.95 : 0;
   scenario.call_count = static_cast<int>(rng.between(1, rng.chance(0.2) ? 120 : 25));
   scenario.calls_over_ns = rng.chance(0.3) ? 0 : rng.between(0, 3 * kMillisecond);
+  scenario.plan.limits_max.messages_complete = rng.chance(0.5);
   return scenario;
 }
 

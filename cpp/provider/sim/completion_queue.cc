@@ -5,7 +5,7 @@
 namespace rrpc::provider::sim {
 
 SimCompletionQueue::~SimCompletionQueue() {
-  RRPC_CHECK(attached_count_ == 0, "a completion queue outlives its queue pairs");
+  RRPC_CHECK(attached_.empty(), "a completion queue outlives its queue pairs");
 }
 
 size_t SimCompletionQueue::poll(std::span<Completion> out) {
@@ -16,12 +16,14 @@ size_t SimCompletionQueue::poll(std::span<Completion> out) {
     out[count] = entry.completion;
     fabric_.queue_pair(entry.completion.qp_number)->on_polled(entry);
   }
+  if (count == 0 && !out.empty())
+    for (const uint32_t number : attached_) fabric_.queue_pair(number)->ring();
   return count;
 }
 
 void SimCompletionQueue::detach(uint32_t qp_number) {
   std::erase_if(visible_, [qp_number](const auto& entry) { return entry.completion.qp_number == qp_number; });
-  --attached_count_;
+  std::erase(attached_, qp_number);
 }
 
 void SimCompletionQueue::push(CompletionEntry entry) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <vector>
 
 #include "provider/sim/requests.h"
 
@@ -15,7 +16,7 @@ class SimCompletionQueue : public CompletionQueue {
   void arm() override {}
   void append_wait_handles(std::vector<WaitHandle>&) const override {}
 
-  void attach() { ++attached_count_; }
+  void attach(uint32_t qp_number) { attached_.push_back(qp_number); }
   void detach(uint32_t qp_number);
   // The completion becomes visible now.
   void push(CompletionEntry entry);
@@ -24,7 +25,7 @@ class SimCompletionQueue : public CompletionQueue {
   Fabric& fabric_;
   Host* host_;
   uint32_t depth_;
-  uint32_t attached_count_ = 0;
+  std::vector<uint32_t> attached_;  // by number
   std::deque<CompletionEntry> visible_;
 };
 

@@ -52,6 +52,7 @@ void SimQueuePair::on_polled(const CompletionEntry& entry) {
   verify_slot(*entry.receive);
   unclaim(fabric_, entry.receive->piece);
   held_receives_.pop_front();
+  if (limits_.messages_complete) polled_receives_[entry.receive->wr_id] = entry.receive->sge;
 }
 
 // A completion also gives back the unsignalled requests before it.

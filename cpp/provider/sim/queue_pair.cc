@@ -23,7 +23,7 @@ SimQueuePair::SimQueuePair(Fabric& fabric, Host* host, SimCompletionQueue& cq, c
       limits_(granted_limits(config, fabric.plan.limits_max)),
       shared_receives_(static_cast<SimSharedReceiveQueue*>(config.shared_receives)),
       exposures_(fabric.rng.next()) {
-  cq_.attach();
+  cq_.attach(number());
   if (shared_receives_ != nullptr) shared_receives_->attach();
 }
 
@@ -184,7 +184,7 @@ void SimQueuePair::flush_sends() {
     if (!own_failure && (failed || !request->finished)) request->status = WcStatus::kFlushed;
     request->finished = true;
     failed |= request->status != WcStatus::kSuccess;
-    if (failed || request->signalled) complete_send(request);
+    if (request->signalled || (failed && !request->reserved)) complete_send(request);
   }
   pending_sends_.clear();
   waiting_sends_.clear();

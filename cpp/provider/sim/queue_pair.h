@@ -40,6 +40,12 @@ class SimQueuePair : public QueuePair {
   std::string local_description() const override { return "sim"; }
   std::string_view bulk_method() const override { return "sim"; }
   Status post_receive(const ReceiveRequest& request) override;
+  // As verbs has it, where the plan's limits say that such messages complete.
+  bool post_again(uint64_t wr_id) override;
+  std::byte* reserve_message(uint32_t length_bytes) override;
+  bool commit_message(bool more, uint64_t wr_id) override;
+  bool holds() const override { return holds_; }
+  void ring() override { launch_ready(); }
   Status post_send(std::span<const WorkRequest> requests) override;
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                           uint32_t access) override;
@@ -94,6 +100,7 @@ class SimQueuePair : public QueuePair {
   // Requester.
   Status check_request(const WorkRequest& request) const;
   void post_one(const WorkRequest& request);
+  void enqueue(SendRequestPtr request);
   void check_sinks(SendRequest& request);
   void launch_ready();
   void launch(const SendRequestPtr& request);
@@ -136,7 +143,10 @@ class SimQueuePair : public QueuePair {
   std::deque<SendRequestPtr> waiting_sends_;
   std::deque<ReceiveSlotPtr> held_receives_;
   std::deque<ReceiveSlotPtr> open_receives_;
-  SimSharedReceiveQueue* shared_receives_;  // or null: then open_receives_
+  SimSharedReceiveQueue* shared_receives_;   // or null: then open_receives_
+  std::map<uint64_t, Sge> polled_receives_;  // by wr_id: those that may be posted again
+  std::vector<std::byte> reserved_;          // the message that is being written
+  bool holds_ = false;                       // a message waits for the next one
   uint64_t last_sequence_ = 0;
   uint32_t reads_in_flight_count_ = 0;
   bool launch_stopped_ = false;  // a request failed: the error state follows in its turn

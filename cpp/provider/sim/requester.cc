@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "provider/sim/queue_pair.h"
 
@@ -11,11 +12,38 @@ Status SimQueuePair::post_receive(const ReceiveRequest& request) {
     return resource_exhausted("receive queue full: depth " + std::to_string(limits_.receive_depth));
   auto slot = std::make_shared<ReceiveSlot>();
   slot->wr_id = request.wr_id;
+  slot->sge = request.sge;
   slot->local_fault = !claim(request.sge, slot->piece);
   slot->checksum = checksum_of(memory_of(fabric_, slot->piece));
   held_receives_.push_back(slot);
   open_receives_.push_back(std::move(slot));
   return {};
+}
+
+bool SimQueuePair::post_again(uint64_t wr_id) {
+  const auto polled = polled_receives_.extract(wr_id);
+  return !polled.empty() && post_receive({wr_id, polled.mapped()}).ok();
+}
+
+std::byte* SimQueuePair::reserve_message(uint32_t length_bytes) {
+  const bool fits = length_bytes <= limits_.inline_bytes_max && held_sends_.size() < limits_.send_depth;
+  if (!limits_.messages_complete || !fits || state_ != QueuePairState::kConnected) return nullptr;
+  reserved_.assign(length_bytes, kScribble);
+  return reserved_.data();
+}
+
+bool SimQueuePair::commit_message(bool more, uint64_t wr_id) {
+  auto request = std::make_shared<SendRequest>();
+  request->wr_id = wr_id;
+  request->reserved = true;
+  request->signalled = wr_id != kNoCompletion;
+  request->length_bytes = static_cast<uint32_t>(reserved_.size());
+  request->taken = true;
+  request->copy = std::exchange(reserved_, {});
+  enqueue(std::move(request));
+  holds_ = more;
+  if (!more) launch_ready();
+  return more;
 }
 
 Status SimQueuePair::post_send(std::span<const WorkRequest> requests) {
@@ -54,7 +82,6 @@ Status SimQueuePair::check_request(const WorkRequest& request) const {
 
 void SimQueuePair::post_one(const WorkRequest& posted) {
   auto request = std::make_shared<SendRequest>();
-  request->sequence = ++last_sequence_;
   request->wr_id = posted.wr_id;
   request->opcode = posted.opcode;
   request->signalled = posted.signalled;
@@ -69,6 +96,11 @@ void SimQueuePair::post_one(const WorkRequest& posted) {
       request->local_fault |= !claim(sge, request->pieces.emplace_back());
   }
   check_sinks(*request);
+  enqueue(std::move(request));
+}
+
+void SimQueuePair::enqueue(SendRequestPtr request) {
+  request->sequence = ++last_sequence_;
   request->checksum = source_checksum(fabric_, *request);
   held_sends_.push_back(request);
   pending_sends_.push_back(request);
@@ -90,6 +122,7 @@ void SimQueuePair::check_sinks(SendRequest& request) {
 }
 
 void SimQueuePair::launch_ready() {
+  holds_ = false;
   while (!waiting_sends_.empty() && !launch_stopped_) {
     const SendRequestPtr request = waiting_sends_.front();
     if (request->opcode == Opcode::kRead && reads_in_flight_count_ >= limits_.read_depth) return;

@@ -22,6 +22,7 @@ struct SendRequest {
   bool launched = false;
   bool finished = false;
   bool local_fault = false;  // a piece outside its region
+  bool reserved = false;     // a message of reserve_message(): without signalled it completes in no case
   bool taken = false;        // the bytes are in `copy`: inline, or the connection ended with them on their way
   WcStatus status = WcStatus::kSuccess;
   uint64_t remote_address = 0;
@@ -35,6 +36,7 @@ struct SendRequest {
 
 struct ReceiveSlot {
   uint64_t wr_id = 0;
+  Sge sge;  // as it was posted
   Piece piece{};
   bool local_fault = false;
   bool completed = false;  // poll() can see it
