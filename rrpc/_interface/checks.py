@@ -54,32 +54,69 @@ def compile_check(annotation: Any) -> Check:
         return _compile(annotation)  # unhashable, for example Annotated[int, {}]
 
 
-def verify(annotation: Any, seen: tuple[Any, ...] = ()) -> None:
-    """Compile what stands in the annotation's classes, now that every name must mean something."""
-    if annotation in seen:
-        return
-    if is_alias(annotation):  # one that names itself
-        inner = expanded(annotation)
-        compile_check(inner)
-        verify(inner, (*seen, annotation))
-        return
-    for argument in typing.get_args(annotation):
-        verify(argument, seen)
-    if has_members(annotation):
-        for name, member in fields_of(annotation).items():
-            what = f"{type_text(annotation)}.{name}"
-            if holds_borrowed(member):
-                raise AnnotationError(f"{what}: {OWN_FIELDS}")
+class _Part:
+    """A part of an annotation that is to be verified: a field of a class, or what stands in another part."""
+
+    __slots__ = ("annotation", "name", "outer")
+
+    def __init__(self, annotation: Any, outer: _Part | None = None, name: str = "") -> None:
+        self.annotation = annotation
+        self.outer = outer
+        self.name = name
+        """The field's, if it is one; ``outer`` is its class."""
+
+    def what(self) -> str:
+        """Returns where it stands: ``Row.kind: Kind.name: ``."""
+        names, part = [], self
+        while part.outer is not None:
+            if part.name:
+                names.append(f"{type_text(part.outer.annotation)}.{part.name}: ")
+            part = part.outer
+        return "".join(reversed(names))
+
+    def inner(self) -> list[_Part]:
+        """Returns the parts that stand in it. Raises AnnotationError if the part itself is wrong."""
+        annotation = self.annotation
+        if self.name:
+            compile_check(annotation)
+        if is_alias(annotation):  # one that names itself
+            meant = expanded(annotation)
+            compile_check(meant)
+            return [_Part(meant, self)]
+        parts = [_Part(argument, self) for argument in typing.get_args(annotation)]
+        if has_members(annotation):
+            fields = fields_of(annotation)
+            for name, member in fields.items():
+                if holds_borrowed(member):
+                    raise AnnotationError(f"{type_text(annotation)}.{name}: {OWN_FIELDS}")
             if not is_model(annotation):  # what a model's fields may be is Pydantic's affair
-                _verify_member(what, member, (*seen, annotation))
+                parts += [_Part(member, self, name) for name, member in fields.items()]
+        return parts
 
 
-def _verify_member(what: str, annotation: Any, seen: tuple[Any, ...]) -> None:
-    try:
-        compile_check(annotation)
-        verify(annotation, seen)
-    except AnnotationError as error:
-        raise AnnotationError(f"{what}: {error}") from None
+def verify(annotation: Any) -> None:
+    """Compile what stands in the annotation's classes, now that every name must mean something.
+
+    Each class is looked at once, wherever it is named. A chain of classes may be long, so it isn't followed by
+    recursion.
+    """
+    seen: set[Any] = set()
+    unhashable: list[Any] = []
+    waiting = [_Part(annotation)]
+    while waiting:
+        part = waiting.pop()
+        try:
+            if part.annotation in seen:
+                continue
+            seen.add(part.annotation)
+        except TypeError:  # for example Annotated[int, {}]
+            if part.annotation in unhashable:
+                continue
+            unhashable.append(part.annotation)
+        try:
+            waiting += reversed(part.inner())
+        except AnnotationError as error:
+            raise AnnotationError(f"{part.what()}{error}") from None
 
 
 def _compile(annotation: Any) -> Check:

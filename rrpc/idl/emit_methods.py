@@ -257,17 +257,26 @@ class _Method:
 
     def _out(self) -> str:
         """The union of the result's array types; empty if there is none."""
-        arrays = tuple(dict.fromkeys(_arrays(self._method.result, ())))
+        arrays = tuple(_arrays(self._method.result))
         if not arrays:
             return ""
         return self._types.named(typing.Union[arrays], f"{self._hint}Out")  # noqa: UP007
 
 
-def _arrays(annotation: Any, seen: tuple[Any, ...]) -> list[Any]:
-    if annotation is np.ndarray or typing.get_origin(annotation) is np.ndarray:
-        return [annotation]
-    if (library := library_of(annotation)) is not None:
-        return [] if library.is_table else [annotation]
-    if has_members(annotation) and annotation not in seen:
-        return [a for hint in fields_of(annotation).values() for a in _arrays(hint, (*seen, annotation))]
-    return [a for inner in typing.get_args(annotation) for a in _arrays(inner, seen)]
+def _arrays(annotation: Any) -> dict[Any, None]:
+    """Returns the array types in an annotation and in the fields of its classes, each of which is looked at once."""
+    found: dict[Any, None] = {}
+    seen: set[Any] = set()
+    waiting = [annotation]
+    while waiting:  # not by recursion, as a chain of classes may be long
+        kind = waiting.pop()
+        if kind is np.ndarray or typing.get_origin(kind) is np.ndarray:
+            found[kind] = None
+        elif (library := library_of(kind)) is not None:
+            found |= {} if library.is_table else {kind: None}
+        elif has_members(kind) and kind not in seen:
+            seen.add(kind)
+            waiting += reversed(fields_of(kind).values())
+        else:
+            waiting += reversed(typing.get_args(kind))
+    return found

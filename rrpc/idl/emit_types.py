@@ -10,7 +10,7 @@ import re
 import types
 import typing
 import uuid
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from rrpc._interface import AnnotationError
 from rrpc._interface.aliases import is_alias
 from rrpc._interface.libraries import item_note, library_of
-from rrpc._interface.members import has_members
+from rrpc._interface.members import has_members, members_of
 from rrpc._interface.scalars import PATHS
 from rrpc.schema.to_python import OneOfName
 from rrpc.types import Lending, Shape, Sized
@@ -209,11 +209,26 @@ class Types:
         """A class of the service's own, defined again in the file."""
         name, new = self._name(kind, kind.__name__)
         if new:
-            self.definitions[name] = ""  # a class may name itself
-            definition = self._define(kind, self)
-            del self.definitions[name]  # so that it stands behind those it needs
-            self.definitions[name] = definition
+            self._define_with_inner(name, kind)
         return name
+
+    def _define_with_inner(self, name: str, kind: type) -> None:
+        """Defines a class behind those that its fields need: by no recursion, as a chain of them may be long."""
+        self.definitions[name] = ""  # a class may name itself
+        opened = [(name, kind, _classes_of(kind))]
+        while opened:
+            name, kind, inner = opened[-1]
+            for needed in inner:
+                needed_name, new = self._name(needed, needed.__name__)
+                if new:
+                    self.definitions[needed_name] = ""
+                    opened.append((needed_name, needed, _classes_of(needed)))
+                    break
+            else:
+                opened.pop()
+                definition = self._define(kind, self)
+                del self.definitions[name]  # so that it stands behind those it needs
+                self.definitions[name] = definition
 
     def _name(self, thing: Any, full_name: str) -> tuple[str, bool]:
         """Returns the name of ``thing`` in the file, and whether its definition must be written there."""
@@ -328,6 +343,23 @@ class Types:
 def names_in(text: str) -> set[str]:
     """The names that source text looks up."""
     return set(_NAMES.findall(_STRINGS.sub("", text)))
+
+
+def _classes_of(kind: type) -> Iterator[type]:
+    """Yields the classes that stand in the annotations of a class's fields, as far as files define them."""
+    if has_members(kind):
+        for member in members_of(kind):
+            yield from _classes_in(member.annotation)
+
+
+def _classes_in(annotation: Any) -> Iterator[type]:
+    if isinstance(annotation, typing.NewType):
+        annotation = annotation.__supertype__
+    for argument in () if typing.get_origin(annotation) is typing.Literal else typing.get_args(annotation):
+        yield from _classes_in(argument)
+    kind = typing.get_origin(annotation) or annotation
+    if isinstance(kind, type) and (has_members(kind) or issubclass(kind, enum.Enum)):
+        yield kind
 
 
 def _shape(shape: Shape) -> str:

@@ -84,12 +84,14 @@ def _array_of(kind: Any) -> model.Type:
 
 
 class Declarations:
-    """The schema's types of annotations, and the classes found in them, by full name, inner ones first."""
+    """The schema's types of annotations, and the classes found in them, by full name."""
 
     def __init__(self, package: str) -> None:
         self._package = package
         self._classes: dict[str, type] = {}
         self.found: dict[str, model.Declaration] = {}
+        self._unfilled: list[tuple[str, type]] = []
+        self._filling = False
 
     def type_of(self, annotation: Any) -> model.Type:
         """The type; AnnotationError for two classes of one name."""
@@ -180,10 +182,20 @@ class Declarations:
             self.found[name] = declared
             return model.Named(name)
         self.found[name] = model.Struct(name, ())  # it may name itself
-        struct = self._struct(name, kind)
-        del self.found[name]  # so that it stands behind those it needs
-        self.found[name] = struct
+        self._unfilled.append((name, kind))
+        if not self._filling:
+            self._fill()
         return model.Named(name)
+
+    def _fill(self) -> None:
+        """Describes the classes that wait, and those that their fields need: by no recursion, as chains may be long."""
+        self._filling = True
+        try:
+            while self._unfilled:
+                name, kind = self._unfilled.pop()
+                self.found[name] = self._struct(name, kind)
+        finally:
+            self._filling = False
 
     def _struct(self, name: str, kind: Any) -> model.Struct:
         members = members_of(kind)

@@ -28,8 +28,9 @@ _FLOATS = ("float", "f64", "f32")
 # each time that it is written: so many characters, such as those of an enum's members, as one type.
 _TYPES_MAX = 80_000
 _TYPE_CHARS = 200
-# Of types and alternatives, through the one-ofs that they name; each takes two frames of Python's stack or three.
-_LEVELS_MAX = 200
+# Of types and alternatives, through the one-ofs that they name; each takes two frames of Python's stack or three here,
+# and up to six in what is made of them. Files of the language have unions 16 deep at most.
+_LEVELS_MAX = 100
 
 
 def fingerprint(service: model.Service) -> str:

@@ -17,6 +17,7 @@ from rrpc._interface.decorators import interface_of
 from rrpc.errors import RpcError
 
 from .annotations import Declarations
+from .closure import closure
 from .docstrings import split_docstring
 from .model import MISSING, Declaration, Method, Module, Parameter, Service, Type
 
@@ -34,9 +35,10 @@ def service_of(thing: Any) -> Service:
     # Annotations may have been texts until here.
     interface = interface.resolved()
     declarations = Declarations(interface.name.rpartition(".")[0])
-    methods = [_method(name, method, declarations) for name, method in interface.methods.items()]
+    methods = tuple(_method(name, method, declarations) for name, method in interface.methods.items())
+    declared = closure(methods, declarations.found.__getitem__)  # which puts inner ones first
     doc, deprecated = split_docstring(interface.doc)
-    return Service(interface.name, tuple(methods), declarations.found, doc=doc, deprecated=deprecated)
+    return Service(interface.name, methods, declared, doc=doc, deprecated=deprecated)
 
 
 def _method(name: str, method: PythonMethod, declarations: Declarations) -> Method:

@@ -85,6 +85,7 @@ class PythonTypes:
         self._made: dict[str, Any] = {}
         self._open: list[str] = []  # one-ofs that are being made
         self._unfilled: list[tuple[Any, model.Struct | model.Error]] = []
+        self._filling = False
 
     def __getitem__(self, name: str) -> Any:
         """A struct's, enum's or error's class, a one-of's annotation, a constant's value. KeyError: there is none."""
@@ -100,7 +101,7 @@ class PythonTypes:
                 self._made[name] = self._error(name, declaration)
             else:
                 self._made[name] = self.value(declaration.type, declaration.value)
-            if not self._open:
+            if not self._open and not self._filling:
                 self._fill_fields()
         return self._made[name]
 
@@ -135,11 +136,19 @@ class PythonTypes:
         return members
 
     def _fill_fields(self) -> None:
-        """Fills in the fields once all classes exist, since a struct may lead back to itself."""
-        while self._unfilled:
-            kind, struct = self._unfilled.pop()
-            for member, described in zip(struct.fields, dataclasses.fields(kind), strict=True):
-                kind.__annotations__[member.name] = described.type = self.annotation(member.type)
+        """Fills in the fields once all classes exist, since a struct may lead back to itself.
+
+        Classes that the fields need join those that wait: a chain of structs may be long, so it isn't followed by
+        recursion.
+        """
+        self._filling = True
+        try:
+            while self._unfilled:
+                kind, struct = self._unfilled.pop()
+                for member, described in zip(struct.fields, dataclasses.fields(kind), strict=True):
+                    kind.__annotations__[member.name] = described.type = self.annotation(member.type)
+        finally:
+            self._filling = False
 
     def _default(self, member: model.Field) -> dict[str, Any]:
         if member.default is model.MISSING or isinstance(member.default, model.Opaque):

@@ -1,14 +1,19 @@
 """Descriptions whose types expand to exponentially many, or nest without end: the work that they make is bounded."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from rrpc.schema import Service, fingerprint, from_data, to_data
+from rrpc._interface import Plan
+from rrpc._interface.compiled import compiled
+from rrpc.idl import Unit, emit
+from rrpc.schema import Service, fingerprint, from_data, service_of, to_data
 from rrpc.schema.canonical_read import BadData, read_service
 from rrpc.schema.compatibility import compare_services
 from rrpc.schema.effort import TooIntricate
+from rrpc.schema.to_python import to_interface
 
 Alternatives = Callable[[int], list[Any]]
 MEMBERS = [{"name": f"a{i}", "value": i} for i in range(2000)]
@@ -39,7 +44,7 @@ HOSTILE: dict[str, tuple[Callable[[], Service], str, str]] = {
     "twice": (lambda: described(40, lambda i: [_named(i + 1), _named(i + 1)]), TOO_MUCH, ""),
     "all name all": (lambda: described(12, lambda i: [_named(j) for j in range(13)]), TOO_MUCH, ""),
     "twice within": (
-        lambda: described(40, lambda i: [{"list": _named(i + 1)}, {"set": _named(i + 1)}]),
+        lambda: described(20, lambda i: [{"list": _named(i + 1)}, {"set": _named(i + 1)}]),
         TOO_MUCH,
         TOO_MUCH,
     ),
@@ -103,6 +108,49 @@ def test_a_chain_of_structs_may_be_long() -> None:
     assert fingerprint(services[0]) != fingerprint(services[1])
     (change,) = compare_services(*services)
     assert not change.breaking
+
+
+def _structs(count: int, fields: int) -> Service:
+    """A service with structs that have so many fields of the next one each."""
+    declared: dict[str, Any] = {
+        f"X{i}": {
+            "kind": "struct",
+            "name": f"X{i}",
+            "fields": [
+                {"number": n, "name": f"x{n}", "type": {"optional": _named(i + 1)}}
+                for n in range(1, fields + 1)
+            ],
+        }
+        for i in range(count)
+    }
+    declared[f"X{count}"] = {"kind": "enum", "name": f"X{count}", "members": MEMBERS[:1]}
+    method = {"name": "m", "parameters": [{"name": "p", "type": _named(0)}], "result": _named(0)}
+    return from_data({"name": "S", "methods": [method], "declarations": declared})
+
+
+@pytest.mark.parametrize(
+    ("what", "make"),
+    [
+        ("a chain", lambda: _structs(400, 1)),
+        ("twice the next one", lambda: _structs(60, 2)),
+        # Nested nearly as deep as a description may be: these take two levels each.
+        (
+            "one-ofs",
+            lambda: from_data(to_data(described(47, lambda i: ["int", {"optional": _named(i + 1)}]))),
+        ),
+    ],
+)
+def test_python_is_made_of_whatever_is_read(what: str, make: Callable[[], Service]) -> None:
+    service = make()
+    interface = to_interface(service)
+    assert fingerprint(service_of(interface)) == fingerprint(service)
+    method = interface.methods["m"]
+    Plan(method.name, method.parameters, method.result)
+    compiled(method.parameters, method.result)
+    text = emit(Unit("a test", [interface]), "0.1.0")
+    compile(text, "generated.py", "exec")
+    declared = [int(number) for number in re.findall(r"^class X(\d+)\b", text, re.M)]
+    assert declared == [*range(declared[0], declared[0] - len(declared), -1)]
 
 
 def test_a_one_of_has_alternatives() -> None:
