@@ -115,7 +115,7 @@ def agree(
         from rrpc.schema.effort import TooIntricate
 
         try:
-            problem = _compare(agreement, interface(service), theirs, fingerprint, address)
+            problem = _compare(agreement, interface(service), *theirs, fingerprint, address)
         except TooIntricate as error:
             raise _unknown(
                 service, fingerprint, address, f"its description can't be compared: {error}"
@@ -125,9 +125,12 @@ def agree(
     return agreement
 
 
-def _described(description: Any) -> Service:
-    """Read what a server says of a service; ValueError if that is of a later release, or of no rrpc server."""
-    from rrpc.schema import from_data
+def _described(description: Any) -> tuple[Service, str]:
+    """Read what a server says of a service, and its fingerprint.
+
+    ValueError if that is of a later release, or of no rrpc server.
+    """
+    from rrpc.schema.canonical import with_fingerprint
 
     try:
         # By the very class: an array has its own errors for a name, and numbers of other kinds for a comparison.
@@ -136,7 +139,7 @@ def _described(description: Any) -> Service:
         version = description["version"]
         if type(version) is not int or version != DESCRIPTION_VERSION:
             raise ValueError(f"version {version!r:.20}")
-        return from_data(description["service"])
+        return with_fingerprint(description["service"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"its description can't be read: {error!r:.200}") from None
 
@@ -151,17 +154,21 @@ def _unknown(service: str, fingerprint: str, address: str, why: str) -> FailedPr
     )
 
 
-def _compare(agreement: Agreement, own: Interface, theirs: Service, fingerprint: str, address: str) -> str:
-    """Why the two versions can't work together; what the client has to heed if they can."""
-    from rrpc.schema import fingerprint as fingerprint_of
+def _compare(
+    agreement: Agreement, own: Interface, theirs: Service, other: str, fingerprint: str, address: str
+) -> str:
+    """Why the two versions can't work together; what the client has to heed if they can.
+
+    ``other`` is the fingerprint of the server's version, ``theirs``.
+    """
     from rrpc.schema import service_of
     from rrpc.schema.compatibility import compare_services, obstacles
 
-    other = fingerprint_of(theirs)
     if other == fingerprint:  # HELLO had no room for it
         return ""
     ours = service_of(own)
-    found = obstacles(ours, theirs)
+    changes = compare_services(ours, theirs)
+    found = obstacles(ours, theirs, changes)
     if found:
         # Types are shown whole, and those of the server may be of any length.
         shown = "; ".join(f"{change!s:.{_SHOWN_CHARS}}" for change in found[:_SHOWN_MAX])
@@ -171,7 +178,7 @@ def _compare(agreement: Agreement, own: Interface, theirs: Service, fingerprint:
             f"({other}). From the client's to the server's: {shown}{more}. Generate the client again with "
             f"rrpc-gen, or have the server updated"
         )
-    for change in compare_services(ours, theirs):
+    for change in changes:
         _debug("%s: from the client's version to the server's: %s", own.name, change)
     for method in theirs.methods:
         agreement.use_parameters(f"{own.name}.{method.name}", method.parameters)

@@ -26,12 +26,16 @@ def from_data(data: Any) -> model.Service:
     It raises TooIntricate, which is one, where the types expand to more than ``fingerprint`` works through: whatever
     is made of a service expands them in the same way.
     """
+    return with_fingerprint(data)[0]
+
+
+def with_fingerprint(data: Any) -> tuple[model.Service, str]:
+    """Does what ``from_data`` does, and returns the service's fingerprint too."""
     try:
         service = read_service(data)
     except BadData as error:
         raise ValueError(f"not a service's description: {error}") from None
-    fingerprint(service)
-    return service
+    return service, fingerprint(service)
 
 
 def to_data(service: model.Service) -> Data:

@@ -32,7 +32,8 @@ from two_versions import (
 
 import rrpc
 from rrpc.codec import Message, encode
-from rrpc.schema import fingerprint, service_of
+from rrpc.schema import Service, fingerprint, fingerprints, service_of
+from rrpc.schema.compatibility import changes, methods
 
 TRANSPORTS = ("shm", "tcp", "rrpc")
 
@@ -384,6 +385,27 @@ def test_errors_show_long_types_in_part(odd_server: Callable[..., str]) -> None:
     with pytest.raises(rrpc.FailedPrecondition, match="string is now tuple<int, int") as caught:
         connect_as("old", odd_server(hello(), long))
     assert len(str(caught.value)) < 2500
+
+
+def test_a_description_is_walked_once(
+    odd_server: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For its fingerprint, and once for each pair of peers that the comparison tells of."""
+    walks: list[str] = []
+
+    class Canonical(fingerprints._Canonical):
+        def __init__(self, service: Service) -> None:
+            walks.append(f"fingerprint of {service.name}")
+            super().__init__(service)
+
+    def compare_methods(*given: Any) -> None:
+        walks.append("comparison")
+        methods.compare_methods(*given)
+
+    monkeypatch.setattr(fingerprints, "_Canonical", Canonical)
+    monkeypatch.setattr(changes, "compare_methods", compare_methods)
+    with connect_as("old", odd_server(hello(), _description())):
+        assert walks == ["fingerprint of lab.Rows", "comparison", "comparison"]
 
 
 def test_a_description_is_heeded(odd_server: Callable[..., str]) -> None:

@@ -9,8 +9,9 @@ import pytest
 from rrpc._interface import Plan
 from rrpc._interface.compiled import compiled
 from rrpc.idl import Unit, emit
-from rrpc.schema import Service, fingerprint, from_data, service_of, to_data
+from rrpc.schema import Array, Declaration, Method, Service, Type, fingerprint, from_data, service_of, to_data
 from rrpc.schema.canonical_read import BadData, read_service
+from rrpc.schema.closure import types_in
 from rrpc.schema.compatibility import compare_services
 from rrpc.schema.effort import TooIntricate
 from rrpc.schema.to_python import to_interface
@@ -151,6 +152,20 @@ def test_python_is_made_of_whatever_is_read(what: str, make: Callable[[], Servic
     compile(text, "generated.py", "exec")
     declared = [int(number) for number in re.findall(r"^class X(\d+)\b", text, re.M)]
     assert declared == [*range(declared[0], declared[0] - len(declared), -1)]
+
+
+def test_methods_share_one_look_at_the_declarations(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[object] = []
+
+    def look(each: Declaration) -> tuple[Type, ...]:
+        looks.append(each)
+        return types_in(each)
+
+    monkeypatch.setattr("rrpc.schema.compatibility.methods.types_in", look)
+    declared = _structs(50, 1).declarations
+    methods = tuple(Method(f"m{i}", (), Array("f32", ("n", "n"))) for i in range(40))
+    compare_services(Service("S", methods, declared), Service("S", methods, declared))
+    assert len(looks) == 2 * len(declared)
 
 
 def test_a_one_of_has_alternatives() -> None:

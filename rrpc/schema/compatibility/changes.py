@@ -50,6 +50,8 @@ no service uses it, its fields are judged as both.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rrpc.schema.model import Declaration, Module, Service
 
 from .comparison import Broken, Change, Comparison
@@ -84,13 +86,13 @@ def compare_services(old: Service, new: Service) -> list[Change]:
     return comparison.changes
 
 
-def obstacles(client: Service, server: Service) -> list[Change]:
+def obstacles(client: Service, server: Service, changes: Sequence[Change]) -> list[Change]:
     """Returns why a client with one version can't work with a server that has the other, whichever is newer.
 
-    The reasons are changes from the client's version to the server's. What fails if the client is old and would be
-    fine if it were the newer one (it has a method more) is no obstacle, nor the other way round.
+    The reasons are among ``changes``, those from the client's version to the server's. What fails if the client
+    is old and would be fine if it were the newer one (it has a method more) is no obstacle, nor the other way round.
     """
-    found = [change for change in compare_services(client, server) if Broken.OLD_CLIENT in change.breaks]
+    found = [change for change in changes if Broken.OLD_CLIENT in change.breaks]
     if not found:
         return []
     backward = [change for change in compare_services(server, client) if Broken.NEW_CLIENT in change.breaks]

@@ -17,24 +17,31 @@ from .declarations import defaults
 def compare_methods(comparison: Comparison, old: model.Service, new: model.Service) -> None:
     """All methods of one service in two versions."""
     after = {method.name: method for method in new.methods}
+    declared = _dims_of(comparison.old), _dims_of(comparison.new)
     for method in old.methods:
         where = f"{old.name}.{method.name}"
         if method.name not in after:
             comparison.add(Broken.OLD_CLIENT, f"{where}()", "the method is gone", method)
         else:
-            _method(comparison, where, method, after[method.name])
+            _method(comparison, where, method, after[method.name], declared)
     before = {method.name for method in old.methods}
     for method in new.methods:
         if method.name not in before:
             comparison.add(Broken.NONE, f"{new.name}.{method.name}()", "the method is new", method)
 
 
-def _method(comparison: Comparison, where: str, old: model.Method, new: model.Method) -> None:
+def _method(
+    comparison: Comparison,
+    where: str,
+    old: model.Method,
+    new: model.Method,
+    declared: tuple[set[str], set[str]],
+) -> None:
     call = f"{where}()"
     if old.result_stream != new.result_stream:
         became = "a stream now" if new.result_stream else "no stream any more"
         comparison.add(Broken.BOTH, call, f"its result is {became}", new, old)
-    meant = _meant(comparison, old, new)
+    meant = _meant(old, new, declared)
     results = meant[0].result, meant[1].result
     written = old.result, new.result
     comparison.types(call, *results, Use.RESULT, new, old, what="its result ", written=written)
@@ -124,12 +131,14 @@ def _parameter(comparison: Comparison, where: str, old: model.Parameter, new: mo
 # --- names of dimensions -----------------------------------------------------------------------------
 
 
-def _meant(comparison: Comparison, old: model.Method, new: model.Method) -> tuple[model.Method, model.Method]:
+def _meant(
+    old: model.Method, new: model.Method, declared: tuple[set[str], set[str]]
+) -> tuple[model.Method, model.Method]:
     """The methods with dimensions called the same where they mean the same, and nothing where they bind nothing.
 
-    What structs and parameters name too keeps its name: they tie it to more than the method shows.
+    What structs (``declared``) and parameters name too keeps its name: they tie it to more than the method shows.
     """
-    free = [_free_names(method, decls) for method, decls in ((old, comparison.old), (new, comparison.new))]
+    free = [_free_names(old, declared[0]), _free_names(new, declared[1])]
     counts = [Counter(_dims(method)) for method in (old, new)]
     # Names that tie several places together, and that only one of the versions has: they may have been renamed.
     only = [
@@ -162,11 +171,15 @@ def _dims_in(kind: model.Type) -> Iterator[str]:
         yield from _dims_in(inner)
 
 
-def _free_names(method: model.Method, declared: Mapping[str, model.Declaration]) -> set[str]:
+def _dims_of(declared: Mapping[str, model.Declaration]) -> set[str]:
+    """The names of dimensions in declarations, which all methods share."""
+    return {dim for each in declared.values() for kind in types_in(each) for dim in _dims_in(kind)}
+
+
+def _free_names(method: model.Method, declared: set[str]) -> set[str]:
     """The names of dimensions that nothing but the method's own arrays has."""
     sizes = {p.name for p in method.parameters if isinstance(p.type, model.Scalar)}
-    in_structs = {dim for each in declared.values() for kind in types_in(each) for dim in _dims_in(kind)}
-    return set(_dims(method)) - sizes - in_structs
+    return set(_dims(method)) - sizes - declared
 
 
 def _renamed(method: model.Method, called: Callable[[str], str | None]) -> model.Method:
