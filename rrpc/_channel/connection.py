@@ -13,7 +13,6 @@ from typing import Any
 from rrpc import _core
 from rrpc._interface import Interface, untyped_request
 from rrpc._options import time_until
-from rrpc.codec import decode
 from rrpc.errors import FailedPrecondition, RpcError, unsent
 
 from .ejection import Record
@@ -104,9 +103,9 @@ class Connection:
             )
 
     def _agree(self, contract: Contract, end: float | None) -> Agreement:
-        def describe(service: str) -> Any:
+        def describe(service: str) -> tuple[bytes, Any]:
             payload, _ = untyped_request((service,), {}, None)
-            return decode(*self.core.call(b"rrpc.Reflection.describe", payload, None, None, time_until(end)))
+            return self.core.call(b"rrpc.Reflection.describe", payload, None, None, time_until(end))
 
         hello = self.core.peer_hello()
         return agree(contract.fingerprints, hello, describe, contract.interface, self.address)

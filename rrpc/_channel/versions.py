@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rrpc._interface import AnnotationError, Interface, OutSpec, Parameter, Plan
-from rrpc.codec import Message
+from rrpc.codec import Message, decode
 from rrpc.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -36,6 +36,9 @@ FINGERPRINTS = "fingerprints"
 DESCRIPTION_VERSION = 1
 """Of what ``rrpc.Reflection.describe`` gives."""
 
+ANSWER_BYTES_MAX = 4 << 20
+"""Length of an answer of ``rrpc.Reflection`` that is read: what is made of it takes seconds for each MiB at worst."""
+
 _PRINT_BYTES = 16
 _NOTHING = bytes(_PRINT_BYTES)  # of a service that can't be described: nobody has this fingerprint
 # Bounds the field of HELLO. Services beyond it are compared by their descriptions.
@@ -44,8 +47,8 @@ _SHOWN_MAX = 3
 _SHOWN_CHARS = 500
 
 Encoder = Callable[..., tuple[bytes, Message]]
-Describe = Callable[[str], Any]
-"""Calls the server's ``rrpc.Reflection.describe``."""
+Describe = Callable[[str], tuple[bytes, Any]]
+"""Calls the server's ``rrpc.Reflection.describe``, and returns the answer's payload and buffers."""
 
 
 def introduce(interfaces: Sequence[Interface]) -> dict[str, bytes]:
@@ -102,7 +105,7 @@ def agree(
         if bytes.fromhex(fingerprint) in known:
             continue
         try:
-            theirs = _described(describe(service))
+            theirs = _described(*describe(service))
         except (Cancelled, DeadlineExceeded, ProtocolError, ResourceExhausted, Unavailable):
             # These tell of the connection and not of the interface.
             raise
@@ -125,7 +128,14 @@ def agree(
     return agreement
 
 
-def _described(description: Any) -> tuple[Service, str]:
+def read_answer(payload: bytes, blocks: list[Any] | None) -> Any:
+    """Decodes an answer of ``rrpc.Reflection``. ValueError says that it is too long."""
+    if len(payload) > ANSWER_BYTES_MAX:
+        raise ValueError(f"it has {len(payload)} bytes, and at most {ANSWER_BYTES_MAX} are read")
+    return decode(payload, blocks)
+
+
+def _described(payload: bytes, blocks: list[Any] | None) -> tuple[Service, str]:
     """Read what a server says of a service, and its fingerprint.
 
     ValueError if that is of a later release, or of no rrpc server.
@@ -133,6 +143,7 @@ def _described(description: Any) -> tuple[Service, str]:
     from rrpc.schema.canonical import with_fingerprint
 
     try:
+        description = read_answer(payload, blocks)
         # By the very class: an array has its own errors for a name, and numbers of other kinds for a comparison.
         if type(description) is not dict:
             raise TypeError(f"it is {type(description).__name__}")
@@ -140,6 +151,8 @@ def _described(description: Any) -> tuple[Service, str]:
         if type(version) is not int or version != DESCRIPTION_VERSION:
             raise ValueError(f"version {version!r:.20}")
         return with_fingerprint(description["service"])
+    except RpcError:
+        raise
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"its description can't be read: {error!r:.200}") from None
 

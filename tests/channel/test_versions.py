@@ -31,6 +31,7 @@ from two_versions import (
 )
 
 import rrpc
+from rrpc._channel.versions import ANSWER_BYTES_MAX
 from rrpc.codec import Message, encode
 from rrpc.schema import Service, fingerprint, fingerprints, service_of
 from rrpc.schema.compatibility import changes, methods
@@ -376,6 +377,24 @@ def test_descriptions_that_expand_without_end(
 ) -> None:
     with pytest.raises(rrpc.FailedPrecondition, match=f"its description can't be read: .*types .*{why}"):
         connect_as("old", odd_server(hello(), _one_ofs(60, alternatives)))
+
+
+def test_long_descriptions_are_not_read() -> None:
+    @rrpc.service(name="rrpc.Reflection")
+    class Wordy:
+        doc = "x" * ANSWER_BYTES_MAX
+
+        @rrpc.method
+        def describe(self, service: str) -> dict[str, Any]:
+            return _description(doc=self.doc)
+
+    wordy = Wordy()
+    with rrpc.serve(wordy, listen="tcp://127.0.0.1:0", builtin=False) as server:
+        why = rf"can't be told: its description can't be read: .*419\d+ bytes, and at most {ANSWER_BYTES_MAX} are read"
+        with pytest.raises(rrpc.FailedPrecondition, match=why):
+            connect_as("old", server.addresses[0])
+        wordy.doc = wordy.doc[500:]
+        connect_as("old", server.addresses[0]).close()
 
 
 def test_errors_show_long_types_in_part(odd_server: Callable[..., str]) -> None:

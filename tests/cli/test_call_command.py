@@ -17,6 +17,7 @@ from processes import Served, child_environment, eventually, patience, run_pytho
 from rrpc_call import TRACK, Run
 
 import rrpc
+from rrpc._channel.versions import ANSWER_BYTES_MAX
 from rrpc.idl import parse
 from rrpc.schema import from_data, module_of
 
@@ -341,6 +342,9 @@ class Liar:
         return self._described
 
 
+LONG = {"doc": "x" * ANSWER_BYTES_MAX}
+
+
 @pytest.mark.parametrize(
     ("names", "described", "line"),
     [
@@ -348,6 +352,8 @@ class Liar:
         ([b"x"], {}, "what the server says of its services can't be read: not a list of names"),
         (["A"], 5, "what the server says of A can't be read: "),
         (["A"], {}, "what the server says of A can't be read: "),
+        (["A"], LONG, "what the server says of A can't be read: it has 419"),
+        (["A", LONG["doc"]], {}, "what the server says of its services can't be read: it has 419"),
         (
             ["A"],
             {"service": {"name": 5}},
