@@ -10,17 +10,23 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rrpc._fork import process_lock
 from rrpc._options import time_until
-from rrpc.errors import DeadlineExceeded, Internal, RpcError
+from rrpc.errors import DeadlineExceeded, Internal, ResourceExhausted, RpcError, Unavailable, unsent
 
 from .connection import Connection, Contract
 from .name_resolver import Names
+from .versions import Agreement
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 # Seconds that the interpreter's end waits for threads that are about to end.
 _EXIT_WAIT_SECONDS = 1.0
 _threads: set[threading.Thread] = set()
+_agreeing = process_lock()  # guards `Connection.agreeing`
 
 
 class Task:
@@ -104,7 +110,7 @@ class Attempt(Task):
         """The connection made; None if that failed: ``error`` says why."""
         self._options = options
         self._end = end
-        # Copied now. The first call of a client whose contract comes later agrees on that one.
+        # Copied now. The first call of a client whose contract comes later has the two ends agree on that one.
         self._contracts = list(contracts)
 
     def _work(self) -> None:
@@ -120,6 +126,59 @@ class Attempt(Task):
             # Nobody else knows the connection yet.
             if self.connection is None:
                 connection.close()
+
+
+class Asking(Task):
+    """Has the two ends of a connection agree on a contract, for which the peer is asked."""
+
+    def __init__(self, connection: Connection, contract: Contract, end: float | None) -> None:
+        super().__init__()
+        self._connection = connection
+        self._contract = contract
+        self._end = end
+
+    def _work(self) -> None:
+        self._connection.agreement(self._contract, self._end)
+
+    def tell(self) -> None:
+        """Ends the futures of those who wait for the outcome."""
+        connection, contract = self._connection, self._contract
+        with _agreeing:
+            waiting = connection.agreeing.pop(contract, [])
+        for future in waiting:
+            if not future.set_running_or_notify_cancel():
+                continue
+            if self.error is None:
+                future.set_result(connection.agreement(contract, 0.0))
+                continue
+            # The time that has passed isn't a call's. Each gets an error of its own, as what is raised changes.
+            kind = Unavailable if isinstance(self.error, DeadlineExceeded) else type(self.error)
+            future.set_exception(unsent(kind(self.error.message)))
+
+
+def agree_soon(connection: Connection, contract: Contract, end: float | None) -> Future[Agreement]:
+    """Returns a future for the agreement on a contract, which a thread asks for until ``end``, by the clock.
+
+    One thread asks, however many wait. Cancel the future when you no longer wait for it.
+    """
+    from concurrent.futures import Future
+
+    future: Future[Agreement] = Future()
+    with _agreeing:
+        waiting = connection.agreeing.setdefault(contract, [])
+        # In this order, as a finalizer that runs here may come here too.
+        waiting.append(future)
+        first = waiting[0] is future
+    if first:
+        task = Asking(connection, contract, end)
+        try:
+            task.start(Asking.tell)
+        except BaseException as error:  # Ctrl-C among them: others wait too
+            task.error = ResourceExhausted(f"no thread for asking {connection.address}: {error}")
+            task.tell()
+            if not isinstance(error, RuntimeError):
+                raise
+    return future
 
 
 class Resolution(Task):

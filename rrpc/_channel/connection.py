@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rrpc import _core
 from rrpc._interface import Interface, untyped_request
@@ -17,7 +17,10 @@ from rrpc.errors import FailedPrecondition, RpcError, unsent
 
 from .ejection import Record
 from .privacy import is_private
-from .versions import Agreement, agree
+from .versions import Agreement, agree, are_equal
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 # Shared, as it holds nothing and isn't changed.
 _BY_NAME = Agreement()
@@ -41,6 +44,7 @@ class Connection:
         "_agreements",
         "_private",
         "address",
+        "agreeing",
         "bound",
         "calls_in_flight",
         "core",
@@ -64,6 +68,8 @@ class Connection:
         """Of the calls to its address; the channel's."""
         self.bound: dict[Hashable, Any] = {}
         """Results that stubs have worked out for this connection."""
+        self.agreeing: dict[Contract, list[Future[Agreement]]] = {}
+        """Those who wait for an agreement, where a thread asks for it: ``agree_soon`` has them."""
         self._agreements: dict[Contract, Agreement] = {}
         self._private: bool | None = None
 
@@ -76,18 +82,28 @@ class Connection:
         _log_choice(address, core)
         return cls(address, core)
 
-    def agreement(self, contract: Contract | None, end: float | None = None) -> Agreement:
+    def agreement(self, contract: Contract, end: float | None) -> Agreement:
         """Returns the agreement on how the contract's services are called over this connection.
 
         If the server has another version of a service, the first call of ``agreement`` asks the server for
         its description, until ``end`` by the clock. Raises FailedPrecondition if the versions can't work
-        together.
+        together. It blocks.
         """
-        if contract is None or not contract.fingerprints:
-            return _BY_NAME
         found = self._agreements.get(contract)
         if found is None:
             found = self._agreements[contract] = self._agree(contract, end)
+        return found
+
+    def agreed(self, contract: Contract | None) -> Agreement | None:
+        """Returns the agreement if nobody needs to be asked for it, otherwise None: then ``agree_soon`` is for it.
+
+        Cheap.
+        """
+        if contract is None:
+            return _BY_NAME
+        found = self._agreements.get(contract)
+        if found is None and are_equal(contract.fingerprints, self.core.peer_hello()):
+            found = self._agreements[contract] = Agreement()
         return found
 
     def check_private(self, method: str) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rrpc._call.chain import Chain
-from rrpc._call.outgoing import CallOptions, OutgoingCall, connected, prepare
+from rrpc._call.outgoing import CallOptions, OutgoingCall, prepare
+from rrpc._call.picking import connected
 from rrpc._call.stream_attempts import Attempts
 from rrpc._call.stream_hooks import StreamHooks
 from rrpc._interface import RECEIVES, SENDS, Plan, untyped_request
@@ -27,7 +28,7 @@ from .streams import DuplexStream, RequestStream, ResponseStream
 
 if TYPE_CHECKING:
     from rrpc._call.retry import StreamRetries
-    from rrpc._channel import Channel, Connection
+    from rrpc._channel import Channel, Connection, Contract
 
 
 class StreamRequest(Protocol):
@@ -39,6 +40,10 @@ class StreamRequest(Protocol):
     @property
     def method(self) -> str:
         """The full name."""
+
+    @property
+    def contract(self) -> Contract | None:
+        """Names the interface that the ends of a connection must agree on; None for calls by name."""
 
     def named(self) -> Mapping[str | int, Any]:
         """The arguments that aren't a stream, by name, or by place where the parameters' names aren't known."""
@@ -239,6 +244,7 @@ class UntypedStream:
 
     out = None
     idempotent = False
+    contract = None
 
     def __init__(self, method: str, kind: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if not isinstance(method, str):

@@ -24,6 +24,7 @@ class Request:
     idempotent: bool
     method = "Lab.do"
     out = None
+    contract = None
 
     def named(self) -> Mapping[str | int, Any]:
         return {}
