@@ -20,7 +20,8 @@ class Health:
     def __init__(self, services: Iterable[str]) -> None:
         self._serving = dict.fromkeys(services, True)
         self._draining = False
-        self._watchers: list[Callable[[], object]] = []
+        # By keys of their own: clients decide how many there are, and each goes without a search.
+        self._watchers: dict[object, Callable[[], object]] = {}
 
     def set(self, service: str, serving: bool) -> None:
         """Says whether a service can do its work.
@@ -56,15 +57,16 @@ class Health:
     @contextmanager
     def watching(self, changed: Callable[[], object]) -> Iterator[None]:
         """Calls ``changed()`` after each possible change of a state, within a ``with`` block."""
-        self._watchers.append(changed)
+        key = object()
+        self._watchers[key] = changed
         try:
             yield
         finally:
-            self._watchers.remove(changed)
+            del self._watchers[key]
 
     def _tell(self) -> None:
         # Copied, as a watcher may leave while others are told.
-        for changed in list(self._watchers):
+        for changed in self._watchers.copy().values():
             changed()
 
     def _known(self, service: str) -> None:

@@ -279,6 +279,23 @@ def test_a_watcher_is_told_of_a_drain_at_any_time() -> None:
     assert [state for state in states if isinstance(state, HealthStatus)] == [NOT_SERVING]
 
 
+class _Incomparable:
+    def __call__(self) -> None:
+        pass
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("a watcher is looked for among all others")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_watcher_leaves_without_a_search() -> None:
+    health = Health(["First"])
+    with health.watching(_Incomparable()), health.watching(_Incomparable()):
+        health.set("First", False)
+    assert not health._watchers
+
+
 def test_watchers_hold_no_workers(address: str) -> None:
     with (
         rrpc.serve(First(), listen=address, workers=1) as server,
