@@ -56,23 +56,27 @@ class Names:
         self.fixed = self._targets if not any(map(_needs_resolving, self._targets)) else None
         """The addresses, where there is nothing to resolve."""
         periods = (getattr(_resolvers.get(_scheme(one)), "period", None) for one in self._targets)
-        self._hosts: dict[str, str] = {}  # by the address that DNS gave for it
+        # By the address that DNS gave for it: of the last two answers, as connecting goes on meanwhile by the first.
+        self._hosts: dict[str, str] = {}
+        self._latest: dict[str, str] = {}
         self.period: float | None = min((period for period in periods if period is not None), default=None)
 
     def resolve(self) -> list[str]:
         """The addresses as they are now, each once; the errors of names only where no name has any."""
         found: dict[str, None] = {}
+        hosts: dict[str, str] = {}
         errors: list[RpcError] = []
         for target in self._targets:
             try:
                 addresses = _resolve(target)
                 found |= dict.fromkeys(addresses)
                 if _scheme(target) not in _resolvers:
-                    self._hosts |= dict.fromkeys(addresses, _host_and_port(target)[0].strip("[]"))
+                    hosts |= dict.fromkeys(addresses, _host_and_port(target)[0].strip("[]"))
             except RpcError as error:  # noqa: PERF203
                 errors.append(error)
         if not found:
             raise errors[0] if errors else Unavailable(f"{self.text}: the resolver gives no addresses")
+        self._hosts, self._latest = self._latest | hosts, hosts
         return list(found)
 
     def options_for(self, address: str, options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Choice = tuple[Connection | None, RpcError | None]
 _RESOLVE_PAUSE_SECONDS = 1.0
+_SWEEP_MIN = 64
 NEXT_ADDRESS_SECONDS = 0.5
 """After so long without an answer the next address is tried beside the first, where one connection is wanted."""
 
@@ -71,6 +72,7 @@ class Upkeep:
         self._due: list[tuple[Task, Subchannel]] = []
         # Calls that wait for a connection: the future, whether they wait for ready, and since when (`time.monotonic`).
         self._waiters: list[tuple[Future[Connection], bool, float]] = []
+        self._sweep_at = _SWEEP_MIN
         self._retry_timer: Timer | None = None
         self._retry_timer_at = 0.0
         self._next_timer: Timer | None = None
@@ -308,7 +310,7 @@ class Upkeep:
         def choose() -> Choice:
             found, error = self._choose(wait_for_ready, since)
             if found is None and error is None:
-                self._waiters.append((future, wait_for_ready, since))
+                self._wait_in_list(future, wait_for_ready, since)
             return found, error
 
         found, error = self._changed(choose)
@@ -318,6 +320,19 @@ class Upkeep:
             future.set_exception(error)
         elif found is not None:
             future.set_result(found)
+
+    def _wait_in_list(self, future: Future[Connection], wait_for_ready: bool, since: float) -> None:
+        """Adds one who waits. The lock is held."""
+        # Connecting may take for ever (`connect_timeout=None`): who waits no longer goes when the list has doubled.
+        if len(self._waiters) >= self._sweep_at:
+            kept: list[tuple[Future[Connection], bool, float]] = []
+            # Swapped first, as a finalizer that runs here may add one.
+            waiters, self._waiters = self._waiters, kept
+            for waiter in waiters:
+                if not waiter[0].cancelled():
+                    kept.append(waiter)  # noqa: PERF401
+            self._sweep_at = 2 * len(self._waiters) + _SWEEP_MIN
+        self._waiters.append((future, wait_for_ready, since))
 
 
 def _after(seconds: float, do: Callable[[], object]) -> Timer | None:

@@ -177,6 +177,17 @@ def test_connecting_again_keeps_what_there_is(fleet: Fleet, scheme: str) -> None
     assert channel.connections() == [before]
 
 
+def test_calls_that_wait_no_longer_are_forgotten() -> None:
+    with rrpc.Channel("tcp://127.0.0.1:1", connect_timeout=None) as channel:
+        channel._subchannels[0].state = "connecting"  # by nobody: it never ends
+        patient = [channel.pick_soon(wait_for_ready=True) for _ in range(3)]
+        for _ in range(1000):
+            channel.pick_soon(wait_for_ready=True).cancel()
+        assert len(channel._waiters) < 200
+        assert [waiter[0] for waiter in channel._waiters][:3] == patient
+    assert all(isinstance(future.exception(0), rrpc.Unavailable) for future in patient)
+
+
 def test_a_contract_is_kept_once() -> None:
     with rrpc.Channel("shm://x") as channel:
         contract = Contract({}, lambda service: pytest.fail(service))

@@ -1,5 +1,6 @@
 """Channels with several addresses: which of them calls take, where names lead, and what becomes of calls meanwhile."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from load import Answers
 from processes import eventually, patience
 
 import rrpc
+from rrpc._channel.name_resolver import Names
 
 __all__ = ["fleet", "nursery", "scheme"]
 
@@ -29,6 +31,23 @@ def works(client: rrpc.Client) -> bool:
         return bool(client.call("Counted.often", "probe", timeout=patience(10)))
     except rrpc.Unavailable:
         return False
+
+
+# Names
+
+
+def test_addresses_that_a_name_had_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = Names("tcps://db.example.org:1")
+    numbers = itertools.count(1)
+    monkeypatch.setattr(
+        "socket.getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (f"10.0.0.{next(numbers)}", 0))]
+    )
+    for number in range(1, 50):
+        assert names.resolve() == [f"tcps://10.0.0.{number}:1"]
+    # The last two: a connection that began before the last answer is checked by the name, too.
+    for number, known in ((49, True), (48, True), (47, False)):
+        options = names.options_for(f"tcps://10.0.0.{number}:1", {})
+        assert options == ({"tls_peer_name": "db.example.org"} if known else {})
 
 
 # Several addresses
