@@ -25,8 +25,6 @@ from .upkeep import NEXT_ADDRESS_SECONDS, Upkeep
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from .versions import Agreement
-
 _C = TypeVar("_C", bound="Channel")
 _EJECTION = Ejection()
 
@@ -164,7 +162,7 @@ class Channel(Upkeep):
         with suppress(ValueError):  # another call was first
             self._contracts.remove(contract)
 
-    def agree_soon(self, connection: Connection, contract: Contract) -> Future[Agreement]:
+    def agree_soon(self, connection: Connection, contract: Contract) -> Future[None]:
         """Returns a future for the agreement on a contract over a connection, as in ``pick_soon``."""
         return agree_soon(connection, contract, self._agree_end())
 

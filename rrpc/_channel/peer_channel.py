@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rrpc import _core
 
 
-# A peer may never describe its interface, and a worker or a thread waits meanwhile. Connecting has the same limit.
+# A peer may never describe its interface, and calls wait meanwhile. Connecting has the same limit.
 _AGREE_SECONDS = 10.0
 
 

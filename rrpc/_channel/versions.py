@@ -86,10 +86,10 @@ class Agreement:
         return _Adapted(plan, there)
 
 
-def are_equal(fingerprints: Mapping[str, str], hello: Mapping[bytes, bytes]) -> bool:
-    """Returns whether the server has a client's very versions of its services, so that it needn't be asked."""
+def to_ask(fingerprints: Mapping[str, str], hello: Mapping[bytes, bytes]) -> list[str]:
+    """Returns the services for which the server must be asked, as it hasn't the client's very versions of them."""
     known = _offered(hello)
-    return all(bytes.fromhex(fingerprint) in known for fingerprint in fingerprints.values())
+    return [service for service, print_ in fingerprints.items() if bytes.fromhex(print_) not in known]
 
 
 def _offered(hello: Mapping[bytes, bytes]) -> set[bytes]:

@@ -123,6 +123,21 @@ def test_an_async_handler_whose_caller_is_slow_holds_up_no_other(slow: Slow) -> 
         assert [call.result(patience(20)) for call in calls] == ["a 7", "b 7"]
 
 
+def test_no_thread_waits_for_callers_that_say_nothing(slow: Slow) -> None:
+    with (
+        rrpc.serve(Asking(), listen="tcp://127.0.0.1:0") as server,
+        rrpc.Server(slow, SERVICES["new"](), builtin=False, workers=1) as mine,
+        rrpc.connect(server.addresses[0], serve=mine, timeout=patience(20)) as client,
+    ):
+        before = threading.active_count()
+        calls = [client.start("Asking.find", str(number)) for number in range(40)]
+        assert _asked(slow)
+        eventually(lambda: server.running().count("Asking.find") == 40)
+        assert threading.active_count() <= before + 1
+        slow.over.set()
+        assert [call.result(patience(20)) for call in calls] == [f"{number} 7" for number in range(40)]
+
+
 def test_asyncio_clients_over_a_channel_hold_up_no_loop(slow: Slow) -> None:
     async def main(address: str) -> None:
         channel = rrpc.Channel(address)
@@ -197,7 +212,7 @@ def test_a_connection_that_ends_while_it_is_asked(slow: Slow) -> None:
         assert call.result() == "p 7"  # over another one
 
 
-def test_without_a_thread_that_asks(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_thread_that_compares(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(task: Any, ended: Any) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -209,7 +224,9 @@ def test_without_a_thread_that_asks(slow: Slow, monkeypatch: pytest.MonkeyPatch)
         channel.connect()
         rows = CLIENTS["old"].RowsClient(channel, timeout=patience(20))
         with monkeypatch.context() as patched:
-            patched.setattr("rrpc._channel.connecting.Asking.start", start)
-            with pytest.raises(rrpc.ResourceExhausted, match=r"no thread for asking tcp:.* can.t start"):
+            patched.setattr("rrpc._channel.connecting.Comparing.start", start)
+            with pytest.raises(
+                rrpc.ResourceExhausted, match="no thread for comparing interfaces: can't start"
+            ):
                 rows.find("p")
         assert rows.find("p") == "p 7"
