@@ -137,8 +137,8 @@ struct WorkRequest {
   // exposures, READs and their completions are as without it.
   std::span<const RemoteRange> pushes = {};
   // kSend, where limits().invalidates: a key of the peer's that its adapter closes when the message arrives, as
-  // revoke() there would; 0: none. It must be open to this end: over another key the peer's adapter ends the
-  // connection.
+  // revoke() there would; 0: none. It must be open to this end, and what READs and WRITEs under it must have completed:
+  // over another key the peer's adapter ends the connection, and nothing fences those before it.
   uint32_t invalidate_rkey = 0;
 };
 

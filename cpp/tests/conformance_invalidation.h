@@ -46,6 +46,7 @@ TEST_P(ConformanceTest, AWindowThatAMessageClosedIsOpenedAgainWithAnotherKey) {
     EXPECT_TRUE(keys.insert(key).second);
     post_receive(server_, 1000 + i, memory.sge());
     ASSERT_TRUE(post_bulk(client_, Opcode::kRead, 2 * i, own.sge(), memory.bytes.data(), key).ok());
+    ASSERT_TRUE(wait_done(client_, 2 * i));
     ASSERT_TRUE(post_invalidating(client_, 2 * i + 1, own.sge(0, 16), key).ok());
     ASSERT_TRUE(wait_done(server_, 1000 + i) && wait_done(client_, 2 * i + 1));
     ASSERT_EQ(client_.status(2 * i), WcStatus::kSuccess);

@@ -223,6 +223,8 @@ Scenario few_calls(Rng& rng) {
   scenario.plan.limits_max.inline_bytes_max = rng.chance(0.5) ? 0 : 512;
   scenario.plan.unreachable_memory_probability = rng.chance(0.3) ? 0.4 : 0;
   scenario.plan.limits_max.messages_complete = rng.chance(0.5);
+  scenario.plan.limits_max.invalidates = rng.chance(0.5);
+  scenario.plan.elsewhere_probability = rng.chance(0.5) ? 0.5 : 0;
   scenario.call_count = 4;
   scenario.calls_over_ns = 50 * kMicrosecond;
   scenario.buffer_bytes_max = 5000;

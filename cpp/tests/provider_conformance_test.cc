@@ -76,9 +76,9 @@ class TlsUnderTest final : public ProviderUnderTest {
 };
 #endif
 
-// sim: without its scribbling, since the suite looks at memory that the contract leaves undefined. With `kReserves` its
-// messages are written where they are sent from, as those of verbs are.
-template <bool kReserves>
+// sim: without its scribbling, since the suite looks at memory that the contract leaves undefined. With `kLikeVerbs`
+// its messages are written where they are sent from, and may close keys.
+template <bool kLikeVerbs>
 class SimUnderTest final : public ProviderUnderTest {
  public:
   Device& server_device() override { return *server_; }
@@ -91,7 +91,8 @@ class SimUnderTest final : public ProviderUnderTest {
  private:
   static sim::FaultPlan plan() {
     sim::FaultPlan plan{.scribble = false};
-    plan.limits_max.messages_complete = kReserves;
+    plan.limits_max.messages_complete = plan.limits_max.invalidates = kLikeVerbs;
+    if (kLikeVerbs) plan.exposure_kind = ExposureKind::kWindow;
     return plan;
   }
   sim::SimNetwork network_{1, plan()};
@@ -120,7 +121,7 @@ ProviderFactory factory(const char* name) {
 // A provider joins here.
 const auto kProviders =
     ::testing::Values(factory<TcpUnderTest>("tcp"), factory<ShmUnderTest>("shm"), factory<SimUnderTest<false>>("sim"),
-                      factory<SimUnderTest<true>>("sim_reserving")
+                      factory<SimUnderTest<true>>("sim_like_verbs")
 #ifdef RRPC_TEST_CERTIFICATES
                           ,
                       factory<TlsUnderTest>("tls")

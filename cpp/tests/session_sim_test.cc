@@ -37,6 +37,8 @@ Scenario ordinary(Rng& rng) {
   scenario.call_count = static_cast<int>(rng.between(1, rng.chance(0.2) ? 120 : 25));
   scenario.calls_over_ns = rng.chance(0.3) ? 0 : rng.between(0, 3 * kMillisecond);
   scenario.plan.limits_max.messages_complete = rng.chance(0.5);
+  scenario.plan.limits_max.invalidates = rng.chance(0.5);
+  scenario.plan.elsewhere_probability = rng.chance(0.5) ? 0.5 : 0;
   return scenario;
 }
 

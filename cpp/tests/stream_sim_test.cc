@@ -45,6 +45,8 @@ StreamScenario ordinary(Rng& rng) {
   scenario.plan.limits_max.dedicated_read_sinks = rng.chance(0.3);
   scenario.lazy_probability = rng.chance(0.5) ? 0.5 : 0;
   scenario.plan.limits_max.messages_complete = rng.chance(0.5);
+  scenario.plan.limits_max.invalidates = rng.chance(0.5);
+  scenario.plan.elsewhere_probability = rng.chance(0.5) ? 0.5 : 0;
   const auto calls = rng.between(1, rng.chance(0.2) ? 30 : 4);
   for (int64_t i = 0; i < calls; ++i) {
     static constexpr uint8_t kKinds[] = {kClientStreams, kServerStreams, kClientStreams | kServerStreams};

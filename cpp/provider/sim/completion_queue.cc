@@ -8,13 +8,25 @@ SimCompletionQueue::~SimCompletionQueue() {
   RRPC_CHECK(attached_.empty(), "a completion queue outlives its queue pairs");
 }
 
+const std::byte* SimCompletionQueue::keep(uint32_t qp_number, uint64_t wr_id, Bytes message) {
+  std::vector<std::byte>& kept = kept_[{qp_number, wr_id}];
+  kept.assign(message.begin(), message.end());
+  return kept.data();
+}
+
+void SimCompletionQueue::forget(uint32_t qp_number, uint64_t wr_id) {
+  if (auto kept = kept_.extract({qp_number, wr_id}); !kept.empty()) scribble(kept.mapped());
+}
+
 size_t SimCompletionQueue::poll(std::span<Completion> out) {
+  for (auto& [which, bytes] : kept_) scribble(bytes);
+  kept_.clear();
   size_t count = 0;
   for (; count < out.size() && !visible_.empty(); ++count) {
     const CompletionEntry entry = std::move(visible_.front());
     visible_.pop_front();
     out[count] = entry.completion;
-    fabric_.queue_pair(entry.completion.qp_number)->on_polled(entry);
+    out[count].place = fabric_.queue_pair(entry.completion.qp_number)->on_polled(entry);
   }
   if (count == 0 && !out.empty())
     for (const uint32_t number : attached_) fabric_.queue_pair(number)->ring();

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <deque>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "provider/sim/requests.h"
@@ -20,6 +22,9 @@ class SimCompletionQueue : public CompletionQueue {
   void detach(uint32_t qp_number);
   // The completion becomes visible now.
   void push(CompletionEntry entry);
+  // Where a polled message's bytes are until the next poll(), or until forget(). Then they are scribbled over.
+  const std::byte* keep(uint32_t qp_number, uint64_t wr_id, Bytes message);
+  void forget(uint32_t qp_number, uint64_t wr_id);
 
  private:
   Fabric& fabric_;
@@ -27,6 +32,7 @@ class SimCompletionQueue : public CompletionQueue {
   uint32_t depth_;
   std::vector<uint32_t> attached_;  // by number
   std::deque<CompletionEntry> visible_;
+  std::map<std::pair<uint32_t, uint64_t>, std::vector<std::byte>> kept_;  // by queue pair and receive
 };
 
 }  // namespace rrpc::provider::sim

@@ -47,12 +47,19 @@ void SimQueuePair::make_visible(const CompletionEntry& entry) {
   fabric_.tell(number());
 }
 
-void SimQueuePair::on_polled(const CompletionEntry& entry) {
-  if (entry.send) return release_sends(entry.send->sequence);
+const std::byte* SimQueuePair::on_polled(const CompletionEntry& entry) {
+  if (entry.send) return release_sends(entry.send->sequence), nullptr;
   verify_slot(*entry.receive);
   unclaim(fabric_, entry.receive->piece);
   held_receives_.pop_front();
   if (limits_.messages_complete) polled_receives_[entry.receive->wr_id] = entry.receive->sge;
+  const MutableBytes memory = memory_of(fabric_, entry.receive->piece);
+  if (entry.completion.status != WcStatus::kSuccess || memory.empty() || shared_receives_ != nullptr ||
+      !fabric_.rng.chance(fabric_.plan.elsewhere_probability))
+    return nullptr;
+  const std::byte* const place = cq_.keep(number(), entry.receive->wr_id, memory.first(entry.completion.length_bytes));
+  scribble(memory);
+  return place;
 }
 
 // A completion also gives back the unsignalled requests before it.

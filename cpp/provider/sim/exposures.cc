@@ -29,6 +29,7 @@ bool SimQueuePair::revoke(uint32_t rkey) {
   fabric_.trace(number(), "revokes", rkey);
   const auto it = exposed_.find(rkey);
   if (it == exposed_.end() || it->second.revoking) {
+    if (invalidated_.contains(rkey)) return true;
     if (state_ != QueuePairState::kError) violation("revoke of a key that is not live");
     return true;
   }

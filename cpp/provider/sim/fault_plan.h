@@ -44,6 +44,10 @@ struct FaultPlan {
   double adopt_refused_probability = 0;
   bool posting_needs_adoption = false;
 
+  // A message that is polled lies somewhere else than in the receive that it took (Completion::place), as over shm and
+  // tcp.
+  double elsewhere_probability = 0;
+
   // A server knows what the client offers from accept() on, not only once connected.
   bool offer_known_at_accept = false;
 

@@ -67,7 +67,8 @@ class SimQueuePair : public QueuePair {
   void on_accepted(std::vector<std::byte> private_data, uint32_t read_depth);
   void on_ready();
   void on_peer_closed();
-  void on_polled(const CompletionEntry& entry);
+  // Gives the completion's `place`.
+  const std::byte* on_polled(const CompletionEntry& entry);
 
  private:
   using SendRequestPtr = std::shared_ptr<SendRequest>;
@@ -120,6 +121,7 @@ class SimQueuePair : public QueuePair {
   void sample(const SendRequestPtr& request, size_t offset_bytes, size_t length_bytes, uint32_t piece_count);
   void answer(const SendRequestPtr& request, WcStatus status);
   void refuse(const SendRequestPtr& request);
+  bool invalidate(uint32_t rkey);
   void fail_receive(const SendRequestPtr& request, const ReceiveSlotPtr& slot, WcStatus status);
   std::byte* exposed_memory(uint32_t rkey, uint64_t address, uint64_t length_bytes, Access right);
 
@@ -162,6 +164,7 @@ class SimQueuePair : public QueuePair {
 
   ExposureTable exposures_;
   std::map<uint32_t, Exposed> exposed_;  // by rkey
+  std::set<uint32_t> invalidated_;       // rkeys that messages of the peer's have closed
   std::set<uint32_t> adopted_;           // by lkey
   bool refused_ = false;                 // refused a request of the peer: whatever follows it is void
 };

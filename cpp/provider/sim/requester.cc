@@ -8,6 +8,7 @@ namespace rrpc::provider::sim {
 Status SimQueuePair::post_receive(const ReceiveRequest& request) {
   if (shared_receives_ != nullptr) return failed_precondition("this queue pair takes its receives from a shared queue");
   if (state_ == QueuePairState::kError) return error_;
+  cq_.forget(number(), request.wr_id);
   if (held_receives_.size() >= limits_.receive_depth)
     return resource_exhausted("receive queue full: depth " + std::to_string(limits_.receive_depth));
   auto slot = std::make_shared<ReceiveSlot>();
@@ -73,6 +74,8 @@ Status SimQueuePair::check_request(const WorkRequest& request) const {
   const bool is_read = request.opcode == Opcode::kRead;
   if (request.sges.size() > (is_read ? limits_.read_sge_count_max : limits_.sge_count_max))
     return invalid_argument("more scatter/gather elements than the limit");
+  if (request.invalidate_rkey != 0 && (request.opcode != Opcode::kSend || !limits_.invalidates))
+    return invalid_argument("only a send closes a key, and only where the limits say so");
   if (length_of(request) > limits_.message_bytes_max) return invalid_argument("longer than the limit of one message");
   if (!request.inline_data) return {};
   if (request.opcode != Opcode::kSend) return invalid_argument("only a send may be inline");
@@ -87,6 +90,7 @@ void SimQueuePair::post_one(const WorkRequest& posted) {
   request->signalled = posted.signalled;
   request->remote_address = posted.remote_address;
   request->rkey = posted.rkey;
+  request->invalidate_rkey = posted.invalidate_rkey;
   request->length_bytes = static_cast<uint32_t>(length_of(posted));
   request->taken = posted.inline_data;
   for (const Sge& sge : posted.sges) {

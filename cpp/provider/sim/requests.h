@@ -27,6 +27,7 @@ struct SendRequest {
   WcStatus status = WcStatus::kSuccess;
   uint64_t remote_address = 0;
   uint32_t rkey = 0;
+  uint32_t invalidate_rkey = 0;
   uint32_t length_bytes = 0;
   uint32_t pieces_landed_count = 0;
   uint64_t checksum = 0;

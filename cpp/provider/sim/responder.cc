@@ -29,11 +29,21 @@ void SimQueuePair::on_send(const SendRequestPtr& request) {
   if (slot->local_fault || (memory.empty() && slot->piece.length_bytes > 0))
     return fail_receive(request, slot, WcStatus::kLocalProtection);
   if (request->length_bytes > memory.size()) return fail_receive(request, slot, WcStatus::kLocalLength);
+  if (request->invalidate_rkey != 0 && !invalidate(request->invalidate_rkey))
+    return fail_receive(request, slot, WcStatus::kLocalProtection);
   const std::vector<std::byte> bytes = gather(fabric_, *request);
   std::copy(bytes.begin(), bytes.end(), memory.begin());
   slot->checksum = checksum_of(memory);
   complete_receive(slot, WcStatus::kSuccess, request->length_bytes);
   answer(request, WcStatus::kSuccess);
+}
+
+// An adapter ends the connection over a key that isn't open.
+bool SimQueuePair::invalidate(uint32_t rkey) {
+  if (!exposed_.contains(rkey) || exposed_.at(rkey).revoking) return false;
+  end_exposure(rkey);
+  invalidated_.insert(rkey);
+  return true;
 }
 
 void SimQueuePair::fail_receive(const SendRequestPtr& request, const ReceiveSlotPtr& slot, WcStatus status) {
