@@ -294,6 +294,8 @@ def _bytes_like(head: bytes, start: int, source: Any, bulk_bytes: int) -> Any:
     if kind == wire.KIND_ARRAY:
         values: array.array[Any] = array.array(chr(typecode))
         values.frombytes(source)
+        if values.typecode in "uw":
+            values.tounicode()  # raises here, not at the handler's first look, if an item is no character
         return values
     raise ProtocolError(f"malformed payload: bytes of kind {kind}")
 

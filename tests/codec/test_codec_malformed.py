@@ -64,6 +64,7 @@ MALFORMED = [
     (ext(4, INDEX_0 + b"\x09\x00"), "kind 9"),
     (ext(4, INDEX_0 + b"\x03?"), "malformed"),
     (ext(3, b"\x03i\x00\x00\x00"), "malformed"),
+    (ext(3, b"\x03u\xff\xff\xff\xff"), "not in range"),
     (ext(5, b""), "out="),
     (ext(32, bytes(1 << 17)), "an int of 131072 bytes"),
     (ext(33, b"12"), "malformed"),
