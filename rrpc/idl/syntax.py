@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 from .diagnostics import At
@@ -50,7 +49,8 @@ class Named:
 
     name: Word
 
-    at = property(attrgetter("name.at"))
+    # A function, here and below: with slots, dataclasses of Python 3.13.15 look into getters, and fail at an attrgetter.
+    at = property(lambda self: self.name.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Generic:
     dims: tuple[Word | Literal, ...] | None
     dims_at: At | None
 
-    at = property(attrgetter("name.at"))
+    at = property(lambda self: self.name.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Optional:
 
     item: TypeNode
 
-    at = property(attrgetter("item.at"))
+    at = property(lambda self: self.item.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Import:
 
     path: Literal
 
-    at = property(attrgetter("path.at"))
+    at = property(lambda self: self.path.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class _Declared:
     name: Word
     attributes: tuple[Attribute, ...]
 
-    at = property(attrgetter("name.at"))
+    at = property(lambda self: self.name.at)
 
 
 @dataclass(frozen=True, slots=True)
