@@ -108,9 +108,9 @@ class PythonTypes:
     def _struct(self, name: str, struct: model.Struct) -> Any:
         # Any for now: a field's class may not be made yet.
         members = [(member, Any, field) for member, field in self._members(struct).items()]
-        kind: Any = dataclasses.make_dataclass(
-            bare(name), members, namespace=_namespace(name, struct), frozen=struct.frozen
-        )
+        namespace = _namespace(name, struct)
+        kind: Any = dataclasses.make_dataclass(bare(name), members, namespace=namespace, frozen=struct.frozen)
+        kind.__module__ = namespace["__module__"]  # Python 3.12 and later put this module there
         self._unfilled.append((kind, struct))
         return kind
 
