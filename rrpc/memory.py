@@ -59,7 +59,9 @@ def empty(
     if not nbytes:
         return np.empty(dimensions, kind, order=order)
     block: Any = _core.allocate(nbytes)
-    return np.ndarray(dimensions, kind, buffer=block, order=order)
+    array: np.ndarray[Any, Any] = np.ndarray(dimensions, kind, buffer=block, order=order)
+    _core.share_references(array)
+    return array
 
 
 def zeros(

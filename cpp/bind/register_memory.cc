@@ -11,6 +11,7 @@
 #include "bind/convert.h"
 #include "bind/deferred.h"
 #include "bind/gil.h"
+#include "bind/plan/arrays.h"
 #include "bind/plan/threads.h"
 #include "bind/register.h"
 #include "bind/watched_buffer.h"
@@ -53,7 +54,9 @@ py::handle lent_buffer(py::handle object) {
 }
 
 py::object wrap_block(endpoint::ReceivedBlock block) {
-  return py::cast(std::make_unique<Block>(Block{std::move(block)}));
+  py::object wrapped = py::cast(std::make_unique<Block>(Block{std::move(block)}));
+  plan::share_references(wrapped.ptr());
+  return wrapped;
 }
 
 void register_memory(py::module_& module) {
@@ -79,6 +82,7 @@ void register_memory(py::module_& module) {
     return wrap_block(std::move(*block));
   };
   module.def("allocate", allocate, py::arg("nbytes"), py::arg("private") = false);
+  module.def("share_references", [](const py::object& array) { plan::share_references(array.ptr()); });
   module.def(
       "set_pool_limit", [](size_t nbytes) { endpoint::Pool::process().set_limit(nbytes); },
       py::call_guard<WithoutGil>());

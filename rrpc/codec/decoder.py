@@ -158,6 +158,8 @@ class _Reader:
         # Memory stays lent only for arrays that the caller borrows, never for scalars and memoryviews.
         if not array.flags.writeable and not (self.borrow and not flags & ~wire.FORTRAN):
             array = owned(array)
+        else:
+            _core.share_references(array)
         return _present(array, flags) if flags else array
 
     def _out(self) -> Any:

@@ -21,7 +21,9 @@ def owned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     block: Any = _core.allocate(array.nbytes, private=True)
     np.ndarray(array.nbytes, np.uint8, block)[...] = array.ravel("K").view(np.uint8)
     count_unpack(array.nbytes)
-    return np.ndarray(array.shape, array.dtype, block, strides=array.strides)
+    copy: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, block, strides=array.strides)
+    _core.share_references(copy)
+    return copy
 
 
 def own(value: Any) -> Any:

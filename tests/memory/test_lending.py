@@ -1,9 +1,11 @@
 """Who has lent memory, and until when: over shm, between processes that keep it, are killed, stopped or forked."""
 
+import gc
 import multiprocessing
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from loans_service import Loans, ordinary, pooled
-from processes import Served, ServeFactory, child_environment, eventually, volume
+from processes import Served, ServeFactory, child_environment, eventually, patience, volume
 from two_versions import generate
 
 import rrpc
@@ -80,6 +82,46 @@ def test_an_argument_that_the_handler_keeps_stays_as_it_was(loans: Any) -> None:
     assert loans.kept_sums() == [SUM + 7 * WEIGHTS.size]
     loans.let_go()
     assert lent_here() == 0
+
+
+MAKERS: dict[str, Callable[[Any, rrpc.Client], Any]] = {
+    "empty": lambda _, __: rrpc.empty(WEIGHTS.shape, np.float32),
+    "typed": lambda loans, _: loans.plain(),
+    "borrowed": lambda loans, _: loans.weights(),
+    "untyped": lambda _, client: client.call("Loans.plain"),
+    "untyped of lent memory": lambda _, client: client.call("Loans.weights"),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_any_thread_may_drop_an_array(
+    server: Served, loans: Any, make: Callable[[Any, rrpc.Client], Any]
+) -> None:
+    """Its memory goes at once, though the thread that made it rests, as an idle worker does."""
+
+    def held() -> int:
+        return rrpc.stats()["pool_bytes_used"] + lent_there(loans)
+
+    def fill() -> None:
+        arrays.append(make(loans, client))
+        filled.set()
+        may_end.wait()
+
+    arrays: list[Any] = []
+    filled, may_end = threading.Event(), threading.Event()
+    with rrpc.connect(server.address, timeout=30.0) as client:
+        gc.collect()
+        before = held()
+        maker = threading.Thread(target=fill)
+        maker.start()
+        try:
+            assert filled.wait(patience(20))
+            assert held() >= before + WEIGHTS.nbytes
+            arrays.clear()
+            eventually(lambda: held() <= before)
+        finally:
+            may_end.set()
+            maker.join()
 
 
 def test_results_stay_as_they_were_until_they_are_dropped(loans: Any) -> None:

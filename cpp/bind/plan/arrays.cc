@@ -110,19 +110,21 @@ const Dtype* Dtypes::add(py::handle descr, std::string wire, int64_t item_bytes)
 #ifdef Py_GIL_DISABLED
 namespace {
 
-// Counts one of this thread's own references among those of all threads, as Py_INCREF of another thread would have.
-void share_reference(PyObject* object) {
+// Moves the references that this thread counts by itself to those that all threads count, and gives the object up.
+void share(PyObject* object) {
   if (_Py_IsImmortal(object) || !_Py_IsOwnedByCurrentThread(object)) return;
+  const std::atomic_ref own(object->ob_ref_local);
   const std::atomic_ref shared(object->ob_ref_shared);
-  shared.fetch_add(Py_ssize_t{1} << _Py_REF_SHARED_SHIFT, std::memory_order_relaxed);
-  Py_DECREF(object);
+  shared.fetch_add(Py_ssize_t{own.load(std::memory_order_relaxed)} << _Py_REF_SHARED_SHIFT, std::memory_order_relaxed);
+  own.store(1, std::memory_order_relaxed);
+  Py_DECREF(object);  // the last of its own, so that CPython takes the owner off
 }
 
 }  // namespace
 
 void share_references(PyObject* object) {
   while (object != nullptr) {
-    share_reference(object);
+    share(object);
     const bool is_array = Py_TYPE(object) == numpy().PyArray_Type_;
     object = is_array ? py::detail::array_proxy(object)->base : nullptr;
   }
@@ -187,6 +189,7 @@ py::object bulk_array(const Node& node, std::string_view data, py::handle block,
     leave_to_python();
     return {};
   }
+  share_references(array.ptr());
   return array;
 }
 

@@ -15,10 +15,9 @@ struct ArrayView {
   size_t nbytes = 0;
 };
 
-// Has references to the object, and to the memory of an array, given back by whatever thread is the last. Call it with
-// one that this thread has just taken and another thread may give back. Without it CPython would free the memory only
-// once this thread runs Python again, which an idle worker doesn't: the thread that made an object counts its
-// references to itself (PEP 703), and is asked when others give them back.
+// Has the thread that drops the last reference to the object, and to the memory of an array, free it, whichever thread
+// that is. Without it CPython frees them only once the thread that made them runs Python again, which an idle worker
+// doesn't: that thread counts its references to itself (PEP 703), and is asked when others drop theirs.
 void share_references(PyObject* object);
 
 // False for what isn't a C-contiguous array of exactly numpy's class, of a dtype that the node's check takes and of
