@@ -155,6 +155,10 @@ class StreamCall:
 
     def let_go(self) -> None:
         """Nobody takes more of it: it ends, or has ended in its own way."""
+        # At the interpreter's end a stream may outlive this module's names, without the GIL even one that the main
+        # module holds. Its connection ends with the process, and nobody is told.
+        if RpcError is None:
+            return
         if self.cancel() or self.on_end is None:
             return
         failed: BaseException | None = None

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import io
+import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from processes import eventually
 
 import rrpc
+from rrpc._client import stream_call
 from rrpc.interceptors import Sleep
 
 Main = Callable[[Any], Any]
@@ -289,3 +291,17 @@ def test_arguments_go_with_their_call(address: str) -> None:
             assert gone.is_set()
         finally:
             gc.enable()
+
+
+def test_the_names_of_its_module_may_go_first(flow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter clears modules as it ends, without the GIL before it drops what the main module holds."""
+    failures: list[Any] = []
+    answers = flow.count(1_000_000)
+    assert next(answers) == 0
+    monkeypatch.setattr(sys, "unraisablehook", failures.append)
+    with monkeypatch.context() as ending:
+        for name in [name for name in vars(stream_call) if not name.startswith("__")]:
+            ending.setattr(stream_call, name, None)
+        del answers
+        gc.collect()
+    assert not failures
