@@ -181,7 +181,7 @@ def _serve(
         notifier.watchdog()
     if assignment is not None:
         assignment.tell(addresses=[])
-    return _drain(server, options, notifier)
+    return _drain(server, options, notifier, signals)
 
 
 def _soonest(*seconds: float | None) -> float | None:
@@ -189,7 +189,7 @@ def _soonest(*seconds: float | None) -> float | None:
     return min((each for each in seconds if each is not None), default=None)
 
 
-def _drain(server: Server, options: Settings, notifier: Notifier) -> int:
+def _drain(server: Server, options: Settings, notifier: Notifier, signals: Signals) -> int:
     """Finish what runs. In a thread of its own, so that this one sees the second signal."""
     ended: list[bool] = []
     finished = threading.Event()
@@ -199,12 +199,13 @@ def _drain(server: Server, options: Settings, notifier: Notifier) -> int:
             ended.append(server.drain(options.grace))
         finally:
             finished.set()
+            signals.wake()
 
     threading.Thread(target=drain, name="rrpc-drain", daemon=True).start()
     end = time.monotonic() + options.grace
-    while (left := end + 5.0 - time.monotonic()) > 0:
-        if finished.wait(min(left, notifier.watchdog_interval or left)):
-            break
+    # Not in finished.wait(), which sleeps on if another thread takes the signal, or if it comes just before the sleep.
+    while not finished.is_set() and (left := end + 5.0 - time.monotonic()) > 0:
+        signals.wait(min(left, notifier.watchdog_interval or left))
         notifier.watchdog()
     # A call that was given up has ended for its caller; its handler may run on.
     if ended == [True] and server.stop(max(0.5, end - time.monotonic())):

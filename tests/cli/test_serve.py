@@ -4,6 +4,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from lab import LAB, call_held, refuses, still_answers
@@ -31,6 +32,28 @@ class Other:
     @rrpc.method
     def get(self) -> int:
         return self.start
+"""
+
+SIGNALS = """
+import pathlib, signal, threading, time
+import rrpc
+
+@rrpc.service
+class Signals:
+    running = False
+
+    @rrpc.method
+    def began(self) -> bool:
+        return self.running
+
+    @rrpc.method
+    def send(self, when: str) -> None:
+        self.running = True
+        while not pathlib.Path(when).exists():
+            time.sleep(0.005)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        while not rrpc.context().cancelled:
+            time.sleep(0.005)
 """
 
 
@@ -162,6 +185,23 @@ def test_a_second_signal_ends_it_at_once(serve: ServeFactory, number: int) -> No
             held.result(timeout=5)
 
 
+def test_the_second_signal_may_reach_any_thread(serve: ServeFactory, tmp_path: Path) -> None:
+    """The main thread, which handles signals, sleeps when the kernel gives one to another thread."""
+    may_signal = tmp_path / "may_signal"
+    served = serve(LAB + SIGNALS, "Lab", "Signals", module="lab_service", args=["--grace", "60"])
+    with rrpc.connect(served.address, timeout=20.0) as client:
+        began = client.start("Signals.send", str(may_signal))
+        eventually(lambda: client.call("Signals.began"))
+        served.signal(signal.SIGTERM)
+        eventually(lambda: refuses(client))
+        start = time.monotonic()
+        may_signal.touch()
+        assert served.wait() == 128 + signal.SIGTERM
+        assert time.monotonic() - start < 20
+        with pytest.raises(rrpc.Unavailable):
+            began.result(timeout=5)
+
+
 def test_pool_limit(serve: ServeFactory, transport: str) -> None:
     """At its limit the server refuses by name, and goes on."""
     served = serve(LAB, "Lab", listen=transport, module="lab_service", args=["--pool-limit", "32M"])
@@ -177,8 +217,6 @@ def test_pool_limit(serve: ServeFactory, transport: str) -> None:
 
 
 def test_shm_socket_is_private(serve: ServeFactory, new_address: Callable[[str], str]) -> None:
-    from pathlib import Path
-
     private, shared = new_address("shm"), new_address("shm")
     for address, args, mode in ((private, [], 0o600), (shared, ["--any-user"], 0o666)):
         served = serve(LAB, "Lab", listen=address, module="lab_service", args=args)

@@ -40,6 +40,10 @@ class Signals:
         """
         os.write(self._write_fd, bytes([number]))
 
+    def wake(self) -> None:
+        """Makes ``wait`` return "" before its timeout. May be called from any thread."""
+        os.write(self._write_fd, b"\0")
+
     def fileno(self) -> int:
         """Readable when ``wait`` has something."""
         return self._read_fd
