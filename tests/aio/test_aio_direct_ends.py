@@ -199,7 +199,7 @@ def test_exceptions_are_thrown_into_it_as_into_any_coroutine(in_loop: Run[Any]) 
                 (ValueError,),
                 (ValueError, "why"),
                 (ValueError, ValueError(1)),
-                (OSError, (2, "no")),
+                (LookupError, (2, "no")),
             ]:
                 error, usual = thrown(client.add(1), *arguments), thrown(nothing(), *arguments)
                 assert (type(error), error.args) == (type(usual), usual.args)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pytest
 from lab import TRANSPORTS, LabServer, address_to_listen_on
@@ -18,15 +18,11 @@ LOOPS = ("asyncio", "uvloop")
 Run = Callable[[Coroutine[Any, Any, T]], T]
 
 
-def _run_in_uvloop(main: Coroutine[Any, Any, T]) -> T:
-    uvloop = pytest.importorskip("uvloop")
-    return cast(T, uvloop.run(main))
-
-
 @pytest.fixture(params=LOOPS)
 def in_loop(request: pytest.FixtureRequest) -> Run[Any]:
     """``asyncio.run``, and that of uvloop; with a limit that ends what hangs."""
-    runner: Run[Any] = asyncio.run if request.param == "asyncio" else _run_in_uvloop
+    # Skipped here, as a test may run its loops in threads.
+    runner: Run[Any] = pytest.importorskip(request.param).run
 
     def limited(main: Coroutine[Any, Any, T]) -> T:
         found: T = runner(asyncio.wait_for(main, patience(60)))

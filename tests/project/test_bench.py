@@ -29,6 +29,7 @@ def subjects_of(report: Any, workload: str) -> set[str]:
     ],
 )
 def test_calls_and_arrays(workloads: str, peers: str, tmp_path: Path) -> None:
+    pytest.importorskip("grpc")
     done = bench("--only", workloads, "--peers", peers, "--out", str(tmp_path), *TINY)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "bench.json").read_text())
@@ -41,6 +42,7 @@ def test_calls_and_arrays(workloads: str, peers: str, tmp_path: Path) -> None:
 
 
 def test_asyncio(tmp_path: Path) -> None:
+    pytest.importorskip("grpc")
     done = bench("--only", "W9,W10", "--out", str(tmp_path), *TINY)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "bench.json").read_text())
@@ -93,6 +95,7 @@ def test_runs_as_a_script_and_refuses_what_it_does_not_know() -> None:
 
 
 def test_streams(tmp_path: Path) -> None:
+    pytest.importorskip("grpc")
     done = bench("--only", "W11", "--peers", "rrpc shm,grpcio", "--out", str(tmp_path), *TINY)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "bench.json").read_text())

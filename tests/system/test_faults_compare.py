@@ -6,6 +6,7 @@ from faults.compare import COLUMNS, FAULTS, run, table
 
 @pytest.mark.slow
 def test_a_few_faults() -> None:
+    pytest.importorskip("grpc")
     few = [fault for fault in FAULTS if fault.name in ("server killed, call under way", "silence, deadline")]
     assert len(few) == 2
     cells = run(1, 1, few)
