@@ -46,6 +46,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+if WITHOUT_GIL:  # what the tests start runs without it too, even where a package of others asks for it
+    os.environ["PYTHON_GIL"] = "0"
 
 # Those need adapters, which tools/vm/test.sh gives them.
 IN_VM = bool(os.environ.get("RRPC_IN_VM"))
