@@ -23,7 +23,7 @@ from .metadata import pack
 class _Upper:
     """The upper rooms, each imported when it is first needed."""
 
-    def client_over(self, core: _core.Client, cls: type[Any] | None) -> Any:
+    def client_over(self, core: _core.Client, cls: type[Any] | None, end: float | None) -> Any:
         from ._channel.peer_channel import PeerChannel
         from ._client.blocking_guard import loop_here
 
@@ -33,7 +33,7 @@ class _Upper:
 
             running = loop_here()
             cls = Client if running is None or running() is None else aio.Client
-        return cls(PeerChannel(core))
+        return cls(PeerChannel(core, end))
 
     def builtin_services(self, server: Any, workers: int) -> Sequence[object]:
         from .std.builtin_services import builtin

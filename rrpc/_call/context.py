@@ -176,11 +176,11 @@ class Context:
 
         It is of class ``cls``; without one it makes calls by name, in an event loop as a client of ``rrpc.aio``. It
         may be kept, and works as long as the connection does. Raises FailedPrecondition if the caller takes no calls,
-        as it was connected without ``serve=``. Where the caller's version of an interface of ``cls`` is another one,
-        the first call asks for it; then calls raise FailedPrecondition if the two don't fit, Unavailable if the caller
-        doesn't answer within ten seconds.
+        as it was connected without ``serve=``, or has another version of an interface of ``cls``; DeadlineExceeded if
+        the caller doesn't say which by this call's deadline, or within ten seconds.
         """
-        return upper().client_over(self._core.peer(self._handle), cls)
+        end = None if self.ended else self.deadline_of(None)
+        return upper().client_over(self._core.peer(self._handle), cls, end)
 
     def deadline_of(self, deadline: float | None) -> float | None:
         """Returns the deadline of a call that the handler makes, for clients.

@@ -34,11 +34,10 @@ from rrpc.metadata import EMPTY, Metadata, MetadataLike, joined, pack, together,
 
 from .chain import Chain, Link
 from .context import Around, Context, current, surrounding
-from .picking import agreed, connected
-from .steps import Exchange
+from .steps import Exchange, Waiting
 
 if TYPE_CHECKING:
-    from rrpc._channel import Channel, Connection, Contract
+    from rrpc._channel import Channel, Connection
 
 
 # In the order of the six values of the core's `Call.stamps`.
@@ -108,10 +107,6 @@ class Request(Protocol):
         """Whether the interface says that calling it twice does no more than once."""
 
     @property
-    def contract(self) -> Contract | None:
-        """Names the interface that the ends of a connection must agree on; None for calls by name."""
-
-    @property
     def out(self) -> Any:
         """The caller's array for the result, or None."""
 
@@ -179,7 +174,7 @@ class Prepared:
         if not options.plain or (around is not None and around.links) or self.time_left() == 0.0:
             return None
         try:
-            return agreed(self.channel.pick_nowait(options.wait_for_ready), self.request.contract)
+            return self.channel.pick_nowait(options.wait_for_ready)
         except RpcError:
             return None
 
@@ -200,7 +195,7 @@ def prepare(
     prepared = Prepared(channel, request, options, deadline_after(wait), metadata)
     # A timeout of 0 goes its course, which raises the error of a call that was never sent.
     if options.plain and prepared.around is None and wait != 0.0:
-        prepared.connection = agreed(channel.ready, request.contract)
+        prepared.connection = channel.ready
     return prepared
 
 
@@ -358,6 +353,13 @@ class OutgoingCall:
         self.connection, self.reply_metadata = branch.connection, branch.reply_metadata
         self._result, self._stamps = branch._result, branch._stamps
 
+    def unconnected(self) -> RpcError:
+        """Returns the error for a call that waits for a connection when its time is up or it is cancelled."""
+        if self._cancelled:
+            return unsent(Cancelled("the call was cancelled by its caller"))
+        why = self.channel.why_not()
+        return unsent(DeadlineExceeded(f"{self.method}(): no connection within its timeout{why}"))
+
 
 def course(call: OutgoingCall, options: CallOptions) -> Chain:
     """Returns the steps that make the call, as a chain. A driver carries them out."""
@@ -371,6 +373,18 @@ def _conforming(call: OutgoingCall) -> Generator[Any, Any, Any]:
     # Dropped here: interceptors may keep the call, which is not to keep the memory of its result.
     own, call._result = call._result, None
     return result if result is own else call.request.check(result)
+
+
+def connected(call: OutgoingCall) -> Generator[Any, Any, Connection]:
+    """Picks a connection of the call's channel, waiting if needed. A step of a course uses ``yield from``."""
+    picked = call.channel.pick_nowait(call.wait_for_ready)
+    if picked is None:
+        soon = call.channel.pick_soon(call.wait_for_ready)
+        try:
+            picked = yield Waiting(soon, call.unconnected)
+        finally:
+            soon.cancel()  # for whoever waits no longer
+    return picked
 
 
 def over(call: OutgoingCall) -> Generator[Any, Any, Any]:

@@ -9,8 +9,11 @@ from typing import Any, Protocol
 class Upper(Protocol):
     """The functions of upper rooms."""
 
-    def client_over(self, core: Any, cls: type[Any] | None) -> Any:
-        """Makes a client of class ``cls`` over a connection of the core; None: of the class that suits the caller."""
+    def client_over(self, core: Any, cls: type[Any] | None, end: float | None) -> Any:
+        """Makes a client of class ``cls`` over a connection of the core; None: of the class that suits the caller.
+
+        ``end`` is the point in time until which that may take; None: as long as it takes to connect.
+        """
 
     def builtin_services(self, server: Any, workers: int) -> Sequence[object]:
         """Makes the services that every server has, for a server with so many workers."""

@@ -7,14 +7,12 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from rrpc._options import check_names, merged, seconds
 from rrpc.errors import DeadlineExceeded, RpcError, Unavailable, goes_elsewhere
 
-from .connecting import agree_soon
 from .connection import Connection, Contract
 from .ejection import Ejection
 from .name_resolver import Names
@@ -149,26 +147,15 @@ class Channel(Upkeep):
             with self._lock:
                 connection.record.succeeded(monotonic())
 
-    def expect(self, contract: Contract) -> None:
-        """Has connections agree on the contract's services when they are made.
-
-        Those that exist do when a call comes.
-        """
+    def admit(self, contract: Contract) -> None:
+        """Makes all connections agree on the contract's services; the existing ones do it now."""
+        end = self._connect_end()
+        # Comes before the loop, so that connections made meanwhile agree on it too.
         if contract not in self._contracts:
             self._contracts.append(contract)
-
-    def forget(self, contract: Contract) -> None:
-        """Makes connections without the contract from now on: a client that doesn't fit hinders no others."""
-        with suppress(ValueError):  # another call was first
-            self._contracts.remove(contract)
-
-    def agree_soon(self, connection: Connection, contract: Contract) -> Future[None]:
-        """Returns a future for the agreement on a contract over a connection, as in ``pick_soon``."""
-        return agree_soon(connection, contract, self._agree_end())
-
-    def _agree_end(self) -> float | None:
-        """Returns the time until which a peer may be asked for its version of an interface, from now on."""
-        return self._connect_end()
+        for connection in self.connections():
+            if connection.usable():
+                connection.agreement(contract, end)
 
     # For users
 

@@ -8,29 +8,19 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rrpc._fork import process_lock
 from rrpc._options import time_until
-from rrpc.errors import DeadlineExceeded, Internal, ResourceExhausted, RpcError, Unavailable, unsent
+from rrpc.errors import DeadlineExceeded, Internal, RpcError
 
 from .connection import Connection, Contract
 from .name_resolver import Names
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from rrpc import _core
-
 # Seconds that the interpreter's end waits for threads that are about to end.
 _EXIT_WAIT_SECONDS = 1.0
 _threads: set[threading.Thread] = set()
-_agreeing = process_lock()  # guards `Connection.agreeing`, and what follows
-_answers: deque[Asking] = deque()
-"""Answers that are to be compared; a thread does that while there are any."""
 
 
 class Task:
@@ -78,19 +68,14 @@ class Task:
             _threads.discard(thread)  # nobody waits for it any more, the interpreter's end neither
             raise
 
-    def run_guarded(self) -> None:
-        """Does what ``run`` does; whatever else goes wrong is an ``Internal``."""
-        try:
-            self.run()
-        except Exception as error:
-            self.error = Internal(f"{self!r}: {error!r}")
-
     def start(self, ended: Callable[[Any], object]) -> threading.Thread:
         """Does the work in a new thread, which calls ``ended(self)`` at its end."""
 
         def run() -> None:
             try:
-                self.run_guarded()
+                self.run()
+            except Exception as error:
+                self.error = Internal(f"{self!r}: {error!r}")
             finally:
                 ended(self)
                 _threads.discard(threading.current_thread())
@@ -119,7 +104,7 @@ class Attempt(Task):
         """The connection made; None if that failed: ``error`` says why."""
         self._options = options
         self._end = end
-        # Copied now. The first call of a client whose contract comes later has the two ends agree on that one.
+        # Copied now. The first call of a client whose contract comes later agrees on that one.
         self._contracts = list(contracts)
 
     def _work(self) -> None:
@@ -135,125 +120,6 @@ class Attempt(Task):
             # Nobody else knows the connection yet.
             if self.connection is None:
                 connection.close()
-
-
-class Asking(Task):
-    """Has the two ends of a connection agree on a contract, for which the peer is asked.
-
-    No thread waits for the answers, which may never come. The work is to compare the versions once they are there.
-    """
-
-    def __init__(self, connection: Connection, contract: Contract) -> None:
-        super().__init__()
-        self._connection = connection
-        self._contract = contract
-        self._calls: dict[str, _core.Call] = {}
-        self._unanswered = 0
-
-    def begin(self, end: float | None) -> None:
-        """Asks, until ``end`` by the clock. The answers come on threads of rrpc's own, or here."""
-        try:
-            services = self._connection.to_ask(self._contract)
-            self._unanswered = len(services) + 1
-            for service in services:
-                self._calls[service] = self._connection.ask(service, end)
-            for call in self._calls.values():
-                call.on_done(self._answered)
-            self._answered()  # the one that stands for this method
-        except RpcError as error:
-            self._fail(error)
-        except BaseException:  # Ctrl-C: others wait too
-            self._fail(Unavailable("interrupted"))
-            raise
-
-    def _answered(self) -> None:
-        with _agreeing:
-            self._unanswered -= 1
-            if self._unanswered:
-                return
-            _answers.append(self)
-            first = len(_answers) == 1
-        if not first:
-            return  # a thread compares already
-        try:
-            Comparing().start(lambda _: None)
-        except RuntimeError as error:
-            with _agreeing:
-                left = list(_answers)
-                _answers.clear()
-            for asking in left:
-                asking._fail(ResourceExhausted(f"no thread for comparing interfaces: {error}"))
-
-    def _work(self) -> None:
-        self._connection.agree(self._contract, lambda service: self._calls[service].result(0.0))
-
-    def is_wanted(self) -> bool:
-        """Returns whether somebody waits for it. Otherwise the next one has the peer asked again."""
-        agreeing = self._connection.agreeing
-        with _agreeing:
-            wanted = not all(future.cancelled() for future in agreeing.get(self._contract, ()))
-            if not wanted:
-                agreeing.pop(self._contract, None)
-        return wanted
-
-    def _fail(self, error: RpcError) -> None:
-        self.error = error
-        self.tell()
-
-    def tell(self) -> None:
-        """Ends the futures of those who wait for the outcome."""
-        with _agreeing:
-            waiting = self._connection.agreeing.pop(self._contract, [])
-        for future in waiting:
-            if not future.set_running_or_notify_cancel():
-                continue
-            if self.error is None:
-                future.set_result(None)
-                continue
-            # The time that has passed isn't a call's. Each gets an error of its own, as what is raised changes.
-            kind = Unavailable if isinstance(self.error, DeadlineExceeded) else type(self.error)
-            future.set_exception(unsent(kind(self.error.message)))
-
-
-class Comparing(Task):
-    """Compares versions of interfaces, one after the other, while there are any.
-
-    One thread does it for the process: a comparison may take long, and however many peers describe theirs, they take
-    no more of the processors.
-    """
-
-    def _work(self) -> None:
-        more = True
-        while more:
-            with _agreeing:
-                asking = _answers[0]
-            try:
-                if asking.is_wanted():
-                    asking.run_guarded()
-                    asking.tell()
-            finally:
-                with _agreeing:
-                    # Removed last: as long as it is there, no other thread is begun.
-                    _answers.popleft()
-                    more = bool(_answers)
-
-
-def agree_soon(connection: Connection, contract: Contract, end: float | None) -> Future[None]:
-    """Returns a future that ends when the two ends have agreed on a contract; the peer is asked for it until ``end``.
-
-    It is asked once, however many wait. Cancel the future when you no longer wait for it.
-    """
-    from concurrent.futures import Future
-
-    future: Future[None] = Future()
-    with _agreeing:
-        waiting = connection.agreeing.setdefault(contract, [])
-        # In this order, as a finalizer that runs here may come here too.
-        waiting.append(future)
-        first = waiting[0] is future
-    if first:
-        Asking(connection, contract).begin(end)
-    return future
 
 
 class Resolution(Task):
@@ -276,5 +142,4 @@ def _end_of_interpreter() -> None:
 
 
 os.register_at_fork(after_in_child=_threads.clear)
-os.register_at_fork(after_in_child=_answers.clear)
 threading._register_atexit(_end_of_interpreter)  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rrpc import _core
 from rrpc._interface import Interface, untyped_request
@@ -17,10 +17,7 @@ from rrpc.errors import FailedPrecondition, RpcError, unsent
 
 from .ejection import Record
 from .privacy import is_private
-from .versions import Agreement, Describe, agree, to_ask
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
+from .versions import Agreement, agree
 
 # Shared, as it holds nothing and isn't changed.
 _BY_NAME = Agreement()
@@ -44,7 +41,6 @@ class Connection:
         "_agreements",
         "_private",
         "address",
-        "agreeing",
         "bound",
         "calls_in_flight",
         "core",
@@ -68,8 +64,6 @@ class Connection:
         """Of the calls to its address; the channel's."""
         self.bound: dict[Hashable, Any] = {}
         """Results that stubs have worked out for this connection."""
-        self.agreeing: dict[Contract, list[Future[None]]] = {}
-        """Those who wait for an agreement for which the peer is asked; ``agree_soon`` has them."""
         self._agreements: dict[Contract, Agreement] = {}
         self._private: bool | None = None
 
@@ -82,42 +76,18 @@ class Connection:
         _log_choice(address, core)
         return cls(address, core)
 
-    def agreement(self, contract: Contract, end: float | None) -> Agreement:
+    def agreement(self, contract: Contract | None, end: float | None = None) -> Agreement:
         """Returns the agreement on how the contract's services are called over this connection.
 
-        If the server has another version of a service, it is asked for its description, until ``end`` by the clock.
-        Raises FailedPrecondition if the versions can't work together. It blocks.
+        If the server has another version of a service, the first call of ``agreement`` asks the server for
+        its description, until ``end`` by the clock. Raises FailedPrecondition if the versions can't work
+        together.
         """
-        return self.agree(contract, lambda service: self.ask(service, end).result())
-
-    def ask(self, service: str, end: float | None) -> _core.Call:
-        """Begins to ask the peer for its version of a service."""
-        payload, _ = untyped_request((service,), {}, None)
-        return self.core.start(b"rrpc.Reflection.describe", payload, None, None, time_until(end))
-
-    def agree(self, contract: Contract, describe: Describe) -> Agreement:
-        """Does what ``agreement`` does, with the answers that ``describe`` gives."""
-        found = self._agreements.get(contract)
-        if found is None:
-            hello = self.core.peer_hello()
-            found = agree(contract.fingerprints, hello, describe, contract.interface, self.address)
-            self._agreements[contract] = found
-        return found
-
-    def to_ask(self, contract: Contract) -> list[str]:
-        """Returns the services for which the peer must be asked before the two ends can agree."""
-        return to_ask(contract.fingerprints, self.core.peer_hello())
-
-    def agreed(self, contract: Contract | None) -> Agreement | None:
-        """Returns the agreement if nobody needs to be asked for it, otherwise None: then ``agree_soon`` is for it.
-
-        Cheap.
-        """
-        if contract is None:
+        if contract is None or not contract.fingerprints:
             return _BY_NAME
         found = self._agreements.get(contract)
-        if found is None and not self.to_ask(contract):
-            found = self._agreements[contract] = Agreement()
+        if found is None:
+            found = self._agreements[contract] = self._agree(contract, end)
         return found
 
     def check_private(self, method: str) -> None:
@@ -131,6 +101,14 @@ class Connection:
                     f"{self.core.info()['transport']}; connect by TLS or shm, or pass allow_clear=True to ClientToken"
                 )
             )
+
+    def _agree(self, contract: Contract, end: float | None) -> Agreement:
+        def describe(service: str) -> tuple[bytes, Any]:
+            payload, _ = untyped_request((service,), {}, None)
+            return self.core.call(b"rrpc.Reflection.describe", payload, None, None, time_until(end))
+
+        hello = self.core.peer_hello()
+        return agree(contract.fingerprints, hello, describe, contract.interface, self.address)
 
     def why_unusable(self) -> RpcError | None:
         """Returns the error that calls get here now, or None if calls can be begun. Cheap."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rrpc import _core
 
 
-# A peer may never describe its interface, and calls wait meanwhile. Connecting has the same limit.
+# A peer may never describe its interface, and the handler's worker waits meanwhile. Connecting has the same limit.
 _AGREE_SECONDS = 10.0
 
 
@@ -29,11 +29,13 @@ class PeerChannel(Channel):
 
     metadata_bytes_max = 8192  # what both ends take unless they are told otherwise
 
-    def __init__(self, core: _core.Client) -> None:
+    def __init__(self, core: _core.Client, end: float | None = None) -> None:
+        """``end``: a point in time that bounds how long ``admit`` waits for the peer's description."""
         # Past the base's constructor: there is no upkeep, as only the client can connect.
         self._connection = Connection(core.info()["address"], core)
         self.ready = self._connection
         self._pid = os.getpid()
+        self._end = end
 
     @property
     def target(self) -> str:
@@ -66,12 +68,9 @@ class PeerChannel(Channel):
 
     def succeeded(self, connection: Connection) -> None: ...
 
-    def expect(self, contract: Contract) -> None: ...
-
-    def forget(self, contract: Contract) -> None: ...
-
-    def _agree_end(self) -> float:
-        return monotonic() + _AGREE_SECONDS
+    def admit(self, contract: Contract) -> None:
+        latest = monotonic() + _AGREE_SECONDS
+        self._connection.agreement(contract, latest if self._end is None else min(self._end, latest))
 
     def connect(self) -> None:
         self.pick_nowait()

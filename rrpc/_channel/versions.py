@@ -4,7 +4,7 @@ A server's HELLO has the fingerprints of its services. Where a client's own is a
 interface, and nothing is asked. Where it isn't, the client asks for the server's description, compares
 the two and goes on, with the arguments that the server knows, or fails at once. docs/protocol.md has the bytes.
 """
-# Runs in the thread that connects, or in one that asks for the first call over a connection. All of `hello` and the
+# Runs in the thread that connects, or in one that makes the first call over a connection. All of `hello` and the
 # description is the server's, and may be anything.
 
 from __future__ import annotations
@@ -86,18 +86,6 @@ class Agreement:
         return _Adapted(plan, there)
 
 
-def to_ask(fingerprints: Mapping[str, str], hello: Mapping[bytes, bytes]) -> list[str]:
-    """Returns the services for which the server must be asked, as it hasn't the client's very versions of them."""
-    known = _offered(hello)
-    return [service for service, print_ in fingerprints.items() if bytes.fromhex(print_) not in known]
-
-
-def _offered(hello: Mapping[bytes, bytes]) -> set[bytes]:
-    """Returns the fingerprints in a server's HELLO."""
-    offered = hello.get(FINGERPRINTS.encode(), b"")[: _SERVICES_MAX * _PRINT_BYTES]
-    return {offered[at : at + _PRINT_BYTES] for at in range(0, len(offered), _PRINT_BYTES)}
-
-
 def agree(
     fingerprints: Mapping[str, str],
     hello: Mapping[bytes, bytes],
@@ -111,7 +99,8 @@ def agree(
     fingerprints differ. Raises FailedPrecondition where the two can't work together, or where that can't be told.
     """
     agreement = Agreement()
-    known = _offered(hello)
+    offered = hello.get(FINGERPRINTS.encode(), b"")[: _SERVICES_MAX * _PRINT_BYTES]
+    known = {offered[at : at + _PRINT_BYTES] for at in range(0, len(offered), _PRINT_BYTES)}
     for service, fingerprint in fingerprints.items():
         if bytes.fromhex(fingerprint) in known:
             continue

@@ -50,8 +50,9 @@ class BaseClient:
             self._channel = address
         else:
             self._channel = Channel(address, **options)
+        # Connections that a shared channel has already must agree now, as their calls would fail later.
         if self._contract is not None:
-            self._channel.expect(self._contract)
+            self._channel.admit(self._contract)
 
     def with_options(
         self: _C,

@@ -50,8 +50,7 @@ class Client(BaseClient):
     Raises:
         Unavailable: Nobody serves there.
         DeadlineExceeded: Connecting took longer than ``connect_timeout`` seconds.
-        FailedPrecondition: The server's version of a generated client's interface doesn't fit its own. Over a
-            ``Channel`` the first call says so.
+        FailedPrecondition: The server's version of a generated client's interface doesn't fit its own.
         InvalidArgument: The address has no such form, or an option or a number of seconds can't have that value.
         ValueError: Both ``retry`` and ``hedging`` are given, or there is no policy of that name, or no address.
         TypeError: An argument isn't of the type that it must be, there is no option of that name, or options are
@@ -197,7 +196,6 @@ class Untyped:
 
     __slots__ = ("_args", "_encoded", "_kwargs", "borrow", "method", "out")
     idempotent = False
-    contract = None
 
     def __init__(
         self, method: str, args: Sequence[Any], kwargs: dict[str, Any], out: Any, borrow: bool = False

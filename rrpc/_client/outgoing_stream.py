@@ -10,8 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rrpc._call.chain import Chain
-from rrpc._call.outgoing import CallOptions, OutgoingCall, prepare
-from rrpc._call.picking import connected
+from rrpc._call.outgoing import CallOptions, OutgoingCall, connected, prepare
 from rrpc._call.stream_attempts import Attempts
 from rrpc._call.stream_hooks import StreamHooks
 from rrpc._interface import RECEIVES, SENDS, Plan, untyped_request
@@ -28,7 +27,7 @@ from .streams import DuplexStream, RequestStream, ResponseStream
 
 if TYPE_CHECKING:
     from rrpc._call.retry import StreamRetries
-    from rrpc._channel import Channel, Connection, Contract
+    from rrpc._channel import Channel, Connection
 
 
 class StreamRequest(Protocol):
@@ -40,10 +39,6 @@ class StreamRequest(Protocol):
     @property
     def method(self) -> str:
         """The full name."""
-
-    @property
-    def contract(self) -> Contract | None:
-        """Names the interface that the ends of a connection must agree on; None for calls by name."""
 
     def named(self) -> Mapping[str | int, Any]:
         """The arguments that aren't a stream, by name, or by place where the parameters' names aren't known."""
@@ -244,7 +239,6 @@ class UntypedStream:
 
     out = None
     idempotent = False
-    contract = None
 
     def __init__(self, method: str, kind: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if not isinstance(method, str):

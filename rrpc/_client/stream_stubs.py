@@ -53,7 +53,6 @@ class StubRequest:
         self._sizes: Any = None
         self.method = stub.rpc_name
         self.idempotent = stub.rpc_idempotent
-        self.contract = stub._contract
 
     def named(self) -> Mapping[str | int, Any]:
         return dict(zip(self._stub._plan.names, self._arguments, strict=True))

@@ -101,9 +101,7 @@ class RemoteMethod:
         # Shared by all clients of the class over this connection.
         found = connection.bound.get(key)
         if found is None:
-            # No call comes here before it: see `connected` and `prepare`.
-            agreement = connection.agreed(self._contract)
-            assert agreement is not None
+            agreement = connection.agreement(self._contract)
             found = agreement.encoder(self._plan), self.rpc_name.encode()
             connection.bound[key] = found
         self._last = last = (connection, *found)
@@ -235,10 +233,6 @@ class _Request:
     @property
     def idempotent(self) -> bool:
         return self.stub.rpc_idempotent
-
-    @property
-    def contract(self) -> Contract | None:
-        return self.stub._contract
 
     def encode(self, connection: Connection) -> tuple[bytes, bytes, Any]:
         _, encode, name = self.stub.bound(connection)

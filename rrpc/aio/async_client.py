@@ -67,10 +67,7 @@ class Client(BaseClient):
         import asyncio
 
         try:
-            connection = await asyncio.wrap_future(self._channel.pick_soon(self._options.wait_for_ready))
-            if self._contract is not None and connection.agreed(self._contract) is None:
-                # One that a shared channel has had before.
-                await asyncio.wrap_future(self._channel.agree_soon(connection, self._contract))
+            await asyncio.wrap_future(self._channel.pick_soon(self._options.wait_for_ready))
         except Unavailable as error:
             raise self._channel.connect_failure(error) from None
         return self

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextvars import Context as Variables
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rrpc.errors import RpcError, Unavailable, goes_elsewhere
+from rrpc.errors import InvalidArgument, ResourceExhausted, RpcError, Unavailable, goes_elsewhere
 from rrpc.memory import memory_of
 
 from .async_future import Future, future_of
@@ -97,7 +97,13 @@ def start(prepared: Prepared) -> Future[Any]:
         if connection is None:
             return future_of(prepared.course(), driver.loop)
         watched = _WatchedFuture(prepared, connection, driver.loop)
-    name, payload, message = request.encode(connection)
+    try:
+        name, payload, message = request.encode(connection)
+    except (InvalidArgument, ResourceExhausted):
+        # The arguments are at fault, and would be again in a course.
+        raise
+    except RpcError:  # the two ends don't agree on the interface, which the course tells
+        return future_of(prepared.course(), driver.loop)
     future: _RequestFuture[Any] = _RequestFuture(loop=driver.loop) if watched is None else watched
     future._decode = request.decoder(message)
     future._typed = request.error

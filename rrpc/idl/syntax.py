@@ -49,7 +49,7 @@ class Named:
 
     name: Word
 
-    # A function, here and below: with slots, dataclasses of Python 3.13.15 look into getters, and fail at an attrgetter.
+    # A function, here and below: dataclasses of Python 3.13.15 with slots look into getters, and fail at an attrgetter.
     at = property(lambda self: self.name.at)
 
 

@@ -192,7 +192,7 @@ def test_a_contract_is_kept_once() -> None:
     with rrpc.Channel("shm://x") as channel:
         contract = Contract({}, lambda service: pytest.fail(service))
         for _ in range(3):
-            channel.expect(contract)
+            channel.admit(contract)
         assert channel._contracts == [contract]
 
 

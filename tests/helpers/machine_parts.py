@@ -24,7 +24,6 @@ class Request:
     idempotent: bool
     method = "Lab.do"
     out = None
-    contract = None
 
     def named(self) -> Mapping[str | int, Any]:
         return {}

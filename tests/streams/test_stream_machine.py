@@ -89,7 +89,7 @@ class Opened:
 class World:
     """The server, the channel and the caller of one call."""
 
-    method, out, contract = "Lab.do", None, None
+    method, out = "Lab.do", None
 
     def __init__(self, idempotent: bool, clock: Clock, outcomes: list[str]) -> None:
         self.idempotent = idempotent
