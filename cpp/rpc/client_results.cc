@@ -37,6 +37,16 @@ void ClientSide::finish(const ClientCallRef& call, Status status) {
   events_.on_call_done(call);
 }
 
+// With a status of this end's. What its reply said, which had come before its items, isn't to be taken for this one's.
+void ClientSide::finish_without_reply(const ClientCallRef& call, Status why) {
+  if (call->done()) return;
+  if (ClientCall::SeldomUsed* const used = call->seldom_.written()) {
+    used->details.clear();
+    used->metadata.clear();
+  }
+  finish(call, std::move(why));
+}
+
 Status ClientSide::accept_reply(const ClientCallRef& call, Bytes body) {
   ParsedReply reply;
   RRPC_RETURN_IF_ERROR(parse_reply(body, reply, endpoint_.seals()));

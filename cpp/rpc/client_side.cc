@@ -223,7 +223,7 @@ bool ClientSide::seal_body(ClientCall& call, QueuedRequest& request) {
 void ClientSide::on_stream_idle(uint64_t call_id, TimeNs) {
   const ClientCallRef call = find(call_id);
   if (call == nullptr) return;
-  // One that the connection's end has ended keeps its status, though its state is still this.
+  // One that the connection's end has ended is still in this state, and keeps its status.
   if (call->state_ == ClientCall::State::kFetchingItems && !call->done()) complete(call, std::move(call->status_));
   if (call->state_ == ClientCall::State::kDraining) leave(call);
 }
@@ -242,7 +242,7 @@ Result<StreamRef> ClientSide::stream_of(uint64_t call_id) const {
 // Ends a call whose result can't be fetched.
 void ClientSide::give_up(const ClientCallRef& call, const Status& status) {
   call->blocks_.clear();
-  finish(call, status);
+  finish_without_reply(call, status);
   if (call->stream_ != nullptr) streams_.stop(call->stream_);
   leave(call);
 }
@@ -274,7 +274,7 @@ void ClientSide::cancel(const ClientCallRef& call, Status why) {
   } else {
     call->state_ = kDraining;  // its reply is here
   }
-  finish(call, std::move(why));
+  finish_without_reply(call, std::move(why));
   if (call->stream_ != nullptr) streams_.stop(call->stream_);
   if (call->transferring_) endpoint_.cancel_transfer(call->id_);
   if (state == kSent) return cancel_.flush(endpoint_);
@@ -316,7 +316,7 @@ void ClientSide::fail_all(const Status& status) {
   // All of them first: to stop a stream's reads may deliver what else has ended.
   for (const ClientCallRef& call : calls) {
     release(call);
-    finish(call, status);
+    finish_without_reply(call, status);
   }
   for (const ClientCallRef& call : calls) {
     if (call->stream_ != nullptr) streams_.stop(call->stream_);

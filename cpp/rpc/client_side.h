@@ -248,6 +248,7 @@ class ClientSide : private StreamOwner {
     if (call->stream_ != nullptr) streams_.peer_ended(call->stream_);
   }
   void finish(const ClientCallRef& call, Status status);
+  void finish_without_reply(const ClientCallRef& call, Status why);
   void erase(const ClientCallRef& call);
   ClientCallRef find(uint64_t call_id) const { return calls_.find(call_id); }
 

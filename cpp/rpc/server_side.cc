@@ -414,9 +414,12 @@ void ServerSide::fail_all() {
   cancel_acks_.clear();
   std::vector<ServerCallRef> calls;
   calls_.for_each([&](const ServerCallRef& call) { calls.push_back(call); });
+  // All of them first: to stop a stream's reads may deliver what else has ended.
   for (const ServerCallRef& call : calls) {
     call->cancelled_ = true;
     if (call->stream_ != nullptr) streams_.end(call->stream_, unavailable("the connection to the client has ended"));
+  }
+  for (const ServerCallRef& call : calls) {
     // Memory of transfers under way belongs to the device until they are reported finished.
     const bool transferring = call->state_ == ServerCall::State::kFetching ||
                               call->state_ == ServerCall::State::kFetchingBody ||

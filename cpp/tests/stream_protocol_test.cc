@@ -348,5 +348,33 @@ TEST(StreamEnds, ACallWhoseItemsWereOnTheirWayHasTheErrorOfItsConnection) {
   }
 }
 
+// An error's reply had come, an item before it had not.
+TEST(StreamEnds, WhatAReplySaidIsNotTakenForWhatEndsTheCallInItsPlace) {
+  enum class By : uint8_t { kCancel, kConnection };
+  for (const By by : {By::kCancel, By::kConnection}) {
+    RawWorld raw(Role::kClient, RawPeer::offer(), small_windows());
+    raw.peer.send(kHello, hello_with_window("4,1000"));
+    raw.run();
+    const ClientCallRef call = start_stream(raw);
+    raw.run();
+    raw.session().streams().land_by_hand(call->stream());
+    const auto [address, rkey] = raw.peer.expose_some();
+    raw.peer.send(kItem, item(1 | kAnsweringBit, 0, 0, "x", {{address, 100, rkey}}));
+    ReplyFixed failed;
+    failed.call_id = 1;
+    failed.status = static_cast<uint8_t>(StatusCode::kNotFound);
+    raw.peer.send(kReply, bytes_of(failed) + "details");
+    raw.run();
+    ASSERT_FALSE(call->done()) << "its item is still to be fetched";
+    if (by == By::kCancel)
+      raw.session().client().cancel(call, cancelled("enough"));
+    else
+      raw.session().close(unavailable("the client leaves"));
+    ASSERT_TRUE(call->done());
+    EXPECT_EQ(call->status().code(), by == By::kCancel ? StatusCode::kCancelled : StatusCode::kUnavailable);
+    EXPECT_EQ(call->details(), "");
+  }
+}
+
 }  // namespace
 }  // namespace rrpc::rpc
