@@ -1,12 +1,11 @@
 #include "driver/client.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <utility>
 
+#include "base/at_fork.h"
 #include "base/check.h"
 #include "driver/waiter.h"
 #include "endpoint/pool.h"
@@ -21,14 +20,14 @@ std::mutex g_engine_mutex;
 // Never deleted: connections that outlive the interpreter may still name it.
 std::shared_ptr<Engine>& g_engine = *new std::shared_ptr<Engine>;
 
+const AtFork g_at_fork{[] {
+  new (&g_engine_mutex) std::mutex();
+  new (&g_engine) std::shared_ptr<Engine>();  // its thread stayed with the parent
+}};
+
 }  // namespace
 
 Engine& client_engine() {
-  static const int registered = pthread_atfork(nullptr, nullptr, [] {
-    new (&g_engine_mutex) std::mutex();
-    new (&g_engine) std::shared_ptr<Engine>();  // its thread stayed with the parent
-  });
-  (void)registered;
   std::lock_guard lock(g_engine_mutex);
   if (g_engine == nullptr) g_engine = std::make_shared<Engine>();
   return *g_engine;

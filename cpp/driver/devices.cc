@@ -1,12 +1,11 @@
 #include "driver/devices.h"
 
-#include <pthread.h>
-
 #include <atomic>
 #include <fstream>
 #include <mutex>
 #include <utility>
 
+#include "base/at_fork.h"
 #include "driver/plugin.h"
 #include "provider/shm/shm_device.h"
 #include "provider/tcp/tcp_device.h"
@@ -34,20 +33,16 @@ std::mutex g_mutex;
 std::mutex g_verbs_mutex;
 std::atomic<int> g_fork_generation{0};
 
-void register_fork_handler() {
-  static const int registered = pthread_atfork(nullptr, nullptr, [] {
-    g_fork_generation.fetch_add(1);
-    g_devices.store(nullptr);
-    new (&g_mutex) std::mutex();
-    new (&g_verbs_mutex) std::mutex();
-  });
-  (void)registered;
-}
+const AtFork g_at_fork{[] {
+  g_fork_generation.fetch_add(1);
+  g_devices.store(nullptr);
+  new (&g_mutex) std::mutex();
+  new (&g_verbs_mutex) std::mutex();
+}};
 
 Devices& devices() {
   if (Devices* existing = g_devices.load()) return *existing;
   std::lock_guard lock(g_mutex);
-  register_fork_handler();
   if (g_devices.load() == nullptr) g_devices.store(new Devices());
   return *g_devices.load();
 }

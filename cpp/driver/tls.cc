@@ -1,11 +1,10 @@
 #include "driver/tls.h"
 
-#include <pthread.h>
-
 #include <map>
 #include <mutex>
 #include <utility>
 
+#include "base/at_fork.h"
 #include "driver/plugin.h"
 #include "driver/transports.h"
 
@@ -20,13 +19,10 @@ struct Contexts {
   std::map<std::pair<provider::TlsRole, provider::TlsOptions>, std::shared_ptr<provider::TlsContext>> by_options;
 };
 
-Contexts& contexts() {
-  static auto* const made = new Contexts();
-  // A forked child makes its own: another thread may have been at work on these.
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { new (made) Contexts(); });
-  (void)registered;
-  return *made;
-}
+Contexts& g_contexts = *new Contexts();
+
+// A forked child makes its own: another thread may have been at work on these.
+const AtFork g_at_fork{[] { new (&g_contexts) Contexts(); }};
 
 }  // namespace
 
@@ -49,7 +45,7 @@ Status choose_tls(Address& address, const Options& options) {
 Result<std::shared_ptr<provider::TlsContext>> tls_context(const Address& address, provider::TlsRole role,
                                                           const Options& options) {
   if (!address.secure) return std::shared_ptr<provider::TlsContext>();
-  Contexts& ours = contexts();
+  Contexts& ours = g_contexts;
   std::lock_guard lock(ours.mutex);
   const auto key = std::make_pair(role, options.files);
   if (const auto it = ours.by_options.find(key); it != ours.by_options.end()) return it->second;

@@ -1,7 +1,5 @@
 #include "endpoint/pool.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <bit>
 #include <string>
@@ -56,6 +54,7 @@ size_t slab_bytes(uint32_t class_index) {
 
 Pool* g_process_pool = nullptr;
 std::mutex g_process_pool_mutex;
+int g_fork_generation = 0;  // written in a forked child before it has threads
 
 }  // namespace
 
@@ -260,19 +259,23 @@ void Pool::end_registrations(const provider::Device& device) {
   for (const SlabRef& slab : resting_) slab->end_registration(device);
 }
 
+int fork_generation() { return g_fork_generation; }
+
+void Pool::begin_in_child() {
+  ++g_fork_generation;  // first: the new pool is the child's
+  new (&g_process_pool_mutex) std::mutex();
+  counters().pool_bytes_used = 0;
+  counters().pool_bytes_committed = 0;
+  if (g_process_pool == nullptr) return;
+  const Pool& parents = *g_process_pool;
+  g_process_pool = new Pool(parents.limit_bytes_);
+  g_process_pool->idle_timeout_ = parents.idle_timeout_;
+  if (parents.preferred_node() >= 0) (void)g_process_pool->prefer_node(parents.preferred_node());  // has no extents
+}
+
+const AtFork Pool::at_fork_{&Pool::begin_in_child};
+
 Pool& Pool::process() {
-  (void)fork_generation();  // its handler before this one
-  static const int registered = pthread_atfork(nullptr, nullptr, [] {
-    new (&g_process_pool_mutex) std::mutex();
-    counters().pool_bytes_used = 0;
-    counters().pool_bytes_committed = 0;
-    if (g_process_pool == nullptr) return;
-    const Pool& parents = *g_process_pool;
-    g_process_pool = new Pool(parents.limit_bytes_);
-    g_process_pool->idle_timeout_ = parents.idle_timeout_;
-    if (parents.preferred_node() >= 0) (void)g_process_pool->prefer_node(parents.preferred_node());  // has no extents
-  });
-  (void)registered;
   std::lock_guard lock(g_process_pool_mutex);
   // Never destroyed: arrays may outlive every other part of the process.
   if (g_process_pool == nullptr) g_process_pool = new Pool(memory_limit_bytes() / 2);

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/at_fork.h"
 #include "base/clock.h"
 #include "base/result.h"
 #include "endpoint/extent.h"
@@ -88,6 +89,8 @@ class Pool {
 
  private:
   friend class PoolBlock;
+  static void begin_in_child();
+  static const AtFork at_fork_;
   using SlabRef = std::shared_ptr<Slab>;
   using OpenSlabs = std::map<const std::byte*, Slab*>;  // with a free block; the lowest is filled first
 

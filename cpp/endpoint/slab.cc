@@ -1,6 +1,5 @@
 #include "endpoint/slab.h"
 
-#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -8,14 +7,6 @@
 #include "endpoint/counters.h"
 
 namespace rrpc::endpoint {
-
-static int g_fork_generation = 0;  // written in a forked child before it has threads
-
-int fork_generation() {
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++g_fork_generation; });
-  (void)registered;
-  return g_fork_generation;
-}
 
 Slab::Slab(std::shared_ptr<AddressSpace> space, const ExtentRange& range, size_t block_bytes, uint32_t class_index)
     : space_(std::move(space)),

@@ -1,10 +1,9 @@
 #include "rpc/budget.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <string>
 
+#include "base/at_fork.h"
 #include "base/memory_limit.h"
 #include "endpoint/pool.h"
 
@@ -15,6 +14,11 @@ std::shared_ptr<Budgets>& g_process = *new std::shared_ptr<Budgets>;
 std::mutex g_process_mutex;
 std::atomic<uint32_t> g_processes{1};
 int g_fork_generation = 0;  // written in a forked child before it has threads
+const AtFork g_at_fork{[] {
+  ++g_fork_generation;
+  new (&g_process_mutex) std::mutex();
+  new (&g_process) std::shared_ptr<Budgets>();
+}};
 
 }  // namespace
 
@@ -47,12 +51,6 @@ Budgets::Budgets(size_t landing_limit, size_t exposed_limit, size_t queued_limit
       queued([queued_limit] { return queued_limit; }) {}
 
 std::shared_ptr<Budgets> Budgets::process() {
-  static const int registered = pthread_atfork(nullptr, nullptr, [] {
-    ++g_fork_generation;
-    new (&g_process_mutex) std::mutex();
-    new (&g_process) std::shared_ptr<Budgets>();
-  });
-  (void)registered;
   const std::lock_guard lock(g_process_mutex);
   if (g_process == nullptr)
     g_process = std::make_shared<Budgets>([] { return endpoint::Pool::process().limit_bytes(); },

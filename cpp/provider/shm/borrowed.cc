@@ -1,6 +1,5 @@
 #include "provider/shm/borrowed.h"
 
-#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -8,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/at_fork.h"
 #include "provider/shm/fork_guard.h"
 
 namespace rrpc::provider::shm {
@@ -48,15 +48,10 @@ struct BorrowedRanges {
 
 namespace {
 
-BorrowedRanges& ranges() {
-  static BorrowedRanges* const instance = [] {
-    auto* made = new BorrowedRanges;  // never destroyed: a fork may come at any time until the end
-    pthread_atfork([] { ranges().before_fork(); }, [] { ranges().after_fork_in_parent(); },
-                   [] { ranges().after_fork_in_child(); });
-    return made;
-  }();
-  return *instance;
-}
+BorrowedRanges& g_ranges = *new BorrowedRanges;  // never destroyed: a fork may come at any time until the end
+
+const AtFork g_at_fork{[] { g_ranges.before_fork(); }, [] { g_ranges.after_fork_in_parent(); },
+                       [] { g_ranges.after_fork_in_child(); }};
 
 }  // namespace
 
@@ -98,7 +93,7 @@ ShmBorrowedRange::ShmBorrowedRange(std::shared_ptr<Slab> slab, std::byte* data, 
       word_(std::move(word)),
       generation_(generation),
       fork_generation_(fork_generation()) {
-  ranges().add(*this);
+  g_ranges.add(*this);
 }
 
 std::unique_ptr<BorrowedRange> ShmBorrowedRange::take(std::shared_ptr<Slab> slab, std::byte* data, size_t size,
@@ -115,7 +110,7 @@ std::unique_ptr<BorrowedRange> ShmBorrowedRange::take(std::shared_ptr<Slab> slab
 
 // A child gives nothing back: the parent reads it still.
 ShmBorrowedRange::~ShmBorrowedRange() {
-  ranges().remove(*this);
+  g_ranges.remove(*this);
   if (!taken_ || fork_generation_ != fork_generation()) return;
   uint32_t expected = lend_word(generation_, kTaken);
   word_->compare_exchange_strong(expected, lend_word(generation_, kReturned), std::memory_order_acq_rel);

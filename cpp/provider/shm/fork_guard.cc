@@ -1,7 +1,7 @@
 #include "provider/shm/fork_guard.h"
+#include "base/at_fork.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -19,35 +19,28 @@ struct Registry {
   std::unordered_set<int> fds;
 };
 
-Registry& registry();
+Registry& g_registry = *new Registry;  // never destroyed: a fork may come at any time until the end
 
-void before_fork() { registry().mutex.lock(); }
-void after_fork_in_parent() { registry().mutex.unlock(); }
+void before_fork() { g_registry.mutex.lock(); }
+void after_fork_in_parent() { g_registry.mutex.unlock(); }
 
 // The numbers stay taken, by a socket that leads nowhere, so that the child's objects close what is theirs.
 void after_fork_in_child() {
   internal::generation.fetch_add(1, std::memory_order_relaxed);
   const int nowhere = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  for (const int fd : registry().fds) dup3(nowhere, fd, O_CLOEXEC);
+  for (const int fd : g_registry.fds) dup3(nowhere, fd, O_CLOEXEC);
   if (nowhere >= 0) close(nowhere);
-  registry().mutex.unlock();
+  g_registry.mutex.unlock();
 }
 
-Registry& registry() {
-  static Registry* const instance = [] {
-    auto* made = new Registry;  // never destroyed: a fork may come at any time until the end
-    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-    return made;
-  }();
-  return *instance;
-}
+const AtFork g_at_fork{before_fork, after_fork_in_parent, after_fork_in_child};
 
 }  // namespace
 
 GuardedFd::GuardedFd(UniqueFd fd) : fd_(std::move(fd)) {
   if (!fd_) return;
-  std::lock_guard lock(registry().mutex);
-  registry().fds.insert(fd_.get());
+  std::lock_guard lock(g_registry.mutex);
+  g_registry.fds.insert(fd_.get());
 }
 
 GuardedFd& GuardedFd::operator=(GuardedFd&& other) noexcept {
@@ -59,8 +52,8 @@ GuardedFd& GuardedFd::operator=(GuardedFd&& other) noexcept {
 
 void GuardedFd::reset() {
   if (!fd_) return;
-  std::lock_guard lock(registry().mutex);
-  registry().fds.erase(fd_.get());
+  std::lock_guard lock(g_registry.mutex);
+  g_registry.fds.erase(fd_.get());
   fd_.reset();
 }
 
