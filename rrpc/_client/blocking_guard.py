@@ -19,8 +19,11 @@ def loop_here() -> Callable[[], Any] | None:
 
     Returns None in place of the function if nobody has imported asyncio yet.
     """
-    asyncio = sys.modules.get("asyncio")
-    return None if asyncio is None else getattr(asyncio, "_get_running_loop", None)
+    # Not by get(), which holds the dict's lock where there is no GIL: the interpreter's end, which stops daemon threads
+    # wherever they are, would wait for one that it has stopped there.
+    if "asyncio" not in sys.modules:
+        return None
+    return getattr(sys.modules["asyncio"], "_get_running_loop", None)
 
 
 def refuse_blocking(call: str, instead: str, depth: int) -> None:
