@@ -1,5 +1,5 @@
-// A reply closes one of the ranges that its call has opened, where both ends can do that. The simulated network has no
-// memory windows: its queue pairs only say that they have, and note what a message would close.
+// A reply closes one of the ranges that its call has opened, where both ends can do that. The queue pairs here say which
+// of them can, and note what messages close.
 #include "session_world.h"
 #include "tampering.h"
 
@@ -57,6 +57,7 @@ struct InvalidationTest : ::testing::Test {
       reply.payload = as_bytes(answer);
       world.server.session->server().reply(call, std::move(reply), world.network.now());
     };
+    world.network.plan().limits_max.invalidates = true;
     world.connect({}, {});
   }
   Status call(size_t buffer_count, std::string_view payload = "p") {
