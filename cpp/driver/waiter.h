@@ -47,7 +47,7 @@ class Waiter {
     Connection& connection = *connection_;
     TimeNs now = begin;
     const TimeNs slice_end = now + kBusySlice;
-    TimeNs spin = connection.options().spin_ns();
+    const TimeNs spin = connection.options().spin_ns();
     TimeNs spin_until = deadline_after(now, spin);
     const bool may_spin = spin_until > now;
     const bool may_sleep = spin_until != kNever;
@@ -61,10 +61,8 @@ class Waiter {
         connection.start_pace.waits(now);
         if (call != nullptr) {
           fetched_bytes_ = std::exchange(call, nullptr)->exposed_bytes();
-          if (fetched_bytes_ >= SpinTimes::kLargeBytes) {
-            spin = connection.spin_times.while_fetched(fetched_bytes_).now(spin);
-            spin_until = deadline_after(begin, spin);
-          }
+          if (fetched_bytes_ >= SpinTimes::kLargeBytes)
+            spin_until = deadline_after(begin, connection.spin_times.while_fetched(fetched_bytes_).now(spin));
         }
         handled = poll(now);
         bytes_moved = handled > 0 && connection.session().endpoint().moved_bytes();
