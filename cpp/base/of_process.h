@@ -10,16 +10,16 @@ namespace rrpc {
 
 template <typename T>
 struct OfProcess {
-  static inline std::atomic<T*> instance{nullptr};
-  static inline const AtFork at_fork{[] { instance.store(nullptr); }};
+  static inline std::atomic<T*> instance_{nullptr};
+  static inline const AtFork kAtFork{[] { instance_.store(nullptr); }};
 };
 
 // The process's T: made when first asked for, and never destroyed, since threads may use it while the process ends. A
 // forked child has another: the threads that served its parent's aren't there.
 template <typename T>
 T& of_process() {
-  (void)&OfProcess<T>::at_fork;  // which nothing else would make
-  std::atomic<T*>& instance = OfProcess<T>::instance;
+  (void)&OfProcess<T>::kAtFork;  // which nothing else would make
+  std::atomic<T*>& instance = OfProcess<T>::instance_;
   T* existing = instance.load(std::memory_order_acquire);
   if (existing != nullptr) return *existing;
   auto made = std::make_unique<T>();

@@ -20,7 +20,7 @@ std::mutex g_engine_mutex;
 // Never deleted: connections that outlive the interpreter may still name it.
 std::shared_ptr<Engine>& g_engine = *new std::shared_ptr<Engine>;
 
-const AtFork g_engine_at_fork{[] {
+const AtFork kEngineAtFork{[] {
   new (&g_engine_mutex) std::mutex();
   new (&g_engine) std::shared_ptr<Engine>();  // its thread stayed with the parent
 }};

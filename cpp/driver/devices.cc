@@ -33,7 +33,7 @@ std::mutex g_mutex;
 std::mutex g_verbs_mutex;
 std::atomic<int> g_fork_generation{0};
 
-const AtFork g_devices_at_fork{[] {
+const AtFork kDevicesAtFork{[] {
   g_fork_generation.fetch_add(1);
   g_devices.store(nullptr);
   new (&g_mutex) std::mutex();

@@ -22,7 +22,7 @@ struct Contexts {
 Contexts& g_contexts = *new Contexts();
 
 // A forked child makes its own: another thread may have been at work on these.
-const AtFork g_contexts_at_fork{[] { new (&g_contexts) Contexts(); }};
+const AtFork kContextsAtFork{[] { new (&g_contexts) Contexts(); }};
 
 }  // namespace
 

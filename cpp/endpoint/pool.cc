@@ -273,7 +273,7 @@ void Pool::begin_in_child() {
   if (parents.preferred_node() >= 0) (void)g_process_pool->prefer_node(parents.preferred_node());  // has no extents
 }
 
-const AtFork Pool::at_fork_{&Pool::begin_in_child};
+const AtFork Pool::kAtFork{&Pool::begin_in_child};
 
 Pool& Pool::process() {
   std::lock_guard lock(g_process_pool_mutex);

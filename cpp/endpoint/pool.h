@@ -90,7 +90,7 @@ class Pool {
  private:
   friend class PoolBlock;
   static void begin_in_child();
-  static const AtFork at_fork_;
+  static const AtFork kAtFork;
   using SlabRef = std::shared_ptr<Slab>;
   using OpenSlabs = std::map<const std::byte*, Slab*>;  // with a free block; the lowest is filled first
 

@@ -14,7 +14,7 @@ std::shared_ptr<Budgets>& g_process = *new std::shared_ptr<Budgets>;
 std::mutex g_process_mutex;
 std::atomic<uint32_t> g_processes{1};
 int g_fork_generation = 0;  // written in a forked child before it has threads
-const AtFork g_process_at_fork{[] {
+const AtFork kProcessAtFork{[] {
   ++g_fork_generation;
   new (&g_process_mutex) std::mutex();
   new (&g_process) std::shared_ptr<Budgets>();

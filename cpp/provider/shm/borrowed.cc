@@ -50,8 +50,8 @@ namespace {
 
 BorrowedRanges& g_ranges = *new BorrowedRanges;  // never destroyed: a fork may come at any time until the end
 
-const AtFork g_ranges_at_fork{[] { g_ranges.before_fork(); }, [] { g_ranges.after_fork_in_parent(); },
-                              [] { g_ranges.after_fork_in_child(); }};
+const AtFork kRangesAtFork{[] { g_ranges.before_fork(); }, [] { g_ranges.after_fork_in_parent(); },
+                           [] { g_ranges.after_fork_in_child(); }};
 
 }  // namespace
 

@@ -33,7 +33,7 @@ void after_fork_in_child() {
   g_registry.mutex.unlock();
 }
 
-const AtFork g_registry_at_fork{before_fork, after_fork_in_parent, after_fork_in_child};
+const AtFork kRegistryAtFork{before_fork, after_fork_in_parent, after_fork_in_child};
 
 }  // namespace
 
