@@ -1,5 +1,5 @@
-// A reply closes one of the ranges that its call has opened, where both ends can do that. The queue pairs here say which
-// of them can, and note what messages close.
+// A reply closes one of the ranges that its call has opened, where both ends can do that. The queue pairs here say
+// which of them can, and note what messages close.
 #include "session_world.h"
 #include "tampering.h"
 
