@@ -125,7 +125,7 @@ WaitResult Client::wait(const rpc::ClientCallRef& call, TimeNs deadline, const s
   if (call->done()) return WaitResult::kDone;
   if (belongs_to_parent()) return WaitResult::kTimeout;
   const WaitResult result = Waiter(engine(), connection_, call.get(), std::min(deadline, call->deadline()), interrupt)
-                                .wait([&call] { return call->done(); }, [&call] { call->watched = true; }, call.get());
+                                .wait([&call] { return call->done(); }, [&call] { call->watched = true; });
   if (result != WaitResult::kTimeout || now_ns() < call->deadline()) return result;
   cancel(call, call->deadline_passed());
   return WaitResult::kDone;

@@ -17,7 +17,6 @@
 #include "driver/devices.h"
 #include "driver/introductions.h"
 #include "driver/options.h"
-#include "driver/spinner.h"
 #include "driver/start_pace.h"
 #include "driver/timers.h"
 #include "rpc/session.h"
@@ -123,8 +122,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   // As the transport has proved it, or the TLS connection by which the peer was introduced.
   provider::PeerIdentity peer_identity();
   StartPace start_pace;
-  SpinTimes spin_times;  // of callers, while the peer fetches their arguments
-  Verdicts verdicts;     // at a server: of its policy on this client
+  Verdicts verdicts;  // at a server: of its policy on this client
   // Without the mutex.
   rpc::ClientCallRef new_call() const {
     return std::allocate_shared_for_overwrite<rpc::ClientCall>(RecyclingAllocator<rpc::ClientCall>(*memory_of_calls_));

@@ -195,37 +195,32 @@ template <typename Done, typename Sleep>
 TimeNs Engine::poll_until(TimeNs spin, TimeNs deadline, const Done& done, const Sleep& sleep) {
   const Polling here(this);
   TimeNs now = now_ns();
-  TimeNs quiet_since = now, spin_since = now;  // the same, or when it last woke
-  bool spins = true;
+  TimeNs quiet_since = now;
+  TimeNs spin_until = deadline_after(now, spin_time_.now(spin));
   bool goes_on = true;
-  SpinTime* pace = &spin_times_.while_fetched(0);  // of this pause, once it has lasted to a look at the clock
   Spinner spinner;
   while (true) {
     look_around(now);
     const size_t handled = poll_hot(now);
-    if (handled > 0) pace->came_after(now - quiet_since, spin);
+    if (handled > 0) spin_time_.came_after(now - quiet_since, spin);
     if (done()) return now;
     if (handled > 0) {
-      quiet_since = spin_since = now = now_ns();
-      spins = true;
-      pace = &spin_times_.while_fetched(0);
+      quiet_since = now = now_ns();
+      spin_until = deadline_after(now, spin_time_.now(spin));
       spinner.found_something();
     } else if (spin > 0 && !spinner.pause()) {
       continue;
     }
     now = now_ns();
     if (!goes_on || now >= deadline) return now;
-    if (handled > 0) continue;
-    pace = &this->pace();
-    if (spins && now < deadline_after(spin_since, pace->now(spin)) && !(spin != kNever && Spinner::crowded(now)))
-      continue;
+    if (handled > 0 || (now < spin_until && !(spin != kNever && Spinner::crowded(now)))) continue;
     arm_hot(now, kNever);
     if (!hot_.empty() || done()) continue;
     goes_on = sleep();
-    spin_since = now = now_ns();
+    now = now_ns();
     run_timers(now);
     // Awake for one connection's sake: look at it once, and spin only if there was something.
-    spins = !hot_.empty();
+    spin_until = deadline_after(now, hot_.empty() ? 0 : spin_time_.now(spin));
   }
 }
 

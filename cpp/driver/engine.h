@@ -56,7 +56,7 @@
 // same: each side writes its own word before it reads the other's. A spin as long as a sleep costs is at most twice as
 // dear as the optimum (Karlin, Li, Manasse, Owicki, "Empirical Studies of Competitive Spinning for a Shared-Memory
 // Multiprocessor", SOSP 1991). Options::spin is longer by default, for the sake of latency; SpinTime halves it each
-// time that what came took longer, for each size of what peers fetch meanwhile (SpinTimes).
+// time that what came took longer.
 #pragma once
 
 #include <atomic>
@@ -104,8 +104,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
     std::function<void()> chores;
     // No worker polls: the engine's own thread does, and spins for so long after there was something.
     std::optional<TimeNs> own_spin;
-    // Bytes that peers fetch from this process at the moment, as far as is known. May be empty: none.
-    std::function<size_t()> fetched_by_peers;
   };
 
   Engine();  // for clients: without hooks
@@ -249,7 +247,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void progress_roused(TimeNs now);
   bool wait_events(TimeNs deadline);
   void look_around(TimeNs now);
-  SpinTime& pace() { return spin_times_.while_fetched(hooks_.fetched_by_peers ? hooks_.fetched_by_peers() : 0); }
   void accept_all(uint64_t key);
   TimeNs accept_some(const ListenerEntry& entry);
   TimeNs make_place_for_handshake(TimeNs now);
@@ -299,7 +296,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   TimeNs next_look_around_ = 0;
   TimeNs next_tidying_ = 0;
   TimeNs many_dear_until_ = 0;  // connections are polled for
-  SpinTimes spin_times_;
+  SpinTime spin_time_;
   int empty_looks_ = 0;      // in a row
   bool saw_events_ = false;  // of armed connections in epoll, since the last look
   std::atomic<TimeNs> next_poll_between_{0};

@@ -52,10 +52,6 @@ Server::Server(const Options& options)
       instance_(random_text()),
       work_(options),
       admissions_(std::make_shared<Admissions>(handshakes_max(options), options.connections_max)) {
-  const auto& budgets = options.session.budgets;
-  const auto fetched_by_peers = [budgets = budgets != nullptr ? budgets : rpc::Budgets::process()] {
-    return budgets->exposed.held();
-  };
   Engine::Hooks hooks;
   hooks.work_waits = [this] { return (work_waits() && !in_loop_) || ended_.load(); };
   if (options.workers_contend) hooks.moves_on = [this](TimeNs now) { return handler_times_.moves_on(now); };
@@ -64,12 +60,10 @@ Server::Server(const Options& options)
   };
   hooks.chores = [this] { refuse_displaced(); };
   hooks.admissions = admissions_;
-  hooks.fetched_by_peers = fetched_by_peers;
   engines_.push_back(std::make_shared<Engine>(std::move(hooks)));
   for (uint32_t i = 0; options.pollers > 1 && i < options.pollers; ++i) {
     Engine::Hooks alone;
     alone.admissions = admissions_;
-    alone.fetched_by_peers = fetched_by_peers;
     alone.own_spin = options.spin_ns();
     engines_.push_back(std::make_shared<Engine>(std::move(alone)));
   }

@@ -8,10 +8,7 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <bit>
-#include <cstddef>
 
 #include "base/clock.h"
 
@@ -79,21 +76,6 @@ class SpinTime {
 
  private:
   TimeNs allowed_ = kNever;
-};
-
-// A spin time for each size, in powers of two, of what peers fetch from here at the moment. Where the transport needs
-// no help of this end for that, the next message comes once they have it all. So the pauses after large arrays are
-// long, while the messages between two of them follow each other at once and would have every pause spun through.
-class SpinTimes {
- public:
-  SpinTime& while_fetched(size_t bytes) {
-    return times_[std::min<size_t>(std::bit_width(bytes / kLargeBytes), times_.size() - 1)];
-  }
-  // Below this the spin pays: so little is fetched within it.
-  static constexpr size_t kLargeBytes = 1 << 20;
-
- private:
-  std::array<SpinTime, 8> times_;
 };
 
 }  // namespace rrpc::driver

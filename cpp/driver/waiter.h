@@ -31,21 +31,18 @@ class Waiter {
   // Until `done()`, which may be asked without the connection's mutex. `watch()` is called with it before this thread
   // sleeps: whoever brings the thing about must wake sleepers from then on. kInterrupted: a signal came or the
   // interrupt is set; see to it and wait again.
-  // `call`: the one that is waited for, if any.
   template <typename Done, typename Watch>
-  WaitResult wait(Done done, Watch watch, const rpc::ClientCall* call = nullptr) {
-    const TimeNs begin = now_ns();
-    const WaitResult result = poll_then_sleep(begin, done, watch, call);
-    if (result == WaitResult::kDone && fetched_bytes_ >= SpinTimes::kLargeBytes) note_pace(now_ns() - begin);
+  WaitResult wait(Done done, Watch watch) {
+    const WaitResult result = poll_then_sleep(done, watch);
     if (result != WaitResult::kInterrupted) hand_over();
     return result;
   }
 
  private:
   template <typename Done, typename Watch>
-  WaitResult poll_then_sleep(TimeNs begin, Done done, Watch watch, const rpc::ClientCall* call) {
+  WaitResult poll_then_sleep(Done done, Watch watch) {
     Connection& connection = *connection_;
-    TimeNs now = begin;
+    TimeNs now = now_ns();
     const TimeNs slice_end = now + kBusySlice;
     const TimeNs spin = connection.options().spin_ns();
     TimeNs spin_until = deadline_after(now, spin);
@@ -59,11 +56,6 @@ class Waiter {
       if (std::unique_lock lock(connection.mutex, std::try_to_lock); lock) {
         if (may_spin) turn.take();
         connection.start_pace.waits(now);
-        if (call != nullptr) {
-          fetched_bytes_ = std::exchange(call, nullptr)->exposed_bytes();
-          if (fetched_bytes_ >= SpinTimes::kLargeBytes)
-            spin_until = deadline_after(begin, connection.spin_times.while_fetched(fetched_bytes_).now(spin));
-        }
         handled = poll(now);
         bytes_moved = handled > 0 && connection.session().endpoint().moved_bytes();
         if (done()) {
@@ -78,10 +70,7 @@ class Waiter {
       else if (may_spin && !spinner.pause())
         continue;
       now = now_ns();
-      if (bytes_moved) {
-        spin_until = deadline_after(now, spin);
-        moves_bytes_ = true;
-      }
+      if (bytes_moved) spin_until = deadline_after(now, spin);
       if (now >= deadline_ || now >= slice_end || interrupt_.load(std::memory_order_relaxed)) break;
       if (now >= spin_until || (may_sleep && Spinner::crowded(now))) break;
     }
@@ -120,13 +109,6 @@ class Waiter {
     Waiter& waiter_;
     bool taken_ = false;
   };
-
-  // How long the peer took over large arguments. Where it needs this end for that, nobody is to sleep meanwhile.
-  void note_pace(TimeNs waited) {
-    if (moves_bytes_) return;
-    std::lock_guard lock(connection_->mutex);
-    connection_->spin_times.while_fetched(fetched_bytes_).came_after(waited, connection_->options().spin_ns());
-  }
 
   size_t poll(TimeNs now) {
     const size_t handled = connection_->session().progress(now);
@@ -228,8 +210,6 @@ class Waiter {
   const void* const cause_;
   const TimeNs deadline_;
   const std::atomic<bool>& interrupt_;
-  size_t fetched_bytes_ = 0;  // of arguments, by the peer, while this waits
-  bool moves_bytes_ = false;
 };
 
 }  // namespace rrpc::driver

@@ -22,6 +22,11 @@ const AtFork kProcessAtFork{[] {
 
 }  // namespace
 
+size_t Budget::held() const {
+  const std::lock_guard lock(mutex_);
+  return held_;
+}
+
 bool Budget::fits(const Account& account, size_t bytes, size_t limit, size_t own_limit) const {
   if (account.held_ + bytes > own_limit) return false;
   if (held_ == 0) return true;  // however large: it shares with nobody

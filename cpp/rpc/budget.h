@@ -24,7 +24,7 @@ class Budget {
   // The limit is asked for each time: it may change.
   explicit Budget(std::function<size_t()> limit) : limit_(std::move(limit)) {}
   size_t limit() const { return limit_(); }
-  size_t held() const { return held_.load(std::memory_order_relaxed); }
+  size_t held() const;
 
  private:
   friend class Account;
@@ -35,7 +35,7 @@ class Budget {
 
   const std::function<size_t()> limit_;
   mutable std::mutex mutex_;
-  std::atomic<size_t> held_{0};  // written with the mutex
+  size_t held_ = 0;
   std::deque<Account*> waiting_;
 };
 

@@ -95,11 +95,6 @@ class ClientCall {
   TimeNs deadline() const { return deadline_; }
   const StreamRef& stream() const { return stream_; }  // null: a unary call
   Status deadline_passed() const;                      // names the method and its timeout
-  // What the server reads and writes for it at this end: arguments, out= memory. With the mutex of the connection.
-  size_t exposed_bytes() const {
-    const SeldomUsed* const used = seldom_.written();
-    return used == nullptr ? 0 : used->exposures.bytes();
-  }
 
   CallStamps stamps;  // the clock is set before the call starts
 

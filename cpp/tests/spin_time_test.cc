@@ -44,27 +44,5 @@ TEST(SpinTime, WithoutEndOrNotAtAllStaySo) {
   EXPECT_EQ(spin.now(0), 0) << "poll=event";
 }
 
-// Two messages follow each large array at once, the one that it has been fetched and the next request.
-TEST(SpinTimes, PausesAfterLargeArraysAreToldFromThoseBetween) {
-  SpinTimes spins;
-  constexpr size_t kBytes = 16 << 20;
-  for (int i = 0; i < 20; ++i) {
-    spins.while_fetched(kBytes).came_after(2 * kMillisecond, kMost);
-    spins.while_fetched(0).came_after(kMicrosecond, kMost);
-  }
-  EXPECT_EQ(spins.while_fetched(kBytes).now(kMost), 0);
-  EXPECT_EQ(spins.while_fetched(0).now(kMost), kMost);
-}
-
-TEST(SpinTimes, EachPowerOfTwoFromAMibOnIsASize) {
-  SpinTimes spins;
-  constexpr size_t kMib = SpinTimes::kLargeBytes;
-  EXPECT_EQ(&spins.while_fetched(0), &spins.while_fetched(kMib - 1));
-  EXPECT_NE(&spins.while_fetched(kMib - 1), &spins.while_fetched(kMib));
-  EXPECT_EQ(&spins.while_fetched(kMib), &spins.while_fetched(2 * kMib - 1));
-  EXPECT_NE(&spins.while_fetched(kMib), &spins.while_fetched(2 * kMib));
-  EXPECT_EQ(&spins.while_fetched(kMib << 10), &spins.while_fetched(SIZE_MAX));
-}
-
 }  // namespace
 }  // namespace rrpc::driver
