@@ -363,7 +363,7 @@ TEST(StreamEnds, WhatAReplySaidIsNotTakenForWhatEndsTheCallInItsPlace) {
     ReplyFixed failed;
     failed.call_id = 1;
     failed.status = static_cast<uint8_t>(StatusCode::kNotFound);
-    raw.peer.send(kReply, bytes_of(failed) + "details");
+    raw.peer.send(kReply, reply_body(failed, {}, "details"));
     raw.run();
     ASSERT_FALSE(call->done()) << "its item is still to be fetched";
     if (by == By::kCancel)
