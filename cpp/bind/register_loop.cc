@@ -18,7 +18,7 @@ namespace rrpc::bind {
 namespace {
 
 // While nobody else is ready to run, the loop is kept from going round, which costs it 10 µs, for so long.
-constexpr TimeNs kRound = 100 * kMicrosecond;
+constexpr TimeNs kRound = 500 * kMicrosecond;
 // Of tasks that what came has woken: others have their turn after so long. As in rrpc/aio/fairness.py.
 constexpr TimeNs kTurnMax = 2 * kMillisecond;
 
