@@ -6,31 +6,24 @@ import threading
 import time
 
 import rrpc
+from bench.peers.rrpc_client import BenchClient
+from bench.peers.rrpc_service import Bench
 
 PAYLOAD = b"0123456789abcdef0123456789abcdef"
 
 
-@rrpc.service
-class Echo:
-    """Gives back what it gets."""
-
-    @rrpc.method
-    def echo(self, data: bytes) -> bytes:
-        return data
-
-
 def serve(address: str, poll: str) -> None:
-    with rrpc.Server(Echo(), listen=address, workers=1, poll=poll) as server:
+    with rrpc.Server(Bench(), listen=address, workers=1, poll=poll) as server:
         print(f"listening on {server.addresses[0]}", flush=True)
         threading.Event().wait()
 
 
 def echo(address: str, poll: str, count: int) -> None:
     round_trips_us = []
-    with rrpc.connect(address, timeout=60.0, poll=poll) as client:
+    with BenchClient(address, timeout=60.0, poll=poll) as client:
         for i in range(-(count // 10), count):
             start = time.perf_counter_ns()
-            assert client.call("Echo.echo", PAYLOAD, timeout=60.0) == PAYLOAD
+            assert client.echo(PAYLOAD, timeout=60.0) == PAYLOAD
             if i >= 0:
                 round_trips_us.append((time.perf_counter_ns() - start) / 1e3)
     print(f"{statistics.median(round_trips_us):.2f}")
