@@ -21,7 +21,7 @@ from .calling.metadata_option import metadata_of, show_metadata
 from .calling.offered import Offered
 from .calling.stream_calls import call_stream, checked
 from .calling.to_json import Files, pretty, to_json
-from .common import BadInput, Parser, command, debugging, one_line, problem, takes_files
+from .common import BadInput, Parser, command, debugging, for_terminal, one_line, problem, takes_files
 from .tls_flags import add_tls_flags, tls_options
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _run(client: rrpc.Client, options: Any) -> int:
 
         show = listing if options.target == "list" else describe
         try:
-            print(show(offered, options.arguments, options.json), flush=True)
+            print(for_terminal(show(offered, options.arguments, options.json)), flush=True)
         except rrpc.Unimplemented:
             raise BadInput("this server has no reflection, so it can't say what it offers") from None
         return 0
@@ -263,7 +263,7 @@ def _show(result: Any, output: _Output | None, strict: bool) -> int:
             shown = output.write(result, shown)
     except (OSError, ValueError) as error:  # the call is done: its result isn't lost for that
         wrong, shown = error, to_json(result, whole=strict)
-    print(json.dumps(shown, allow_nan=False) if strict else pretty(shown), flush=True)
+    print(json.dumps(shown, allow_nan=False) if strict else for_terminal(pretty(shown)), flush=True)
     return (
         0 if wrong is None or output is None else problem("rrpc-call", BadInput(f"-o {output.path}: {wrong}"))
     )
@@ -282,7 +282,7 @@ def _failed(error: rrpc.RpcError, strict: bool) -> int:
     if details:
         print(f"rrpc-call: details: {json.dumps(details)}", file=sys.stderr, flush=True)
     if isinstance(error, rrpc.RemoteError) and error.remote_traceback:
-        print(error.remote_traceback.rstrip(), file=sys.stderr, flush=True)
+        print(for_terminal(error.remote_traceback.rstrip()), file=sys.stderr, flush=True)
     return 1
 
 

@@ -15,7 +15,17 @@ from rrpc.errors import RpcError
 from rrpc.idl import SIDES, IdlError, PythonFiles
 from rrpc.schema import Module, Service, modules_of
 
-from .common import BadInput, Parser, command, debugging, find_service, problem, takes_files, tool_version
+from .common import (
+    BadInput,
+    Parser,
+    command,
+    debugging,
+    find_service,
+    for_terminal,
+    problem,
+    takes_files,
+    tool_version,
+)
 from .generated_files import Output
 from .tls_flags import add_tls_flags, tls_options
 
@@ -188,7 +198,7 @@ def _check(arguments: Sequence[str]) -> int:
     for change in sorted(changes, key=lambda change: not change.breaking):
         at = change.position
         where = f"{at.file}:{at.line}:{at.column}: " if at is not None else ""
-        print(f"{where}{'breaking' if change.breaking else 'note'}: {change}")
+        print(for_terminal(f"{where}{'breaking' if change.breaking else 'note'}: {change}"))
     return 1 if any(change.breaking for change in changes) else 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import rrpc
 
 from . import machine
-from .common import BadInput, Parser, command, problem
+from .common import BadInput, Parser, command, for_terminal, problem
 from .tls_flags import add_tls_flags, tls_options
 
 _ADAPTER_FIELDS = ("state", "transport", "link_layer", "active_mtu", "gids", "addresses", "exposure")
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = _report(options.addresses, options.timeout, tls_options(options))
     except (BadInput, rrpc.RpcError) as error:
         return problem("rrpc-info", error)
-    print(json.dumps(report, indent=2) if options.json else "\n".join(_lines(report)), flush=True)
+    print(json.dumps(report, indent=2) if options.json else for_terminal("\n".join(_lines(report))), flush=True)
     return 1 if report.get("choice", {"transport": "any"})["transport"] is None else 0
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rrpc.cli.common import BadInput
+from rrpc.cli.common import BadInput, for_terminal
 from rrpc.metadata import Metadata
 
 _BINARY = "-bin"
@@ -44,4 +44,4 @@ def show_metadata(metadata: Mapping[str, Any]) -> None:
     for name in received:
         for value in received.get_all(name):
             shown = value if isinstance(value, str) else base64.b64encode(value).decode()
-            print(f"{name}: {shown}", file=sys.stderr)
+            print(for_terminal(f"{name}: {shown}"), file=sys.stderr)

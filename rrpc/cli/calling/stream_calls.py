@@ -10,7 +10,7 @@ from typing import Any
 import rrpc
 from rrpc._client.stream_call import StreamCall
 from rrpc._interface import RECEIVES, SENDS, Method, Mismatch, compile_check, item_of
-from rrpc.cli.common import BadInput
+from rrpc.cli.common import BadInput, for_terminal
 
 from .given import value_of
 from .metadata_option import show_metadata
@@ -69,7 +69,7 @@ def _print(stream: Any, method: Method, strict: bool) -> None:
     kind, _ = item_of(method.result)
     for item in stream:
         shown = to_json(checked(item, kind), whole=strict)
-        print(json.dumps(shown, ensure_ascii=strict, allow_nan=False), flush=True)
+        print(for_terminal(json.dumps(shown, ensure_ascii=strict, allow_nan=False)), flush=True)
 
 
 def checked(value: Any, annotation: Any) -> Any:

@@ -1,0 +1,60 @@
+"""What a server says is text on a terminal of its clients, and no orders to it."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from rrpc_call import Run
+
+import rrpc
+from rrpc.cli.common import for_terminal
+
+# Sets a title, erases the line, turns what follows around; and what C1 makes of it in one byte.
+ORDERS = "\x1b]0;owned\x07\x9b2K\u202e\r"
+SHOWN = r"\u001b]0;owned\u0007\u009b2K\u202e"
+
+
+@rrpc.service
+class Painter:
+    """Paints."""
+
+    @rrpc.method
+    def paint(self) -> str:
+        """Paints \x1b]0;owned\x07\x9b2K\u202e walls."""
+        return f"{ORDERS}red"
+
+    @rrpc.method
+    def stripes(self) -> Iterator[str]:
+        yield f"{ORDERS}blue"
+
+    @rrpc.method
+    def spill(self) -> None:
+        raise ValueError(f"{ORDERS}green")
+
+@pytest.fixture
+def painter(new_address: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    with rrpc.serve(Painter(), listen=new_address("tcp"), tracebacks=True) as server:
+        yield Run(server.addresses[0], capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["Painter.paint"], "red"),
+        (["Painter.stripes"], "blue"),
+        (["Painter.spill"], "green"),
+        (["list"], "walls"),
+        (["describe"], "walls"),
+    ],
+)
+def test_orders_to_a_terminal_are_shown(painter: Run, arguments: list[str], word: str) -> None:
+    _, out, err = painter(*arguments)
+    assert SHOWN in out + err
+    assert word in out + err
+    for text in (out, err):
+        assert all(letter.isprintable() or letter in "\n\t" for letter in text)
+
+
+def test_other_text_stays() -> None:
+    text = "a\tb\nd\u00e9j\u00e0 vu\u00a0! \U0001f469\u200d\U0001f4bb"
+    assert for_terminal(text) == text
+    assert for_terminal("\ud800") == r"\ud800"
