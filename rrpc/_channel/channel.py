@@ -150,12 +150,19 @@ class Channel(Upkeep):
     def admit(self, contract: Contract) -> None:
         """Makes all connections agree on the contract's services; the existing ones do it now."""
         end = self._connect_end()
+        is_new = contract not in self._contracts
         # Comes before the loop, so that connections made meanwhile agree on it too.
-        if contract not in self._contracts:
+        if is_new:
             self._contracts.append(contract)
-        for connection in self.connections():
-            if connection.usable():
-                connection.agreement(contract, end)
+        try:
+            for connection in self.connections():
+                if connection.usable():
+                    connection.agreement(contract, end)
+        except BaseException:
+            # Its client isn't made then, and doesn't keep others from connecting again.
+            if is_new:
+                self._contracts.remove(contract)
+            raise
 
     # For users
 

@@ -1,5 +1,6 @@
 """Clients and servers of equal and of other versions: what they ask when they connect, and whose methods are called."""
 
+import contextlib
 import struct
 import sys
 import threading
@@ -7,13 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from processes import eventually
+from processes import eventually, patience
 from raw_peer import CALL, REPLY, RawPeer, hello, message, request, setup
 from two_versions import CLIENTS, PRINTS, client_of, connect_as, generate, named
 
 import rrpc
 from rrpc.observe import ServedCall
 
+QUICK = rrpc.Backoff(initial=0.02, maximum=0.1)
 
 @pytest.fixture
 def observed() -> Iterator[tuple[rrpc.Server, list[ServedCall]]]:
@@ -76,6 +78,22 @@ def test_after_a_restart_with_other_services() -> None:
             for name in ("First", "Second"):
                 with client_of(name)(server.addresses[0], timeout=20.0) as client:
                     assert client.who() == f"I am {name}"
+
+
+def test_a_client_that_is_refused_keeps_no_other_from_connecting_again() -> None:
+    port = 0
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            # Without reflection only its own version fits.
+            options = {"listen": f"tcp://127.0.0.1:{port}", "builtin": False}
+            with rrpc.Server(sys.modules["rows_old"].Rows(), **options) as server:
+                if port == 0:
+                    port = int(server.addresses[0].rpartition(":")[2])
+                    channel = stack.enter_context(rrpc.Channel(server.addresses[0], backoff=QUICK))
+                    fits = CLIENTS["old"].RowsClient(channel, timeout=patience(20), wait_for_ready=True)
+                assert fits.find("p") == "p"
+                with pytest.raises(rrpc.FailedPrecondition, match=r"it describes none"):
+                    CLIENTS["new"].RowsClient(channel)
 
 
 def test_names_of_no_method_are_refused(observed: tuple[rrpc.Server, list[ServedCall]]) -> None:
