@@ -6,6 +6,7 @@ import threading
 import time
 
 import rrpc
+
 from bench.peers.rrpc_client import BenchClient
 from bench.peers.rrpc_service import Bench
 

@@ -38,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = _report(options.addresses, options.timeout, tls_options(options))
     except (BadInput, rrpc.RpcError) as error:
         return problem("rrpc-info", error)
-    print(json.dumps(report, indent=2) if options.json else for_terminal("\n".join(_lines(report))), flush=True)
+    print(
+        json.dumps(report, indent=2) if options.json else for_terminal("\n".join(_lines(report))), flush=True
+    )
     return 1 if report.get("choice", {"transport": "any"})["transport"] is None else 0
 
 

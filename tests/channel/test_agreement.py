@@ -17,6 +17,7 @@ from rrpc.observe import ServedCall
 
 QUICK = rrpc.Backoff(initial=0.02, maximum=0.1)
 
+
 @pytest.fixture
 def observed() -> Iterator[tuple[rrpc.Server, list[ServedCall]]]:
     """A server of the old version in this process, and what it served."""
@@ -85,8 +86,8 @@ def test_a_client_that_is_refused_keeps_no_other_from_connecting_again() -> None
     with contextlib.ExitStack() as stack:
         for _ in range(2):
             # Without reflection only its own version fits.
-            options = {"listen": f"tcp://127.0.0.1:{port}", "builtin": False}
-            with rrpc.Server(sys.modules["rows_old"].Rows(), **options) as server:
+            rows, listen = sys.modules["rows_old"].Rows(), f"tcp://127.0.0.1:{port}"
+            with rrpc.Server(rows, listen=listen, builtin=False) as server:
                 if port == 0:
                     port = int(server.addresses[0].rpartition(":")[2])
                     channel = stack.enter_context(rrpc.Channel(server.addresses[0], backoff=QUICK))

@@ -30,6 +30,7 @@ class Painter:
     def spill(self) -> None:
         raise ValueError(f"{ORDERS}green")
 
+
 @pytest.fixture
 def painter(new_address: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
     with rrpc.serve(Painter(), listen=new_address("tcp"), tracebacks=True) as server:
