@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 Choice = tuple[Connection | None, RpcError | None]
 _RESOLVE_PAUSE_SECONDS = 1.0
 _SWEEP_MIN = 64
+# Addresses that a channel connects to at once: each takes a thread.
+_CONNECTING_MAX = 64
 NEXT_ADDRESS_SECONDS = 0.5
 """After so long without an answer the next address is tried beside the first, where one connection is wanted."""
 
@@ -163,10 +165,12 @@ class Upkeep:
     def _demand(self, now: float) -> None:
         """Starts to connect to the addresses that are due: all of them, or one after the other."""
         able = [subchannel for subchannel in self._subchannels if subchannel.may_connect(now)]
-        if not self._policy.keeps_all:
-            connecting = any(subchannel.state == CONNECTING for subchannel in self._subchannels)
-            # Addresses that haven't failed come first.
-            able.sort(key=lambda s: s.state != IDLE)
+        connecting = sum(subchannel.state == CONNECTING for subchannel in self._subchannels)
+        # Addresses that haven't failed come first.
+        able.sort(key=lambda s: s.state != IDLE)
+        if self._policy.keeps_all:
+            del able[max(0, _CONNECTING_MAX - connecting) :]  # the others as these come to an end
+        else:
             if connecting and now < self._next_at:
                 able.clear()
             elif len(able) > 1 or connecting:
@@ -196,7 +200,8 @@ class Upkeep:
 
         Returns False if no thread can be had for the timer.
         """
-        later = [s.retry_at for s in self._subchannels if s.state == TRANSIENT_FAILURE]
+        # Those that are due by now wait for the end of another attempt.
+        later = [s.retry_at for s in self._subchannels if s.state == TRANSIENT_FAILURE and s.retry_at > now]
         if not later:
             return True
         at = min(later)
@@ -291,8 +296,9 @@ class Upkeep:
 
         def keep_all() -> Choice:
             if self._policy.keeps_all and not self._closed:
-                self._demand(monotonic())
-                self._set_timer(monotonic())
+                now = monotonic()
+                self._demand(now)
+                self._set_timer(now)
             return None, None
 
         self._changed(keep_all)

@@ -1,6 +1,8 @@
 """Channels with several addresses: which of them calls take, where names lead, and what becomes of calls meanwhile."""
 
+import contextlib
 import itertools
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +25,10 @@ QUICK = rrpc.Backoff(initial=0.02, maximum=0.1)
 
 def states(client: rrpc.Client) -> list[str]:
     return [entry["state"] for entry in client.info()["channel"]["addresses"]]
+
+
+def states_of(channel: rrpc.Channel) -> list[str]:
+    return [subchannel.state for subchannel in channel._subchannels]
 
 
 def works(client: rrpc.Client) -> bool:
@@ -51,6 +57,32 @@ def test_addresses_that_a_name_had_are_forgotten(monkeypatch: pytest.MonkeyPatch
 
 
 # Several addresses
+
+
+def test_no_more_than_64_addresses_are_connected_to_at_once() -> None:
+    def threads() -> int:
+        return sum(thread.name == "rrpc-connecting" for thread in threading.enumerate())
+
+    before = threads()
+    with contextlib.ExitStack() as stack:
+        # They let in whoever comes, and say nothing.
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(70)]
+        addresses = [f"tcp://127.0.0.1:{server.getsockname()[1]}" for server in silent]
+        channel = stack.enter_context(
+            rrpc.Channel(addresses, policy="round_robin", connect_timeout=patience(20))
+        )
+        channel.pick_soon()
+        eventually(lambda: threads() - before == 64)
+        assert states_of(channel) == ["connecting"] * 64 + ["idle"] * 6
+        for server in silent[:6]:
+            server.accept()[0].close()
+        eventually(lambda: "idle" not in states_of(channel))
+        assert threads() - before <= 64
+        # Whoever is due again has to wait, too.
+        assert states_of(channel).count("connecting") == 64
+        for server in silent:
+            server.close()
+    eventually(lambda: threads() == before)
 
 
 @pytest.fixture
