@@ -15,13 +15,14 @@ import rrpc
 from rrpc._interface import RECEIVES, SENDS, Interface, Method, Plan
 from rrpc._options import did_you_mean
 from rrpc.schema import Service
+from rrpc.schema.prose import for_terminal
 
 from .calling.given import split, value_of
 from .calling.metadata_option import metadata_of, show_metadata
 from .calling.offered import Offered
 from .calling.stream_calls import call_stream, checked
 from .calling.to_json import Files, pretty, to_json
-from .common import BadInput, Parser, command, debugging, for_terminal, one_line, problem, takes_files
+from .common import BadInput, Parser, command, debugging, one_line, problem, takes_files
 from .tls_flags import add_tls_flags, tls_options
 
 if TYPE_CHECKING:

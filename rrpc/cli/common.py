@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
-import json
 import os
 import re
 import signal
@@ -18,8 +17,7 @@ from typing import Any, NoReturn
 import rrpc
 from rrpc._interface import Interface
 from rrpc._interface.decorators import interface_of
-
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+from rrpc.schema.prose import for_terminal
 
 
 class BadInput(Exception):
@@ -140,15 +138,6 @@ def problem(program: str, error: BaseException) -> int:
 def one_line(text: str) -> str:
     """The text without line breaks, for a terminal."""
     return for_terminal(" ".join(text.split()))
-
-
-def for_terminal(text: str) -> str:
-    """The text with what a terminal would obey, or couldn't take, as JSON escapes it: it may be a server's.
-
-    Those are control characters but for line breaks and tabs, marks that turn the direction of the text, and lone
-    surrogates.
-    """
-    return _OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def find_service(target: str) -> tuple[type, Interface]:

@@ -14,6 +14,7 @@ from rrpc._interface import AnnotationError
 from rrpc.errors import RpcError
 from rrpc.idl import SIDES, IdlError, PythonFiles
 from rrpc.schema import Module, Service, modules_of
+from rrpc.schema.prose import for_terminal
 
 from .common import (
     BadInput,
@@ -21,7 +22,6 @@ from .common import (
     command,
     debugging,
     find_service,
-    for_terminal,
     problem,
     takes_files,
     tool_version,

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import rrpc
+from rrpc.schema.prose import for_terminal
 
 from . import machine
-from .common import BadInput, Parser, command, for_terminal, problem
+from .common import BadInput, Parser, command, problem
 from .tls_flags import add_tls_flags, tls_options
 
 _ADAPTER_FIELDS = ("state", "transport", "link_layer", "active_mtu", "gids", "addresses", "exposure")

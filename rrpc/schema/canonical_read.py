@@ -19,6 +19,7 @@ from typing import Any
 
 from . import model
 from .closure import inner_types, owned, types_in
+from .prose import without_orders
 
 DEPTH_MAX = 40
 """Levels of a type or a value: each is at most two of the data, which the codec carries 128 deep."""
@@ -98,8 +99,10 @@ def _described(data: Any, dotted: bool = False) -> dict[str, Any]:
     name = _need(data, "name", str)
     with at(".name"):
         _name(name, dotted)
-    described = {"name": name, "doc": _may(data, "doc", "")}
-    return described | ({"deprecated": _need(data, "deprecated", str)} if "deprecated" in data else {})
+    described = {"name": name, "doc": without_orders(_may(data, "doc", ""))}
+    if "deprecated" in data:
+        described["deprecated"] = without_orders(_need(data, "deprecated", str))
+    return described
 
 
 def _once(what: str, keys: Iterator[Any]) -> None:

@@ -6,7 +6,8 @@ import pytest
 from rrpc_call import Run
 
 import rrpc
-from rrpc.cli.common import for_terminal
+from rrpc.cli import gen
+from rrpc.schema.prose import for_terminal
 
 # Sets a title, erases the line, turns what follows around; and what C1 makes of it in one byte.
 ORDERS = "\x1b]0;owned\x07\x9b2K\u202e\r"
@@ -38,21 +39,31 @@ def painter(new_address: Callable[[str], str], capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"),
+    ("arguments", "words"),
     [
-        (["Painter.paint"], "red"),
-        (["Painter.stripes"], "blue"),
-        (["Painter.spill"], "green"),
-        (["list"], "walls"),
-        (["describe"], "walls"),
+        (["Painter.paint"], f"{SHOWN}\\rred"),
+        (["Painter.stripes"], f"{SHOWN}\\rblue"),
+        (["Painter.spill"], f"{SHOWN}\\rgreen"),
+        (["list"], "Paints ?]0;owned??2K? walls."),
+        (["describe"], "Paints ?]0;owned??2K? walls."),
     ],
 )
-def test_orders_to_a_terminal_are_shown(painter: Run, arguments: list[str], word: str) -> None:
+def test_orders_to_a_terminal_are_shown(painter: Run, arguments: list[str], words: str) -> None:
     _, out, err = painter(*arguments)
-    assert SHOWN in out + err
-    assert word in out + err
-    for text in (out, err):
-        assert all(letter.isprintable() or letter in "\n\t" for letter in text)
+    assert words in out + err
+    assert is_harmless(out + err)
+
+
+def is_harmless(text: str) -> bool:
+    return all(letter.isprintable() or letter in "\n\t" for letter in text)
+
+
+@pytest.mark.parametrize("idl", [[], ["--idl"]])
+def test_generated_text_has_none(painter: Run, capsys: pytest.CaptureFixture[str], idl: list[str]) -> None:
+    assert gen.main([painter.address, *idl]) == 0
+    text = capsys.readouterr().out
+    assert "Paints ?]0;owned??2K? walls." in text
+    assert is_harmless(text)
 
 
 def test_other_text_stays() -> None:
