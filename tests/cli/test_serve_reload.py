@@ -1,6 +1,7 @@
 """rrpc-serve --reload: new code is served, broken code isn't, and no accepted call is lost on the way."""
 
 import contextlib
+import itertools
 import signal
 import threading
 import time
@@ -205,9 +206,9 @@ def test_no_accepted_call_is_lost_under_load(project: Project) -> None:
     served = project.start()
     stop = threading.Event()
     answered: list[int] = []
-    numbers = iter(range(10_000_000))
 
-    def call_on() -> None:
+    def call_on(first: int) -> None:
+        numbers = itertools.count(first, 4)  # of this thread alone
         while not stop.is_set():
             time.sleep(0.01)
             with (
@@ -217,7 +218,7 @@ def test_no_accepted_call_is_lost_under_load(project: Project) -> None:
                 while not stop.is_set():
                     answered.append(client.call("Changing.run", next(numbers)))
 
-    callers = [threading.Thread(target=call_on) for _ in range(4)]
+    callers = [threading.Thread(target=call_on, args=(first,)) for first in range(4)]
     for caller in callers:
         caller.start()
     try:
