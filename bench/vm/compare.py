@@ -28,7 +28,7 @@ IN_FLIGHT = 4  # our fetches; perftest keeps as many reads posted as its queue h
 TRIES = 4
 PATIENCE_S = 120.0
 MIB_PER_S = 1.048576  # perftest's MB are MiB
-ECHO_MAX, BULK_MIN = 1.3, 0.9
+ECHO_MAX, PYTHON_ECHO_MAX, BULK_MIN = 1.3, 4.0, 0.9
 
 
 class Failed(Exception):
@@ -175,6 +175,7 @@ def comparisons(load: Load) -> list[Comparison]:
             "µs",
             send_round_trip,
             lambda host, mode, load: ours(PYTHON, host, mode, "echo", load.python_calls),
+            at_most=PYTHON_ECHO_MAX,
         ),
         *(fetch(mib) for mib in load.fetches),
     ]
