@@ -165,6 +165,8 @@ class Upkeep:
     def _demand(self, now: float) -> None:
         """Starts to connect to the addresses that are due: all of them, or one after the other."""
         able = [subchannel for subchannel in self._subchannels if subchannel.may_connect(now)]
+        if not able:
+            return  # as for nearly every call
         connecting = sum(subchannel.state == CONNECTING for subchannel in self._subchannels)
         # Addresses that haven't failed come first.
         able.sort(key=lambda s: s.state != IDLE)
