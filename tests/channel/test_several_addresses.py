@@ -27,6 +27,12 @@ def states(client: rrpc.Client) -> list[str]:
     return [entry["state"] for entry in client.info()["channel"]["addresses"]]
 
 
+def sets_no_timer(channel: rrpc.Channel) -> bool:
+    before = channel._retry_timer
+    channel._go_on()
+    return channel._retry_timer is before
+
+
 def states_of(channel: rrpc.Channel) -> list[str]:
     return [subchannel.state for subchannel in channel._subchannels]
 
@@ -60,10 +66,11 @@ def test_addresses_that_a_name_had_are_forgotten(monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_more_than_64_addresses_are_connected_to_at_once() -> None:
-    def threads() -> int:
-        return sum(thread.name == "rrpc-connecting" for thread in threading.enumerate())
+    others = set(threading.enumerate())
 
-    before = threads()
+    def threads() -> int:
+        return sum(thread.name == "rrpc-connecting" for thread in set(threading.enumerate()) - others)
+
     with contextlib.ExitStack() as stack:
         # They let in whoever comes, and say nothing.
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(70)]
@@ -72,17 +79,19 @@ def test_no_more_than_64_addresses_are_connected_to_at_once() -> None:
             rrpc.Channel(addresses, policy="round_robin", connect_timeout=patience(20))
         )
         channel.pick_soon()
-        eventually(lambda: threads() - before == 64)
+        eventually(lambda: threads() == 64)
         assert states_of(channel) == ["connecting"] * 64 + ["idle"] * 6
         for server in silent[:6]:
             server.accept()[0].close()
         eventually(lambda: "idle" not in states_of(channel))
-        assert threads() - before <= 64
-        # Whoever is due again has to wait, too.
+        eventually(lambda: threads() == 64)  # a thread starts the next one before it ends
+        # Whoever is due again has to wait, too, for the end of another attempt and not for a timer.
+        eventually(lambda: all(s.retry_at < time.monotonic() for s in channel._subchannels))
+        eventually(lambda: all(sets_no_timer(channel) for _ in range(100)))
         assert states_of(channel).count("connecting") == 64
         for server in silent:
             server.close()
-    eventually(lambda: threads() == before)
+    eventually(lambda: threads() == 0)
 
 
 @pytest.fixture
