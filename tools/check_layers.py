@@ -57,6 +57,7 @@ CPP_WORDS_NOT_IN = [
 PY_LAYERS = [
     "_fork",
     "_numa",
+    "_prose",
     "errors",
     "types",
     "metadata",

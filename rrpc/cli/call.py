@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import rrpc
 from rrpc._interface import RECEIVES, SENDS, Interface, Method, Plan
 from rrpc._options import did_you_mean
+from rrpc._prose import for_terminal
 from rrpc.schema import Service
-from rrpc.schema.prose import for_terminal
 
 from .calling.given import split, value_of
 from .calling.metadata_option import metadata_of, show_metadata

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import rrpc
 from rrpc._interface import Interface
 from rrpc._interface.decorators import interface_of
-from rrpc.schema.prose import for_terminal
+from rrpc._prose import for_terminal
 
 
 class BadInput(Exception):

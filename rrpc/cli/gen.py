@@ -11,21 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from rrpc import idl  # load and print_module need lark, and import it when they are asked for
 from rrpc._interface import AnnotationError
+from rrpc._prose import for_terminal
 from rrpc.errors import RpcError
 from rrpc.idl import SIDES, IdlError, PythonFiles
 from rrpc.schema import Module, Service, modules_of
-from rrpc.schema.prose import for_terminal
 
-from .common import (
-    BadInput,
-    Parser,
-    command,
-    debugging,
-    find_service,
-    problem,
-    takes_files,
-    tool_version,
-)
+from .common import BadInput, Parser, command, debugging, find_service, problem, takes_files, tool_version
 from .generated_files import Output
 from .tls_flags import add_tls_flags, tls_options
 

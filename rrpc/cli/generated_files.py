@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from rrpc.schema.prose import for_terminal
+from rrpc._prose import for_terminal
 
 from .common import BadInput
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import rrpc
-from rrpc.schema.prose import for_terminal
+from rrpc._prose import for_terminal
 
 from . import machine
 from .common import BadInput, Parser, command, problem

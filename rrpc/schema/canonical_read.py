@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from rrpc._prose import without_orders
+
 from . import model
 from .closure import inner_types, owned, types_in
-from .prose import without_orders
 
 DEPTH_MAX = 40
 """Levels of a type or a value: each is at most two of the data, which the codec carries 128 deep."""

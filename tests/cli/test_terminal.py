@@ -6,8 +6,8 @@ import pytest
 from rrpc_call import Run
 
 import rrpc
+from rrpc._prose import for_terminal
 from rrpc.cli import gen
-from rrpc.schema.prose import for_terminal
 
 # Sets a title, erases the line, turns what follows around; and what C1 makes of it in one byte.
 ORDERS = "\x1b]0;owned\x07\x9b2K\u202e\r"

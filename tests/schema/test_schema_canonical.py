@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from made import examples
 
 from rrpc import schema
+from rrpc._prose import without_orders
 from rrpc.codec import Message, decode, encode
 from rrpc.schema import from_data, to_data
-from rrpc.schema.prose import without_orders
 
 NAMES = st.sampled_from(["a", "b1", "Row", "Metric", "füllung", "x_y"])
 FULL = st.sampled_from(["lab.Row", "lab.Metric", "lab.Pick"])

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rrpc._prose import for_terminal
 from rrpc.cli.common import BadInput
 from rrpc.metadata import Metadata
-from rrpc.schema.prose import for_terminal
 
 _BINARY = "-bin"
 

@@ -10,8 +10,8 @@ from typing import Any
 import rrpc
 from rrpc._client.stream_call import StreamCall
 from rrpc._interface import RECEIVES, SENDS, Method, Mismatch, compile_check, item_of
+from rrpc._prose import for_terminal
 from rrpc.cli.common import BadInput
-from rrpc.schema.prose import for_terminal
 
 from .given import value_of
 from .metadata_option import show_metadata
