@@ -22,7 +22,10 @@ Handlers::Handlers(const py::object& core, const py::dict& handlers) : core_(cor
   }
 }
 
-Handlers::~Handlers() { Py_XDECREF(reinterpret_cast<PyObject*>(current_)); }
+Handlers::~Handlers() {
+  Py_XDECREF(reinterpret_cast<PyObject*>(current_));
+  Py_XDECREF(reinterpret_cast<PyObject*>(spare_));
+}
 
 py::object Handlers::running() const {
   const Handler* const handler = running_.load(std::memory_order_relaxed);
@@ -74,23 +77,20 @@ PySendResult Handlers::send_first(const Handler& handler, PyObject* coroutine, P
 void Handlers::forget_current() { Py_XDECREF(reinterpret_cast<PyObject*>(std::exchange(current_, nullptr))); }
 
 // One for each call: whoever has copied the context variable since (a thread, a task) sees what the call was, and that
-// it has ended.
+// it has ended. One that nobody has copied is the next call's but one.
 void Handlers::enter(const Handler& handler, const driver::Work& work, PyObject* task) {
-  PyTypeObject* const type = current_call_type();
-  const auto made = py::reinterpret_steal<py::object>(type->tp_alloc(type, 0));
-  if (!made) throw py::error_already_set();
-  auto& call = *reinterpret_cast<CurrentCall*>(made.ptr());
+  py::bytes metadata = bytes_of(as_text(work.call->metadata()));
+  CurrentCall& call = spare_ == nullptr ? make_current_call() : *std::exchange(spare_, nullptr);
   call.core = Py_NewRef(core_.ptr());
   call.name = Py_NewRef(handler.name.ptr());
-  call.metadata = bytes_of(as_text(work.call->metadata())).release().ptr();
+  call.metadata = metadata.release().ptr();
   call.task = Py_XNewRef(task);
   call.handle = work.handle;
   call.deadline = work.call->deadline();
-  PyObject* const token = PyContextVar_Set(context_variable(), made.ptr());
+  PyObject* const token = PyContextVar_Set(context_variable(), reinterpret_cast<PyObject*>(&call));
+  Py_XDECREF(token);
+  spare_ = recycled(token == nullptr ? &call : std::exchange(current_, &call));
   if (token == nullptr) throw py::error_already_set();
-  Py_DECREF(token);
-  Py_XDECREF(reinterpret_cast<PyObject*>(std::exchange(current_, &call)));
-  made.inc_ref();
 }
 
 void Handlers::conclude(py::handle taker, const Handler& handler, const py::object& result, Running& running,

@@ -86,6 +86,7 @@ class Handlers {
 
   std::unordered_map<std::string_view, Handler> handlers_;  // by names that the handlers keep
   CurrentCall* current_ = nullptr;                          // owned; of the call that runs, or ran last
+  CurrentCall* spare_ = nullptr;                            // owned; of none
   std::atomic<const Handler*> running_{nullptr};
 };
 

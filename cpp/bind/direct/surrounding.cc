@@ -61,6 +61,13 @@ bool has_ended(PyObject* surrounding) {
   return ended == Py_True;
 }
 
+// Calls a function without arguments. One in C that takes none is called as what it is: asyncio's is asked in each call.
+PyObject* call_plainly(PyObject* function) {
+  if (PyCFunction_CheckExact(function) && PyCFunction_GetFlags(function) == METH_NOARGS)
+    return PyCFunction_GetFunction(function)(PyCFunction_GetSelf(function), nullptr);
+  return PyObject_CallNoArgs(function);
+}
+
 // Gives None without a loop, nothing where asyncio is being imported.
 py::object running_loop() {
   PyObject* function = g_running_loop.load(std::memory_order_acquire);
@@ -70,7 +77,7 @@ py::object running_loop() {
     function = PyObject_GetAttrString(asyncio.ptr(), "_get_running_loop");  // kept for good
     g_running_loop.store(function, std::memory_order_release);
   }
-  auto loop = py::reinterpret_steal<py::object>(function == nullptr ? nullptr : PyObject_CallNoArgs(function));
+  auto loop = py::reinterpret_steal<py::object>(function == nullptr ? nullptr : call_plainly(function));
   if (!loop) PyErr_Clear();
   return loop;
 }
@@ -84,7 +91,6 @@ void set_context(py::object variable, py::object context_class) {
 }
 
 PyObject* context_variable() { return g_variable; }
-PyTypeObject* current_call_type() { return g_current_call_type; }
 
 PyTypeObject* make_current_call_type() {
   static PyMethodDef methods[] = {{"context", call_context, METH_NOARGS,
@@ -103,6 +109,24 @@ PyTypeObject* make_current_call_type() {
   g_current_call_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   if (g_current_call_type == nullptr) throw py::error_already_set();
   return g_current_call_type;
+}
+
+CurrentCall& make_current_call() {
+  PyObject* const made = g_current_call_type->tp_alloc(g_current_call_type, 0);
+  if (made == nullptr) throw py::error_already_set();
+  return as_call(made);
+}
+
+CurrentCall* recycled(CurrentCall* call) {
+#ifndef Py_GIL_DISABLED  // where another thread's references are counted apart
+  if (call != nullptr && Py_REFCNT(call) == 1) {
+    clear(reinterpret_cast<PyObject*>(call));
+    call->ended = false;
+    return call;
+  }
+#endif
+  Py_XDECREF(reinterpret_cast<PyObject*>(call));
+  return nullptr;
 }
 
 py::object context_of(CurrentCall& call) {

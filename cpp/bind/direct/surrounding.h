@@ -32,7 +32,11 @@ struct CurrentCall {
   std::atomic<bool> ended;  // the call is answered, or about to be
 };
 PyTypeObject* make_current_call_type();
-PyTypeObject* current_call_type();  // borrowed
+// With nothing in it but its reference.
+CurrentCall& make_current_call();
+// Takes the owner's reference of one whose call has been answered. Gives it back empty where nobody else has it, so that
+// it can be another call's; else null.
+CurrentCall* recycled(CurrentCall* call);
 // Throws what Python raised.
 py::object context_of(CurrentCall& call);
 // The call is answered, or about to be. Throws what Python raised.
