@@ -88,8 +88,10 @@ Status Client::start(const rpc::ClientCallRef& call, rpc::CallRequest&& request,
 }
 
 Status Client::start_in_loop(const std::shared_ptr<LoopCall>& call, rpc::CallRequest request) {
+  size_t fetched_bytes = 0;
+  for (const endpoint::Buffer& buffer : request.buffers) fetched_bytes += buffer.length_bytes;
   RRPC_RETURN_IF_ERROR(start(call, std::move(request), true));
-  call->queue().await(*call, connection_, engine().shared_from_this());
+  call->queue().await(*call, connection_, engine().shared_from_this(), fetched_bytes);
   return {};
 }
 

@@ -111,6 +111,7 @@ class Connection : public std::enable_shared_from_this<Connection>, private rpc:
   // Written under the mutex by the engine or a leader.
   std::atomic<Attendance> attendance{Attendance::kHot};
   std::atomic<TimeNs> last_active{0};
+  std::atomic<TimeNs> loop_polled_at{0};  // by an event loop, in its own thread
 
   rpc::Session& session() { return session_; }
   // Of a connection beside a TLS connection that has told who the peer is: set before HELLO is sent. A server's that

@@ -17,7 +17,6 @@
 namespace rrpc::driver {
 namespace {
 
-constexpr TimeNs kTick = kMillisecond;          // of the engine's thread while anything is hot
 constexpr TimeNs kTickMax = 10 * kMillisecond;  // when ticks find nothing for a while
 constexpr TimeNs kLinger = 3 * kMillisecond;    // quiet for this long: hot becomes armed
 constexpr TimeNs kWorkerNap = 200 * kMillisecond;
@@ -241,6 +240,8 @@ void Engine::run() {
   own_ = this;
   TimeNs tick = kTick;
   uint64_t nap = 0;  // of the worker's, seen at the last tick
+  TimeNs spin_until = 0;
+  Spinner spinner;
   while (!stopping_) {
     if (deferred_waits()) run_deferred();
     if (stopping_) return;  // by what was run
@@ -270,10 +271,20 @@ void Engine::run() {
     }
     const Polling here(this);
     const TimeNs now = now_ns();
+    const auto spin = hooks_.spin_beside_loop ? hooks_.spin_beside_loop() : std::nullopt;
+    beside_loop_ = spin.has_value();
     const size_t handled = poll_hot(now);
     look_around(now);
-    if (handled > 0) continue;
-    arm_hot(now, now - kLinger);
+    if (handled > 0) {
+      spin_until = deadline_after(now, std::min(spin.value_or(0), kLinger));
+      spinner.found_something();
+      continue;
+    }
+    if (now < spin_until && !Spinner::crowded(now)) {
+      (void)spinner.pause();
+      continue;
+    }
+    arm_hot(now, beside_loop_ ? kNever : now - kLinger);
     if (deferred_waits() || has_workers_.load()) continue;
     (void)wait_events(hot_.empty() ? kNever : now + kTick);
     run_timers(now_ns());

@@ -46,6 +46,7 @@
 // polls  | poll_hot(): something came                   | polls      | the spin begins anew; came_after()
 // polls  | nothing in the spin, or crowded()            | sleeps     | arm_hot(); wait_events() once hot_ is empty
 // polls  | run() of clients: nothing came               | sleeps     | arms what was quiet for kLinger, then naps
+// polls  | run() beside a loop: nothing in the spin     | sleeps     | arms all that no loop polls, then naps
 // polls  | attend(): done(), or its deadline            | free       | kLook; an engine's thread that parks ticks
 // sleeps | an event, kick() or a timer                  | polls      | looks once; spins only if hot_ has any
 // sleeps | a signal, to a worker                        | free       | kSignalled, after one more poll
@@ -104,6 +105,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
     std::function<void()> chores;
     // No worker polls: the engine's own thread does, and spins for so long after there was something.
     std::optional<TimeNs> own_spin;
+    // Where an event loop handles calls: how long the engine's thread spins on what no loop polls just then. May be
+    // empty: no loop ever does.
+    std::function<std::optional<TimeNs>()> spin_beside_loop;
   };
 
   Engine();  // for clients: without hooks
@@ -204,6 +208,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
         next;  // until it is here, and nobody has touched the connection, there is nothing to poll for
   };
 
+  static constexpr TimeNs kTick = kMillisecond;  // of the engine's thread while anything is hot
+
   // engine.cc
   Status start_thread_locked();
   void run();
@@ -232,6 +238,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   };
   void arm_hot(TimeNs now, const QuietSince& since);
   void arm_hot(TimeNs now, TimeNs since) { arm_hot(now, {since, since, since}); }
+  bool is_loops(const Connection& connection, TimeNs now) const;
   bool try_arm(const ConnectionRef& connection, TimeNs now);
   bool leave_to_bit(const HotConnection& hot);
   bool leave_to_epoll(Connection& connection, TimeNs now);
@@ -290,15 +297,16 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::atomic<bool> started_{false};  // the descriptors are there
   std::atomic<bool> stopping_{false};
 
-  std::mutex token_;  // the right to poll: guards the eight below
+  std::mutex token_;  // the right to poll: guards the nine below
   std::vector<HotConnection> hot_;
   ReadySets ready_sets_;
   TimeNs next_look_around_ = 0;
   TimeNs next_tidying_ = 0;
   TimeNs many_dear_until_ = 0;  // connections are polled for
   SpinTime spin_time_;
-  int empty_looks_ = 0;      // in a row
-  bool saw_events_ = false;  // of armed connections in epoll, since the last look
+  bool beside_loop_ = false;  // the engine's thread leaves to a loop what that polls
+  int empty_looks_ = 0;       // in a row
+  bool saw_events_ = false;   // of armed connections in epoll, since the last look
   std::atomic<TimeNs> next_poll_between_{0};
 
   mutable std::mutex list_mutex_;

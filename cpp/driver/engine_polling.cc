@@ -193,9 +193,15 @@ void Engine::stir_loops(const ConnectionRef& connection) {
   }
 }
 
+// A loop that has something else to do for longer than a tick is waited for no more.
+bool Engine::is_loops(const Connection& connection, TimeNs now) const {
+  return beside_loop_ && now - connection.loop_polled_at.load(std::memory_order_relaxed) < kTick;
+}
+
 bool Engine::poll_one(HotConnection& hot, TimeNs now, size_t& handled) {
   const ConnectionRef& connection = hot.connection;
   if (connection->attendance.load(std::memory_order_relaxed) != Attendance::kHot) return false;
+  if (is_loops(*connection, now)) return true;
   if (!hot.next.here() && !connection->mutex.touched()) return true;
   std::unique_lock lock(connection->mutex, std::try_to_lock);
   if (!lock) return true;
@@ -300,7 +306,8 @@ void Engine::arm_hot(TimeNs now, const QuietSince& quiet_since) {
     const TimeNs since = !connection->polls_cheaply()   ? quiet_since.dear
                          : hot_[i].next.word != nullptr ? quiet_since.glance
                                                         : quiet_since.usual;
-    if (connection->last_active.load(std::memory_order_relaxed) <= since && try_arm(connection, now))
+    if (connection->last_active.load(std::memory_order_relaxed) <= since && !is_loops(*connection, now) &&
+        try_arm(connection, now))
       drop_hot(i);
     else
       ++i;

@@ -14,6 +14,9 @@ namespace {
 // A loop that comes back within kTurn does nothing else, so that it may poll for kSlice without being missed.
 constexpr TimeNs kTurn = 12 * kMicrosecond;
 constexpr TimeNs kSlice = 8 * kMicrosecond;
+// A peer that fetches is silent meanwhile. A loop that falls asleep takes two wake-ups, so it stays up for so many.
+constexpr size_t kFetchedAwakeMax = 2 << 20;
+constexpr size_t kFetchedPerNs = 4;
 
 }  // namespace
 
@@ -21,10 +24,13 @@ void LoopCall::end() { queue_->push(shared_from_this()); }
 
 LoopQueue::LoopQueue() : fork_generation_(fork_generation()), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-void LoopQueue::await(LoopItem& item, const ConnectionRef& connection, std::shared_ptr<Engine> engine) {
+void LoopQueue::await(LoopItem& item, const ConnectionRef& connection, std::shared_ptr<Engine> engine,
+                      size_t fetched_bytes) {
   item.from_ = connection.get();
-  ++watch(connection, std::move(engine)).awaited;
+  Watched& watched = watch(connection, std::move(engine));
+  ++watched.awaited;
   ++awaited_;
+  if (fetched_bytes <= kFetchedAwakeMax) watched.last_news += static_cast<TimeNs>(fetched_bytes / kFetchedPerNs);
 }
 
 void LoopQueue::follow(const ConnectionRef& connection, std::shared_ptr<Engine> engine) {
@@ -75,6 +81,7 @@ void LoopQueue::poll_active(TimeNs now) {
     active_[i] = active_.back();
     active_.pop_back();
     left.active = false;
+    left.connection->loop_polled_at.store(0, std::memory_order_relaxed);
     if (left.awaited == 0) watched_.erase(left.connection.get());
   }
 }
@@ -85,6 +92,7 @@ bool LoopQueue::poll_one(Watched& watched, TimeNs now) {
   {
     std::unique_lock lock(connection->mutex, std::try_to_lock);
     if (!lock) return true;
+    connection->loop_polled_at.store(now, std::memory_order_relaxed);
     if (connection->session().progress(now) > 0) {
       watched.last_news = now;
       connection->last_active.store(now, std::memory_order_relaxed);
@@ -93,9 +101,12 @@ bool LoopQueue::poll_one(Watched& watched, TimeNs now) {
     }
     if (connection->session().failed()) return false;
   }
-  if (watched.awaited == 0 && now >= watched.follow_until) return false;
+  const bool expects = watched.awaited > 0 || now < watched.follow_until;
+  // Of a connection that it has followed, a server's, it wants to be told. A client has its engine linger.
+  if (!expects && watched.follow_until == 0) return false;
   const TimeNs spin = connection->options().spin_ns();
-  if (now < deadline_after(watched.last_news, spin) && (spin == kNever || !Spinner::crowded(now))) return true;
+  if (expects && now < deadline_after(watched.last_news, spin) && (spin == kNever || !Spinner::crowded(now)))
+    return true;
   return !watched.engine->rest(connection, weak_from_this(), now);
 }
 

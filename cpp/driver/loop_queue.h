@@ -62,8 +62,8 @@ class LoopQueue : public std::enable_shared_from_this<LoopQueue> {
 
   // For the loop's own thread.
 
-  // The loop polls the connection for the item, which will be pushed once.
-  void await(LoopItem& item, const ConnectionRef& connection, std::shared_ptr<Engine> engine);
+  // The loop polls the connection for the item, which will be pushed once. The peer is to fetch so many bytes first.
+  void await(LoopItem& item, const ConnectionRef& connection, std::shared_ptr<Engine> engine, size_t fetched_bytes = 0);
   // The loop polls the connection until it has been quiet for its `spin`.
   void follow(const ConnectionRef& connection, std::shared_ptr<Engine> engine);
   // Polls once, or for some microseconds where the loop does nothing else and `patient` allows it, and appends what has

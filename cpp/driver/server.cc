@@ -58,6 +58,7 @@ Server::Server(const Options& options)
   hooks.accept = [this](DeviceEntry& device, provider::Listener& listener, uint64_t id) {
     return accept(device, listener, id);
   };
+  hooks.spin_beside_loop = [this] { return in_loop_ ? std::optional(options_.spin_ns()) : std::nullopt; };
   hooks.chores = [this] { refuse_displaced(); };
   hooks.admissions = admissions_;
   engines_.push_back(std::make_shared<Engine>(std::move(hooks)));

@@ -15,8 +15,8 @@ Options quiet() {
 // Of a connection: calls `on_destroyed` where that is destroyed.
 class WatchedCompletionQueue final : public provider::CompletionQueue {
  public:
-  WatchedCompletionQueue(std::unique_ptr<provider::CompletionQueue> own, std::function<void()> on_destroyed)
-      : own_(std::move(own)), on_destroyed_(std::move(on_destroyed)) {}
+  WatchedCompletionQueue(std::unique_ptr<provider::CompletionQueue> own, std::function<void()> on_destroyed, bool bits)
+      : own_(std::move(own)), on_destroyed_(std::move(on_destroyed)), bits_(bits) {}
   ~WatchedCompletionQueue() override {
     if (on_destroyed_) on_destroyed_();
   }
@@ -25,7 +25,7 @@ class WatchedCompletionQueue final : public provider::CompletionQueue {
   void append_wait_handles(std::vector<provider::WaitHandle>& out) const override { own_->append_wait_handles(out); }
   bool handles_tell_all() const override { return own_->handles_tell_all(); }
   bool polls_cheaply() const override { return own_->polls_cheaply(); }
-  provider::NextMessage next_message() const override { return own_->next_message(); }
+  provider::NextMessage next_message() const override { return bits_ ? own_->next_message() : provider::NextMessage(); }
   bool moved_bytes() const override { return own_->moved_bytes(); }
   bool disarm() override { return own_->disarm(); }
   void look_at_wait_handles() override { own_->look_at_wait_handles(); }
@@ -34,13 +34,18 @@ class WatchedCompletionQueue final : public provider::CompletionQueue {
  private:
   std::unique_ptr<provider::CompletionQueue> own_;
   std::function<void()> on_destroyed_;
+  const bool bits_;
 };
 
 // Clients' connections with an engine of their own, whose thread the test can hold up; and their server, whose only
 // worker is the test.
 class SharedConnection : public ::testing::Test {
  protected:
-  SharedConnection() : server_(quiet()), address_(server_.listen(new_address("shm")).value()) {
+  explicit SharedConnection(Engine::Hooks hooks = {}, bool bits = true)
+      : bits_(bits),
+        server_(quiet()),
+        address_(server_.listen(new_address("shm")).value()),
+        engine_(std::make_shared<Engine>(std::move(hooks))) {
     EXPECT_TRUE(engine_->start().ok());
     shared_ = dial();
     other_ = dial();
@@ -67,7 +72,7 @@ class SharedConnection : public ::testing::Test {
     const auto config = endpoint::queue_pair_config(options.session.geometry);
     auto cq = device.device->create_completion_queue(config.send_depth + config.receive_depth);
     auto qp = device.device->open(*cq, parse_address(address_).value().rest, config, kNever).value();
-    auto watched = std::make_unique<WatchedCompletionQueue>(std::move(cq), std::move(on_destroyed));
+    auto watched = std::make_unique<WatchedCompletionQueue>(std::move(cq), std::move(on_destroyed), bits_);
     auto connection = Connection::make(rpc::Role::kClient, engine_->next_connection_id(), device, std::move(watched),
                                        std::move(qp), options, rpc::HelloFields{{"wire", "1"}}, nullptr);
     connection->engine = engine_.get();
@@ -115,9 +120,10 @@ class SharedConnection : public ::testing::Test {
     return deliverer;
   }
 
+  const bool bits_;  // whether what polls a connection may be told by a bit that there is something
   Server server_;
   const std::string address_;
-  const std::shared_ptr<Engine> engine_ = std::make_shared<Engine>();
+  const std::shared_ptr<Engine> engine_;
   ConnectionRef shared_;
   ConnectionRef other_;
   std::atomic<bool> held_up_{false};
@@ -170,6 +176,32 @@ class DestroyerHeldUp {
  private:
   std::shared_ptr<std::atomic<bool>> held_ = std::make_shared<std::atomic<bool>>(true);
 };
+
+class ConnectionBesideALoop : public SharedConnection {
+ protected:
+  ConnectionBesideALoop() : SharedConnection(hooks(), false) {}
+  static Engine::Hooks hooks() {
+    Engine::Hooks hooks;
+    hooks.spin_beside_loop = [] { return std::optional<TimeNs>(0); };
+    return hooks;
+  }
+};
+
+TEST_F(ConnectionBesideALoop, IsTheLoopsWhileThatPollsItAndArmedAtOnceThen) {
+  const auto is = [this](Attendance attendance) { return shared_->attendance.load() == attendance; };
+  EXPECT_TRUE(eventually([&] { return is(Attendance::kArmed); }));
+  const TimeNs long_after = now_ns() + 3600 * kSecond;
+  shared_->loop_polled_at = long_after;
+  {
+    std::lock_guard lock(shared_->mutex);
+    engine_->warm(shared_);
+  }
+  for (int i = 0; i < 3; ++i) call_once();  // so that the engine's thread goes round
+  EXPECT_TRUE(is(Attendance::kHot));
+  shared_->last_active = long_after;  // it would linger for that long
+  shared_->loop_polled_at = 0;
+  EXPECT_TRUE(eventually([&] { return is(Attendance::kArmed); }));
+}
 
 TEST_F(SharedConnection, ConnectionsAreDestroyedByAnotherThreadThanTheirPoller) {
   DestroyerHeldUp held;
