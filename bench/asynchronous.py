@@ -2,27 +2,34 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from statistics import median
 
 from bench.measure import CALLS_MAX, CALLS_MIN, percentile
-from bench.peers.base import AsyncConnection
+from bench.peers.base import AsyncConnection, Floats
 
 
 async def latency(connection: AsyncConnection, data: bytes, seconds: float) -> dict[str, float]:
     assert await connection.echo(data) == data
-    await time_calls(connection, data, seconds / 5)
-    times = await time_calls(connection, data, seconds)
+    await time_calls(lambda: connection.echo(data), seconds / 5)
+    times = await time_calls(lambda: connection.echo(data), seconds)
     return {"p50_us": percentile(times, 0.5) / 1e3, "p99_us": percentile(times, 0.99) / 1e3}
 
 
-async def time_calls(connection: AsyncConnection, data: bytes, seconds: float) -> list[int]:
+async def bandwidth(connection: AsyncConnection, array: Floats, seconds: float) -> dict[str, float]:
+    assert await connection.send(array) == array.nbytes
+    await time_calls(lambda: connection.send(array), seconds / 5)
+    return {"gbps": array.nbytes / median(await time_calls(lambda: connection.send(array), seconds))}
+
+
+async def time_calls(call: Callable[[], Awaitable[object]], seconds: float) -> list[int]:
     """Nanoseconds of each call, one after the other."""
     times: list[int] = []
     clock = time.perf_counter_ns
     end = clock() + int(seconds * 1e9)
     before = clock()
     while (before < end or len(times) < CALLS_MIN) and len(times) < CALLS_MAX:
-        await connection.echo(data)
+        await call()
         after = clock()
         times.append(after - before)
         before = after

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from bench import asynchronous
 from bench.measure import bandwidth, case_name, latency, percentile, time_calls
 from bench.peers import PEERS
-from bench.peers.base import Connection, Mode
+from bench.peers.base import Connection, Mode, touched
 from bench.processes import cpu_seconds
 from bench.settings import MIB
 
@@ -206,8 +206,14 @@ def idle(job: Job) -> None:
 def aio_unary(job: Job) -> None:
     async def main() -> None:
         connection = await PEERS[job.peer].connect_async(job.address)
-        metrics = await asynchronous.latency(connection, job.small(), job.seconds)
-        say([{"case": f"{job.small_bytes} B", "metrics": metrics}])
+        small = await asynchronous.latency(connection, job.small(), job.seconds)
+        array = await asynchronous.bandwidth(connection, touched(int(MIB)), job.seconds)
+        say(
+            [
+                {"case": f"{job.small_bytes} B", "metrics": small},
+                {"case": "1 MiB argument", "metrics": array},
+            ]
+        )
         await connection.close()
 
     asyncio.run(main())

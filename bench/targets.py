@@ -189,6 +189,9 @@ def asyncio(found: Medians) -> Iterator[Target]:
     yield Target("asyncio: calls/s with 64 in flight / grpc.aio's", ratio, 60, "at least")
     here, blocking = (found.get(workload, "32 B", "rrpc shm", "p50_us") for workload in ("W9", "W1"))
     yield Target("asyncio: small unary p50 / blocking", here and blocking and here / blocking, 1.5, "at most")
+    here = found.get("W9", "1 MiB argument", "rrpc shm", "gbps")
+    blocking = found.get("W3", "1 MiB", "rrpc shm", "gbps")
+    yield Target("asyncio: 1 MiB argument / blocking", here and blocking and here / blocking, 0.9, "at least")
 
 
 def streams(found: Medians) -> Iterator[Target]:

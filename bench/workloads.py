@@ -73,7 +73,7 @@ WORKLOADS = [
     Workload("W6", "CPU of idle processes", "idle"),
     Workload("W7", "small unary call, by the generated client and by hand", "ways"),
     Workload("W8", "small unary call, in a process that has traced calls or never did", "traced"),
-    Workload("W9", "asyncio: small unary call, one in flight", "aio_unary"),
+    Workload("W9", "asyncio: small unary call, and an array as argument, one in flight", "aio_unary"),
     Workload("W10", "asyncio: small calls of as many tasks as are in flight", "aio_pipelined"),
     Workload("W11", "streams of small items, and of arrays beside results of their size", "streams"),
     Workload("W12", "an honest client beside an attacker", "attacked"),

@@ -87,6 +87,10 @@ class AsyncConnection(ABC):
     async def echo(self, data: bytes) -> bytes: ...
 
     @abstractmethod
+    async def send(self, array: Floats) -> int:
+        """Returns the number of bytes that the server has of it."""
+
+    @abstractmethod
     async def close(self) -> None: ...
 
 

@@ -77,6 +77,7 @@ class GrpcAsyncConnection(AsyncConnection):
     def __init__(self, address: str) -> None:
         self._channel = load("grpc").aio.insecure_channel(address, options=OPTIONS)
         self._echo = self._channel.unary_unary("/bench/echo")
+        self._send = self._channel.unary_unary("/bench/send")
 
     async def ready(self) -> None:
         await self._channel.channel_ready()
@@ -84,6 +85,9 @@ class GrpcAsyncConnection(AsyncConnection):
     async def echo(self, data: bytes) -> bytes:
         answer: bytes = await self._echo(data)
         return answer
+
+    async def send(self, array: Floats) -> int:
+        return int(await self._send(array.tobytes()))
 
     async def close(self) -> None:
         await self._channel.close()
@@ -163,7 +167,11 @@ async def serve_async(ready: Callable[[str], None]) -> None:
     async def echo(request: bytes, context: Any) -> bytes:
         return request
 
-    handlers = {"echo": grpc.unary_unary_rpc_method_handler(echo)}
+    async def send(request: bytes, context: Any) -> bytes:
+        return b"%d" % np.frombuffer(request, np.float32).nbytes
+
+    calls = {"echo": echo, "send": send}
+    handlers = {name: grpc.unary_unary_rpc_method_handler(call) for name, call in calls.items()}
     with tempfile.TemporaryDirectory() as folder:
         server = grpc.aio.server(options=OPTIONS)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", handlers),))

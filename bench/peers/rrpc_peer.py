@@ -113,6 +113,9 @@ class RrpcAsyncConnection(AsyncConnection):
     async def echo(self, data: bytes) -> bytes:
         return await self._client.echo(data)
 
+    async def send(self, array: Floats) -> int:
+        return await self._client.send(array)
+
     async def close(self) -> None:
         await self._client.close()
 
