@@ -61,7 +61,8 @@ bool has_ended(PyObject* surrounding) {
   return ended == Py_True;
 }
 
-// Calls a function without arguments. One in C that takes none is called as what it is: asyncio's is asked in each call.
+// Calls a function without arguments. One in C that takes none is called as what it is: asyncio's is asked in each
+// call.
 PyObject* call_plainly(PyObject* function) {
   if (PyCFunction_CheckExact(function) && PyCFunction_GetFlags(function) == METH_NOARGS)
     return PyCFunction_GetFunction(function)(PyCFunction_GetSelf(function), nullptr);

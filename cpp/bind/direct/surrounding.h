@@ -34,8 +34,8 @@ struct CurrentCall {
 PyTypeObject* make_current_call_type();
 // With nothing in it but its reference.
 CurrentCall& make_current_call();
-// Takes the owner's reference of one whose call has been answered. Gives it back empty where nobody else has it, so that
-// it can be another call's; else null.
+// Takes the owner's reference of one whose call has been answered. Gives it back empty where nobody else has it, so
+// that it can be another call's; else null.
 CurrentCall* recycled(CurrentCall* call);
 // Throws what Python raised.
 py::object context_of(CurrentCall& call);
