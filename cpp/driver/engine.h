@@ -216,7 +216,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void run_for_good();
   bool tick_for_workers();
   void run_deferred();
-  void send_held();
   template <typename Done, typename Sleep>
   TimeNs poll_until(TimeNs spin, TimeNs deadline, const Done& done, const Sleep& sleep);
   bool wait_for_start(TimeNs deadline, const std::atomic<bool>& interrupt);
@@ -252,6 +251,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void drop_hot(size_t index);
   void adopt_new_hot();
   void progress_roused(TimeNs now);
+  void send_held();  // without the token
   bool wait_events(TimeNs deadline);
   void look_around(TimeNs now);
   void accept_all(uint64_t key);

@@ -330,6 +330,25 @@ void Engine::look_around(TimeNs now) {
   run_timers(now);
 }
 
+// A thread that has the token may have polled already those that hold something now, and may be about to leave.
+void Engine::send_held() {
+  std::vector<ConnectionRef> looked_at;
+  if (const std::unique_lock token(token_, std::try_to_lock); token) {
+    adopt_new_hot();
+    for (const HotConnection& hot : hot_) {
+      if (hot.connection->mutex.touched()) looked_at.push_back(hot.connection);
+    }
+  } else {
+    looked_at = connections();
+  }
+  for (const ConnectionRef& connection : looked_at) {
+    if (connection->attendance.load(std::memory_order_relaxed) != Attendance::kHot) continue;
+    std::lock_guard lock(connection->mutex);
+    connection->session().send_held();
+    settle(connection, now_ns());
+  }
+}
+
 // --- connections that others have touched ----------------------------------------------------------
 
 void Engine::settle_armed(const ConnectionRef& connection, TimeNs now) {
