@@ -284,7 +284,10 @@ void Engine::run() {
       (void)spinner.pause();
       continue;
     }
-    arm_hot(now, beside_loop_ ? kNever : now - kLinger);
+    if (arm_hot(now, beside_loop_ ? kNever : now - kLinger) && beside_loop_) {
+      (void)spinner.pause();
+      continue;
+    }
     if (deferred_waits() || has_workers_.load()) continue;
     (void)wait_events(hot_.empty() ? kNever : now + kTick);
     run_timers(now_ns());

@@ -156,6 +156,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // An event loop leaves it for a while: it is armed at once, and the loop told when it has something. False where it
   // can't be just now.
   bool rest(const ConnectionRef& connection, const std::weak_ptr<LoopQueue>& loop, TimeNs now);
+  // An event loop expects nothing of it any more. False: it had something just then.
+  bool left_by_loop(const ConnectionRef& connection, TimeNs now);
   // A caller goes to sleep on the connection's own handles; and comes back. Mutex of the connection held.
   void detach(Connection& connection);
   void reattach(const ConnectionRef& connection);
@@ -235,10 +237,13 @@ class Engine : public std::enable_shared_from_this<Engine> {
     TimeNs dear;    // a system call each time
     TimeNs glance;  // no more than a word in memory
   };
-  void arm_hot(TimeNs now, const QuietSince& since);
-  void arm_hot(TimeNs now, TimeNs since) { arm_hot(now, {since, since, since}); }
+  // Whether any was busy just then: to be polled again.
+  bool arm_hot(TimeNs now, const QuietSince& since);
+  bool arm_hot(TimeNs now, TimeNs since) { return arm_hot(now, {since, since, since}); }
   bool is_loops(const Connection& connection, TimeNs now) const;
-  bool try_arm(const ConnectionRef& connection, TimeNs now);
+  // kDone: the hot list is to be rid of it. kBusy: something came, or somebody has it.
+  enum class Arming : uint8_t { kDone, kBusy, kNotNow };
+  Arming try_arm(const ConnectionRef& connection, TimeNs now);
   bool leave_to_bit(const HotConnection& hot);
   bool leave_to_epoll(Connection& connection, TimeNs now);
   // A thread that sleeps in epoll while others poll (a client's) would be woken by each edge.

@@ -193,9 +193,9 @@ void Engine::stir_loops(const ConnectionRef& connection) {
   }
 }
 
-// A loop that has something else to do for longer than a tick is waited for no more.
+// A loop that has had something else to do for half a tick is waited for no more.
 bool Engine::is_loops(const Connection& connection, TimeNs now) const {
-  return beside_loop_ && now - connection.loop_polled_at.load(std::memory_order_relaxed) < kTick;
+  return beside_loop_ && now - connection.loop_polled_at.load(std::memory_order_relaxed) < kTick / 2;
 }
 
 bool Engine::poll_one(HotConnection& hot, TimeNs now, size_t& handled) {
@@ -272,20 +272,24 @@ size_t Engine::poll_hot(TimeNs now) {
   return handled;
 }
 
-// True if the hot list is rid of it.
-bool Engine::try_arm(const ConnectionRef& connection, TimeNs now) {
+Engine::Arming Engine::try_arm(const ConnectionRef& connection, TimeNs now) {
   std::unique_lock lock(connection->mutex, std::try_to_lock);
-  if (!lock) return false;
-  if (connection->attendance != Attendance::kHot) return true;
-  if (connection->session().failed()) return false;
+  if (!lock) return Arming::kBusy;
+  if (connection->attendance != Attendance::kHot) return Arming::kDone;
+  if (connection->session().failed()) return Arming::kNotNow;
   connection->session().endpoint().arm();
   if (connection->session().progress(now) > 0) {
     connection->last_active = now;
-    return false;
+    return Arming::kBusy;
   }
-  if (connection->session().failed() || !enable_epoll(*connection)) return false;
+  if (connection->session().failed() || !enable_epoll(*connection)) return Arming::kNotNow;
   set_armed(*connection);
-  return true;
+  return Arming::kDone;
+}
+
+// Whether the loop may go. What comes next would else wait for this engine's next tick.
+bool Engine::left_by_loop(const ConnectionRef& connection, TimeNs now) {
+  return !hooks_.spin_beside_loop || try_arm(connection, now) != Arming::kBusy;
 }
 
 bool Engine::rest(const ConnectionRef& connection, const std::weak_ptr<LoopQueue>& loop, TimeNs now) {
@@ -297,21 +301,32 @@ bool Engine::rest(const ConnectionRef& connection, const std::weak_ptr<LoopQueue
         std::ranges::any_of(loops, [&](const auto& l) { return !l.owner_before(loop) && !loop.owner_before(l); });
     if (!known) loops.push_back(loop);
   }
-  return try_arm(connection, now);
+  return try_arm(connection, now) == Arming::kDone;
 }
 
-void Engine::arm_hot(TimeNs now, const QuietSince& quiet_since) {
+bool Engine::arm_hot(TimeNs now, const QuietSince& quiet_since) {
+  bool any_busy = false;
   for (size_t i = 0; i < hot_.size();) {
     const ConnectionRef& connection = hot_[i].connection;
+    if (is_loops(*connection, now)) {
+      // Its loop may never leave it, and nobody else asks when it is due.
+      if (const std::unique_lock lock(connection->mutex, std::try_to_lock); lock)
+        note_deadline(*connection, connection->session().next_tick());
+      ++i;
+      continue;
+    }
     const TimeNs since = !connection->polls_cheaply()   ? quiet_since.dear
                          : hot_[i].next.word != nullptr ? quiet_since.glance
                                                         : quiet_since.usual;
-    if (connection->last_active.load(std::memory_order_relaxed) <= since && !is_loops(*connection, now) &&
-        try_arm(connection, now))
+    const bool due = connection->last_active.load(std::memory_order_relaxed) <= since;
+    const Arming arming = due ? try_arm(connection, now) : Arming::kNotNow;
+    any_busy = any_busy || arming == Arming::kBusy;
+    if (arming == Arming::kDone)
       drop_hot(i);
     else
       ++i;
   }
+  return any_busy;
 }
 
 // Whoever polls without a pause does this now and again: hot connections must not starve the others.

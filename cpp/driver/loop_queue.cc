@@ -30,7 +30,8 @@ void LoopQueue::await(LoopItem& item, const ConnectionRef& connection, std::shar
   Watched& watched = watch(connection, std::move(engine));
   ++watched.awaited;
   ++awaited_;
-  if (fetched_bytes <= kFetchedAwakeMax) watched.last_news += static_cast<TimeNs>(fetched_bytes / kFetchedPerNs);
+  if (fetched_bytes <= kFetchedAwakeMax && connection->options().spin_ns() > 0)
+    watched.last_news = std::max(watched.last_news, now_ns() + static_cast<TimeNs>(fetched_bytes / kFetchedPerNs));
 }
 
 void LoopQueue::follow(const ConnectionRef& connection, std::shared_ptr<Engine> engine) {
@@ -44,7 +45,7 @@ LoopQueue::Watched& LoopQueue::watch(const ConnectionRef& connection, std::share
     watched.connection = connection;
     watched.engine = std::move(engine);
   }
-  watched.last_news = now_ns();
+  watched.last_news = std::max(watched.last_news, now_ns());
   if (std::exchange(resting_, false)) {  // it will poll: nobody need wake it
     std::lock_guard lock(mutex_);
     asleep_ = false;
@@ -94,19 +95,16 @@ bool LoopQueue::poll_one(Watched& watched, TimeNs now) {
     if (!lock) return true;
     connection->loop_polled_at.store(now, std::memory_order_relaxed);
     if (connection->session().progress(now) > 0) {
-      watched.last_news = now;
+      watched.last_news = std::max(watched.last_news, now);
       connection->last_active.store(now, std::memory_order_relaxed);
       watched.engine->settle(connection, now);
       return !connection->session().failed();
     }
     if (connection->session().failed()) return false;
   }
-  const bool expects = watched.awaited > 0 || now < watched.follow_until;
-  // Of a connection that it has followed, a server's, it wants to be told. A client has its engine linger.
-  if (!expects && watched.follow_until == 0) return false;
+  if (watched.awaited == 0 && now >= watched.follow_until) return !watched.engine->left_by_loop(connection, now);
   const TimeNs spin = connection->options().spin_ns();
-  if (expects && now < deadline_after(watched.last_news, spin) && (spin == kNever || !Spinner::crowded(now)))
-    return true;
+  if (now < deadline_after(watched.last_news, spin) && (spin == kNever || !Spinner::crowded(now))) return true;
   return !watched.engine->rest(connection, weak_from_this(), now);
 }
 

@@ -89,7 +89,8 @@ void Handlers::enter(const Handler& handler, const driver::Work& work, PyObject*
   call.deadline = work.call->deadline();
   PyObject* const token = PyContextVar_Set(context_variable(), reinterpret_cast<PyObject*>(&call));
   Py_XDECREF(token);
-  spare_ = recycled(token == nullptr ? &call : std::exchange(current_, &call));
+  CurrentCall* const free = recycled(token == nullptr ? &call : std::exchange(current_, &call));
+  Py_XDECREF(reinterpret_cast<PyObject*>(std::exchange(spare_, free)));
   if (token == nullptr) throw py::error_already_set();
 }
 
