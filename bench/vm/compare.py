@@ -67,7 +67,8 @@ def output_of(command: list[str]) -> str:
     except subprocess.TimeoutExpired as error:
         raise Failed(f"{command[0]} took more than {PATIENCE_S:.0f} s") from error
     if done.returncode != 0:
-        raise Failed(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()[-300:]}")
+        said = (done.stderr or done.stdout).strip()[-300:]
+        raise Failed(f"{' '.join(command)} ended with {done.returncode}: {said}")
     return done.stdout
 
 

@@ -22,6 +22,16 @@ std::vector<PyObject*> g_objects;
 std::vector<PyObject*> g_callbacks;
 std::atomic<bool> g_closed{false};
 
+// Whether this thread runs Python. Up to 3.11 the current thread state is the one of whoever has the GIL.
+bool runs_python() {
+#if PY_VERSION_HEX >= 0x030d0000
+  PyThreadState* const current = PyThreadState_GetUnchecked();
+#else
+  PyThreadState* const current = _PyThreadState_UncheckedGet();
+#endif
+  return current != nullptr && current == PyGILState_GetThisThreadState();
+}
+
 bool interpreter_is_ending() {
 #if PY_VERSION_HEX >= 0x030d0000
   return Py_IsFinalizing() != 0;
@@ -69,7 +79,11 @@ namespace {
 class ExceptionAside {
  public:
   ExceptionAside() { PyErr_Fetch(&type_, &value_, &traceback_); }
-  ~ExceptionAside() { PyErr_Restore(type_, value_, traceback_); }
+  // Where the interpreter ends while a finalizer or a callback waits for the GIL, CPython ends this thread: its stack
+  // is unwound without a thread state.
+  ~ExceptionAside() {
+    if (runs_python()) PyErr_Restore(type_, value_, traceback_);
+  }
   ExceptionAside(const ExceptionAside&) = delete;
   ExceptionAside& operator=(const ExceptionAside&) = delete;
 

@@ -18,6 +18,12 @@ OPEN_AT_EXIT = {
     "a call in flight": CLIENT + HELD,
     "arrays in flight": CLIENT + "f = [client.start('Lab.echo', np.ones(100_000)) for _ in range(50)]",
     "a callback": CLIENT + HELD + "held.add_done_callback(print)",
+    "a callback that runs": CLIENT + "running = threading.Event()\n"
+    "def run(future):\n    running.set()\n    while True: time.sleep(0.001)\n"
+    "client.start('Lab.hold', 'callback', 0.2).add_done_callback(run)\nrunning.wait()\n"
+    # The interpreter lets go of the GIL while it ends, and the callback comes back for that.
+    "class Out:\n    write = sys.stdout.write\n    def flush(self): real.flush(); time.sleep(0.1)\n"
+    "real = sys.stdout; sys.stdout = Out()",
     "a waiting daemon": CLIENT
     + HELD
     + "threading.Thread(target=held.result, daemon=True).start(); time.sleep(0.1)",
