@@ -116,11 +116,16 @@ class GrpcPeer(Peer):
         return connection
 
 
+def size_of(request: bytes) -> bytes:
+    """Returns the answer to a call with an array, which is read as one."""
+    return b"%d" % np.frombuffer(request, np.float32).nbytes
+
+
 def serve_in_threads(ready: Callable[[str], None], tls: bool) -> None:
     grpc, arrays = load("grpc"), WarmArrays()
     calls: dict[str, Callable[[bytes, Any], bytes]] = {
         "echo": lambda request, context: request,
-        "send": lambda request, context: b"%d" % np.frombuffer(request, np.float32).nbytes,
+        "send": lambda request, context: size_of(request),
         "fetch": lambda request, context: arrays[int(request)].tobytes(),
     }
     handlers = {name: grpc.unary_unary_rpc_method_handler(call) for name, call in calls.items()}
@@ -168,7 +173,7 @@ async def serve_async(ready: Callable[[str], None]) -> None:
         return request
 
     async def send(request: bytes, context: Any) -> bytes:
-        return b"%d" % np.frombuffer(request, np.float32).nbytes
+        return size_of(request)
 
     calls = {"echo": echo, "send": send}
     handlers = {name: grpc.unary_unary_rpc_method_handler(call) for name, call in calls.items()}

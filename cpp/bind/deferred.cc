@@ -80,7 +80,7 @@ class ExceptionAside {
  public:
   ExceptionAside() { PyErr_Fetch(&type_, &value_, &traceback_); }
   // Where the interpreter ends while a finalizer or a callback waits for the GIL, CPython ends this thread: its stack
-  // is unwound without a thread state.
+  // is unwound without the GIL.
   ~ExceptionAside() {
     if (runs_python()) PyErr_Restore(type_, value_, traceback_);
   }

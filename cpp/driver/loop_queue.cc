@@ -31,7 +31,7 @@ void LoopQueue::await(LoopItem& item, const ConnectionRef& connection, std::shar
   ++watched.awaited;
   ++awaited_;
   if (fetched_bytes <= kFetchedAwakeMax && connection->options().spin_ns() > 0)
-    watched.last_news = std::max(watched.last_news, now_ns() + static_cast<TimeNs>(fetched_bytes / kFetchedPerNs));
+    watched.heard(now_ns() + static_cast<TimeNs>(fetched_bytes / kFetchedPerNs));
 }
 
 void LoopQueue::follow(const ConnectionRef& connection, std::shared_ptr<Engine> engine) {
@@ -45,7 +45,7 @@ LoopQueue::Watched& LoopQueue::watch(const ConnectionRef& connection, std::share
     watched.connection = connection;
     watched.engine = std::move(engine);
   }
-  watched.last_news = std::max(watched.last_news, now_ns());
+  watched.heard(now_ns());
   if (std::exchange(resting_, false)) {  // it will poll: nobody need wake it
     std::lock_guard lock(mutex_);
     asleep_ = false;
@@ -95,7 +95,7 @@ bool LoopQueue::poll_one(Watched& watched, TimeNs now) {
     if (!lock) return true;
     connection->loop_polled_at.store(now, std::memory_order_relaxed);
     if (connection->session().progress(now) > 0) {
-      watched.last_news = std::max(watched.last_news, now);
+      watched.heard(now);
       connection->last_active.store(now, std::memory_order_relaxed);
       watched.engine->settle(connection, now);
       return !connection->session().failed();

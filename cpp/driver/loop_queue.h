@@ -6,6 +6,7 @@
 // loop costs two wake-ups then; while it polls, none.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -88,7 +89,9 @@ class LoopQueue : public std::enable_shared_from_this<LoopQueue> {
     std::shared_ptr<Engine> engine;
     size_t awaited = 0;
     TimeNs follow_until = 0;
-    TimeNs last_news = 0;
+    TimeNs last_news = 0;  // or when some is expected
+
+    void heard(TimeNs at) { last_news = std::max(last_news, at); }
     bool active = false;
   };
 
