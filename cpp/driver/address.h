@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 
@@ -13,7 +14,8 @@ struct Address {
   std::string scheme;
   std::string rest;
   bool secure = false;
-  std::string to_string() const { return shown_scheme() + "://" + rest; }
+  std::vector<std::string> rails = {};  // "host:port" of each: the values of rail= of a verbs address, not in `rest`
+  std::string to_string() const;
   std::string shown_scheme() const { return secure && !is_verbs() ? scheme + "s" : scheme; }
   bool is_verbs() const { return scheme == "verbs" || scheme == "verbs+tcp"; }
   // Connections begin over TCP and move from there to a transport that the server's HELLO offers.
@@ -24,6 +26,9 @@ struct Address {
   std::string options() const { return rest.substr(std::min(rest.find('?'), rest.size())); }
   std::string without_options() const { return rest.substr(0, rest.find('?')); }
 };
+
+// Where each rail is dialled: by the same scheme, without what chooses an adapter here.
+std::vector<Address> rail_addresses(const Address& address);
 
 // InvalidArgument says what is wrong and shows a good one.
 Result<Address> parse_address(const std::string& text);

@@ -41,7 +41,10 @@ Client::Client(Address address, ConnectionRef connection, std::string transport,
       transport_(std::move(transport)),
       connection_(std::move(connection)) {}
 
-Client::~Client() { close(); }
+Client::~Client() {
+  close();
+  if (belongs_to_parent()) (void)rails_.release();  // its mutex may be held for ever
+}
 
 Result<std::unique_ptr<Client>> Client::of_peer(std::shared_ptr<Server> server, uint64_t handle) {
   Work work;
@@ -61,9 +64,11 @@ Result<std::unique_ptr<Client>> Client::of_peer(std::shared_ptr<Server> server, 
 
 void Client::close() {
   if (belongs_to_parent() || !owns_connection_) return;
+  std::unique_ptr<RailKeeper> rails;  // goes without the mutex
   {
     std::lock_guard lock(connection_->mutex);
     connection_->session().close(unavailable("the client closed the connection"));
+    rails = std::move(rails_);
   }
   engine().see_off(connection_);
 }
@@ -166,6 +171,7 @@ std::map<std::string, std::string> Client::info() {
   fields.merge(qp.fabric_marks());
   if (const int node = endpoint::Pool::process().preferred_node(); node >= 0)
     fields["numa_node"] = std::to_string(node);
+  if (rails_) fields["rails"] = rails_->describe(connection_->session().endpoint());
   if (!sent_on_to_.empty()) fields["sent_on_to"] = sent_on_to_;
   for (const auto& [transport, reason] : why_not_) fields["why_not_" + transport] = reason;
   return fields;

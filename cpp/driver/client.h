@@ -13,6 +13,7 @@
 #include "driver/connection.h"
 #include "driver/engine.h"
 #include "driver/loop_queue.h"
+#include "driver/rails.h"
 #include "driver/server.h"
 #include "driver/stream.h"
 #include "driver/waiter.h"
@@ -99,6 +100,7 @@ class Client {
   std::string transport_;
   std::map<std::string, std::string> why_not_;
   ConnectionRef connection_;
+  std::unique_ptr<RailKeeper> rails_;  // null: the address names none
 };
 
 // The process's engine for clients, made when first needed.

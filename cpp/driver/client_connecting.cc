@@ -29,9 +29,15 @@ Result<std::unique_ptr<Client>> Client::connect(const std::string& text, const O
   RRPC_RETURN_IF_ERROR(endpoint::validate(options.session.geometry));
   if (serve != nullptr && serve->ended()) return failed_precondition("the server given as serve= was stopped");
   if (address.is_verbs()) RRPC_RETURN_IF_ERROR(find_device(address.scheme).status());
+  if (address.secure && !address.rails.empty())
+    return invalid_argument("cannot connect to " + text +
+                            ": a connection with TLS has no rails, for nothing would prove who is at their other end; "
+                            "leave out rail=, or use a channel over both addresses");
   const Dialling dialling{options, std::move(serve)};
   RRPC_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, reach(address, dialling, deadline));
   if (address.moves_on()) RRPC_RETURN_IF_ERROR(client->move_up(dialling, deadline));
+  if (!address.rails.empty())
+    client->rails_ = std::make_unique<RailKeeper>(client->connection_, rail_addresses(address), client->peer_hello());
   return client;
 }
 
@@ -92,6 +98,7 @@ Result<std::unique_ptr<Client>> Client::dial_once(const Address& address, const 
   RRPC_ASSIGN_OR_RETURN(auto qp, device->device->open(*cq, leg.rest, config, deadline));
   rpc::HelloFields hello{{"wire", "1"}};
   if (serve != nullptr) hello["serves"] = "1";
+  if (!address.rails.empty()) hello[kRailToken] = "";
   const auto connection = Connection::make(rpc::Role::kClient, engine.next_connection_id(), *device, std::move(cq),
                                            std::move(qp), dialling.options, std::move(hello), serve);
   connection->engine = &engine;

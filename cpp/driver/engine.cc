@@ -133,7 +133,7 @@ void Engine::remove(const ConnectionRef& connection) {
     disable_epoll(*connection);
     connection->attendance = Attendance::kGone;
     timers_.set(connection->timer, kNever);
-    holds_device = connection->session().endpoint().queue_pair().holds_device();
+    holds_device = connection->session().endpoint().holds_device();
   }
   if (hooks_.admissions) hooks_.admissions->end(*connection);
   {

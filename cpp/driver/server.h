@@ -21,6 +21,7 @@
 #include "driver/handler_times.h"
 #include "driver/held_replies.h"
 #include "driver/loop_queue.h"
+#include "driver/rails.h"
 #include "driver/stream.h"
 #include "driver/work_queue.h"
 
@@ -146,6 +147,8 @@ class Server : public RequestSink {
                                       std::shared_ptr<provider::TlsContext> tls = nullptr) const;
   std::string attach(ListenerEntry entry, rpc::HelloFields offers = {}, bool beside_tls = false);
   Status meet_again(Connection& connection);
+  void offer_rails(Connection& connection);
+  void join_rail(const endpoint::RailOffer& offer, endpoint::RailQueues queues, const std::string& scheme);
   bool must_be_introduced(const provider::Listener& listener);
   bool offers_shm(const provider::Listener& listener);
   Result<std::shared_ptr<provider::TlsContext>> tls_for(const Address& address);
@@ -191,6 +194,7 @@ class Server : public RequestSink {
   std::set<const provider::Listener*> beside_tls_;  // whose clients must be introduced
   std::shared_ptr<provider::TlsContext> tls_;
   Introductions introductions_;
+  RailTokens rail_tokens_;
   const std::shared_ptr<Admissions> admissions_;
   std::vector<std::shared_ptr<Engine>> engines_;  // the workers', then those that poll alone
   std::atomic<bool> in_loop_{false};              // a loop polls for calls: this one

@@ -53,6 +53,8 @@ Result<std::string> Server::listen(const std::string& text) {
   RRPC_ASSIGN_OR_RETURN(Address address, parse_address(text));
   RRPC_RETURN_IF_ERROR(choose_tls(address, options_));
   RRPC_RETURN_IF_ERROR(endpoint::validate(options_.session.geometry));
+  if (!address.rails.empty())
+    return invalid_argument("cannot listen on " + text + ": rail= is for clients; listen on each address");
   RRPC_RETURN_IF_ERROR(start_engines());
   if (address.is_verbs()) RRPC_RETURN_IF_ERROR(find_device(address.scheme).status());
   if (address.scheme == "rrpc" && !address.options().empty())
@@ -326,12 +328,43 @@ Status Server::admit_known(Connection& connection) {
   // The timers look at it only once the client is let in.
   connection.engine->note_deadline(connection, connection.retire_at);
   if (introducer != nullptr) introducer->engine->rouse(introducer);  // for when it leaves
+  offer_rails(connection);
   if (connection.needs_introduction) return {};
   if (auto introduction = introduction_by(connection.session().endpoint().queue_pair(), tls())) {
     introduction->introducer = connection.weak_from_this();
     introductions_.add(std::move(*introduction), now);
   }
   return {};
+}
+
+// To a client over RDMA that asks for it, and whose peer nobody need prove.
+void Server::offer_rails(Connection& connection) {
+  if (!connection.session().peer_hello().contains(kRailToken)) return;
+  if (!connection.transport().starts_with("verbs") || connection.needs_introduction) return;
+  if (options_.shared_receive_slots != 0) return;
+  rpc::HelloFields fields = more_hello();
+  fields[kRailToken] = rail_tokens_.give(connection.shared_from_this());
+  connection.session().add_to_hello(std::move(fields));
+}
+
+void Server::join_rail(const endpoint::RailOffer& offer, endpoint::RailQueues queues, const std::string& scheme) {
+  const ConnectionRef connection = rail_tokens_.find(offer.token);
+  const auto engine = connection == nullptr ? nullptr : connection->attended_by.lock();
+  if (engine == nullptr || connection->transport() != scheme) {
+    queues.queue_pair->disconnect("no connection of this server has this rail's token");
+  } else {
+    const TimeNs now = now_ns();
+    {
+      std::lock_guard lock(connection->mutex);
+      (void)connection->session().endpoint().add_rail(offer.rail, queues, offer.token,
+                                                      deadline_after(now, options_.handshake_timeout));
+      engine->settle(connection, now);
+    }
+    engine->rouse(connection);
+  }
+  if (queues.queue_pair == nullptr) return;
+  auto ended = std::make_shared<endpoint::RailQueues>(std::move(queues));
+  (void)run_behind(Behind::kEnds, [ended = std::move(ended)] {});
 }
 
 Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& listener, uint64_t id) {
@@ -355,6 +388,10 @@ Result<ConnectionRef> Server::accept(DeviceEntry& device, provider::Listener& li
     if (offered.status().code() == StatusCode::kPermissionDenied) continue;  // another user, who was told
     RRPC_RETURN_IF_ERROR(offered.status());
     if (*offered == nullptr || ended_) return ConnectionRef();
+    if (const auto rail = endpoint::read_rail_offer((*offered)->peer_private_data())) {
+      join_rail(*rail, {std::move(cq), std::move(*offered)}, device.scheme);
+      return ConnectionRef();  // others have their turn before the next
+    }
     if (!refusal.ok()) {
       (*offered)->disconnect(refusal.message());
       continue;

@@ -21,9 +21,17 @@ bool follows(const TransferSegment& before, const TransferSegment& segment) {
 }  // namespace
 
 BulkScheduler::BulkScheduler(uint32_t window, size_t chunk_bytes_max)
-    : chunk_bytes_max_(chunk_bytes_max), slot_cookies_(window), slot_bytes_(window) {
+    : window_(window), chunk_bytes_max_(chunk_bytes_max), slots_(window) {
   RRPC_CHECK(window > 0 && chunk_bytes_max > 0, "a bulk scheduler needs a window");
   for (uint32_t slot = window; slot-- > 0;) free_slots_.push_back(slot);
+}
+
+void BulkScheduler::use_rails(Rails& rails) {
+  if (rails_ != nullptr) return;
+  rails_ = &rails;
+  slots_.resize(size_t{window_} * (1 + kRailsMax));
+  for (auto slot = static_cast<uint32_t>(slots_.size()); slot-- > window_;)
+    free_slots_.insert(free_slots_.begin(), slot);
 }
 
 void BulkScheduler::start(uint64_t cookie, Opcode opcode, std::vector<TransferSegment> segments) {
@@ -61,17 +69,52 @@ void BulkScheduler::cancel_all() {
 Status BulkScheduler::pump(provider::QueuePair& qp, uint64_t wr_id_tag) {
   Status status;
   const size_t free_before = free_slots_.size();
-  while (!turn_.empty() && !free_slots_.empty()) {
+  size_t blocked = 0;  // at the end of turn_, for whose next chunk there is no room
+  while (blocked < turn_.size() && !free_slots_.empty()) {
     const uint64_t cookie = turn_.front();
     Transfer& transfer = transfers_.at(cookie);
-    status = post_chunk(qp, wr_id_tag, cookie, transfer);
-    if (!status.ok()) break;
+    const size_t lane = rails_ == nullptr ? kOwn : choose_lane(transfer);
+    if (lane == kNoLane) {
+      ++blocked;
+    } else {
+      status = post_next(qp, wr_id_tag, cookie, transfer, lane);
+      if (!status.ok()) break;
+      blocked = 0;
+    }
     turn_.pop_front();
     if (!transfer.all_posted()) turn_.push_back(cookie);
   }
-  if (free_slots_.size() < free_before) qp.ring();
+  if (free_slots_.size() < free_before) {
+    qp.ring();
+    for (size_t i = 0; rails_ != nullptr && i < kRailsMax; ++i)
+      if (rails_->carries(i)) rails_->queue_pair(i).ring();
+  }
   // The send queue is full: at the next pump.
   return status.code() == StatusCode::kResourceExhausted ? Status() : status;
+}
+
+// With the fewest READs in flight: a slower one gets fewer of them.
+size_t BulkScheduler::choose_lane(const Transfer& transfer) const {
+  size_t best = own_in_flight_ < window_ ? kOwn : kNoLane;
+  if (transfer.opcode != Opcode::kRead || !transfer.again.empty()) return best;
+  uint32_t least = std::min(own_in_flight_, window_);
+  const TransferSegment& segment = transfer.segments[transfer.segment_index];
+  for (size_t i = 0; i < kRailsMax; ++i) {
+    if (segment.rail_keys[i] == 0 || segment.seal != nullptr || !rails_->carries(i)) continue;
+    const uint32_t in_flight = rails_->reads_in_flight(i);
+    const uint32_t window = std::min(window_, rails_->queue_pair(i).limits().read_depth);
+    if (in_flight >= std::min(least, window)) continue;
+    best = 1 + i;
+    least = in_flight;
+  }
+  return best;
+}
+
+Status BulkScheduler::post_next(provider::QueuePair& qp, uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer,
+                                size_t lane) {
+  if (!transfer.again.empty()) return post_again(qp, wr_id_tag, cookie, transfer);
+  if (lane != kOwn && post_by_rail(wr_id_tag, cookie, transfer, lane - 1)) return {};
+  return lane == kOwn || own_in_flight_ < window_ ? post_chunk(qp, wr_id_tag, cookie, transfer) : Status();
 }
 
 // Makes sges_ the next chunk: as much of a segment as one work request takes, and for a WRITE what follows it in the
@@ -98,33 +141,92 @@ BulkScheduler::Place BulkScheduler::gather_chunk(const Transfer& transfer, const
 Status BulkScheduler::post_chunk(provider::QueuePair& qp, uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer) {
   const TransferSegment& first = transfer.segments[transfer.segment_index];
   const Place next = gather_chunk(transfer, qp.limits());
-  const uint32_t slot = free_slots_.back();
   provider::WorkRequest request;
-  request.wr_id = wr_id_tag | slot;
+  request.wr_id = wr_id_tag | free_slots_.back();
   request.opcode = transfer.opcode;
   request.sges = sges_;
   request.remote_address = first.remote_address + transfer.offset_bytes;
   request.rkey = first.rkey;
   request.more = true;
   RRPC_RETURN_IF_ERROR(qp.post_send({&request, 1}));
-  free_slots_.pop_back();
-  slot_cookies_[slot] = cookie;
-  slot_bytes_[slot] = 0;
-  for (const provider::Sge& sge : sges_) slot_bytes_[slot] += sge.length_bytes;
-  ++transfer.in_flight;
+  size_t length_bytes = 0;
+  for (const provider::Sge& sge : sges_) length_bytes += sge.length_bytes;
+  take_slot(cookie, transfer, kOwn, {transfer.segment_index, transfer.offset_bytes, length_bytes});
   transfer.segment_index = next.segment_index;
   transfer.offset_bytes = next.offset_bytes;
   return {};
 }
 
+// False: that rail doesn't take what is left of this segment.
+bool BulkScheduler::post_by_rail(uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer, size_t rail) {
+  TransferSegment& segment = transfer.segments[transfer.segment_index];
+  provider::QueuePair& qp = rails_->queue_pair(rail);
+  const Place next = gather_chunk(transfer, qp.limits());
+  provider::WorkRequest request;
+  request.wr_id = wr_id_tag | free_slots_.back();
+  request.opcode = Opcode::kRead;
+  request.sges = sges_;
+  request.remote_address = segment.remote_address + transfer.offset_bytes;
+  request.rkey = segment.rail_keys[rail];
+  request.more = true;
+  const bool fits = sges_.front().length_bytes <= qp.limits().message_bytes_max;
+  if (!fits || !qp.adopt(*segment.region).ok() || !qp.post_send({&request, 1}).ok()) {
+    segment.rail_keys[rail] = 0;
+    return false;
+  }
+  take_slot(cookie, transfer, 1 + rail, {transfer.segment_index, transfer.offset_bytes, sges_.front().length_bytes});
+  transfer.segment_index = next.segment_index;
+  transfer.offset_bytes = next.offset_bytes;
+  return true;
+}
+
+Status BulkScheduler::post_again(provider::QueuePair& qp, uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer) {
+  const Chunk chunk = transfer.again.back();
+  const TransferSegment& segment = transfer.segments[chunk.segment_index];
+  const provider::Sge sge{segment.local + chunk.offset_bytes, static_cast<uint32_t>(chunk.length_bytes),
+                          segment.region.get()};
+  provider::WorkRequest request;
+  request.wr_id = wr_id_tag | free_slots_.back();
+  request.opcode = Opcode::kRead;
+  request.sges = {&sge, 1};
+  request.remote_address = segment.remote_address + chunk.offset_bytes;
+  request.rkey = segment.rkey;
+  request.more = true;
+  RRPC_RETURN_IF_ERROR(qp.post_send({&request, 1}));
+  transfer.again.pop_back();
+  take_slot(cookie, transfer, kOwn, chunk);
+  return {};
+}
+
+// The one that was posted last under.
+void BulkScheduler::take_slot(uint64_t cookie, Transfer& transfer, size_t lane, const Chunk& chunk) {
+  slots_[free_slots_.back()] = {cookie, lane, chunk};
+  free_slots_.pop_back();
+  ++transfer.in_flight;
+  ++(lane == kOwn ? own_in_flight_ : rails_->reads_in_flight(lane - 1));
+}
+
+// A READ that a rail has failed. False: nobody wants it any more.
+bool BulkScheduler::leave_to_own(const Slot& failed, Transfer& transfer) {
+  rails_->lose(failed.lane - 1, "a READ failed");
+  if (transfer.stopped) return false;
+  transfer.again.push_back(failed.chunk);
+  if (std::ranges::find(turn_, failed.cookie) == turn_.end()) turn_.push_back(failed.cookie);
+  return true;
+}
+
 void BulkScheduler::on_completion(uint32_t slot, WcStatus status) {
-  const uint64_t cookie = slot_cookies_[slot];
+  const Slot done = std::exchange(slots_[slot], Slot());
+  const auto& [cookie, lane, chunk] = done;
   free_slots_.push_back(slot);
   Transfer& transfer = transfers_.at(cookie);
   --transfer.in_flight;
+  --(lane == kOwn ? own_in_flight_ : rails_->reads_in_flight(lane - 1));
   ++transfer.chunks_done;
+  if (lane != kOwn && status != WcStatus::kSuccess && leave_to_own(done, transfer)) return;
+  if (lane != kOwn) transfer.bytes_by_rails += chunk.length_bytes;
   if (status == WcStatus::kSuccess && transfer.to_check()) {
-    transfer.bytes_landed += slot_bytes_[slot];
+    transfer.bytes_landed += chunk.length_bytes;
     if (transfer.is_worth_checking() && std::ranges::find(landed_, cookie) == landed_.end()) landed_.push_back(cookie);
   }
   if (status != WcStatus::kSuccess) {
@@ -143,7 +245,7 @@ void BulkScheduler::finish_if_ended(uint64_t cookie) {
   if (it->second.refused) wipe(it->second);
   size_t length = 0;
   for (const TransferSegment& segment : it->second.segments) length += segment.length_bytes;
-  finished_.push_back({cookie, it->second.status, it->second.opcode, length});
+  finished_.push_back({cookie, it->second.status, it->second.opcode, length, it->second.bytes_by_rails});
   transfers_.erase(it);
 }
 
@@ -209,8 +311,16 @@ bool BulkScheduler::stalled(TimeNs now, TimeNs timeout) {
       transfer.chunks_seen = transfer.chunks_done;
     }
     any = any || now - transfer.seen_at >= timeout;
+    if (rails_ != nullptr && now - transfer.seen_at >= timeout / 2) lose_rails_of(cookie);
   }
   return any;
+}
+
+// Their READs are flushed then, and made again.
+void BulkScheduler::lose_rails_of(uint64_t cookie) {
+  for (const Slot& slot : slots_)
+    if (slot.cookie == cookie && slot.lane != kNoLane && slot.lane != kOwn)
+      rails_->lose(slot.lane - 1, "nothing comes by it");
 }
 
 std::vector<FinishedTransfer> BulkScheduler::take_finished() { return std::exchange(finished_, {}); }

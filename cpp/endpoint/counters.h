@@ -23,6 +23,7 @@ namespace rrpc::endpoint {
   X(reply_waits, "calls that had to wait until their client took earlier replies")     \
   X(reads, "remote reads finished")                                                    \
   X(bytes_read, "bytes fetched from peers by remote read")                             \
+  X(bytes_read_by_rails, "of those, by the connection's rails")                        \
   X(writes, "remote writes finished")                                                  \
   X(bytes_written, "bytes placed into peers' memory by remote write")                  \
   X(stagings, "buffers copied into pool memory because the peer could not reach them") \
@@ -64,6 +65,7 @@ namespace rrpc::endpoint {
   X(landing_waits) \
   X(reads) \
   X(bytes_read) \
+  X(bytes_read_by_rails) \
   X(writes) \
   X(bytes_written) \
   X(stagings) \

@@ -344,6 +344,7 @@ void Endpoint::tally_transfer(const FinishedTransfer& finished) {
   const bool is_read = finished.opcode == Opcode::kRead;
   tally(is_read ? &Counters::reads : &Counters::writes);
   tally(is_read ? &Counters::bytes_read : &Counters::bytes_written, static_cast<int64_t>(finished.length_bytes));
+  if (finished.bytes_by_rails > 0) tally(&Counters::bytes_read_by_rails, static_cast<int64_t>(finished.bytes_by_rails));
 }
 
 size_t Endpoint::deliver_finished_transfers() {
@@ -369,6 +370,7 @@ void Endpoint::fail(const Status& status) {
   failure_ = status.ok() ? unavailable("the connection ended") : status;
   // Where this end alone has failed the peer is told, and nothing of it arrives any more while exposures are revoked.
   if (qp_->state() != QueuePairState::kError) qp_->disconnect(failure_.message());
+  if (rails_) rails_->disconnect(failure_.message());
   bulk_.cancel_all();
   events_.on_failed(failure_);
 }

@@ -25,6 +25,7 @@
 #include "endpoint/lending.h"
 #include "endpoint/pool.h"
 #include "endpoint/protector.h"
+#include "endpoint/rails.h"
 #include "endpoint/received_block.h"
 #include "endpoint/registration_cache.h"
 #include "endpoint/send_buffers.h"
@@ -55,6 +56,7 @@ struct Geometry {
   uint32_t slots = 64;
   uint32_t slot_bytes = 8192;
   uint32_t read_depth = 16;
+  size_t striped_bytes_min = kStripedBytesMin;  // less in tests
 };
 Status validate(const Geometry& geometry);
 // The peer's, of the private data with which it connects or accepts.
@@ -116,7 +118,11 @@ class Endpoint {
   bool failed() const { return !failure_.ok(); }
   const Status& failure() const { return failure_; }
   const provider::QueuePair& queue_pair() const { return *qp_; }
-  void release_device() { qp_->release_device(); }
+  bool holds_device() const { return qp_->holds_device() || (rails_ && rails_->hold_device()); }
+  void release_device() {
+    qp_->release_device();
+    if (rails_) rails_->release_device();
+  }
   CreditsNow data_credits() const { return {send_data_.in_flight(), receive_data_.unannounced()}; }
   CreditsNow control_credits() const { return {send_control_.in_flight(), receive_control_.unannounced()}; }
   bool owes_credits() const { return receive_data_.owes_return() || receive_control_.owes_return(); }
@@ -188,6 +194,17 @@ class Endpoint {
   bool encrypts() const { return protector_ != nullptr && protector_->encrypts(); }
   // What so many bytes take while they are exposed: themselves, and their ciphertext where there is one.
   size_t bytes_kept(size_t exposed_bytes) const { return encrypts() ? 2 * exposed_bytes : exposed_bytes; }
+
+  // Connects or accepts a rail (rails.h): what Rails::add() says. FailedPrecondition over a connection that is
+  // protected, since nothing shows that a rail's other end is this peer, or whose receives are shared.
+  Status add_rail(size_t index, RailQueues& queues, const RailToken& token, TimeNs deadline);
+  bool may_add_rail(size_t index) const { return !rails_ || rails_->may_be_replaced(index); }
+  TimeNs next_rail_deadline() const { return rails_ ? rails_->next_deadline() : kNever; }
+  void expire_rails(TimeNs now) {
+    if (rails_) rails_->expire(now);
+  }
+  RailState rail_state(size_t index) { return rails_ ? rails_->state(index) : RailState::kNone; }
+  std::string why_no_rail(size_t index) { return rails_ ? rails_->why_not(index) : "it wasn't dialled yet"; }
 
   // Lends buffers that say so from now on, so many bytes at most: the peer knows how to borrow.
   void set_lending(size_t limit_bytes) { lent_ = std::make_shared<LentBytes>(limit_bytes); }
@@ -263,8 +280,10 @@ class Endpoint {
   size_t go_on_with_bulk();
   size_t check_landed();
   Status lend(Exposure& exposure, const Buffer& buffer);
+  void open_on_rails(Exposure& exposure);
   Status open_to_peer(Exposure& exposure, std::byte* address, uint64_t owner_id, uint32_t access);
   void count_closed(const Exposure& exposure);
+  bool still_revoking(const Exposure& exposure) const;
   size_t let_go_of_revoked();
   MessageHeader take_credit(uint8_t type, size_t body_bytes);
   void post_message(const MessageHeader& header, std::span<const Bytes> parts, Pushes pushes);
@@ -312,6 +331,7 @@ class Endpoint {
   std::unique_ptr<Protector> protector_;  // null: messages and ranges go as they are
   std::unique_ptr<provider::CompletionQueue> cq_;
   std::unique_ptr<provider::QueuePair> qp_;  // destroyed before what it works on
+  std::unique_ptr<Rails> rails_;             // null: there were none
   const provider::QueuePairLimits& limits_;  // its
 
   SendWindow send_data_;

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "endpoint/endpoint.h"
 
 namespace rrpc::endpoint {
@@ -56,6 +57,13 @@ Status Endpoint::open_to_peer(Exposure& exposure, std::byte* address, uint64_t o
   tally(&Counters::exposures_live);
   tally(&Counters::bytes_exposed, static_cast<int64_t>(length_bytes));
   return {};
+}
+
+void Endpoint::open_on_rails(Exposure& exposure) {
+  Descriptor& open = exposure.descriptor;
+  if (open.length_bytes < geometry_.striped_bytes_min) return;
+  const std::byte* const address = exposure.staged ? exposure.staged.data() : exposure.buffer.data;
+  rails_->expose(*exposure.region, address, open.length_bytes, open.rail_keys);
 }
 
 // Pool memory that the peer can reach.
@@ -125,6 +133,8 @@ Result<Exposure> Endpoint::expose(Buffer buffer, uint32_t access, uint32_t piece
   }
   RRPC_RETURN_IF_ERROR(status);
   exposure.buffer = std::move(buffer);
+  // The body of a message tells of no rails.
+  if (rails_ && access == provider::kRemoteRead && pieces_max == kSealPiecesMax) open_on_rails(exposure);
   return exposure;
 }
 
@@ -136,21 +146,46 @@ void Endpoint::revoke(Exposure exposure) {
     if (loan != nullptr) Lending::process().keep(std::move(exposure), std::move(loan));
     return;
   }
-  if (qp_->revoke(exposure.descriptor.rkey)) return count_closed(exposure);
+  const bool over = qp_->revoke(exposure.descriptor.rkey);
+  if ((!rails_ || rails_->revoke(exposure.descriptor.rail_keys)) && over) return count_closed(exposure);
   retiring_.push_back(std::move(exposure));
 }
 
+bool Endpoint::still_revoking(const Exposure& exposure) const {
+  return qp_->revoking(exposure.descriptor.rkey) || (rails_ && rails_->revoking(exposure.descriptor.rail_keys));
+}
+
 void Endpoint::count_closed(const Exposure& exposure) {
+  if (rails_) rails_->closed(exposure.descriptor.rail_keys);
   tally(&Counters::exposures_live, -1);
   tally(&Counters::bytes_exposed, -static_cast<int64_t>(exposure.descriptor.length_bytes));
 }
 
 size_t Endpoint::let_go_of_revoked() {
   return std::erase_if(retiring_, [this](const Exposure& exposure) {
-    if (qp_->revoking(exposure.descriptor.rkey)) return false;
+    if (still_revoking(exposure)) return false;
     count_closed(exposure);
     return true;
   });
+}
+
+Status Endpoint::add_rail(size_t index, RailQueues& queues, const RailToken& token, TimeNs deadline) {
+  if (failed()) return failure_;
+  RRPC_CHECK(!in_progress_, "a rail is added between polls");
+  if (!established_) return failed_precondition("a connection has rails once it is established");
+  if (protector_ != nullptr)
+    return failed_precondition("a protected connection has no rails: nothing would prove who is at their other end");
+  if (share_)
+    return failed_precondition("shared_receive_slots: a connection that shares receives with others has no rails");
+  if (rails_ == nullptr) {
+    auto joined = std::make_unique<JoinedQueue>();
+    joined->reserve();
+    rails_ = std::make_unique<Rails>(*joined, *qp_);
+    joined->add(std::move(cq_));
+    cq_ = std::move(joined);
+    bulk_.use_rails(*rails_);
+  }
+  return rails_->add(index, queues, token, deadline);
 }
 
 void Endpoint::destroy_queue_pair() {
@@ -158,6 +193,7 @@ void Endpoint::destroy_queue_pair() {
     give_back_shared_receives();
     if (qp_->lost_receives()) share_.forfeit();
   }
+  if (rails_) rails_->destroy();
   qp_.reset();
   share_ = {};
   for (const Exposure& exposure : retiring_) count_closed(exposure);  // that has ended their revocations

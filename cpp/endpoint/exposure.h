@@ -1,6 +1,7 @@
 // Memory opened to one peer for one call, and what keeps it alive meanwhile.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,14 +34,22 @@ struct Buffer {
   size_t range_count() const { return pieces.empty() ? 1 : pieces.size(); }
 };
 
+// Of a connection, beside its own queue pair: those of four ports.
+constexpr size_t kRailsMax = 3;
+// By rail; 0: the range isn't open there.
+using RailKeys = std::array<uint32_t, kRailsMax>;
+constexpr size_t kRailKeysWireBytes = sizeof(RailKeys);
+
 // What a message says of exposed memory.
 struct Descriptor {
   uint64_t address = 0;
   uint64_t length_bytes = 0;
   uint32_t rkey = 0;
-  bool continues = false;  // the next descriptor is the next piece of the same buffer
-  bool lent = false;       // the receiver may read the range in place
-  SealRef seal = {};       // stands behind the descriptor; in every one of a protected connection
+  bool continues = false;   // the next descriptor is the next piece of the same buffer
+  bool lent = false;        // the receiver may read the range in place
+  SealRef seal = {};        // stands behind the descriptor; in every one of a protected connection
+  RailKeys rail_keys = {};  // stand behind it, unless all are 0
+  bool has_rails() const { return rail_keys != RailKeys(); }
 };
 constexpr size_t kDescriptorWireBytes = 20;
 

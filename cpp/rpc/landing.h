@@ -114,7 +114,7 @@ inline Result<std::vector<endpoint::TransferSegment>> prepare_landing(endpoint::
       blocks.emplace_back(std::move(block));
     if (region == nullptr) continue;
     for (const endpoint::Descriptor& piece : pieces) {
-      segments.push_back({local, region, piece.address, piece.rkey, piece.length_bytes, piece.seal});
+      segments.push_back({local, region, piece.address, piece.rkey, piece.length_bytes, piece.seal, piece.rail_keys});
       local += piece.length_bytes;
     }
   }

@@ -42,7 +42,7 @@ Status read_some_descriptors(ByteReader& reader, size_t descriptor_count, bool s
     Descriptor descriptor;
     descriptor.address = reader.read<uint64_t>();
     const auto length = reader.read<uint64_t>();
-    descriptor.length_bytes = length & ~(kContinuesBit | kLentBit);
+    descriptor.length_bytes = length & ~(kContinuesBit | kLentBit | kRailsBit);
     descriptor.continues = (length & kContinuesBit) != 0;
     descriptor.lent = (length & kLentBit) != 0;
     descriptor.rkey = reader.read<uint32_t>();
@@ -51,7 +51,10 @@ Status read_some_descriptors(ByteReader& reader, size_t descriptor_count, bool s
       return Status::protocol_error("a bad descriptor: " + std::to_string(descriptor.length_bytes) + " bytes");
     if (descriptor.address + descriptor.length_bytes < descriptor.address)
       return Status::protocol_error("a bad descriptor: its range wraps around");
+    if (sealed && (length & kRailsBit) != 0)
+      return Status::protocol_error("a bad descriptor: rails of a protected connection");
     if (sealed) descriptor.seal = read_seal(reader, descriptor.length_bytes, endpoint::kSealPiecesMax);
+    if ((length & kRailsBit) != 0) descriptor.rail_keys = reader.read<endpoint::RailKeys>();
     out.push_back(std::move(descriptor));
   }
   if (!out.empty() && out.back().continues && !reader.failed())
@@ -63,6 +66,7 @@ Status read_out(ByteReader& reader, bool sealed, ParsedRequest& request) {
   if (sealed) return Status::protocol_error("a request with out= memory over a protected connection");
   std::vector<Descriptor> out;
   RRPC_RETURN_IF_ERROR(read_some_descriptors(reader, 1, false, out));
+  if (!out.empty() && out.front().has_rails()) return Status::protocol_error("a bad descriptor: rails of out= memory");
   if (!out.empty()) request.out = {out.front().address, out.front().length_bytes, out.front().rkey};
   return {};
 }
@@ -181,16 +185,19 @@ size_t total_bytes(std::span<const Descriptor> pieces) {
 
 std::string encode_descriptors(std::span<const Descriptor> descriptors) {
   size_t length = descriptors.size() * endpoint::kDescriptorWireBytes;
-  for (const Descriptor& descriptor : descriptors)
+  for (const Descriptor& descriptor : descriptors) {
     if (descriptor.seal) length += endpoint::seal_wire_bytes(descriptor.length_bytes, endpoint::kSealPiecesMax);
+    if (descriptor.has_rails()) length += endpoint::kRailKeysWireBytes;
+  }
   std::string encoded(length, '\0');
   ByteWriter writer(std::as_writable_bytes(std::span(encoded)));
   for (const Descriptor& descriptor : descriptors) {
     writer.write(descriptor.address);
     writer.write(descriptor.length_bytes | (descriptor.continues ? kContinuesBit : 0) |
-                 (descriptor.lent ? kLentBit : 0));
+                 (descriptor.lent ? kLentBit : 0) | (descriptor.has_rails() ? kRailsBit : 0));
     writer.write(descriptor.rkey);
     if (descriptor.seal) write_seal(writer, *descriptor.seal);
+    if (descriptor.has_rails()) writer.write(descriptor.rail_keys);
   }
   return encoded;
 }

@@ -84,9 +84,10 @@ struct ReplyFixed {
 };
 static_assert(sizeof(ReplyFixed) == 24);
 
-// In a descriptor's length on the wire: Descriptor::continues, Descriptor::lent.
+// In a descriptor's length on the wire: Descriptor::continues, Descriptor::lent, Descriptor::has_rails().
 constexpr uint64_t kContinuesBit = 1ULL << 63;
 constexpr uint64_t kLentBit = 1ULL << 62;
+constexpr uint64_t kRailsBit = 1ULL << 61;
 
 struct BulkBody {
   uint64_t call_id = 0;

@@ -37,7 +37,8 @@ struct SessionOptions {
 // What may stand beside the payload in the body of a message: the fixed part, descriptors, the name, metadata.
 inline uint64_t body_overhead_max(const SessionOptions& options, bool sealed) {
   constexpr uint64_t kSealBytesMax = endpoint::seal_wire_bytes(kMessageBytesMax, endpoint::kSealPiecesMax);
-  const uint64_t descriptor_bytes = endpoint::kDescriptorWireBytes + (sealed ? kSealBytesMax : 0);
+  const uint64_t descriptor_bytes =
+      endpoint::kDescriptorWireBytes + (sealed ? kSealBytesMax : endpoint::kRailKeysWireBytes);
   return 64 + options.buffers_max * descriptor_bytes + 2 * UINT16_MAX;
 }
 

@@ -352,6 +352,7 @@ void Session::tick(TimeNs now) {
   if (failed()) return;
   client_.expire(now);
   server_.expire(now);
+  endpoint_.expire_rails(now);
   if (landing_.runnable()) landing_.pump(now);
 }
 
@@ -359,6 +360,7 @@ TimeNs Session::next_tick() const {
   TimeNs next = std::min(client_.next_deadline(), server_.next_expiry());
   if (!ready_ || failed()) return next;
   if (landing_.runnable()) return now_;
+  next = std::min(next, endpoint_.next_rail_deadline());
   if (endpoint_.transfers_under_way()) next = std::min(next, deadline_after(fetches_checked_, fetch_check_interval()));
   const TimeNs probe_at = probe_sent_ == kNever ? deadline_after(last_heard_, options_.keepalive_interval)
                                                 : deadline_after(probe_sent_, options_.keepalive_timeout);

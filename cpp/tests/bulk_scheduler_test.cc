@@ -49,23 +49,26 @@ class FakeQueuePair : public provider::QueuePair {
     }
     return {};
   }
-  provider::QueuePairState state() const override { return provider::QueuePairState::kConnected; }
+  provider::QueuePairState state() const override { return state_; }
   const Status& error() const override { return refusal; }
   const provider::QueuePairLimits& limits() const override { return limits_; }
   Status start(Bytes) override { return {}; }
-  Bytes peer_private_data() const override { return {}; }
+  Bytes peer_private_data() const override { return std::as_bytes(std::span(&offer_, 1)); }
   std::string peer_description() const override { return "fake"; }
   std::string local_description() const override { return "fake"; }
   std::string_view bulk_method() const override { return "none"; }
   Status post_receive(const provider::ReceiveRequest&) override { return {}; }
   Result<uint32_t> expose(const provider::MemoryRegion&, const std::byte*, size_t, uint32_t) override { return 1u; }
   bool revoke(uint32_t) override { return true; }
-  void disconnect(const std::string&) override {}
+  void disconnect(const std::string&) override { state_ = provider::QueuePairState::kError; }
 
   std::vector<Posted> posted;
   Status refusal;
 
-  provider::QueuePairLimits limits_{.sge_count_max = 3, .read_sge_count_max = 3};
+  provider::QueuePairLimits limits_{
+      .sge_count_max = 3, .read_sge_count_max = 3, .read_depth = 16, .message_bytes_max = 1 << 20};
+  provider::QueuePairState state_ = provider::QueuePairState::kConnected;
+  RailOffer offer_;
 };
 
 struct BulkSchedulerTest : testing::Test {
@@ -350,6 +353,74 @@ TEST_F(SealedTransfer, OneThatIsCancelledIsNotChecked) {
   const auto ended = finished();
   ASSERT_EQ(ended.size(), 1u);
   EXPECT_EQ(ended[0].status, WcStatus::kFlushed);
+}
+
+// Of two lanes, one a rail: what is posted to each, by hand.
+struct RailedSchedulerTest : BulkSchedulerTest {
+  RailedSchedulerTest() {
+    auto made = std::make_unique<FakeQueuePair>();
+    rail = made.get();
+    joined.reserve();
+    RailQueues queues{nullptr, std::move(made)};
+    EXPECT_TRUE(rails.add(0, queues, {}, kNever).ok());
+    bulk.use_rails(rails);
+  }
+  void start_striped(size_t length_bytes) {
+    bulk.start(1, Opcode::kRead, {{nullptr, nullptr, 1 << 20, 7, length_bytes, nullptr, {9, 0, 0}}});
+    pump(bulk);
+  }
+  JoinedQueue joined;
+  Rails rails{joined, qp};
+  FakeQueuePair* rail = nullptr;
+  BulkScheduler bulk{2, 1000};
+};
+
+TEST_F(RailedSchedulerTest, EachLaneHasAWindowOfItsOwn) {
+  start_striped(10000);
+  EXPECT_EQ(qp.posted.size(), 2u);
+  ASSERT_EQ(rail->posted.size(), 2u);
+  EXPECT_EQ(rail->posted[0].rkey, 9u);
+  bulk.on_completion(rail->posted[0].slot, WcStatus::kSuccess);
+  pump(bulk);
+  EXPECT_EQ(qp.posted.size(), 2u);
+  EXPECT_EQ(rail->posted.size(), 3u) << "the faster one gets more";
+  start(bulk, 2, {5000});
+  pump(bulk);
+  EXPECT_EQ(qp.posted.size() + rail->posted.size(), 5u) << "one that no rail takes waits for the own";
+}
+
+TEST_F(RailedSchedulerTest, ARailByWhichNothingComesIsGivenUpBeforeTheTransfer) {
+  start_striped(2000);
+  ASSERT_EQ(rail->posted.size(), 1u);
+  complete_first(bulk);
+  EXPECT_FALSE(bulk.stalled(0, kSecond));
+  EXPECT_FALSE(bulk.stalled(kSecond / 4, kSecond));
+  EXPECT_EQ(rail->state(), provider::QueuePairState::kConnected);
+  EXPECT_FALSE(bulk.stalled(kSecond / 2, kSecond));
+  ASSERT_EQ(rail->state(), provider::QueuePairState::kError);
+  bulk.on_completion(rail->posted[0].slot, WcStatus::kFlushed);
+  EXPECT_FALSE(bulk.has_finished());
+  EXPECT_FALSE(bulk.stalled(kSecond, kSecond)) << "it has its time anew";
+  pump(bulk);
+  ASSERT_EQ(qp.posted.size(), 2u);
+  EXPECT_EQ(qp.posted[1].remote_address, rail->posted[0].remote_address);
+  EXPECT_EQ(qp.posted[1].rkey, 7u);
+  complete_first(bulk);
+  const auto finished = bulk.take_finished();
+  ASSERT_EQ(finished.size(), 1u);
+  EXPECT_EQ(finished[0].status, WcStatus::kSuccess);
+  EXPECT_EQ(finished[0].bytes_by_rails, 0u);
+}
+
+TEST_F(RailedSchedulerTest, ARailThatTakesNoMoreLeavesTheRestToTheOwn) {
+  rail->refusal = resource_exhausted("full");
+  start_striped(3000);
+  EXPECT_EQ(qp.posted.size(), 2u);
+  rail->refusal = {};
+  complete_first(bulk);
+  pump(bulk);
+  EXPECT_EQ(qp.posted.size(), 3u);
+  EXPECT_TRUE(rail->posted.empty());
 }
 
 }  // namespace

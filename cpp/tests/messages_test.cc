@@ -49,15 +49,17 @@ std::string random_text(Rng& rng, int64_t length_max) {
 }
 std::vector<Descriptor> random_descriptors(Rng& rng, int64_t count) {
   std::vector<Descriptor> list(static_cast<size_t>(count));
-  for (Descriptor& descriptor : list)
+  for (Descriptor& descriptor : list) {
     descriptor = {rng.next() >> 1, rng.next() & 0xffffffff, static_cast<uint32_t>(rng.next()), rng.chance(0.5),
                   rng.chance(0.5)};
+    if (rng.chance(0.3)) descriptor.rail_keys = {static_cast<uint32_t>(rng.next()), 0, 1};
+  }
   if (!list.empty()) list.back().continues = false;
   return list;
 }
 bool same(const Descriptor& a, const Descriptor& b) {
   return a.address == b.address && a.length_bytes == b.length_bytes && a.rkey == b.rkey && a.continues == b.continues &&
-         a.lent == b.lent;
+         a.lent == b.lent && a.rail_keys == b.rail_keys;
 }
 size_t count_buffers(const std::vector<Descriptor>& list) {
   return static_cast<size_t>(std::ranges::count(list, false, &Descriptor::continues));
@@ -71,7 +73,8 @@ std::string valid_request(Rng& rng) {
   fixed.descriptor_count = static_cast<uint16_t>(rng.between(0, 5));
   const std::string method = random_text(rng, 40);
   fixed.method_bytes = static_cast<uint16_t>(method.size());
-  const auto out = random_descriptors(rng, fixed.flags & kOutFirst);
+  auto out = random_descriptors(rng, fixed.flags & kOutFirst);
+  for (Descriptor& descriptor : out) descriptor.rail_keys = {};
   const std::string metadata = random_text(rng, 30);
   fixed.metadata_bytes = static_cast<uint16_t>(metadata.size());
   const auto descriptors = random_descriptors(rng, fixed.descriptor_count);
@@ -204,6 +207,19 @@ TEST(Messages, CallIdsComeInWholeNumbers) {
   EXPECT_EQ(parse_call_ids(as_bytes(text)).value(), (std::vector<uint64_t>{5, 6}));
   EXPECT_TRUE(parse_call_ids({}).status().is_protocol_error());
   EXPECT_TRUE(parse_call_ids(as_bytes(text.substr(1))).status().is_protocol_error());
+}
+
+TEST(Messages, AProtectedConnectionsDescriptorsHaveNoRails) {
+  RequestFixed fixed;
+  fixed.descriptor_count = 1;
+  Descriptor descriptor{0, 10, 1};
+  descriptor.seal = std::make_shared<endpoint::Seal>(endpoint::Seal{.tags = {{}}});
+  ParsedRequest good;
+  EXPECT_TRUE(parse_request(as_bytes(bytes_of(fixed) + encode_descriptors({&descriptor, 1})), good, true).ok());
+  descriptor.rail_keys = {1, 2, 3};
+  const std::string text = bytes_of(fixed) + encode_descriptors({&descriptor, 1});
+  ParsedRequest bad;
+  EXPECT_TRUE(parse_request(as_bytes(text), bad, true).is_protocol_error());
 }
 
 TEST(Messages, LengthsPastTheLimitAreRefused) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <functional>
 #include <iostream>
@@ -207,6 +208,40 @@ struct World {
     end.make(Role::kServer, std::move(cq), std::move(qp), options, network.now(), std::move(share));
     return true;
   }
+  // Rails of the client's connection: from now on it may dial them.
+  void open_rails() { rail_listener = server.device->listen("server:2", {}).value(); }
+  // Gives what became of it at the client; the server's may be refused.
+  Status dial_rail(size_t index) {
+    if (!client.runs() || client.failed()) return unavailable("no connection");
+    endpoint::RailQueues queues;
+    queues.completions = client.device->create_completion_queue(64);
+    queues.queue_pair = client.device->open(*queues.completions, "server:2", kRailConfig, kNever).value();
+    return add_rail(client, client_rails, index, queues);
+  }
+  void accept_rails() {
+    if (rail_listener == nullptr || !server.runs()) return;
+    for (;;) {
+      endpoint::RailQueues queues;
+      queues.completions = server.device->create_completion_queue(64);
+      queues.queue_pair = rail_listener->accept(*queues.completions, kRailConfig).value();
+      if (queues.queue_pair == nullptr) return;
+      const auto offer = endpoint::read_rail_offer(queues.queue_pair->peer_private_data());
+      ASSERT_TRUE(offer.has_value());
+      (void)add_rail(server, server_rails, offer->rail, queues);
+    }
+  }
+  static inline const provider::QueuePairConfig kRailConfig{32, 1, 16};
+  using RailPairs = std::array<provider::QueuePair*, endpoint::kRailsMax>;  // null: there is none
+  static Status add_rail(SessionEnd& end, RailPairs& rails, size_t index, endpoint::RailQueues& queues) {
+    provider::QueuePair* const made = queues.queue_pair.get();
+    Status status = end.session->endpoint().add_rail(index, queues, {}, kNever);
+    if (status.ok()) rails.at(index) = made;
+    return status;
+  }
+  static void lose_rail(SessionEnd& end, const RailPairs& rails, size_t index) {
+    if (end.runs() && rails.at(index) != nullptr) rails.at(index)->disconnect("by the test");
+  }
+
   void share_receives(uint32_t slots) {
     shared_ring =
         endpoint::SharedRing::create(*server.device, *listener, slots, server_options.geometry.slot_bytes).value();
@@ -235,6 +270,7 @@ struct World {
     else
       network.run_until(std::max(tick, network.now()));
     accept_waiting();
+    accept_rails();
     const bool idle = network.next_event_time() == kNever;
     if (idle || !rng.chance(lazy_probability)) client.pump(network.now());
     if (idle || !rng.chance(lazy_probability)) server.pump(network.now());
@@ -289,6 +325,9 @@ struct World {
   SessionEnd client{network, "client", client_pool()};
   SessionEnd server{network, "server", server_pool()};
   std::unique_ptr<provider::Listener> listener;
+  std::unique_ptr<provider::Listener> rail_listener;
+  RailPairs client_rails{};
+  RailPairs server_rails{};
 };
 
 // Memory of a caller or a handler, which says when it is let go.

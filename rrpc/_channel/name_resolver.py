@@ -106,8 +106,10 @@ def _scheme(target: str) -> str:
 
 
 def _host_and_port(target: str) -> tuple[str, str]:
-    host, _, port = target.partition("://")[2].rpartition(":")
-    return host, port
+    """The port with the options that follow it, of which some have colons, too."""
+    place, question, options = target.partition("://")[2].partition("?")
+    host, _, port = place.rpartition(":")
+    return host, port + question + options
 
 
 def _needs_resolving(target: str) -> bool:

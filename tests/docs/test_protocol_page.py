@@ -21,6 +21,7 @@ HEADERS = (
     "endpoint/exposure.h",
     "endpoint/header.h",
     "endpoint/protector.h",
+    "endpoint/rails.h",
     "endpoint/seal.h",
     "provider/protection.h",
     "provider/provider.h",

@@ -1,4 +1,5 @@
-"""Two adapters of one host, each on a network of its own: a channel over both, one of which goes down and comes back.
+"""Two adapters of one host, each on a network of its own: a channel over both, and one connection with a rail, of which
+one goes down and comes back.
 Run by tests/vm/two_ports.sh."""
 
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from guest_network import down
 from lab import LAB
-from processes import ServeFactory, eventually
+from processes import Served, ServeFactory, eventually
 from under_way import slowly
 
 import rrpc
@@ -17,6 +18,7 @@ import rrpc
 LINKS = {"rxp": "rp", "rxq": "rq"}
 NETWORKS = {"rxp": "10.9.4.1", "rxq": "10.9.5.1"}
 ARRAY = np.ones(1 << 20, np.uint8)
+LARGE = np.arange(16 << 20, dtype=np.uint8)
 CALLS = 8
 # Without a header: what an adapter must have sent at least, in packets of 4 KiB, if it had so many of the calls.
 PACKETS_PER_CALL = ARRAY.nbytes // 4096
@@ -45,9 +47,13 @@ def states(channel: rrpc.Channel) -> list[str]:
 
 
 @pytest.fixture
-def channel(serve: ServeFactory) -> Iterator[rrpc.Channel]:
+def served(serve: ServeFactory) -> Served:
     listens = [f"verbs+tcp://{address}:0?device={adapter}" for adapter, address in NETWORKS.items()]
-    served = serve(LAB, "Lab", listen=listens, module="lab_service", args=["--workers", "6"])
+    return serve(LAB, "Lab", listen=listens, module="lab_service", args=["--workers", "6"])
+
+
+@pytest.fixture
+def channel(served: Served) -> Iterator[rrpc.Channel]:
     keepalive = slowly(2.0)
     with rrpc.Channel(
         served.addresses,
@@ -74,3 +80,40 @@ def test_calls_use_both_ports_and_one_that_is_left(channel: rrpc.Channel) -> Non
         eventually(lambda: states(channel) == ["ready"] * 2, slowly(60.0), "the port is used again")
         both = calls_by(client)
         assert min(both.values()) >= CALLS // 2 - 1, both
+
+
+@pytest.fixture
+def striped(served: Served) -> Iterator[rrpc.Client]:
+    own, rail = served.addresses
+    with rrpc.connect(f"{own}?rail={rail.removeprefix('verbs+tcp://')}", timeout=slowly(60.0)) as client:
+        eventually(lambda: has_rail(client), slowly(30.0), "the rail is connected")
+        yield client
+
+
+def has_rail(client: rrpc.Client) -> bool:
+    return bool(client.info()["rails"].endswith(" connected"))
+
+
+def shares(client: rrpc.Client) -> dict[str, float]:
+    """Has a large array fetched by the server, then by the client; gives what part of it each adapter sent."""
+    before = {adapter: packets(adapter) for adapter in LINKS}
+    assert np.array_equal(client.call("Lab.echo", LARGE), LARGE)
+    sent = {adapter: packets(adapter) - count for adapter, count in before.items()}
+    return {adapter: count / sum(sent.values()) for adapter, count in sent.items()}
+
+
+def spread(client: rrpc.Client) -> bool:
+    return min(shares(client).values()) > 0.25
+
+
+def test_one_array_goes_over_both_ports_and_over_the_one_that_is_left(striped: rrpc.Client) -> None:
+    eventually(lambda: spread(striped), slowly(30.0), "an array goes over both ports")
+    fetched = striped.stats()["bytes_read_by_rails"]
+    assert fetched > LARGE.nbytes // 4
+    with down(LINKS["rxq"]):
+        left = shares(striped)  # what was asked for by the rail is asked for again
+        assert left["rxp"] > 0.9, left
+        assert not has_rail(striped)
+        assert striped.stats()["bytes_read_by_rails"] == fetched
+    eventually(lambda: has_rail(striped), slowly(60.0), "the rail is dialled again")
+    eventually(lambda: spread(striped), slowly(30.0), "an array goes over both ports again")

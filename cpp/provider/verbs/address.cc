@@ -50,7 +50,7 @@ Status parse_option(const std::string& option, Address& out) {
   } else {
     return invalid_argument("unknown option '" + name +
                             "'; there are device=NAME, port=NUMBER, gid=INDEX, traffic_class=0..255, "
-                            "service_level=0..15, pkey=NUMBER and grh=1");
+                            "service_level=0..15, pkey=NUMBER and grh=1, and for clients rail=HOST:PORT");
   }
   return {};
 }

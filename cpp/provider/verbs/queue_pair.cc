@@ -301,7 +301,9 @@ Status VerbsQueuePair::post_bind(ibv_mw* window, uint32_t rkey, const ibv_mw_bin
   ibv_send_wr request{};
   request.opcode = IBV_WR_BIND_MW;
   request.bind_mw = {.mw = window, .rkey = rkey, .bind_info = bind};
-  return post_internal(request, {.wr_id = rkey, .kind = SendEntry::Kind::kBind}, false);
+  RRPC_RETURN_IF_ERROR(post_internal(request, {.wr_id = rkey, .kind = SendEntry::Kind::kBind}, tells_exposed_));
+  if (tells_exposed_) ++binds_under_way_;
+  return {};
 }
 
 Status VerbsQueuePair::post_invalidate(uint32_t rkey) {
@@ -334,6 +336,11 @@ Result<uint32_t> VerbsQueuePair::expose(const MemoryRegion& region, const std::b
     rkey = exposures_->open(region, address, length_bytes, access);
   }
   return rkey;
+}
+
+bool VerbsQueuePair::exposing() {
+  if (binds_under_way_ > 0) (void)stash_completions();
+  return binds_under_way_ > 0;
 }
 
 bool VerbsQueuePair::revoke(uint32_t rkey) {

@@ -51,6 +51,8 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   void ring() override;
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                           uint32_t access) override;
+  bool exposing() override;
+  void tell_exposed() override { tells_exposed_ = true; }
   bool revoke(uint32_t rkey) override;
   bool revoking(uint32_t rkey) const override { return exposures_->closing(rkey); }
   ExposureKind exposure_kind() const override { return exposures_->kind(); }
@@ -195,6 +197,8 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   ReceiveLedger receives_;
   uint64_t receive_region_id_ = 0;  // of the region whose lkey is cached; 0: none
   uint32_t receive_lkey_ = 0;
+  bool tells_exposed_ = false;
+  uint32_t binds_under_way_ = 0;  // since then
   uint32_t unsignalled_run_ = 0;  // requests since the last of which the device tells
   std::deque<Completion> stash_;  // taken from the device before anyone polled
   // Requests in the ledger that go to the device with the next call, and their elements one behind the other: between

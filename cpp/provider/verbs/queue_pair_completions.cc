@@ -126,6 +126,7 @@ void VerbsQueuePair::digest_send(uint64_t sequence, const ibv_wc& completion) {
   if (entry.kind == SendEntry::Kind::kInvalidate && status == WcStatus::kSuccess) {
     exposures_->on_closed(static_cast<uint32_t>(entry.wr_id));
   }
+  if (entry.kind == SendEntry::Kind::kBind && binds_under_way_ > 0) --binds_under_way_;
   if (status != WcStatus::kSuccess) on_failure(status, completion);
 }
 

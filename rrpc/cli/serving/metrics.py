@@ -33,6 +33,7 @@ CORE_METRICS: dict[str, str] = {
     "reply_waits": "calls that had to wait until their client took earlier replies",
     "reads": "remote reads finished",
     "bytes_read": "bytes fetched from peers by remote read",
+    "bytes_read_by_rails": "of those, by the rails of connections",
     "writes": "remote writes finished",
     "bytes_written": "bytes placed into peers' memory by remote write",
     "stagings": "buffers copied into pool memory because the peer could not reach them",
