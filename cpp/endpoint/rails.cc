@@ -9,8 +9,6 @@ namespace rrpc::endpoint {
 using provider::CompletionQueue;
 using provider::QueuePairState;
 
-static constexpr TimeNs kBindPatience = 20 * kMillisecond;
-
 std::optional<RailOffer> read_rail_offer(Bytes private_data) {
   ByteReader reader(private_data);
   const auto offer = reader.read<RailOffer>();
@@ -183,14 +181,8 @@ void Rails::expose(const provider::MemoryRegion& region, const std::byte* addres
     keys[i] = *key;
     ++rails_[i].exposed;
   }
-  TimeNs deadline = 0;
-  for (size_t i = 0; i < kRailsMax; ++i) {
-    while (keys[i] != 0 && carries(i) && rails_[i].qp->exposing()) {
-      const TimeNs now = now_ns();
-      if (deadline == 0) deadline = now + kBindPatience;
-      if (now >= deadline) lose(i, "its adapter is too slow to open memory");
-    }
-  }
+  for (size_t i = 0; i < kRailsMax; ++i)
+    if (keys[i] != 0 && !rails_[i].qp->wait_for_exposures()) lose(i, "its adapter is too slow to open memory");
 }
 
 bool Rails::revoke(const RailKeys& keys) {

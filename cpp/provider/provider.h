@@ -339,10 +339,10 @@ class QueuePair {
   // stages it in pool memory), or, with kLend, where it can't be lent. revoke() takes it back at once.
   virtual Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                                   uint32_t access) = 0;
-  // Whether what was exposed since tell_exposed() may not be open yet. This queue pair's messages come after it; one of
-  // another's that tells of it must wait until this is false.
-  virtual bool exposing() { return false; }
+  // From now on wait_for_exposures() sees to it that what was exposed is open, so that another queue pair's message may
+  // tell of it; this one's come after it anyway. False: it isn't after some milliseconds.
   virtual void tell_exposed() {}
+  virtual bool wait_for_exposures() { return true; }
   // Takes it back. True: it is over. False: it is under way (a work request of its own): the memory and its region
   // must stay as they are until revoking() is false, as it will be after the connection's end too, or the queue pair
   // is destroyed. A key that a message of the peer's has closed (WorkRequest::invalidate_rkey) is taken back at once.

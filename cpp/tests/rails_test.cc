@@ -2,6 +2,7 @@
 #include "endpoint/rails.h"
 
 #include "session_workload.h"
+#include "session_world.h"
 
 namespace rrpc::rpc {
 namespace {

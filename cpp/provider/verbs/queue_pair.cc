@@ -338,9 +338,10 @@ Result<uint32_t> VerbsQueuePair::expose(const MemoryRegion& region, const std::b
   return rkey;
 }
 
-bool VerbsQueuePair::exposing() {
-  if (binds_under_way_ > 0) (void)stash_completions();
-  return binds_under_way_ > 0;
+bool VerbsQueuePair::wait_for_exposures() {
+  const TimeNs deadline = binds_under_way_ > 0 ? now_ns() + kExposePatience : 0;
+  while (binds_under_way_ > 0 && state_ == QueuePairState::kConnected && now_ns() < deadline) (void)stash_completions();
+  return binds_under_way_ == 0;
 }
 
 bool VerbsQueuePair::revoke(uint32_t rkey) {

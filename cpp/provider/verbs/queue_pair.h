@@ -51,8 +51,8 @@ class VerbsQueuePair final : public QueuePair, private InternalWork {
   void ring() override;
   Result<uint32_t> expose(const MemoryRegion& region, const std::byte* address, size_t length_bytes,
                           uint32_t access) override;
-  bool exposing() override;
   void tell_exposed() override { tells_exposed_ = true; }
+  bool wait_for_exposures() override;
   bool revoke(uint32_t rkey) override;
   bool revoking(uint32_t rkey) const override { return exposures_->closing(rkey); }
   ExposureKind exposure_kind() const override { return exposures_->kind(); }
