@@ -135,7 +135,7 @@ class Client:
     def peer_hello(self) -> dict[bytes, bytes]:
         """Returns the fields that the server gave of itself when the connection was made."""
     def info(self) -> dict[str, Any]:
-        """Returns facts by name: address, transport, bulk_method, exposure, peer, adapter, state, sent_on_to, why_not."""
+        """Returns facts by name: address, transport, bulk_method, exposure, peer, adapter, state, sent_on_to, rails, why_not."""
     def stats(self) -> dict[str, int]: ...
 
 class Policy:

@@ -49,7 +49,7 @@ Status Engine::start_thread_locked() {
   if (thread_.joinable() || stopping_) return {};
   if (!epoll_fd_) epoll_fd_.reset(epoll_create1(EPOLL_CLOEXEC));
   if (!wake_fd_) wake_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll_fd_ || !wake_fd_)
+  if (!epoll_fd_ || !wake_fd_ || !driver_alarm_.open())
     return resource_exhausted(
         "no file descriptors are left to poll connections with (RLIMIT_NOFILE); raise 'ulimit -n'");
   epoll_event event{};  // its key is 0, which no connection has
@@ -76,9 +76,11 @@ void Engine::stop() {
     std::lock_guard lock(worker_mutex_);
     stopping_ = true;
     worker_condition_.notify_all();
-    driver_condition_.notify_all();
   }
-  if (started_) (void)eventfd_write(wake_fd_.get(), 1);
+  if (started_) {
+    driver_alarm_.ring();
+    (void)eventfd_write(wake_fd_.get(), 1);
+  }
   if (thread_.joinable() && !on_own_thread()) thread_.join();
 }
 
@@ -239,23 +241,19 @@ void Engine::run_for_good() {
 void Engine::run() {
   own_ = this;
   TimeNs tick = kTick;
-  uint64_t nap = 0;  // of the worker's, seen at the last tick
   TimeNs spin_until = 0;
   Spinner spinner;
   while (!stopping_) {
     if (deferred_waits()) run_deferred();
     if (stopping_) return;  // by what was run
     if (has_workers_.load(std::memory_order_relaxed)) {
-      std::unique_lock lock(worker_mutex_);
-      const auto must_tick = [this] { return !worker_asleep_.load() || stopping_.load(); };
-      // A worker that has been up since, if only for one request, will be again: it need not wake this thread then.
-      driver_parked_ = std::exchange(nap, worker_nap_.load()) == worker_nap_.load() && !must_tick();
-      if (driver_parked_)
-        driver_condition_.wait(lock, must_tick);
-      else
-        driver_condition_.wait_for(lock, std::chrono::nanoseconds(tick), [this] { return stopping_.load(); });
+      if (park_driver()) {
+        driver_alarm_.wait(kNever);
+        tick = kTick;
+      } else {
+        driver_alarm_.wait(tick);
+      }
       driver_parked_ = false;
-      lock.unlock();
       tick = tick_for_workers() ? kTick : std::min(tick * 2, kTickMax);
       ticks_seldom_.store(tick > kTick, std::memory_order_relaxed);
       continue;
@@ -351,25 +349,19 @@ Attended Engine::attend(TimeNs spin, TimeNs deadline, const std::atomic<bool>& i
     (void)eventfd_write(wake_fd_.get(), 1);  // the engine's thread sleeps with the token until now
   std::unique_lock token(token_, std::try_to_lock);
   if (!token) return Attended::kNoToken;
-  bool slept = false;
   bool signalled = false;
   const auto done = [&] {
     return hooks_.work_waits() || stopping_.load(std::memory_order_relaxed) ||
            interrupt.load(std::memory_order_relaxed);
   };
   const TimeNs now = poll_until(spin, deadline, done, [&] {
-    ++worker_nap_;
-    worker_asleep_ = slept = true;
+    let_driver_sleep();
     signalled = !wait_events(deadline);
-    worker_asleep_ = false;
+    have_driver_tick();
     return !signalled;
   });
   next_poll_between_.store(now + kPollBetween, std::memory_order_relaxed);
   token.unlock();
-  if (slept) {
-    std::lock_guard lock(worker_mutex_);
-    if (driver_parked_) driver_condition_.notify_all();  // it ticks from now on
-  }
   return signalled ? Attended::kSignalled : Attended::kLook;
 }
 

@@ -47,10 +47,12 @@
 // polls  | nothing in the spin, or crowded()            | sleeps     | arm_hot(); wait_events() once hot_ is empty
 // polls  | run() of clients: nothing came               | sleeps     | arms what was quiet for kLinger, then naps
 // polls  | run() beside a loop: nothing in the spin     | sleeps     | arms all that no loop polls, then naps
-// polls  | attend(): done(), or its deadline            | free       | kLook; an engine's thread that parks ticks
+// polls  | attend(): done(), or its deadline            | free       | kLook
 // sleeps | an event, kick() or a timer                  | polls      | looks once; spins only if hot_ has any
 // sleeps | a signal, to a worker                        | free       | kSignalled, after one more poll
-// sleeps | run(): a worker sleeps since the last tick   | sleeps     | the engine's thread parks: driver_parked_
+// sleeps | run(): a tick, while a worker sleeps         | sleeps     | the engine's thread parks: driver_parked_
+// sleeps | a worker wakes, have_driver_tick()           | polls      | in a tick the engine's thread ticks, unless
+//        |                                              |            | a worker sleeps again: let_driver_sleep()
 //
 // Who wants to sleep arms, polls once more, and sleeps only if that found nothing: what came before the arming is found
 // by the poll, what comes after it makes a wait handle ready, so no wake-up is lost. asleep_until_ and kick() are the
@@ -74,6 +76,7 @@
 
 #include "base/numa.h"
 #include "driver/admissions.h"
+#include "driver/alarm.h"
 #include "driver/connection.h"
 #include "driver/ready_sets.h"
 #include "driver/spinner.h"
@@ -217,6 +220,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void run();
   void run_for_good();
   bool tick_for_workers();
+  bool park_driver();
+  void let_driver_sleep();
+  void have_driver_tick();
   void run_deferred();
   template <typename Done, typename Sleep>
   TimeNs poll_until(TimeNs spin, TimeNs deadline, const Done& done, const Sleep& sleep);
@@ -330,11 +336,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   std::mutex worker_mutex_;
   std::condition_variable worker_condition_;
-  std::condition_variable driver_condition_;
+  Alarm driver_alarm_;  // of the engine's thread, while there are workers
   std::atomic<bool> has_workers_{false};
-  bool driver_parked_ = false;              // under worker_mutex_: until a worker that sleeps in epoll is up again
+  std::atomic<bool> driver_parked_{false};  // set under worker_mutex_: until no worker has slept in epoll for a tick
   std::atomic<bool> ticks_seldom_{false};   // nothing was found lately, or the deferred hook runs
-  std::atomic<uint64_t> worker_nap_{0};     // counts them
   std::atomic<bool> worker_asleep_{false};  // in epoll, with the token
   int workers_waiting_ = 0;
   int workers_called_ = 0;  // of those, by wake_one_worker()

@@ -1,4 +1,4 @@
-// When connections are looked at because of the time: by the thread with the polling token.
+// When connections are looked at, by the thread with the polling token, and when the engine's own thread ticks.
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -105,6 +105,31 @@ void Engine::run_timers(TimeNs now) {
   next = std::min(next, endpoint::Lending::process().tend(now));
   if (connection_count() > 0 || pool.committed_bytes() > 0) next = std::min(next, pool_next);
   if (next != kNever) wake_for_timers_at(std::max(next, now + kTimerStep));
+}
+
+// --- the engine's thread of a server with workers ----------------------------------------------------
+
+// While a worker sleeps in epoll. One that wakes sets the alarm, and stops it if it sleeps again in time, as it does
+// after a request that is soon answered: this thread isn't woken then.
+bool Engine::park_driver() {
+  std::lock_guard lock(worker_mutex_);
+  driver_parked_ = worker_asleep_.load() && !stopping_.load();
+  if (driver_parked_) ticks_seldom_.store(false, std::memory_order_relaxed);
+  return driver_parked_;
+}
+
+// By a worker, with the token, before and after it sleeps.
+void Engine::let_driver_sleep() {
+  worker_asleep_ = true;
+  std::lock_guard lock(worker_mutex_);
+  if (!driver_parked_) return;
+  deferred_waits() ? driver_alarm_.ring() : driver_alarm_.stop();
+}
+
+void Engine::have_driver_tick() {
+  worker_asleep_ = false;
+  std::lock_guard lock(worker_mutex_);
+  if (driver_parked_) driver_alarm_.set(deferred_waits() ? 0 : kTick);
 }
 
 }  // namespace rrpc::driver

@@ -38,7 +38,8 @@ struct Buffer {
 constexpr size_t kRailsMax = 3;
 // By rail; 0: the range isn't open there.
 using RailKeys = std::array<uint32_t, kRailsMax>;
-constexpr size_t kRailKeysWireBytes = sizeof(RailKeys);
+constexpr size_t kRailKeysWireBytes = 4 * kRailsMax;
+static_assert(sizeof(RailKeys) == kRailKeysWireBytes);
 
 // What a message says of exposed memory.
 struct Descriptor {

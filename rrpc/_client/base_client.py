@@ -92,8 +92,9 @@ class BaseClient:
 
         ``exposure`` is what keeps the peer to the arrays that are passed to it: "memory window" or "registration
         per call" by an adapter, "checked" in software. ``why_not`` has a reason for each transport not used.
-        ``sent_on_to`` is the address of the process that answers, where several have one address. ``channel`` is what
-        ``Channel.info`` says, all there is where nothing was connected yet.
+        ``sent_on_to`` is the address of the process that answers, where several have one address. ``rails`` tells which
+        rails of the address are connected, and why others aren't. ``channel`` is what ``Channel.info`` says, all there
+        is where nothing was connected yet.
         """
         connections = self._channel.connections()
         facts = connections[0].core.info() if connections else {}

@@ -31,7 +31,7 @@ def in_flow(in_loop: Run[None], flow: Any, flow_address: str) -> Callable[[Main]
 
     def run(main: Main) -> None:
         async def with_client() -> None:
-            async with flow_rpc.AsyncFlowClient(flow_address, timeout=patience(30)) as client:
+            async with flow_rpc.AsyncFlowClient(flow_address, timeout=patience(60)) as client:
                 await main(client)
                 gc.collect()
 
