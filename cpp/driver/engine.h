@@ -200,6 +200,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // Process-wide: run by the engine's threads, without locks, when `flag` is set (releases Python objects).
   static void set_deferred_hook(std::atomic<bool>* flag, std::function<void()> run);
+  // For tests: a worker sleeps in epoll, and the engine's thread until none has for a tick.
+  bool is_parked() const { return worker_asleep_.load() && driver_parked_.load(); }
   // After the flag may have been set by a thread that doesn't see to it: this engine does soon, in its own or a
   // worker's thread.
   void see_to_deferred() {
