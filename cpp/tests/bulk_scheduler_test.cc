@@ -355,6 +355,10 @@ TEST_F(SealedTransfer, OneThatIsCancelledIsNotChecked) {
   EXPECT_EQ(ended[0].status, WcStatus::kFlushed);
 }
 
+struct FakeRegion : provider::MemoryRegion {
+  FakeRegion() : MemoryRegion({}, 0) {}
+};
+
 // Of two lanes, one a rail: what is posted to each, by hand.
 struct RailedSchedulerTest : BulkSchedulerTest {
   RailedSchedulerTest() {
@@ -366,7 +370,8 @@ struct RailedSchedulerTest : BulkSchedulerTest {
     bulk.use_rails(rails);
   }
   void start_striped(size_t length_bytes) {
-    bulk.start(1, Opcode::kRead, {{nullptr, nullptr, 1 << 20, 7, length_bytes, nullptr, {9, 0, 0}}});
+    bulk.start(1, Opcode::kRead,
+               {{nullptr, std::make_shared<FakeRegion>(), 1 << 20, 7, length_bytes, nullptr, {9, 0, 0}}});
     pump(bulk);
   }
   JoinedQueue joined;
