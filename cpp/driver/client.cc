@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <tuple>
 #include <utility>
 
 #include "base/at_fork.h"
@@ -43,7 +44,7 @@ Client::Client(Address address, ConnectionRef connection, std::string transport,
 
 Client::~Client() {
   close();
-  if (belongs_to_parent()) (void)rails_.release();  // its mutex may be held for ever
+  if (belongs_to_parent()) std::ignore = rails_.release();  // its mutex may be held for ever
 }
 
 Result<std::unique_ptr<Client>> Client::of_peer(std::shared_ptr<Server> server, uint64_t handle) {
