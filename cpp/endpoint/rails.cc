@@ -1,7 +1,6 @@
 #include "endpoint/rails.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace rrpc::endpoint {
