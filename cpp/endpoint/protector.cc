@@ -50,11 +50,12 @@ Bytes Protector::seal_message(MessageHeader& header, std::span<const Bytes> part
   for (const Bytes part : parts) writer.write_bytes(part);
   RRPC_CHECK(!writer.failed() && writer.used() + kTagBytes <= message_bytes_max_, "a protected message that fits");
   std::byte* const body = sent_.get() + sizeof(header);
-  const Bytes clear = encrypts() ? Bytes() : Bytes(body, body_bytes);
+  // At once what is in clear: header and body lie one behind the other.
+  const Bytes clear(sent_.get(), sizeof(header) + (encrypts() ? 0 : body_bytes));
   const Bytes secret = encrypts() ? Bytes(body, body_bytes) : Bytes();
   CipherTag tag;
   const CipherNonce nonce{next_sent_ / limits_.messages, next_sent_, 0};
-  if (!out_.messages->seal(nonce, bytes_of(header), clear, secret, body, tag)) return {};
+  if (!out_.messages->seal(nonce, clear, {}, secret, body, tag)) return {};
   ++next_sent_;
   writer.write(tag);
   return writer.written();
@@ -72,10 +73,10 @@ Status Protector::open_message(Bytes& message) {
   const size_t body_bytes = message.size() - sizeof(header) - kTagBytes;
   CipherTag tag;
   std::memcpy(tag.data(), body + body_bytes, kTagBytes);
-  const Bytes clear = encrypts() ? Bytes() : Bytes(body, body_bytes);
+  const Bytes clear(received_.get(), sizeof(header) + (encrypts() ? 0 : body_bytes));
   const Bytes secret = encrypts() ? Bytes(body, body_bytes) : Bytes();
   const CipherNonce nonce{number / limits_.messages, number, 0};
-  const Opened opened = in_.messages->open(nonce, bytes_of(header), clear, secret, body, tag);
+  const Opened opened = in_.messages->open(nonce, clear, {}, secret, body, tag);
   if (opened == Opened::kOutOfMemory) return out_of_memory();
   if (opened == Opened::kForged)
     return Status::protocol_error("message " + std::to_string(number) +
