@@ -98,7 +98,7 @@ size_t BulkScheduler::choose_lane(const Transfer& transfer) const {
   size_t best = own_in_flight_ < window_ ? kOwn : kNoLane;
   if (transfer.opcode != Opcode::kRead || !transfer.again.empty()) return best;
   uint32_t least = std::min(own_in_flight_, window_);
-  const TransferSegment& segment = transfer.segments[transfer.segment_index];
+  const TransferSegment& segment = transfer.segments[transfer.next.segment_index];
   for (size_t i = 0; i < kRailsMax; ++i) {
     if (segment.rail_keys[i] == 0 || segment.seal != nullptr || !rails_->carries(i)) continue;
     const uint32_t in_flight = rails_->reads_in_flight(i);
@@ -121,7 +121,7 @@ Status BulkScheduler::post_next(provider::QueuePair& qp, uint64_t wr_id_tag, uin
 // peer's memory from other places in ours. Gives where the chunk after it begins.
 BulkScheduler::Place BulkScheduler::gather_chunk(const Transfer& transfer, const provider::QueuePairLimits& limits) {
   const uint32_t sge_count_max = transfer.opcode == Opcode::kWrite ? limits.sge_count_max : 1;
-  Place place{transfer.segment_index, transfer.offset_bytes};
+  Place place = transfer.next;
   size_t left = chunk_bytes_max_;
   sges_.clear();
   do {
@@ -138,72 +138,56 @@ BulkScheduler::Place BulkScheduler::gather_chunk(const Transfer& transfer, const
   return place;
 }
 
-Status BulkScheduler::post_chunk(provider::QueuePair& qp, uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer) {
-  const TransferSegment& first = transfer.segments[transfer.segment_index];
-  const Place next = gather_chunk(transfer, qp.limits());
+// sges_, by that lane, with what lies at `place` in the peer's memory.
+Status BulkScheduler::post(provider::QueuePair& qp, uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer,
+                           size_t lane, const Place& place, uint32_t rkey) {
+  const uint32_t slot = free_slots_.back();
   provider::WorkRequest request;
-  request.wr_id = wr_id_tag | free_slots_.back();
+  request.wr_id = wr_id_tag | slot;
   request.opcode = transfer.opcode;
   request.sges = sges_;
-  request.remote_address = first.remote_address + transfer.offset_bytes;
-  request.rkey = first.rkey;
+  request.remote_address = transfer.segments[place.segment_index].remote_address + place.offset_bytes;
+  request.rkey = rkey;
   request.more = true;
   RRPC_RETURN_IF_ERROR(qp.post_send({&request, 1}));
-  size_t length_bytes = 0;
-  for (const provider::Sge& sge : sges_) length_bytes += sge.length_bytes;
-  take_slot(cookie, transfer, kOwn, {transfer.segment_index, transfer.offset_bytes, length_bytes});
-  transfer.segment_index = next.segment_index;
-  transfer.offset_bytes = next.offset_bytes;
+  free_slots_.pop_back();
+  slots_[slot] = {cookie, lane, {place, 0}};
+  for (const provider::Sge& sge : sges_) slots_[slot].chunk.length_bytes += sge.length_bytes;
+  ++transfer.in_flight;
+  ++in_flight_by(lane);
+  return {};
+}
+
+Status BulkScheduler::post_chunk(provider::QueuePair& qp, uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer) {
+  const Place next = gather_chunk(transfer, qp.limits());
+  const uint32_t rkey = transfer.segments[transfer.next.segment_index].rkey;
+  RRPC_RETURN_IF_ERROR(post(qp, wr_id_tag, cookie, transfer, kOwn, transfer.next, rkey));
+  transfer.next = next;
   return {};
 }
 
 // False: that rail doesn't take what is left of this segment.
 bool BulkScheduler::post_by_rail(uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer, size_t rail) {
-  TransferSegment& segment = transfer.segments[transfer.segment_index];
+  TransferSegment& segment = transfer.segments[transfer.next.segment_index];
   provider::QueuePair& qp = rails_->queue_pair(rail);
   const Place next = gather_chunk(transfer, qp.limits());
-  provider::WorkRequest request;
-  request.wr_id = wr_id_tag | free_slots_.back();
-  request.opcode = Opcode::kRead;
-  request.sges = sges_;
-  request.remote_address = segment.remote_address + transfer.offset_bytes;
-  request.rkey = segment.rail_keys[rail];
-  request.more = true;
   const bool fits = sges_.front().length_bytes <= qp.limits().message_bytes_max;
-  if (!fits || !qp.adopt(*segment.region).ok() || !qp.post_send({&request, 1}).ok()) {
+  if (!fits || !qp.adopt(*segment.region).ok() ||
+      !post(qp, wr_id_tag, cookie, transfer, 1 + rail, transfer.next, segment.rail_keys[rail]).ok()) {
     segment.rail_keys[rail] = 0;
     return false;
   }
-  take_slot(cookie, transfer, 1 + rail, {transfer.segment_index, transfer.offset_bytes, sges_.front().length_bytes});
-  transfer.segment_index = next.segment_index;
-  transfer.offset_bytes = next.offset_bytes;
+  transfer.next = next;
   return true;
 }
 
 Status BulkScheduler::post_again(provider::QueuePair& qp, uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer) {
-  const Chunk chunk = transfer.again.back();
-  const TransferSegment& segment = transfer.segments[chunk.segment_index];
-  const provider::Sge sge{segment.local + chunk.offset_bytes, static_cast<uint32_t>(chunk.length_bytes),
-                          segment.region.get()};
-  provider::WorkRequest request;
-  request.wr_id = wr_id_tag | free_slots_.back();
-  request.opcode = Opcode::kRead;
-  request.sges = {&sge, 1};
-  request.remote_address = segment.remote_address + chunk.offset_bytes;
-  request.rkey = segment.rkey;
-  request.more = true;
-  RRPC_RETURN_IF_ERROR(qp.post_send({&request, 1}));
+  const auto& [place, length_bytes] = transfer.again.back();
+  const TransferSegment& segment = transfer.segments[place.segment_index];
+  sges_ = {{segment.local + place.offset_bytes, static_cast<uint32_t>(length_bytes), segment.region.get()}};
+  RRPC_RETURN_IF_ERROR(post(qp, wr_id_tag, cookie, transfer, kOwn, place, segment.rkey));
   transfer.again.pop_back();
-  take_slot(cookie, transfer, kOwn, chunk);
   return {};
-}
-
-// The one that was posted last under.
-void BulkScheduler::take_slot(uint64_t cookie, Transfer& transfer, size_t lane, const Chunk& chunk) {
-  slots_[free_slots_.back()] = {cookie, lane, chunk};
-  free_slots_.pop_back();
-  ++transfer.in_flight;
-  ++(lane == kOwn ? own_in_flight_ : rails_->reads_in_flight(lane - 1));
 }
 
 // A READ that a rail has failed. False: nobody wants it any more.
@@ -221,7 +205,7 @@ void BulkScheduler::on_completion(uint32_t slot, WcStatus status) {
   free_slots_.push_back(slot);
   Transfer& transfer = transfers_.at(cookie);
   --transfer.in_flight;
-  --(lane == kOwn ? own_in_flight_ : rails_->reads_in_flight(lane - 1));
+  --in_flight_by(lane);
   ++transfer.chunks_done;
   if (lane != kOwn && status != WcStatus::kSuccess && leave_to_own(done, transfer)) return;
   if (lane != kOwn) transfer.bytes_by_rails += chunk.length_bytes;

@@ -73,17 +73,18 @@ class BulkScheduler {
   bool stalled(TimeNs now, TimeNs timeout);
 
  private:
-  // Of one segment.
-  struct Chunk {
+  struct Place {
     size_t segment_index = 0;
     size_t offset_bytes = 0;
+  };
+  struct Chunk {
+    Place place;
     size_t length_bytes = 0;
   };
   struct Transfer {
     provider::Opcode opcode = provider::Opcode::kRead;
     std::vector<TransferSegment> segments;
-    size_t segment_index = 0;
-    size_t offset_bytes = 0;
+    Place next;                // to be posted
     std::vector<Chunk> again;  // that a rail has failed
     uint32_t in_flight = 0;
     bool stopped = false;
@@ -97,7 +98,7 @@ class BulkScheduler {
     uint64_t chunks_done = 0;
     uint64_t chunks_seen = 0;  // by stalled(), when it saw more last:
     TimeNs seen_at = kNever;
-    bool all_posted() const { return stopped || (segment_index == segments.size() && again.empty()); }
+    bool all_posted() const { return stopped || (next.segment_index == segments.size() && again.empty()); }
     bool has_seals() const { return !segments.empty() && segments.front().seal != nullptr; }
     bool to_check() const {
       return status == provider::WcStatus::kSuccess && has_seals() && segments_checked < segments.size();
@@ -105,11 +106,6 @@ class BulkScheduler {
     size_t pieces_landed() const;  // of those to be checked next, within one segment
     // Enough of them to be worth two threads' meeting, or all that will come.
     bool is_worth_checking() const;
-  };
-
-  struct Place {
-    size_t segment_index = 0;
-    size_t offset_bytes = 0;
   };
 
   Place gather_chunk(const Transfer& transfer, const provider::QueuePairLimits& limits);
@@ -123,10 +119,12 @@ class BulkScheduler {
   };
   size_t choose_lane(const Transfer& transfer) const;
   Status post_next(provider::QueuePair& qp, uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer, size_t lane);
+  Status post(provider::QueuePair& qp, uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer, size_t lane,
+              const Place& place, uint32_t rkey);
+  uint32_t& in_flight_by(size_t lane) { return lane == kOwn ? own_in_flight_ : rails_->reads_in_flight(lane - 1); }
   Status post_chunk(provider::QueuePair& qp, uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer);
   bool post_by_rail(uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer, size_t rail);
   Status post_again(provider::QueuePair& qp, uint64_t wr_id_tag, uint64_t cookie, Transfer& transfer);
-  void take_slot(uint64_t cookie, Transfer& transfer, size_t lane, const Chunk& chunk);
   bool leave_to_own(const Slot& failed, Transfer& transfer);
   void lose_rails_of(uint64_t cookie);
   void stop(Transfer& transfer);

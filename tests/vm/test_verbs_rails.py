@@ -1,7 +1,5 @@
 """Connections with rails over one adapter, which stands for two: tests/vm/two_ports.py has two of them."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from lab import LAB
@@ -39,7 +37,7 @@ def test_arrays_go_by_the_rail_too_both_ways(serve: ServeFactory, adapter: str) 
         assert rrpc.stats()["exposures_live"] == 0
 
 
-def test_a_rail_that_is_refused_takes_nothing_with_it(serve: ServeFactory, tmp_path: Path) -> None:
+def test_a_rail_that_is_refused_takes_nothing_with_it(serve: ServeFactory) -> None:
     served = serve_twice(serve, HOSTS["rxe"], [])
     other = serve_twice(serve, HOSTS["rxe"], [])
     with rrpc.connect(with_rail(served, other.address), timeout=slowly(60.0)) as client:
