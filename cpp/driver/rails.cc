@@ -84,11 +84,14 @@ std::string RailKeeper::describe(endpoint::Endpoint& endpoint) const {
 void RailKeeper::keep(Shared& shared) {
   std::array<Dialled, endpoint::kRailsMax> dialled{};
   while (!shared.stop) {
+    bool goes_on = true;
     try {
-      for (size_t i = 0; i < shared.addresses.size() && !shared.stop; ++i)
-        if (!look_after(shared, i, dialled[i])) return;
-    } catch (const std::bad_alloc&) {  // at the next look
+      for (size_t i = 0; i < shared.addresses.size() && goes_on && !shared.stop; ++i)
+        goes_on = look_after(shared, i, dialled[i]);
+    } catch (const std::bad_alloc&) {
+      goes_on = true;  // with the next look
     }
+    if (!goes_on) return;
     std::unique_lock lock(shared.mutex);
     shared.stopped.wait_for(lock, std::chrono::nanoseconds(kLook), [&shared] { return shared.stop.load(); });
   }
