@@ -209,10 +209,10 @@ TimeNs Engine::poll_until(TimeNs spin, TimeNs deadline, const Done& done, const 
       quiet_since = now = now_ns();
       spin_until = deadline_after(now, spin_time_.now(spin));
       spinner.found_something();
-    } else if (spin > 0 && !spinner.pause()) {
-      continue;
+    } else {
+      if (spin > 0 && !spinner.pause()) continue;
+      now = now_ns();
     }
-    now = now_ns();
     if (!goes_on || now >= deadline) return now;
     if (handled > 0 || (now < spin_until && !(spin != kNever && Spinner::crowded(now)))) continue;
     arm_hot(now, kNever);

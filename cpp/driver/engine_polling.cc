@@ -202,9 +202,11 @@ bool Engine::poll_one(HotConnection& hot, TimeNs now, size_t& handled) {
   const ConnectionRef& connection = hot.connection;
   if (connection->attendance.load(std::memory_order_relaxed) != Attendance::kHot) return false;
   if (is_loops(*connection, now)) return true;
-  if (!hot.next.here() && !connection->mutex.touched()) return true;
+  const bool here = hot.next.here();
+  if (!here && !connection->mutex.touched()) return true;
   std::unique_lock lock(connection->mutex, std::try_to_lock);
   if (!lock) return true;
+  if (here) now = now_ns();  // the round's may be of long before the message, where this thread had to wait for a core
   connection->mutex.clear_mark();
   const size_t progress = connection->session().progress(now);
   handled += progress;

@@ -174,9 +174,12 @@ class _Attempt:
 
     def _sent_ns(self, traced: TracedCall, said: ServerPart) -> int:
         """Estimates when a call with streams was sent: the server may begin before this thread goes on."""
-        if said.place.host == traced.client.host and self.begin_ns <= said.begin_ns <= self.end_ns:
-            return min(self.opened_ns, said.begin_ns)
-        served_ns = said.phases[-1].end_ns - said.begin_ns if said.phases else 0
+        served_until_ns = said.phases[-1].end_ns if said.phases else said.begin_ns
+        if said.place.host == traced.client.host and self.begin_ns <= served_until_ns <= self.end_ns:
+            # A server that had to wait for a core as it looked for messages may have read its clock too early.
+            readings = (said.begin_ns, *(phase.end_ns for phase in said.phases))
+            return min(self.opened_ns, *(reading for reading in readings if reading >= self.begin_ns))
+        served_ns = served_until_ns - said.begin_ns
         return max(self.begin_ns, min(self.opened_ns, self.end_ns - served_ns))  # by another clock
 
 

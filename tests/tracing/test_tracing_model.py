@@ -96,6 +96,18 @@ def test_a_stream_s_server_may_begin_before_its_client_goes_on(there: ServerPart
     assert made.estimated == (sent != 1300)
 
 
+def test_a_stream_s_server_may_have_read_its_clock_too_early() -> None:
+    """Its phases from the first reading on that can be right are shown as they were."""
+    made = TracedCall("S.m", HERE, 1000, 2200)
+    attempt = _Attempt(begin_ns=1000, opened_ns=1900, end_ns=2200)
+    made.phases = attempt.phases(made, part(THERE, 950, 100))
+    assert_no_gap(made)
+    assert [phase.name for phase in made.phases] == ["encode", *SERVED[1:], "stream"]
+    assert made.phase_seconds("encode", "client") == pytest.approx(50e-9)
+    assert made.phase_seconds("handler") == pytest.approx(100e-9)
+    assert not made.estimated
+
+
 def test_a_server_s_clock_that_runs_too_fast() -> None:
     """Its phases are pressed together, or clipped where the clock is known to be the same."""
     made = call(1000, part(ELSEWHERE, 5000, step=100), 1130)
