@@ -226,7 +226,8 @@ bool Engine::poll_one(HotConnection& hot, TimeNs now, size_t& handled) {
 // the mutex.
 bool Engine::leave_to_bit(const HotConnection& hot) {
   Connection& connection = *hot.connection;
-  if (hot.next.bits == nullptr || connection.session().failed() || !enable_epoll(connection)) return false;
+  if (hot.next.bits == nullptr || connection.session().must_be_armed()) return false;
+  if (connection.session().failed() || !enable_epoll(connection)) return false;
   if (connection.ready_bits == nullptr) {
     const auto bits = hot.next.bits->shared_from_this();
     ready_sets_.add(bits, hot.next.bit, connection.id());
@@ -255,7 +256,8 @@ void Engine::set_armed(Connection& connection) {
 }
 
 void Engine::arm_unless_bit(Connection& connection) {
-  if (connection.ready_bits == nullptr || connection.leader_asleep) connection.session().endpoint().arm();
+  rpc::Session& session = connection.session();
+  if (connection.ready_bits == nullptr || connection.leader_asleep || session.must_be_armed()) session.arm();
 }
 
 size_t Engine::poll_hot(TimeNs now) {
@@ -279,7 +281,7 @@ Engine::Arming Engine::try_arm(const ConnectionRef& connection, TimeNs now) {
   if (!lock) return Arming::kBusy;
   if (connection->attendance != Attendance::kHot) return Arming::kDone;
   if (connection->session().failed()) return Arming::kNotNow;
-  connection->session().endpoint().arm();
+  connection->session().arm();
   if (connection->session().progress(now) > 0) {
     connection->last_active = now;
     return Arming::kBusy;

@@ -150,7 +150,7 @@ class Waiter {
     bool signalled = false;
     while (true) {
       const TimeNs now = now_ns();
-      connection.session().endpoint().arm();
+      connection.session().arm();
       const size_t handled = poll(now);
       connection.session().tick(now);
       if (done()) break;

@@ -96,6 +96,8 @@ class Endpoint {
   // where only bytes moved.
   size_t progress();
   void arm() { cq_->arm(); }
+  void arm_for_solicited() { cq_->arm_for_solicited(); }
+  bool knows_solicited() const { return cq_->knows_solicited(); }
   bool disarm() { return cq_->disarm(); }
   void look_at_wait_handles() { cq_->look_at_wait_handles(); }
   // After progress() that handled nothing, as CompletionQueue has it: nor is there anything else to be done.
@@ -140,7 +142,8 @@ class Endpoint {
   // Messages that were sent have all the buffers there are.
   bool lacks_send_buffers() const { return send_buffers_.used_up(); }
   // The parts become one message. Only when can_send(); the bytes are taken before the call returns.
-  void send(uint8_t type, std::span<const Bytes> parts, Pushes pushes = {});
+  // One that isn't solicited may lie there until the peer looks of itself, where that sleeps for solicited ones only.
+  void send(uint8_t type, std::span<const Bytes> parts, Pushes pushes = {}, bool solicited = true);
   // send() without its parts: the body is written to where this says, all of it, and commit_message() sends it before
   // anything else is done with the connection. Null: no message was begun, and where can_send() send() does it.
   std::byte* begin_message(uint8_t type, size_t body_bytes);
@@ -286,7 +289,7 @@ class Endpoint {
   bool still_revoking(const Exposure& exposure) const;
   size_t let_go_of_revoked();
   MessageHeader take_credit(uint8_t type, size_t body_bytes);
-  void post_message(const MessageHeader& header, std::span<const Bytes> parts, Pushes pushes);
+  void post_message(const MessageHeader& header, std::span<const Bytes> parts, Pushes pushes, bool solicited = true);
   // Whether nothing but its bytes goes with the next message, so that its place may be reserved.
   bool bytes_alone(Pushes pushes) const { return pushes.empty() && next_invalidates_ == 0; }
   void commit_counted();

@@ -36,12 +36,13 @@ class SgeList {
 
 }  // namespace
 
-void Endpoint::send(uint8_t type, std::span<const Bytes> parts, Pushes pushes) {
+void Endpoint::send(uint8_t type, std::span<const Bytes> parts, Pushes pushes, bool solicited) {
   RRPC_CHECK(may_send(class_of(type)), "no send without a credit");
   RRPC_CHECK(parts.size() < kMessagePartsMax, "too many message parts");
   size_t body_bytes = 0;
   for (const Bytes part : parts) body_bytes += part.size();
-  if (std::byte* body = bytes_alone(pushes) ? begin_message(type, body_bytes) : nullptr; body != nullptr) {
+  const bool may_reserve = solicited && bytes_alone(pushes);
+  if (std::byte* body = may_reserve ? begin_message(type, body_bytes) : nullptr; body != nullptr) {
     for (const Bytes part : parts) body = append(body, part);
     return commit_message();
   }
@@ -49,7 +50,7 @@ void Endpoint::send(uint8_t type, std::span<const Bytes> parts, Pushes pushes) {
   if (failed()) return;
   MessageHeader header = take_credit(type, body_bytes);
   if (body_bytes >= plain_bytes_end_) return send_protected(header, parts, pushes);
-  post_message(header, parts, pushes);
+  post_message(header, parts, pushes, solicited);
 }
 
 // A message takes a place in the send queue. Its completion, if it is to have one, retires it and all before it that
@@ -69,7 +70,7 @@ void Endpoint::commit_counted() {
   holds_ = qp_->commit_message(hold_, id.signalled ? id.wr_id : provider::QueuePair::kNoCompletion);
 }
 
-void Endpoint::post_message(const MessageHeader& header, std::span<const Bytes> parts, Pushes pushes) {
+void Endpoint::post_message(const MessageHeader& header, std::span<const Bytes> parts, Pushes pushes, bool solicited) {
   SgeList sges;
   sges.add(&header, sizeof(header));
   for (const Bytes part : parts)
@@ -90,6 +91,7 @@ void Endpoint::post_message(const MessageHeader& header, std::span<const Bytes> 
   request.wr_id = id.wr_id;
   request.signalled = id.signalled;
   request.more = hold_;
+  request.solicited = solicited;
   if (next_invalidates_ != 0) {
     request.invalidate_rkey = std::exchange(next_invalidates_, 0);
     tally(&Counters::exposures_invalidated);

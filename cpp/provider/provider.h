@@ -132,6 +132,7 @@ struct WorkRequest {
   bool signalled = true;
   bool inline_data = false;  // kSend up to limits().inline_bytes_max: bytes are taken before the call returns
   bool more = false;         // of the last one that is posted together: as commit_message() has it
+  bool solicited = true;     // kSend: false where it may wait until the peer looks (CompletionQueue::arm_for_solicited)
   // kSend: what the peer is going to READ on account of it. Where limits().pushed_bytes_max allows their bytes follow
   // the message, and a READ that the peer posts when it has the message waits for them instead of asking. Only a hint:
   // exposures, READs and their completions are as without it.
@@ -242,6 +243,10 @@ class CompletionQueue {
   // calls the completion queue or its queue pairs while another thread sleeps compares the handles afterwards, and
   // wakes it where they are others than those it has.
   virtual void arm() = 0;
+  // As arm(), but for messages that were posted as solicited, and for what else happens: the others wait for a poll
+  // that something else brings about. Where `knows_solicited()` is false it is arm().
+  virtual void arm_for_solicited() { arm(); }
+  virtual bool knows_solicited() const { return false; }
   virtual void append_wait_handles(std::vector<WaitHandle>& out) const = 0;
   // Whether the wait handles tell without arm() of all that comes: once they may be waited for by edges, from a poll()
   // on that found nothing.

@@ -10,19 +10,29 @@
 
 namespace rrpc::provider {
 
+// What wakes one that sleeps on a word in memory.
+enum WokenBy : uint32_t { kByNothing = 0, kByAll = 1, kBySolicited = 2 };
+
+// Whether the sleeper is to be woken for the message that has just landed; only once.
+inline bool claims_wake_up(std::atomic<uint32_t>& armed, bool solicited) {
+  const uint32_t woken_by = armed.load(std::memory_order_seq_cst);
+  if (woken_by == kByNothing || (woken_by == kBySolicited && !solicited)) return false;
+  return armed.exchange(kByNothing, std::memory_order_seq_cst) != kByNothing;
+}
+
 // As it lies in that memory.
 struct ReadyPage {
   static constexpr uint32_t kBitsPerWord = 64;
   static constexpr uint32_t kWords = 504;
   static constexpr uint32_t kBits = kWords * kBitsPerWord;
 
-  alignas(64) std::atomic<uint32_t> armed;  // the poller sleeps: whoever raises a bit wakes it
+  alignas(64) std::atomic<uint32_t> armed;  // WokenBy: the poller sleeps
   alignas(64) std::atomic<uint64_t> words[kWords];
 
   // Whether the poller is to be woken.
-  bool raise(uint32_t bit) {
+  bool raise(uint32_t bit, bool solicited = true) {
     words[bit / kBitsPerWord].fetch_or(uint64_t{1} << bit % kBitsPerWord, std::memory_order_seq_cst);
-    return armed.load(std::memory_order_seq_cst) != 0 && armed.exchange(0, std::memory_order_seq_cst) != 0;
+    return claims_wake_up(armed, solicited);
   }
 };
 static_assert(sizeof(ReadyPage) == 4096 && std::atomic<uint64_t>::is_always_lock_free);
@@ -45,15 +55,15 @@ class ReadyBits : public std::enable_shared_from_this<ReadyBits> {
   void put_back(uint32_t word, uint64_t raised) { page_.words[word].fetch_or(raised, std::memory_order_seq_cst); }
   // That hold bits which are in use.
   uint32_t word_count() const { return word_count_.load(std::memory_order_acquire); }
-  // False: a bit is raised already.
+  // For solicited messages: a connection that is to be told of all is armed itself. False: a bit is raised already.
   bool arm() {
-    page_.armed.store(1, std::memory_order_seq_cst);
+    page_.armed.store(kBySolicited, std::memory_order_seq_cst);
     for (uint32_t word = 0; word < word_count(); ++word)
       if (page_.words[word].load(std::memory_order_seq_cst) != 0) return false;
     return true;
   }
-  bool armed() const { return page_.armed.load(std::memory_order_seq_cst) != 0; }
-  void disarm() { page_.armed.store(0, std::memory_order_relaxed); }
+  bool armed() const { return page_.armed.load(std::memory_order_seq_cst) != kByNothing; }
+  void disarm() { page_.armed.store(kByNothing, std::memory_order_relaxed); }
   // What wakes the poller, which sleeps on wait handles too: whoever else looked at them first may have heard the bell.
   void on_bell(std::function<void()> wake) {
     std::lock_guard lock(mutex_);

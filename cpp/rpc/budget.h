@@ -67,6 +67,7 @@ class Account {
   // The most that one request can ever get.
   size_t limit() const { return limit_under(budget_.limit()); }
   size_t budget_limit() const { return budget_.limit(); }
+  size_t budget_held() const { return budget_.held(); }
   size_t held() const;
 
   bool take(size_t bytes);

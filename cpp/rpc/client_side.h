@@ -275,7 +275,8 @@ inline void ClientSide::leave(const ClientCallRef& call) {
   call->state_ = ClientCall::State::kDraining;
   if (call->transferring_ || !Streams::idle(call->stream_)) return;
   if (!call->status_.ok()) call->blocks_.clear();
-  if (call->leased_ || Streams::saw_exposed(call->stream_)) done_.add(call->id_);
+  // A server that waits for the DONE of a plain result looks for it now and then.
+  if (call->leased_ || Streams::saw_exposed(call->stream_)) done_.add(call->id_, call->stream_ != nullptr);
   erase(call);
 }
 

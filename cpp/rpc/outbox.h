@@ -15,8 +15,15 @@ namespace rrpc::rpc {
 class CallIdOutbox {
  public:
   explicit CallIdOutbox(uint8_t type) : type_(type) {}
-  void add(uint64_t call_id) { ids_.push_back(call_id); }
-  void clear() { ids_.clear(); }
+  // `solicited`: the peer is to be woken for it. For one that isn't it needn't be.
+  void add(uint64_t call_id, bool solicited = true) {
+    ids_.push_back(call_id);
+    solicited_ = solicited_ || solicited;
+  }
+  void clear() {
+    ids_.clear();
+    solicited_ = false;
+  }
   size_t size() const { return ids_.size(); }
   bool empty() const { return ids_.empty(); }
 
@@ -27,13 +34,17 @@ class CallIdOutbox {
       const std::vector<uint64_t> sent(ids_.begin(), end);
       ids_.erase(ids_.begin(), end);  // before the send: one that fails clears what is left
       const Bytes part = std::as_bytes(std::span(sent));
-      endpoint.send(type_, {&part, 1});
+      // Of the few that the peer has room for, one at most lies there until it looks.
+      const bool first = endpoint.control_credits().out == 0;
+      endpoint.send(type_, {&part, 1}, {}, solicited_ || !first);
     }
+    if (ids_.empty()) solicited_ = false;
   }
 
  private:
   uint8_t type_;
   std::vector<uint64_t> ids_;
+  bool solicited_ = false;
 };
 
 }  // namespace rrpc::rpc

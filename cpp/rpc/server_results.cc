@@ -149,6 +149,25 @@ bool ServerSide::piles_up(size_t parts) const {
   return unread_bytes_ >= std::min(kUnreadBytesMax, shares_.exposed->limit() / 2);
 }
 
+// A client's DONE wakes a server that sleeps only where a connection keeps more than this, or this part of what may be
+// exposed, or all together half of that: memory that was read long ago isn't to be what another call can't have.
+constexpr size_t kKeptBytesMax = 64 << 20;
+constexpr size_t kKeptShare = 8;
+constexpr TimeNs kLookForDoneMax = 200 * kMillisecond;
+
+bool ServerSide::awaits_done() const {
+  if (unread_ == 0) return false;
+  if (backed_up_ || !refusal_.ok() || piles_up(2)) return true;
+  const size_t limit = shares_.exposed->budget_limit();
+  return unread_bytes_ > std::min(kKeptBytesMax, limit / kKeptShare) || shares_.exposed->budget_held() > limit / 2;
+}
+
+void ServerSide::look_for_done(TimeNs now) {
+  if (now < look_for_done_at_) return;
+  look_for_done_after_ = std::min(2 * look_for_done_after_, kLookForDoneMax);
+  look_for_done_at_ = now + look_for_done_after_;
+}
+
 void ServerSide::note_unread(ServerCall& call) {
   if (call.seldom_->exposures.empty()) return;
   call.unread_ = true;

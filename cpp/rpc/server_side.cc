@@ -357,6 +357,10 @@ void ServerSide::sent(const ServerCallRef& call, TimeNs now) {
   call->state_ = ServerCall::State::kLeased;
   call->expires_at_ = deadline_after(now, options_.lease_timeout);
   earliest_expiry_ = std::min(earliest_expiry_, call->expires_at_);
+  if (look_for_done_at_ == kNever && unread_ > 0 && endpoint_.knows_solicited()) {
+    look_for_done_after_ = kLookForDoneMin;
+    look_for_done_at_ = now + look_for_done_after_;
+  }
 }
 
 void ServerSide::expire(TimeNs now) {
@@ -409,7 +413,7 @@ size_t ServerSide::results_under_way() const {
 }
 
 void ServerSide::fail_all() {
-  earliest_expiry_ = kNever;
+  earliest_expiry_ = look_for_done_at_ = kNever;
   queue_.clear();
   cancel_acks_.clear();
   std::vector<ServerCallRef> calls;

@@ -227,7 +227,11 @@ class ServerSide : private StreamOwner {
   }
   // Ends leases, and calls that still wait for a worker at their deadline; handlers at work are told of theirs.
   void expire(TimeNs now);
-  TimeNs next_expiry() const { return earliest_expiry_; }
+  // Looks for DONE, for which a peer need not wake this end.
+  void look_for_done(TimeNs now);
+  TimeNs next_expiry() const { return std::min(earliest_expiry_, look_for_done_at_); }
+  // Whether this end is to be woken for DONE: others may wait for the memory of results.
+  bool awaits_done() const;
   size_t calls_under_way() const { return calls_.size(); }
   // The client leaves so many replies unread that no handler should begin another of its calls. Needs no mutex.
   bool backed_up() const { return backed_up_.load(); }
@@ -235,6 +239,7 @@ class ServerSide : private StreamOwner {
   size_t results_under_way() const;
 
  private:
+  static constexpr TimeNs kLookForDoneMin = 20 * kMillisecond;  // after a result; then after twice as long each time
   static constexpr size_t kCallBytes = sizeof(ServerCall) + sizeof(ServerCall::SeldomUsed);
   struct QueuedReply {
     ServerCallRef call;
@@ -295,7 +300,7 @@ class ServerSide : private StreamOwner {
   void note_unread(ServerCall& call);
   void note_read(ServerCall& call) {
     if (!std::exchange(call.unread_, false)) return;
-    --unread_;
+    if (--unread_ == 0) look_for_done_at_ = kNever;
     unread_bytes_ -= call.seldom_->exposed.bytes();
   }
   bool piles_up(size_t parts) const;
@@ -335,6 +340,8 @@ class ServerSide : private StreamOwner {
   size_t unread_ = 0;  // calls whose results are exposed
   size_t unread_bytes_ = 0;
   std::atomic<bool> backed_up_{false};
+  TimeNs look_for_done_at_ = kNever;
+  TimeNs look_for_done_after_ = 0;
   CallIdOutbox cancel_acks_{kCancelAck};
   TimeNs earliest_expiry_ = kNever;  // a lower bound
 };

@@ -50,6 +50,10 @@ class Session : private endpoint::EndpointEvents {
   // peer first.
   void tick(TimeNs now);
   TimeNs next_tick() const;
+  // Before this end sleeps; poll once more afterwards.
+  void arm() { server_.awaits_done() ? endpoint_.arm() : endpoint_.arm_for_solicited(); }
+  // The ready bit of a connection isn't enough: its poller sleeps for solicited messages only.
+  bool must_be_armed() const { return server_.awaits_done(); }
   // More of HELLO, before it is sent. A field for which the slot has no room is left out.
   void add_to_hello(HelloFields fields) { more_hello_ = std::move(fields); }
   // From HELLO on every message and every fetched range is authenticated, and encrypted where the mode says so, by keys

@@ -212,6 +212,19 @@ TEST_P(DriverTest, CancelsRaceWithBuffers) {
   call_many(*client, 10, "after");
 }
 
+// Its DONE may wake nobody.
+TEST_P(DriverTest, AResultIsLetGoThoughNothingFollowsIt) {
+  auto server = serve(2);
+  auto client = connect(*server);
+  const auto exposed = endpoint::total(&endpoint::Counters::exposures_live);
+  const auto bytes = pattern(1'000'000, 1);
+  std::vector<endpoint::Buffer> buffers;
+  buffers.push_back(owning_buffer(bytes));
+  TestCall call(*client, "echo", "x", kNever, std::move(buffers));
+  ASSERT_TRUE(call.wait().ok()) << (*call).status().to_string();
+  EXPECT_TRUE(eventually([&] { return endpoint::total(&endpoint::Counters::exposures_live) <= exposed; }, 5'000));
+}
+
 TEST_P(DriverTest, ClosingEndsEveryCall) {
   auto server = serve(2);
   for (int round = 0; round < scaled(8); ++round) {

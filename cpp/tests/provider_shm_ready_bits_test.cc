@@ -102,6 +102,29 @@ TEST_F(ReadyBitsTest, OneBellWakesASleeper) {
   EXPECT_EQ(std::popcount(bits_->take(0)), 2);
 }
 
+// Of a connection that has a bit, and of one that is armed itself.
+TEST_F(ReadyBitsTest, AnUnsolicitedMessageRingsForNoneButThoseWhoWaitForAll) {
+  connect_many();
+  Pair& with_bit = *pairs_[kWithoutBits];
+  Pair& without = *pairs_[0];
+  ASSERT_TRUE(bits_->arm());
+  without.server.cq->arm_for_solicited();
+  for (Pair* pair : {&with_bit, &without}) {
+    ASSERT_TRUE(pair->client.send("whenever you look", false).ok());
+    EXPECT_FALSE(bell_rings(*pair));
+    ASSERT_TRUE(pair->client.send("look now").ok());
+    EXPECT_TRUE(bell_rings(*pair));
+    pair->server.cq->look_at_wait_handles();
+    EXPECT_EQ(pair->server.next_message(), "whenever you look");
+    EXPECT_EQ(pair->server.next_message(), "look now");
+    pair->server.cq->arm_for_solicited();
+    pair->server.cq->arm();  // for all from now on
+    ASSERT_TRUE(pair->client.send("this too", false).ok());
+    EXPECT_TRUE(bell_rings(*pair));
+    EXPECT_EQ(pair->server.next_message(), "this too");
+  }
+}
+
 // Somebody else polls the connection before the sleeper has got to its socket.
 TEST_F(ReadyBitsTest, WhoeverHearsTheBellPassesItOn) {
   connect_many();

@@ -1,5 +1,6 @@
 // What ends calls that nobody takes or waits for, or that can't be sent or answered, between two sessions.
 #include "raw_peer.h"
+#include "tampering.h"
 
 namespace rrpc::rpc {
 namespace {
@@ -185,6 +186,86 @@ ClientCallRef begun(World& world) {
   EXPECT_TRUE(world.client.session->client().start(call, {"m", {}, {}, std::nullopt}, world.network.now()).ok());
   world.run_for(kMillisecond);
   return call;
+}
+
+TEST(SessionCalls, AServerIsToBeWokenForDoneWhereItsMemoryIsWanted) {
+  constexpr size_t kExposedLimit = 8 << 20;
+  World world(1);
+  std::vector<ServerCallRef> running;
+  world.server.request = [&running](const ServerCallRef& call) { running.push_back(call); };
+  SessionOptions options;
+  options.budgets = std::make_shared<Budgets>(kExposedLimit, kExposedLimit, kExposedLimit);
+  world.connect({}, options);
+  Session& server = *world.server.session;
+  std::vector<std::byte> result(kExposedLimit / 8);
+  const std::vector calls{begun(world), begun(world), begun(world)};
+  ASSERT_EQ(running.size(), calls.size());
+  const auto reply = [&](size_t index, size_t bytes) {
+    Reply made;
+    made.buffers.push_back({result.data(), bytes, 0, nullptr, {}});
+    server.server().reply(running[index], std::move(made), world.network.now());
+  };
+  world.client.dead = true;  // it reads nothing for a while
+  reply(0, result.size() / 2);
+  EXPECT_FALSE(server.must_be_armed());
+  reply(1, result.size());
+  EXPECT_TRUE(server.must_be_armed());
+  world.client.dead = false;
+  world.run_for(10 * kMillisecond);
+  EXPECT_FALSE(server.must_be_armed()) << "nothing is kept";
+  world.client.dead = true;
+  reply(2, 1);
+  EXPECT_FALSE(server.must_be_armed());
+  server.drain("the test is nearly over");
+  EXPECT_TRUE(server.must_be_armed());
+  world.client.dead = false;
+  world.run_for(10 * kMillisecond);
+  EXPECT_EQ(std::ranges::count_if(calls, [](const auto& call) { return call->done(); }), 3);
+}
+
+// Of the messages that a client posts, those that need not be seen at once.
+class UnsolicitedCounted : public TamperedQueuePair {
+ public:
+  UnsolicitedCounted(std::unique_ptr<provider::QueuePair> inner, provider::Device& device, size_t& count)
+      : TamperedQueuePair(std::move(inner), device, std::make_shared<Attacker>(1, Attack::kFlip, 0), false),
+        count_(count) {}
+  Status post_send(std::span<const provider::WorkRequest> requests) override {
+    count_ += static_cast<size_t>(
+        std::ranges::count_if(requests, [](const provider::WorkRequest& request) { return !request.solicited; }));
+    return TamperedQueuePair::post_send(requests);
+  }
+
+ private:
+  size_t& count_;
+};
+
+// There is room for a few messages of control only, and a CANCEL isn't to wait for it.
+TEST(SessionCalls, OneDoneAtMostLiesThereUntilTheServerLooks) {
+  World world(1);
+  std::vector<ServerCallRef> running;
+  world.server.request = [&running](const ServerCallRef& call) { running.push_back(call); };
+  size_t unsolicited = 0;
+  world.wrap = [&](SessionEnd& end, std::unique_ptr<provider::QueuePair> qp) -> std::unique_ptr<provider::QueuePair> {
+    if (&end == &world.server) return qp;
+    return std::make_unique<UnsolicitedCounted>(std::move(qp), *end.device, unsolicited);
+  };
+  world.connect({}, {});
+  const std::vector calls{begun(world), begun(world), begun(world)};
+  ASSERT_EQ(running.size(), calls.size());
+  std::vector<std::byte> result(4 << 20);
+  for (size_t i = 0; i < running.size(); ++i) {  // which are read one after the other
+    Reply made;
+    made.buffers.push_back({result.data(), result.size() >> (4 * (2 - i)), 0, nullptr, {}});
+    world.server.session->server().reply(running[i], std::move(made), world.network.now());
+  }
+  world.server.dead = true;  // it sleeps
+  const auto done = [&] { return std::ranges::all_of(calls, [](const auto& call) { return call->done(); }); };
+  EXPECT_TRUE(world.run_until(done, world.network.now() + kSecond));
+  EXPECT_EQ(world.client.session->endpoint().control_credits().out, 3u);
+  EXPECT_EQ(unsolicited, 1u);
+  world.server.dead = false;
+  world.run_for(10 * kMillisecond);
+  EXPECT_LT(world.client.session->endpoint().control_credits().out, 3u);
 }
 
 TEST(SessionCalls, AShortReplyIsHeldToItsLimitToo) {

@@ -139,9 +139,10 @@ struct Node {
     return messages[messages_taken++];
   }
 
-  Status send(std::string text) {
+  Status send(std::string text, bool solicited = true) {
     const Sge sge{reinterpret_cast<std::byte*>(text.data()), static_cast<uint32_t>(text.size()), nullptr};
-    const WorkRequest request{.wr_id = 1, .sges = {&sge, 1}, .signalled = false, .inline_data = true};
+    const WorkRequest request{
+        .wr_id = 1, .sges = {&sge, 1}, .signalled = false, .inline_data = true, .solicited = solicited};
     return qp->post_send({&request, 1});
   }
   // The status of a transfer that has ended.

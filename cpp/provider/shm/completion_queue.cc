@@ -1,6 +1,7 @@
 #include "provider/shm/completion_queue.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "provider/shm/queue_pair.h"
 
@@ -43,8 +44,10 @@ size_t ShmCompletionQueue::poll_several(std::span<Completion> out, size_t& work_
   return used;
 }
 
-void ShmCompletionQueue::arm() {
-  std::erase_if(to_arm_, [](ShmQueuePair* queue_pair) { return queue_pair->arm(); });
+// Those that are armed stay so, unless they would be woken by other things.
+void ShmCompletionQueue::arm_by(WokenBy woken_by) {
+  if (std::exchange(armed_by_, woken_by) != woken_by) to_arm_ = queue_pairs_;
+  std::erase_if(to_arm_, [woken_by](ShmQueuePair* queue_pair) { return queue_pair->arm(woken_by); });
 }
 
 bool ShmCompletionQueue::disarm() {

@@ -14,7 +14,9 @@ class ShmCompletionQueue : public CompletionQueue {
   ~ShmCompletionQueue() override;
 
   size_t poll(std::span<Completion> out) override;
-  void arm() override;
+  void arm() override { arm_by(kByAll); }
+  void arm_for_solicited() override { arm_by(kBySolicited); }
+  bool knows_solicited() const override { return true; }
   bool disarm() override;
   void look_at_wait_handles() override { polls_to_socket_check_ = 1; }
   NextMessage next_message() const override;
@@ -36,12 +38,14 @@ class ShmCompletionQueue : public CompletionQueue {
   static constexpr int kPollsPerSocketCheck = 64;
   static constexpr size_t kWorkBytesPerPoll = 1 << 20;
 
+  void arm_by(WokenBy woken_by);
   void check_sockets();
   size_t poll_several(std::span<Completion> out, size_t& work_bytes);
 
   int polls_to_socket_check_ = 1;
   int connecting_count_ = 0;
   bool moved_bytes_ = false;
+  WokenBy armed_by_ = kByNothing;
   size_t first_ = 0;  // where the next poll begins, so that a busy queue pair starves no other
   std::vector<ShmQueuePair*> queue_pairs_;
   std::vector<ShmQueuePair*> to_arm_;

@@ -54,7 +54,7 @@ struct alignas(32) ExposureEntry {
 };
 
 struct alignas(64) ControlHeader {
-  alignas(64) std::atomic<uint32_t> armed;         // the receiver sleeps: whoever lands something rings the bell
+  alignas(64) std::atomic<uint32_t> armed;         // WokenBy: the receiver sleeps; whoever lands that rings the bell
   std::atomic<uint32_t> raises_bits;               // the owner raises its ready bit after each message that it sends
   alignas(64) std::atomic<uint32_t> active_write;  // the rkey that the peer is writing through, 0 for none
 };

@@ -154,7 +154,7 @@ inline void ShmQueuePair::post_one(const WorkRequest& request) {
   if (state_ != QueuePairState::kConnected) [[unlikely]] {  // one before it in the list has failed
     complete_send(request.wr_id, request.opcode, WcStatus::kFlushed);
   } else if (request.opcode == Opcode::kSend && pending_.empty() && !channel_.backlogged()) {
-    Outcome outcome = deliver(request.sges, request.inline_data);
+    Outcome outcome = deliver(request.sges, request.inline_data, request.solicited);
     if (outcome.later) return queue_request(request);
     finish(request.wr_id, request.opcode, request.signalled, std::move(outcome));
   } else {
@@ -163,15 +163,9 @@ inline void ShmQueuePair::post_one(const WorkRequest& request) {
 }
 
 void ShmQueuePair::queue_request(const WorkRequest& request) {
-  SendRequest queued{request.wr_id,
-                     request.opcode,
-                     request.signalled,
-                     request.inline_data,
-                     request.rkey,
-                     request.remote_address,
-                     total_bytes(request.sges),
-                     SgeCursor(request.sges),
-                     {}};
+  SendRequest queued{
+      request.wr_id, request.opcode,         request.signalled,         request.inline_data,     request.solicited,
+      request.rkey,  request.remote_address, total_bytes(request.sges), SgeCursor(request.sges), {}};
   if (request.inline_data) {
     queued.inline_bytes.resize(queued.left_bytes);
     gather(request.sges, queued.inline_bytes.data());
@@ -230,17 +224,17 @@ void ShmQueuePair::fail_of_length(uint32_t length_bytes) {
   fail(Status::protocol_error("a message of " + std::to_string(length_bytes) + " bytes came for a shorter receive"));
 }
 
-bool ShmQueuePair::arm() {
+bool ShmQueuePair::arm(WokenBy woken_by) {
   if (state_ != QueuePairState::kConnected) return state_ == QueuePairState::kError;
-  armed_ = true;
-  own_.header().armed.store(1, std::memory_order_seq_cst);
+  armed_ = woken_by;
+  own_.header().armed.store(woken_by, std::memory_order_seq_cst);
   return true;
 }
 
 void ShmQueuePair::disarm() {
-  if (!armed_) return;
-  armed_ = false;
-  own_.header().armed.store(0, std::memory_order_relaxed);
+  if (armed_ == kByNothing) return;
+  armed_ = kByNothing;
+  own_.header().armed.store(kByNothing, std::memory_order_relaxed);
   cq_->disarmed(*this);
 }
 

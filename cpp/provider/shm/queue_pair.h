@@ -90,7 +90,7 @@ class ShmQueuePair : public QueuePair {
   bool watched() const { return state_ == QueuePairState::kConnecting || state_ == QueuePairState::kConnected; }
   void on_socket_readable();
   // False while there is nothing to arm yet.
-  bool arm();
+  bool arm(WokenBy woken_by);
   void disarm();
   // Something to do at the next poll, without an event.
   bool has_local_work() const {
@@ -106,6 +106,7 @@ class ShmQueuePair : public QueuePair {
     Opcode opcode;
     bool signalled;
     bool inline_data;
+    bool solicited;
     uint32_t rkey;
     uint64_t remote_address;
     uint64_t left_bytes;
@@ -148,7 +149,7 @@ class ShmQueuePair : public QueuePair {
       if (completion.status != WcStatus::kSuccess) [[unlikely]]
         return fail_of_length(completion.length_bytes), used;
     }
-    if (armed_ && used > 0) [[unlikely]]
+    if (armed_ != kByNothing && used > 0) [[unlikely]]
       disarm();
     return used;
   }
@@ -171,7 +172,8 @@ class ShmQueuePair : public QueuePair {
 
   // How bytes move.
   void run_pending(size_t& work_bytes);
-  Outcome deliver(std::span<const Sge> sges, bool inline_data);
+  Outcome deliver(std::span<const Sge> sges, bool inline_data, bool solicited);
+  void hand_over(bool solicited);
   std::byte* place_in_entry(ReceiveEntry& entry, uint32_t length_bytes) const;
   [[gnu::noinline]] std::byte* reserve_slot(ReceiveEntry& entry, uint32_t length_bytes) const;
   bool claim_receive(ReceiveEntry& entry, uint32_t length_bytes) const;
@@ -182,12 +184,12 @@ class ShmQueuePair : public QueuePair {
   bool transfer_some(SendRequest& request, size_t& work_bytes, Outcome& outcome);
   Outcome transfer_chunk(SendRequest& request, uint64_t count);
   Outcome checked_chunk(SendRequest& request, uint64_t count, Access wanted);
-  void tell_poller();
+  void tell_poller(bool solicited);
 
   std::shared_ptr<DeviceState> device_;
   ShmCompletionQueue* cq_;
   QueuePairState state_ = QueuePairState::kInit;
-  bool armed_ = false;
+  WokenBy armed_ = kByNothing;
   bool peer_setup_seen_ = false;
   bool peer_ready_seen_ = false;
   bool more_to_read_ = false;  // the last look at the socket ended before its messages did

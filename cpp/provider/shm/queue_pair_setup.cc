@@ -104,7 +104,7 @@ Status ShmQueuePair::on_message(Message& message) {
     case MessageType::kDoorbell:
       if (ProcessBits* const bits = given_bits()) bits->bell_rang();
       // A bell that was slow to come may have taken an arming made since.
-      if (armed_) own_.header().armed.store(1, std::memory_order_seq_cst);
+      if (armed_ != kByNothing) own_.header().armed.store(armed_, std::memory_order_seq_cst);
       return {};
     case MessageType::kGoodbye: {
       RRPC_ASSIGN_OR_RETURN(Goodbye goodbye, decode_goodbye(message.payload));
@@ -159,7 +159,7 @@ Status ShmQueuePair::take_ready_bits(Message& message) {
   RRPC_ASSIGN_OR_RETURN(peers_bit_, decode_ready_bits(message.payload));
   RRPC_ASSIGN_OR_RETURN(peers_bits_, device_->slab_cache.adopt(std::move(message.fd), sizeof(ReadyPage), true));
   own_.header().raises_bits.store(1, std::memory_order_seq_cst);
-  tell_poller();  // of what has landed already
+  tell_poller(true);  // of what has landed already
   return {};
 }
 

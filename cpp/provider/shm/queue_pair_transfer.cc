@@ -13,7 +13,7 @@ void ShmQueuePair::run_pending(size_t& work_bytes) {
     SendRequest& request = pending_.front();
     Outcome outcome;
     if (request.opcode == Opcode::kSend)
-      outcome = deliver(request.cursor.sges(), request.inline_data);
+      outcome = deliver(request.cursor.sges(), request.inline_data, request.solicited);
     else if (!transfer_some(request, work_bytes, outcome))
       return;
     if (outcome.later) return;
@@ -71,30 +71,32 @@ std::byte* ShmQueuePair::reserve_slot(ReceiveEntry& entry, uint32_t length_bytes
 }
 
 // Without room for the bell the peer has something to read already.
-void ShmQueuePair::tell_poller() {
-  const bool asleep = peers_bits_ && reinterpret_cast<ReadyPage*>(peers_bits_->data())->raise(peers_bit_);
-  std::atomic<uint32_t>& armed = peer_.header().armed;
-  const bool armed_for_us =
-      armed.load(std::memory_order_seq_cst) != 0 && armed.exchange(0, std::memory_order_seq_cst) != 0;
+void ShmQueuePair::tell_poller(bool solicited) {
+  const bool asleep = peers_bits_ && reinterpret_cast<ReadyPage*>(peers_bits_->data())->raise(peers_bit_, solicited);
+  const bool armed_for_us = claims_wake_up(peer_.header().armed, solicited);
   if (asleep || armed_for_us) (void)channel_.send_now(Frame(MessageType::kDoorbell));
+}
+
+inline void ShmQueuePair::hand_over(bool solicited) {
+  peer_.receive(send_sequence_).state.exchange(landed_state(send_sequence_), std::memory_order_seq_cst);
+  ++send_sequence_;
+  tell_poller(solicited);
 }
 
 // The peer may be polling, so no message waits for another one.
 bool ShmQueuePair::commit_message(bool /*more*/, uint64_t /*wr_id*/) {
-  peer_.receive(send_sequence_).state.exchange(landed_state(send_sequence_), std::memory_order_seq_cst);
-  ++send_sequence_;
-  tell_poller();
+  hand_over(true);
   return false;
 }
 
-ShmQueuePair::Outcome ShmQueuePair::deliver(std::span<const Sge> sges, bool inline_data) {
+ShmQueuePair::Outcome ShmQueuePair::deliver(std::span<const Sge> sges, bool inline_data, bool solicited) {
   if (!inside_their_regions(sges, inline_data)) [[unlikely]]
     return {WcStatus::kLocalProtection, internal_error("a send from outside its memory region")};
   const auto length_bytes = static_cast<uint32_t>(total_bytes(sges));
   ReceiveEntry& entry = peer_.receive(send_sequence_);
   if (std::byte* const place = place_in_entry(entry, length_bytes)) {
     gather(sges, place);
-    return (void)commit_message(false, kNoCompletion), Outcome();
+    return hand_over(solicited), Outcome();
   }
   if (!claim_receive(entry, length_bytes)) return not_ready();
   Outcome outcome;
@@ -106,7 +108,7 @@ ShmQueuePair::Outcome ShmQueuePair::deliver(std::span<const Sge> sges, bool inli
     return outcome;
   }
   if (place != nullptr) gather(sges, place);
-  (void)commit_message(false, kNoCompletion);
+  hand_over(solicited);
   return outcome;
 }
 
