@@ -206,7 +206,8 @@ bool Engine::poll_one(HotConnection& hot, TimeNs now, size_t& handled) {
   if (!here && !connection->mutex.touched()) return true;
   std::unique_lock lock(connection->mutex, std::try_to_lock);
   if (!lock) return true;
-  if (here) now = now_ns();  // the round's may be of long before the message, where this thread had to wait for a core
+  // The round's may be of long before the message, where this thread had to wait for a core.
+  if (here && hot.next.word != nullptr) now = now_ns();
   connection->mutex.clear_mark();
   const size_t progress = connection->session().progress(now);
   handled += progress;

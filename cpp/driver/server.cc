@@ -270,6 +270,9 @@ Status Server::answer(const Work& work, rpc::Reply reply, HeldReplies* held) {
   const bool may_wait = held != nullptr && held->has_room_for(work.connection) && work_.has_takeable(work.lane);
   std::lock_guard lock(work.connection->mutex);
   const TimeNs now = now_ns();
+  // What the client has read meanwhile makes room for this result.
+  if (!reply.buffers.empty() && work.connection->session().server().has_unread())
+    work.connection->session().progress(now);
   const endpoint::Endpoint::Holding holding(work.connection->session().endpoint(),
                                             may_wait && work.connection->engine->polls_soon(*work.connection));
   work.call->forget_given_up();

@@ -221,6 +221,7 @@ class Endpoint {
   // Its memory stays until the revocation is over, which may be after a later progress(), or the queue pair is gone.
   void revoke(Exposure exposure);
   size_t revocations_under_way() const { return retiring_.size(); }
+  size_t pool_limit_bytes() const { return context_.pool.limit_bytes(); }
   Result<PoolBlock> allocate(size_t length_bytes, BlockKind kind) { return context_.pool.allocate(length_bytes, kind); }
   // For memory that a transfer works on.
   Result<RegionRef> region_for(std::byte* address, size_t length_bytes, uint64_t owner_id = kNoOwner);

@@ -41,7 +41,7 @@ void Endpoint::send(uint8_t type, std::span<const Bytes> parts, Pushes pushes, b
   RRPC_CHECK(parts.size() < kMessagePartsMax, "too many message parts");
   size_t body_bytes = 0;
   for (const Bytes part : parts) body_bytes += part.size();
-  const bool may_reserve = solicited && bytes_alone(pushes);
+  const bool may_reserve = (solicited || !cq_->knows_solicited()) && bytes_alone(pushes);
   if (std::byte* body = may_reserve ? begin_message(type, body_bytes) : nullptr; body != nullptr) {
     for (const Bytes part : parts) body = append(body, part);
     return commit_message();

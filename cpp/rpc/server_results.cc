@@ -149,8 +149,9 @@ bool ServerSide::piles_up(size_t parts) const {
   return unread_bytes_ >= std::min(kUnreadBytesMax, shares_.exposed->limit() / 2);
 }
 
-// A client's DONE wakes a server that sleeps only where a connection keeps more than this, or this part of what may be
-// exposed, or all together half of that: memory that was read long ago isn't to be what another call can't have.
+// A client's DONE wakes a server that sleeps only where a connection, or all of the process, kept more than this when
+// it fell asleep, or than this part of a limit that the memory counts against: what was read long ago isn't to be what
+// another call can't have.
 constexpr size_t kKeptBytesMax = 64 << 20;
 constexpr size_t kKeptShare = 8;
 constexpr TimeNs kLookForDoneMax = 200 * kMillisecond;
@@ -158,11 +159,15 @@ constexpr TimeNs kLookForDoneMax = 200 * kMillisecond;
 bool ServerSide::awaits_done() const {
   if (unread_ == 0) return false;
   if (backed_up_ || !refusal_.ok() || piles_up(2)) return true;
-  const size_t limit = shares_.exposed->budget_limit();
-  return unread_bytes_ > std::min(kKeptBytesMax, limit / kKeptShare) || shares_.exposed->budget_held() > limit / 2;
+  const size_t of_pool = endpoint_.pool_limit_bytes() / kKeptShare;
+  const size_t of_all = std::min(shares_.exposed->budget_limit() / kKeptShare, of_pool);
+  const size_t own = std::min({kKeptBytesMax, shares_.exposed->limit() / kKeptShare, of_pool});
+  return unread_bytes_ > own || shares_.exposed->budget_held() > of_all;
 }
 
-void ServerSide::look_for_done(TimeNs now) {
+TimeNs ServerSide::next_look_for_done() const { return awaits_done() ? kNever : look_for_done_at_; }
+
+void ServerSide::looked_for_done(TimeNs now) {
   if (now < look_for_done_at_) return;
   look_for_done_after_ = std::min(2 * look_for_done_after_, kLookForDoneMax);
   look_for_done_at_ = now + look_for_done_after_;

@@ -357,9 +357,9 @@ void ServerSide::sent(const ServerCallRef& call, TimeNs now) {
   call->state_ = ServerCall::State::kLeased;
   call->expires_at_ = deadline_after(now, options_.lease_timeout);
   earliest_expiry_ = std::min(earliest_expiry_, call->expires_at_);
-  if (look_for_done_at_ == kNever && unread_ > 0 && endpoint_.knows_solicited()) {
+  if (unread_ > 0 && endpoint_.knows_solicited()) {
     look_for_done_after_ = kLookForDoneMin;
-    look_for_done_at_ = now + look_for_done_after_;
+    look_for_done_at_ = std::min(look_for_done_at_, now + look_for_done_after_);
   }
 }
 

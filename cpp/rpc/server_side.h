@@ -227,9 +227,13 @@ class ServerSide : private StreamOwner {
   }
   // Ends leases, and calls that still wait for a worker at their deadline; handlers at work are told of theirs.
   void expire(TimeNs now);
-  // Looks for DONE, for which a peer need not wake this end.
-  void look_for_done(TimeNs now);
-  TimeNs next_expiry() const { return std::min(earliest_expiry_, look_for_done_at_); }
+  // It has been looked for DONE, for which a peer need not wake this end.
+  void looked_for_done(TimeNs now);
+  TimeNs next_expiry() const {
+    return unread_ == 0 ? earliest_expiry_ : std::min(earliest_expiry_, next_look_for_done());
+  }
+  // Results that the client hasn't said it has read: its DONE may be there.
+  bool has_unread() const { return unread_ > 0; }
   // Whether this end is to be woken for DONE: others may wait for the memory of results.
   bool awaits_done() const;
   size_t calls_under_way() const { return calls_.size(); }
@@ -297,6 +301,7 @@ class ServerSide : private StreamOwner {
   bool send_inline(ServerCall& call, const Reply& reply);
   [[gnu::noinline]] void reply_otherwise(const ServerCallRef& call, Reply& reply, TimeNs now);
   void sent(const ServerCallRef& call, TimeNs now);
+  TimeNs next_look_for_done() const;
   void note_unread(ServerCall& call);
   void note_read(ServerCall& call) {
     if (!std::exchange(call.unread_, false)) return;

@@ -352,7 +352,7 @@ void Session::tick(TimeNs now) {
   if (failed()) return;
   client_.expire(now);
   server_.expire(now);
-  server_.look_for_done(now);
+  server_.looked_for_done(now);
   endpoint_.expire_rails(now);
   if (landing_.runnable()) landing_.pump(now);
 }
