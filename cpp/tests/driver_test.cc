@@ -1,7 +1,6 @@
 // Clients and a server in one process: many threads, both transports, every way to poll.
 
 #include <algorithm>
-#include <array>
 #include <deque>
 #include <mutex>
 
@@ -211,50 +210,6 @@ TEST_P(DriverTest, CancelsRaceWithBuffers) {
   }
   EXPECT_TRUE(eventually([&] { return endpoint::total(&endpoint::Counters::exposures_live) <= exposed; }));
   call_many(*client, 10, "after");
-}
-
-// Its DONE may wake nobody.
-TEST_P(DriverTest, AResultIsLetGoThoughNothingFollowsIt) {
-  auto server = serve(2);
-  auto client = connect(*server);
-  const auto exposed = endpoint::total(&endpoint::Counters::exposures_live);
-  const auto bytes = pattern(1'000'000, 1);
-  std::vector<endpoint::Buffer> buffers;
-  buffers.push_back(owning_buffer(bytes));
-  TestCall call(*client, "echo", "x", kNever, std::move(buffers));
-  ASSERT_TRUE(call.wait().ok()) << (*call).status().to_string();
-  EXPECT_TRUE(eventually([&] { return endpoint::total(&endpoint::Counters::exposures_live) <= exposed; }, 5'000));
-}
-
-// Who polls sleeps, and the client's DONE may wake nobody.
-TEST_P(DriverTest, WhatWasReadMakesRoomForTheNextResult) {
-  constexpr size_t kLimit = 16 << 20;
-  const std::array results{std::vector<std::byte>(kLimit / 8), std::vector<std::byte>(kLimit - kLimit / 16)};
-  Options limited = options();
-  limited.session.exposed_bytes_max = kLimit;
-  TestServer without_workers(GetParam().transport, 0, limited);
-  Server& server = without_workers.server();
-  const auto client = connect_to(without_workers.address(), options());
-  std::array calls{TestCall(*client, "m", "first"), TestCall(*client, "m", "second")};
-  std::vector<uint64_t> handles;
-  while (handles.size() < 2) {
-    Work work;
-    ASSERT_EQ(server.next(work, patiently_ms(10'000), kUninterrupted), NextResult::kWork);
-    handles.push_back(work.handle);
-  }
-  std::thread poller([&server] {
-    Work none;
-    while (server.next(none, kNever, kUninterrupted) != NextResult::kEnded) {
-    }
-  });
-  for (size_t i = 0; i < calls.size(); ++i) {
-    rpc::Reply reply;
-    reply.buffers.push_back(owning_buffer(results.at(i)));
-    EXPECT_TRUE(server.reply(handles[i], std::move(reply)).ok());
-    EXPECT_TRUE(calls.at(i).wait().ok()) << (*calls.at(i)).status().to_string();
-  }
-  server.stop();
-  poller.join();
 }
 
 TEST_P(DriverTest, ClosingEndsEveryCall) {
