@@ -5,8 +5,6 @@ source "$(dirname "$0")/lib.sh"
 goal="${1:-release}"
 preset="${goal/python/release}"
 options=(-DPython_EXECUTABLE="$PWD/.venv/bin/python" -Dpybind11_DIR="$(.venv/bin/python -m pybind11 --cmakedir)")
-# CI builds once, in larger pieces, which takes less time; a developer's build compiles what changed and no more.
-if in_ci && [ "$preset" = release ]; then options+=(-DRRPC_UNITY=ON); fi
 targets=(all)
 if [ "$goal" = python ]; then targets=(rrpc_python); fi
 # What was chosen before stays: `make demo` on a tree that builds tests must not configure it anew without them.
