@@ -382,13 +382,14 @@ class Server:
     def take_denials(self) -> list[str]: ...
     def tls_state(self) -> tuple[str, int, str]: ...
     def stamps(self, handle: int) -> tuple[int, int, int] | None:
-        """Returns when the request arrived, its arguments were here and a worker took it.
+        """Returns when the request arrived, its arguments were here and a worker took it, by time.monotonic_ns().
 
-        The times are in ns by time.monotonic_ns(). These are the readings that every call has, at most some
-        microseconds old when a busy poller found the message. None once the call is answered.
+        Busy pollers' readings may be some microseconds old. None once the call is answered.
         """
     def is_cancelled(self, handle: int) -> bool:
         """Returns whether nobody waits for a reply: given up, disconnected, past the deadline, or answered."""
+    def is_late(self, handle: int) -> bool:
+        """Returns whether it was given up because its deadline has passed, or does within a second."""
     def on_cancel(self, handle: int, callback: Callable[[], None]) -> bool:
         """Calls back once, on any thread, soon after ``is_cancelled`` is true; returns False if it is answered."""
     def stop_listening(self) -> None:

@@ -160,7 +160,7 @@ class ObservedCore:
         self.stopped, self.out_bytes, self.stream = core.stopped, core.out_bytes, core.stream
         self.call_info, self.stamps, self.peer = core.call_info, core.stamps, core.peer
         self.why_denied = core.why_denied
-        self.is_cancelled, self.on_cancel = core.is_cancelled, core.on_cancel
+        self.is_cancelled, self.is_late, self.on_cancel = core.is_cancelled, core.is_late, core.on_cancel
         self.set_aside, self.bring_back = core.set_aside, core.bring_back
         self.serve_in_loop, self.next_in_loop = core.serve_in_loop, core.next_in_loop
         self.notify_given_up = core.notify_given_up

@@ -254,6 +254,10 @@ class PyServer {
     driver::Work work;
     return !find(handle, work) || work.call->given_up();
   }
+  bool is_late(uint64_t handle) {
+    driver::Work work;
+    return find(handle, work) && work.call->late(now_ns());
+  }
   bool on_cancel(uint64_t handle, py::object callback) {
     check_process();
     auto function = deferred_callback(callback.inc_ref().ptr());
@@ -424,6 +428,7 @@ void register_server(py::module_& module) {
       .def("why_denied", &PyServer::why_denied, py::arg("handle"), py::arg("token_subject"))
       .def("stamps", &PyServer::stamps, py::arg("handle"))
       .def("is_cancelled", &PyServer::is_cancelled, py::arg("handle"))
+      .def("is_late", &PyServer::is_late, py::arg("handle"))
       .def("on_cancel", &PyServer::on_cancel, py::arg("handle"), py::arg("callback"))
       .def("send_away", &PyServer::send_away, py::arg("count"), py::arg("reason"))
       .def("drain", &PyServer::drain, py::arg("timeout"))

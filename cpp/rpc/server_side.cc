@@ -16,6 +16,7 @@ using provider::WcStatus;
 
 // After its deadline a handler at work is told to stop, unless the client's CANCEL has done so: it may be on its way.
 constexpr TimeNs kCancelGrace = 20 * kMillisecond;
+constexpr TimeNs kEarlyMax = kSecond;
 
 // As metadata: a map of one name, PUSH_BACK of rrpc/_call/retry.py, to the number as text.
 static std::string retry_after(int64_t milliseconds) {
@@ -29,6 +30,11 @@ static std::string retry_after(int64_t milliseconds) {
     packed += text;
   }
   return packed;
+}
+
+bool ServerCall::late(TimeNs now) const {
+  return overdue_.load(std::memory_order_relaxed) ||
+         (late_.load(std::memory_order_relaxed) && deadline_ - now <= kEarlyMax);
 }
 
 inline ServerCallRef ServerSide::make(uint64_t call_id, TimeNs now) const {

@@ -80,6 +80,9 @@ class ServerCall : public Recycled<ServerCall> {
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
   // Cancelled, or past its deadline, whether the client has said so or not: nobody waits for the reply.
   bool given_up() const { return cancelled() || overdue_.load(std::memory_order_relaxed); }
+  // Given up because its deadline has passed. Where the client alone says so it may be early, by the time that the
+  // request was on its way, but not by more than kEarlyMax: a client isn't trusted to have others wait for longer.
+  bool late(TimeNs now) const;
   // Once the handler has answered: why the client doesn't get that answer; OK: it does.
   const Status& outcome() const { return outcome_; }
   size_t out_bytes() const { return out_bytes_; }
@@ -117,7 +120,7 @@ class ServerCall : public Recycled<ServerCall> {
   TimeNs ready_at_ = 0;
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> overdue_{false};
-  bool late_ = false;  // cancelled_, because its deadline had passed
+  std::atomic<bool> late_{false};  // cancelled_, because its deadline had passed
   Status outcome_;
   uint8_t kind_ = 0;
   size_t out_bytes_ = 0;      // of seldom_->out: handlers ask, without the mutex

@@ -179,6 +179,29 @@ TEST(SessionCalls, ALongReplyToACancelledCallTakesNoMemory) {
       << "the server keeps the reply until its lease ends";
 }
 
+// A client's word for it that a deadline has passed is taken where it may be so.
+TEST(SessionCalls, ACallIsLateIfItsClientSaysSoALittleEarly) {
+  RawWorld raw(Role::kServer);
+  raw.peer.send(kHello, hello());
+  RequestParts parts;
+  parts.timeout_ns = 200 * kMillisecond;
+  raw.peer.send(kRequest, request_body(parts));
+  parts.call_id = 2;
+  parts.timeout_ns = 10 * kSecond;
+  raw.peer.send(kRequest, request_body(parts));
+  raw.peer.send(kRequest, request_body(3));  // without a deadline
+  raw.peer.send(kRequest, request_body(4));
+  raw.run();
+  ASSERT_EQ(raw.requests.size(), 4u);
+  const auto late = [&raw](size_t index) { return raw.requests[index]->late(raw.world.network.now()); };
+  for (size_t index = 0; index < 4; ++index) EXPECT_FALSE(late(index));
+  raw.peer.send(kCancel, ids({1 | kDeadlineBit, 2 | kDeadlineBit, 3 | kDeadlineBit, 4}));
+  raw.run();
+  for (const ServerCallRef& call : raw.requests) EXPECT_TRUE(call->given_up());
+  EXPECT_TRUE(late(0));
+  for (size_t index = 1; index < 4; ++index) EXPECT_FALSE(late(index)) << index;
+}
+
 // Whether or not the reply could go at once.
 // A call that the server has had time to take, or to refuse.
 ClientCallRef begun(World& world) {

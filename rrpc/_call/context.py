@@ -211,7 +211,8 @@ class Context:
         children.add(call)
 
     def _first_children(self) -> _Children:
-        made = _Children()  # before the lock, within which no finalizer is to begin a call
+        # Before the lock, within which no finalizer is to begin a call.
+        made = _Children(self._core, self._handle)
         with _making:
             children = self._children
             if children is not None:  # another thread was first
@@ -261,9 +262,10 @@ _making = process_lock()
 class _Children:
     """The calls that a handler makes, to be cancelled with the one that it serves."""
 
-    __slots__ = ("calls", "cancelled", "sweep_at")
+    __slots__ = ("_core", "_handle", "calls", "cancelled", "sweep_at")
 
-    def __init__(self) -> None:
+    def __init__(self, core: _core.Server, handle: int) -> None:
+        self._core, self._handle = core, handle
         self.calls: set[Cancellable] = set()
         self.cancelled = False
         self.sweep_at = 16
@@ -279,6 +281,8 @@ class _Children:
             call.cancel()
 
     def cancel(self) -> None:
+        if self._core.is_late(self._handle):
+            return  # their own deadlines are no later: they end with DeadlineExceeded, which a cancel would forestall
         self.cancelled = True
         for call in list(self.calls):
             call.cancel()

@@ -2,6 +2,7 @@
 
 import contextlib
 import mmap
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,17 @@ OWN_MAX = {0: 576 << 10, 2048: 64 << 10, 16384: 64 << 10}
 """The same of all memory of the process, without what the kernel has for the software adapter."""
 
 
+@pytest.fixture
+def no_huge_pages() -> Iterator[None]:
+    """A huge page, of which the kernel may make one at any time, has memory in it that nobody touched."""
+    path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    before = path.read_text().split("[")[1].split("]")[0]
+    path.write_text("never")
+    yield
+    path.write_text(before)
+
+
+@pytest.mark.usefixtures("no_huge_pages")
 @pytest.mark.parametrize("slots", PINNED_MAX)
 def test_a_quiet_connection_pins_little(serve: ServeFactory, slots: int) -> None:
     served = serve(
