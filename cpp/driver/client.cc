@@ -90,6 +90,7 @@ Status Client::start(const rpc::ClientCallRef& call, rpc::CallRequest&& request,
   const Status status = connection_->session().client().start(call, std::move(request), now);
   if (status.ok()) engine().note_deadline(*connection_, call->deadline());  // there may be nobody who waits for it
   engine().settle(connection_, now);
+  if (more) engine().tick_soon();
   return status;
 }
 
@@ -119,6 +120,7 @@ bool Client::on_done(const rpc::ClientCallRef& call, std::function<void()> callb
   std::lock_guard lock(connection_->mutex);
   if (call->done()) return false;
   call->on_done = std::move(callback);
+  engine().tick_soon();
   return true;
 }
 

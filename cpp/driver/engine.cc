@@ -17,7 +17,7 @@
 namespace rrpc::driver {
 namespace {
 
-constexpr TimeNs kTickMax = 10 * kMillisecond;  // when ticks find nothing for a while
+constexpr TimeNs kTickMax = 10 * kMillisecond;  // when ticks find nothing for a while, or others poll
 constexpr TimeNs kLinger = 3 * kMillisecond;    // quiet for this long: hot becomes armed
 constexpr TimeNs kWorkerNap = 200 * kMillisecond;
 constexpr TimeNs kPollBetween = 100 * kMicrosecond;  // busy workers poll as often as this,
@@ -240,7 +240,7 @@ void Engine::run_for_good() {
 
 void Engine::run() {
   own_ = this;
-  TimeNs tick = kTick;
+  TimeNs tick = kTick;  // the last one; the next is longer, where others poll
   TimeNs spin_until = 0;
   Spinner spinner;
   while (!stopping_) {
@@ -254,8 +254,7 @@ void Engine::run() {
         driver_alarm_.wait(tick);
       }
       driver_parked_ = false;
-      tick = tick_for_workers() ? kTick : std::min(tick * 2, kTickMax);
-      ticks_seldom_.store(tick > kTick, std::memory_order_relaxed);
+      set_tick(tick, tick_for_workers() ? kTick : tick * 2);
       continue;
     }
     std::lock_guard token(token_);
@@ -276,6 +275,7 @@ void Engine::run() {
     if (handled > 0) {
       spin_until = deadline_after(now, std::min(spin.value_or(0), kLinger));
       spinner.found_something();
+      stirred_ = true;
       continue;
     }
     if (now < spin_until && !Spinner::crowded(now)) {
@@ -287,9 +287,21 @@ void Engine::run() {
       continue;
     }
     if (deferred_waits() || has_workers_.load()) continue;
-    (void)wait_events(hot_.empty() ? kNever : now + kTick);
+    set_tick(tick, !std::exchange(stirred_, false) && others_poll(now) ? tick * 2 : kTick);
+    (void)wait_events(hot_.empty() ? kNever : now + tick);
     run_timers(now_ns());
   }
+}
+
+void Engine::set_tick(TimeNs& tick, TimeNs next) {
+  tick = std::min(next, kTickMax);
+  ticks_seldom_.store(tick > 2 * kTick);
+}
+
+void Engine::tick_soon() {
+  if (has_workers_.load(std::memory_order_relaxed)) return;
+  if (!must_tick_soon_.load(std::memory_order_relaxed)) must_tick_soon_ = true;
+  if (ticks_seldom_.load()) kick();  // else it finds that out before its next nap, or naps for a tick or two
 }
 
 // What is run may wait for the GIL until a handler gives it up, and nobody ticks meanwhile. So no message is held until
@@ -310,12 +322,9 @@ bool Engine::tick_for_workers() {
   if (hooks_.moves_on && hooks_.moves_on(now_ns())) return true;  // they poll between their calls
   if (hooks_.work_waits()) wake_one_worker();
   std::unique_lock token(token_, std::try_to_lock);
-  if (!token) return true;  // a worker is polling
-  bool any = false;
-  {
-    std::lock_guard lock(worker_mutex_);
-    any = workers_waiting_ > 0;
-  }
+  // A worker that polls may leave at any time, for a handler that nobody knows to be slow: one that waits is told then.
+  if (!token) return a_worker_waits() || !hooks_.calls_come_alone || !hooks_.calls_come_alone();
+  bool any = a_worker_waits();
   // With a worker at leisure it only has to be told.
   for (size_t handled = any ? 0 : 1; handled > 0 && !stopping_;) {
     const Polling here(this);
@@ -400,6 +409,11 @@ bool Engine::worker_waits(TimeNs deadline) {
   --workers_waiting_;
   workers_called_ = std::min(workers_called_, workers_waiting_);
   return called;
+}
+
+bool Engine::a_worker_waits() {
+  std::lock_guard lock(worker_mutex_);
+  return workers_waiting_ > 0;
 }
 
 void Engine::offer_token() {

@@ -45,7 +45,8 @@
 // held   | first attend(): the engine's thread has it   | free       | that is woken, lets go, and ticks from now on
 // polls  | poll_hot(): something came                   | polls      | the spin begins anew; came_after()
 // polls  | nothing in the spin, or crowded()            | sleeps     | arm_hot(); wait_events() once hot_ is empty
-// polls  | run() of clients: nothing came               | sleeps     | arms what was quiet for kLinger, then naps
+// polls  | run() of clients: nothing came               | sleeps     | arms what was quiet for kLinger, then naps,
+//        |                                              |            | ever longer while others_poll()
 // polls  | run() beside a loop: nothing in the spin     | sleeps     | arms all that no loop polls, then naps
 // polls  | attend(): done(), or its deadline            | free       | kLook
 // sleeps | an event, kick() or a timer                  | polls      | looks once; spins only if hot_ has any
@@ -101,6 +102,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
     // Whether workers take calls one after the other, so quickly that another one would only be in their way. May be
     // empty: another one never is.
     std::function<bool(TimeNs now)> moves_on;
+    // Whether calls have come one at a time lately, so that no reply waits for the next one's. May be empty: never.
+    std::function<bool()> calls_come_alone;
     // The next connection offered, null when there is none; an error: try again in a while.
     std::function<Result<ConnectionRef>(DeviceEntry&, provider::Listener&, uint64_t id)> accept;
     std::shared_ptr<Admissions> admissions;  // of what is accepted
@@ -146,11 +149,16 @@ class Engine : public std::enable_shared_from_this<Engine> {
   static bool needs_settling(const Connection& connection) {
     return connection.attendance == Attendance::kArmed || connection.leader_asleep;
   }
-  // Within two ticks somebody polls it, who sends what waits for a doorbell. With the mutex of the connection held.
-  bool polls_soon(const Connection& connection) const {
-    return connection.attendance.load(std::memory_order_relaxed) == Attendance::kHot &&
-           !ticks_seldom_.load(std::memory_order_relaxed);
+  // Within two ticks somebody polls it, who sends what waits for a doorbell. Where others polled all that is hot that
+  // isn't so, but will be. With the mutex of the connection held.
+  bool polls_soon(const Connection& connection) {
+    if (connection.attendance.load(std::memory_order_relaxed) != Attendance::kHot) return false;
+    tick_soon();
+    return !ticks_seldom_.load();
   }
+  // Something was begun that nobody waits for: an engine of clients whose ticks are seldom, as others polled, has one
+  // each millisecond again. From any thread, whatever it holds.
+  void tick_soon();
   // More will be sent in a moment: an armed connection, to be settled after each message, is hot from now on. With the
   // mutex of the connection held.
   void warm(const ConnectionRef& connection) {
@@ -202,6 +210,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   static void set_deferred_hook(std::atomic<bool>* flag, std::function<void()> run);
   // For tests: a worker sleeps in epoll, and the engine's thread until none has for a tick.
   bool is_parked() const { return worker_asleep_.load() && driver_parked_.load(); }
+  bool ticks_seldom() const { return ticks_seldom_; }
   // After the flag may have been set by a thread that doesn't see to it: this engine does soon, in its own or a
   // worker's thread.
   void see_to_deferred() {
@@ -215,13 +224,16 @@ class Engine : public std::enable_shared_from_this<Engine> {
         next;  // until it is here, and nobody has touched the connection, there is nothing to poll for
   };
 
-  static constexpr TimeNs kTick = kMillisecond;  // of the engine's thread while anything is hot
+  // Of the engine's thread while anything is hot: at least so long, longer where others poll all of that.
+  static constexpr TimeNs kTick = kMillisecond;
 
   // engine.cc
   Status start_thread_locked();
   void run();
   void run_for_good();
+  void set_tick(TimeNs& tick, TimeNs next);
   bool tick_for_workers();
+  bool a_worker_waits();
   bool park_driver();
   void let_driver_sleep();
   void have_driver_tick();
@@ -249,6 +261,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool arm_hot(TimeNs now, const QuietSince& since);
   bool arm_hot(TimeNs now, TimeNs since) { return arm_hot(now, {since, since, since}); }
   bool is_loops(const Connection& connection, TimeNs now) const;
+  bool others_poll(TimeNs now) const;
   // kDone: the hot list is to be rid of it. kBusy: something came, or somebody has it.
   enum class Arming : uint8_t { kDone, kBusy, kNotNow };
   Arming try_arm(const ConnectionRef& connection, TimeNs now);
@@ -320,6 +333,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool beside_loop_ = false;  // the engine's thread leaves to a loop what that polls
   int empty_looks_ = 0;       // in a row
   bool saw_events_ = false;   // of armed connections in epoll, since the last look
+  bool stirred_ = false;      // something came that others may not poll, since the last tick was chosen
   std::atomic<TimeNs> next_poll_between_{0};
 
   mutable std::mutex list_mutex_;
@@ -341,7 +355,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Alarm driver_alarm_;  // of the engine's thread, while there are workers
   std::atomic<bool> has_workers_{false};
   std::atomic<bool> driver_parked_{false};  // set under worker_mutex_: until no worker has slept in epoll for a tick
-  std::atomic<bool> ticks_seldom_{false};   // nothing was found lately, or the deferred hook runs
+  std::atomic<bool> ticks_seldom_{false};   // nothing was found lately, others poll, or the deferred hook runs
+  std::atomic<bool> must_tick_soon_{false};
   std::atomic<bool> worker_asleep_{false};  // in epoll, with the token
   int workers_waiting_ = 0;
   int workers_called_ = 0;  // of those, by wake_one_worker()

@@ -117,14 +117,18 @@ bool Engine::wait_events(TimeNs deadline) {
   if (deadline > 0) {
     asleep_until_.store(deadline);
     // Announced: from here on, whoever sets one of these kicks. So one last look is enough.
-    const bool must_look = stopping_.load() || has_new_hot_.load() || has_roused_.load() || has_chores_.load() ||
-                           deferred_waits() || (hooks_.work_waits && hooks_.work_waits()) || !ready_sets_.arm();
+    const bool ticks_soon = must_tick_soon_.exchange(false);
+    stirred_ = stirred_ || ticks_soon;
+    const bool must_look = ticks_soon || stopping_.load() || has_new_hot_.load() || has_roused_.load() ||
+                           has_chores_.load() || deferred_waits() || (hooks_.work_waits && hooks_.work_waits()) ||
+                           !ready_sets_.arm();
     timeout_ms =
         must_look ? 0 : timeout_ms_until(std::min({deadline, next_timer_.load(), ready_sets_.look_again_at()}));
   }
   const int count = epoll_wait(epoll_fd_.get(), events.data(), events.size(), timeout_ms);
   const bool signalled = count < 0 && errno == EINTR;
   asleep_until_.store(0);
+  stirred_ = stirred_ || count > 0;
   if (deadline > 0) ready_sets_.disarm();
   for (int i = 0; i < count; ++i) {
     const uint64_t key = events[static_cast<size_t>(i)].data.u64;
@@ -162,6 +166,7 @@ void Engine::adopt_new_hot() {
     adopted.swap(new_hot_);
     has_new_hot_ = false;
   }
+  stirred_ = true;
   for (ConnectionRef& connection : adopted) push_hot(std::move(connection));
 }
 
@@ -332,6 +337,13 @@ bool Engine::arm_hot(TimeNs now, const QuietSince& quiet_since) {
       ++i;
   }
   return any_busy;
+}
+
+// Callers of clients, without a pause, all that is hot.
+bool Engine::others_poll(TimeNs now) const {
+  return !hot_.empty() && std::ranges::all_of(hot_, [now](const HotConnection& hot) {
+    return now - hot.connection->last_active.load(std::memory_order_relaxed) < kTick;
+  });
 }
 
 // Whoever polls without a pause does this now and again: hot connections must not starve the others.

@@ -26,6 +26,8 @@ class HandlerTimes {
     return average_.load(std::memory_order_relaxed) > (in_a_row < kAloneMin ? kSlow : kVerySlow);
   }
 
+  bool calls_come_alone() const { return alone_in_a_row_.load(std::memory_order_relaxed) == kAloneMin; }
+
   // Returns whether a worker takes brief calls one after the other, so that another worker would only contend for the
   // lock that handlers hold (Options::workers_contend).
   bool moves_on(TimeNs now) const {

@@ -1,4 +1,9 @@
 // A connection that several callers of one process poll and sleep on, step by step: what each leaves to the engine.
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
 #include "base/helper_thread.h"
 #include "driver_pair.h"
 
@@ -203,6 +208,28 @@ TEST_F(ConnectionBesideALoop, IsTheLoopsWhileThatPollsItAndArmedAtOnceThen) {
   EXPECT_TRUE(eventually([&] { return is(Attendance::kArmed); }));
 }
 
+class PolledConnection : public SharedConnection {
+ protected:
+  PolledConnection() : SharedConnection({}, false) {}
+};
+
+TEST_F(PolledConnection, ItsTicksAreSeldomWhereOthersPollAllThatIsHot) {
+  const auto seldom = [this] { return engine_->ticks_seldom(); };
+  for (const ConnectionRef& connection : {shared_, other_}) {
+    std::lock_guard lock(connection->mutex);
+    engine_->warm(connection);
+    connection->last_active = now_ns() + 3600 * kSecond;  // as if a caller found something all the time
+  }
+  EXPECT_TRUE(eventually(seldom));
+  EXPECT_EQ(shared_->attendance.load(), Attendance::kHot);
+  EXPECT_TRUE(eventually([this] { return engine_->polls_soon(*shared_); })) << "it isn't asked for, or in vain";
+  EXPECT_TRUE(eventually(seldom));
+  EXPECT_TRUE(eventually([&] {
+    engine_->tick_soon();
+    return !seldom();
+  })) << "what nobody waits for is left to a tick that is long in coming";
+}
+
 TEST_F(SharedConnection, ConnectionsAreDestroyedByAnotherThreadThanTheirPoller) {
   DestroyerHeldUp held;
   std::atomic<bool> destroyed{false};
@@ -241,6 +268,43 @@ TEST_F(SharedConnection, NobodyIsAcceptedWhileTooManyConnectionsWaitForTheirDest
   EXPECT_EQ(server_.connection_count(), 3u);
   std::lock_guard lock(waits->mutex);
   waits->session().close(unavailable("the test is over"));
+}
+
+// How often the threads of this process have gone to sleep.
+uint64_t sleeps_of_all_threads() {
+  uint64_t count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(task.path() / "status");
+    for (std::string word; status >> word;) {
+      uint64_t switches = 0;
+      if (word == "voluntary_ctxt_switches:" && status >> switches) count += switches;
+    }
+  }
+  return count;
+}
+
+// It has nobody to tell: the worker that polls is the only one.
+TEST(EnginePolling, TheOnlyWorkerThatPollsHasItsEngineTickSeldom) {
+  Options options = quiet();
+  options.poll = PollMode::kBusy;
+  Server server(options);
+  const auto address = server.listen(new_address("shm"));
+  ASSERT_TRUE(address.ok());
+  std::jthread worker([&server] {
+    Work work;
+    while (server.next(work, kNever, kUninterrupted) == NextResult::kWork) (void)server.reply(work.handle, {});
+  });
+  {
+    const auto client = connect_to(*address);
+    for (int i = 0; i < HandlerTimes::kAloneMin; ++i) EXPECT_TRUE(TestCall(*client, "m", "").wait().ok());
+  }
+  sleep_ms(100);  // until the ticks are as seldom as they get
+  const TimeNs began = now_ns();
+  const uint64_t before = sleeps_of_all_threads();
+  sleep_ms(300);
+  const auto ticks = static_cast<double>(sleeps_of_all_threads() - before);
+  EXPECT_LT(ticks, static_cast<double>(now_ns() - began) / (2 * kMillisecond));
+  server.stop();
 }
 
 }  // namespace
