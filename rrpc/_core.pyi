@@ -389,7 +389,7 @@ class Server:
     def is_cancelled(self, handle: int) -> bool:
         """Returns whether nobody waits for a reply: given up, disconnected, past the deadline, or answered."""
     def is_late(self, handle: int) -> bool:
-        """Returns whether it was given up because its deadline has passed, or does within a second."""
+        """Returns whether it was given up because its deadline has passed (or does within a second), or answered."""
     def on_cancel(self, handle: int, callback: Callable[[], None]) -> bool:
         """Calls back once, on any thread, soon after ``is_cancelled`` is true; returns False if it is answered."""
     def stop_listening(self) -> None:

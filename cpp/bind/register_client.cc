@@ -178,6 +178,7 @@ class PyClient {
              py::handle metadata, bool traced) {
     ClientRef client = still_open();
     rpc::ClientCallRef call = begin(client, method, payload, buffers, out, timeout, metadata, traced);
+    client->engine().tick_soon();
     end_if_interrupted(*client, call);
     return {std::move(client), std::move(call)};
   }

@@ -256,7 +256,7 @@ class PyServer {
   }
   bool is_late(uint64_t handle) {
     driver::Work work;
-    return find(handle, work) && work.call->late(now_ns());
+    return !find(handle, work) || work.call->late(now_ns());
   }
   bool on_cancel(uint64_t handle, py::object callback) {
     check_process();

@@ -84,13 +84,16 @@ Status Client::start(const rpc::ClientCallRef& call, rpc::CallRequest&& request,
   RRPC_RETURN_IF_ERROR(check_usable());
   std::lock_guard lock(connection_->mutex);
   const TimeNs now = now_ns();
-  const bool may_wait = more && connection_->start_pace.may_wait(now, calls_in_flight());
+  bool may_wait = false;
+  if (more) {
+    engine().tick_soon();  // nobody may wait for it
+    may_wait = connection_->start_pace.may_wait(now, calls_in_flight());
+  }
   const endpoint::Endpoint::Holding holding(connection_->session().endpoint(),
                                             may_wait && engine().polls_soon(*connection_));
   const Status status = connection_->session().client().start(call, std::move(request), now);
   if (status.ok()) engine().note_deadline(*connection_, call->deadline());  // there may be nobody who waits for it
   engine().settle(connection_, now);
-  if (more) engine().tick_soon();
   return status;
 }
 
@@ -113,6 +116,7 @@ bool Client::cancel(const rpc::ClientCallRef& call, Status why) {
   if (call->done()) return false;
   connection_->session().client().cancel(call, std::move(why));
   engine().settle(connection_, now_ns());
+  engine().tick_soon();  // for the acknowledgement
   return true;
 }
 

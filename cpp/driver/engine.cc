@@ -282,7 +282,9 @@ void Engine::run() {
       (void)spinner.pause();
       continue;
     }
-    if (arm_hot(now, beside_loop_ ? kNever : now - kLinger) && beside_loop_) {
+    const bool busy = arm_hot(now, beside_loop_ ? kNever : now - kLinger);
+    stirred_ = stirred_ || busy;
+    if (busy && beside_loop_) {
       (void)spinner.pause();
       continue;
     }
@@ -295,13 +297,14 @@ void Engine::run() {
 
 void Engine::set_tick(TimeNs& tick, TimeNs next) {
   tick = std::min(next, kTickMax);
-  ticks_seldom_.store(tick > 2 * kTick);
+  ticks_seldom_.store(tick > kTick);
 }
 
 void Engine::tick_soon() {
   if (has_workers_.load(std::memory_order_relaxed)) return;
-  if (!must_tick_soon_.load(std::memory_order_relaxed)) must_tick_soon_ = true;
-  if (ticks_seldom_.load()) kick();  // else it finds that out before its next nap, or naps for a tick or two
+  if (must_tick_soon_.load(std::memory_order_relaxed)) return;  // it hasn't looked since
+  must_tick_soon_ = true;
+  if (ticks_seldom_.load()) kick();  // else it finds that out before it naps for longer
 }
 
 // What is run may wait for the GIL until a handler gives it up, and nobody ticks meanwhile. So no message is held until

@@ -102,7 +102,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
     // Whether workers take calls one after the other, so quickly that another one would only be in their way. May be
     // empty: another one never is.
     std::function<bool(TimeNs now)> moves_on;
-    // Whether calls have come one at a time lately, so that no reply waits for the next one's. May be empty: never.
+    // Whether calls have come one at a time lately, so that no reply waits for the next one's, and none is under way.
+    // May be empty: never.
     std::function<bool()> calls_come_alone;
     // The next connection offered, null when there is none; an error: try again in a while.
     std::function<Result<ConnectionRef>(DeviceEntry&, provider::Listener&, uint64_t id)> accept;
@@ -221,7 +222,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   struct HotConnection {
     ConnectionRef connection;
     provider::NextMessage
-        next;  // until it is here, and nobody has touched the connection, there is nothing to poll for
+        next;                  // until it is here, and nobody has touched the connection, there is nothing to poll for
+    uint64_t newest_call = 0;  // of those that it had begun at the last tick of others_poll()
   };
 
   // Of the engine's thread while anything is hot: at least so long, longer where others poll all of that.
@@ -261,7 +263,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool arm_hot(TimeNs now, const QuietSince& since);
   bool arm_hot(TimeNs now, TimeNs since) { return arm_hot(now, {since, since, since}); }
   bool is_loops(const Connection& connection, TimeNs now) const;
-  bool others_poll(TimeNs now) const;
+  bool others_poll(TimeNs now);
   // kDone: the hot list is to be rid of it. kBusy: something came, or somebody has it.
   enum class Arming : uint8_t { kDone, kBusy, kNotNow };
   Arming try_arm(const ConnectionRef& connection, TimeNs now);
@@ -323,7 +325,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::atomic<bool> started_{false};  // the descriptors are there
   std::atomic<bool> stopping_{false};
 
-  std::mutex token_;  // the right to poll: guards the nine below
+  std::mutex token_;  // the right to poll: guards the ten below
   std::vector<HotConnection> hot_;
   ReadySets ready_sets_;
   TimeNs next_look_around_ = 0;

@@ -117,11 +117,11 @@ bool Engine::wait_events(TimeNs deadline) {
   if (deadline > 0) {
     asleep_until_.store(deadline);
     // Announced: from here on, whoever sets one of these kicks. So one last look is enough.
-    const bool ticks_soon = must_tick_soon_.exchange(false);
-    stirred_ = stirred_ || ticks_soon;
-    const bool must_look = ticks_soon || stopping_.load() || has_new_hot_.load() || has_roused_.load() ||
-                           has_chores_.load() || deferred_waits() || (hooks_.work_waits && hooks_.work_waits()) ||
-                           !ready_sets_.arm();
+    const bool asked = must_tick_soon_.exchange(false);
+    stirred_ = stirred_ || asked;
+    const bool must_look = (asked && ticks_seldom_.load()) || stopping_.load() || has_new_hot_.load() ||
+                           has_roused_.load() || has_chores_.load() || deferred_waits() ||
+                           (hooks_.work_waits && hooks_.work_waits()) || !ready_sets_.arm();
     timeout_ms =
         must_look ? 0 : timeout_ms_until(std::min({deadline, next_timer_.load(), ready_sets_.look_again_at()}));
   }
@@ -339,11 +339,21 @@ bool Engine::arm_hot(TimeNs now, const QuietSince& quiet_since) {
   return any_busy;
 }
 
-// Callers of clients, without a pause, all that is hot.
-bool Engine::others_poll(TimeNs now) const {
-  return !hot_.empty() && std::ranges::all_of(hot_, [now](const HotConnection& hot) {
-    return now - hot.connection->last_active.load(std::memory_order_relaxed) < kTick;
-  });
+// Callers of clients, without a pause, all that is hot; and they wait for all that is under way there. What was begun
+// before the last tick nobody may wait for.
+bool Engine::others_poll(TimeNs now) {
+  bool all = !hot_.empty() && !beside_loop_;
+  for (HotConnection& hot : hot_) {
+    Connection& connection = *hot.connection;
+    all = all && now - connection.last_active.load(std::memory_order_relaxed) < kTick;
+    if (!all) break;
+    std::lock_guard lock(connection.mutex);
+    const rpc::ClientSide& client = connection.session().client();
+    const uint64_t oldest = client.oldest_call();
+    all = oldest == 0 || oldest > hot.newest_call;
+    hot.newest_call = client.newest_call();
+  }
+  return all;
 }
 
 // Whoever polls without a pause does this now and again: hot connections must not starve the others.

@@ -55,7 +55,7 @@ Server::Server(const Options& options)
   Engine::Hooks hooks;
   hooks.work_waits = [this] { return (work_waits() && !in_loop_) || ended_.load(); };
   if (options.workers_contend) hooks.moves_on = [this](TimeNs now) { return handler_times_.moves_on(now); };
-  hooks.calls_come_alone = [this] { return handler_times_.calls_come_alone(); };
+  hooks.calls_come_alone = [this] { return handler_times_.calls_come_alone() && calls_running() == 0; };
   hooks.accept = [this](DeviceEntry& device, provider::Listener& listener, uint64_t id) {
     return accept(device, listener, id);
   };

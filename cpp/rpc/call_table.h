@@ -60,6 +60,13 @@ class CallTable {
       shrink();
     return taken;
   }
+  // 0: there is none.
+  uint64_t lowest_id() const {
+    uint64_t lowest = 0;
+    for (const Entry& entry : entries_)
+      if (entry.id != 0 && (lowest == 0 || entry.id < lowest)) lowest = entry.id;
+    return lowest;
+  }
   // Calls nothing that changes the table.
   template <typename Visit>
   void for_each(Visit visit) const {

@@ -191,6 +191,8 @@ class ClientSide : private StreamOwner {
   }
   void expire(TimeNs now);
   TimeNs next_deadline() const { return earliest_deadline_; }
+  uint64_t oldest_call() const { return calls_.lowest_id(); }  // of those under way, by id; 0: there is none
+  uint64_t newest_call() const { return next_call_id_ - 1; }   // that was begun; 0: none was
   // From any thread.
   size_t calls_in_flight() const { return in_flight_.load(std::memory_order_relaxed); }
 

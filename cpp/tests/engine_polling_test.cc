@@ -1,6 +1,7 @@
 // A connection that several callers of one process poll and sleep on, step by step: what each leaves to the engine.
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <thread>
 
@@ -215,6 +216,8 @@ class PolledConnection : public SharedConnection {
 
 TEST_F(PolledConnection, ItsTicksAreSeldomWhereOthersPollAllThatIsHot) {
   const auto seldom = [this] { return engine_->ticks_seldom(); };
+  EXPECT_TRUE(eventually(
+      [this] { return shared_->attendance == Attendance::kArmed && other_->attendance == Attendance::kArmed; }));
   for (const ConnectionRef& connection : {shared_, other_}) {
     std::lock_guard lock(connection->mutex);
     engine_->warm(connection);
@@ -222,12 +225,32 @@ TEST_F(PolledConnection, ItsTicksAreSeldomWhereOthersPollAllThatIsHot) {
   }
   EXPECT_TRUE(eventually(seldom));
   EXPECT_EQ(shared_->attendance.load(), Attendance::kHot);
-  EXPECT_TRUE(eventually([this] { return engine_->polls_soon(*shared_); })) << "it isn't asked for, or in vain";
+  EXPECT_TRUE(eventually([this] {
+    std::lock_guard lock(shared_->mutex);
+    return engine_->polls_soon(*shared_);
+  })) << "it isn't asked for, or in vain";
   EXPECT_TRUE(eventually(seldom));
   EXPECT_TRUE(eventually([&] {
     engine_->tick_soon();
     return !seldom();
   })) << "what nobody waits for is left to a tick that is long in coming";
+  EXPECT_TRUE(eventually(seldom));
+  std::atomic<int> done{0};
+  const uint64_t first = start(shared_, [&done] { ++done; });
+  const uint64_t second = start(other_, [&done] { ++done; });
+  const auto polled = [&] {
+    for (const ConnectionRef& connection : {shared_, other_}) connection->last_active = now_ns() + 3600 * kSecond;
+  };
+  EXPECT_TRUE(eventually([&] {
+    polled();
+    return !seldom();
+  }));
+  for (int i = 0; i < 30; ++i, sleep_ms(1)) {
+    polled();
+    EXPECT_FALSE(seldom()) << "calls are under way that nobody may wait for";
+  }
+  for (const uint64_t handle : {first, second}) (void)server_.reply(handle, {});
+  EXPECT_TRUE(eventually([&done] { return done == 2; }));
 }
 
 TEST_F(SharedConnection, ConnectionsAreDestroyedByAnotherThreadThanTheirPoller) {
@@ -270,17 +293,15 @@ TEST_F(SharedConnection, NobodyIsAcceptedWhileTooManyConnectionsWaitForTheirDest
   waits->session().close(unavailable("the test is over"));
 }
 
-// How often the threads of this process have gone to sleep.
-uint64_t sleeps_of_all_threads() {
-  uint64_t count = 0;
+// How often each thread of this process has gone to sleep.
+std::map<std::string, uint64_t> sleeps_of_threads() {
+  std::map<std::string, uint64_t> sleeps;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     std::ifstream status(task.path() / "status");
-    for (std::string word; status >> word;) {
-      uint64_t switches = 0;
-      if (word == "voluntary_ctxt_switches:" && status >> switches) count += switches;
-    }
+    for (std::string word; status >> word;)
+      if (word == "voluntary_ctxt_switches:") status >> sleeps[task.path().filename()];
   }
-  return count;
+  return sleeps;
 }
 
 // It has nobody to tell: the worker that polls is the only one.
@@ -300,10 +321,14 @@ TEST(EnginePolling, TheOnlyWorkerThatPollsHasItsEngineTickSeldom) {
   }
   sleep_ms(100);  // until the ticks are as seldom as they get
   const TimeNs began = now_ns();
-  const uint64_t before = sleeps_of_all_threads();
+  const auto before = sleeps_of_threads();
   sleep_ms(300);
-  const auto ticks = static_cast<double>(sleeps_of_all_threads() - before);
-  EXPECT_LT(ticks, static_cast<double>(now_ns() - began) / (2 * kMillisecond));
+  const auto after = sleeps_of_threads();
+  const auto ticks_max = static_cast<uint64_t>((now_ns() - began) / (2 * kMillisecond));
+  for (const auto& [thread, count] : after) {
+    const auto known = before.find(thread);
+    EXPECT_LT(count - (known == before.end() ? 0 : known->second), ticks_max);
+  }
   server.stop();
 }
 
