@@ -1,12 +1,18 @@
 #include "base/helper_thread.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <future>
 #include <memory>
+#include <thread>
 #include <vector>
+
+#include "base/detached_thread.h"
+#include "base/numa.h"
 
 namespace rrpc {
 namespace {
@@ -47,6 +53,26 @@ TEST(HelperThread, RunsJobsInTheirOrder) {
   ASSERT_EQ(ran.size(), 1000u);
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(ran[static_cast<size_t>(i)], i);
   EXPECT_EQ(waiting_behind(Behind::kEnds), 0u);
+}
+
+cpu_set_t processors_of_this_thread() {
+  cpu_set_t own;
+  EXPECT_EQ(sched_getaffinity(0, sizeof(own), &own), 0);
+  return own;
+}
+
+TEST(DetachedThread, RunsWhereTheProcessMay) {
+  const cpu_set_t all = processors_of_this_thread();
+  int first = 0;
+  while (!CPU_ISSET(first, &all)) ++first;
+  std::promise<cpu_set_t> found;
+  std::thread bound([&] {
+    ASSERT_TRUE(run_on(pthread_self(), {first}).ok());
+    EXPECT_TRUE(start_detached([&found] { found.set_value(processors_of_this_thread()); }));
+  });
+  const cpu_set_t own = found.get_future().get();
+  bound.join();
+  EXPECT_TRUE(CPU_EQUAL(&own, &all));
 }
 
 TEST(HelperThread, TakesSixtyFourJobsForMemory) {
