@@ -342,18 +342,17 @@ bool Engine::arm_hot(TimeNs now, const QuietSince& quiet_since) {
 // Callers of clients, without a pause, all that is hot; and they wait for all that is under way there. What was begun
 // before the last tick nobody may wait for.
 bool Engine::others_poll(TimeNs now) {
-  bool all = !hot_.empty() && !beside_loop_;
+  if (hot_.empty() || beside_loop_) return false;
   for (HotConnection& hot : hot_) {
     Connection& connection = *hot.connection;
-    all = all && now - connection.last_active.load(std::memory_order_relaxed) < kTick;
-    if (!all) break;
+    if (now - connection.last_active.load(std::memory_order_relaxed) >= kTick) return false;
     std::lock_guard lock(connection.mutex);
     const rpc::ClientSide& client = connection.session().client();
+    const uint64_t newest_before = std::exchange(hot.newest_call, client.newest_call());
     const uint64_t oldest = client.oldest_call();
-    all = oldest == 0 || oldest > hot.newest_call;
-    hot.newest_call = client.newest_call();
+    if (oldest != 0 && oldest <= newest_before) return false;
   }
-  return all;
+  return true;
 }
 
 // Whoever polls without a pause does this now and again: hot connections must not starve the others.
